@@ -1,0 +1,1 @@
+"""What throttling costs, measured on real workers: ``python -m benchmarks --help``."""

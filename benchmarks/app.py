@@ -1,0 +1,190 @@
+"""The app that the workers run, with and without the library. Its configuration comes in two variables.
+
+A worker "without the library" runs this app with ``throttle_enabled`` off: no step of ours is put into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from celery import Celery
+from celery.signals import worker_ready
+from redis import ConnectionPool, Redis
+
+from celery_throttle import Limit, Throttled
+
+CONFIGURATION = "BENCHMARK_CONFIGURATION"
+JOURNAL = "BENCHMARK_JOURNAL"
+
+#: The list that workers announce themselves in, and the one that lets plugs go.
+READY, GO = "ready", "go"
+
+app = Celery("benchmarks")
+app.conf.update(json.loads(os.environ.get(CONFIGURATION, "{}")))
+
+
+class Journal:
+    """Writes what ran to a Redis list, one JSON array a run: number, start, end, child, worker.
+
+    It must not slow down what it measures: the reply to one entry is read when the next one is written.
+    """
+
+    def __init__(self) -> None:
+        self._owner = 0
+        self._connection: Any = None
+        self._unread = 0
+
+    def write(self, load: str, number: int, start: float, end: float) -> None:
+        """Add one run."""
+        if self._owner != os.getpid():  # a child must not use what its parent connected
+            self._connection = ConnectionPool.from_url(os.environ[JOURNAL]).make_connection()
+            self._owner, self._unread = os.getpid(), 0
+        if self._unread:
+            self._connection.read_response()
+        self._connection.send_command("RPUSH", load, json.dumps([number, start, end, os.getpid(), os.getppid()]))
+        self._unread = 1
+
+
+journal = Journal()
+
+
+@worker_ready.connect
+def _announce(sender: Any, **_: Any) -> None:
+    with Redis.from_url(os.environ[JOURNAL]) as client:
+        client.rpush(READY, sender.hostname)
+
+
+def _sleep(load: str, number: int, seconds: float) -> None:
+    start = time.time()
+    time.sleep(seconds)
+    journal.write(load, number, start, time.time())
+
+
+# -- tasks that take their time ---------------------------------------------------------------------------------------
+
+
+@app.task(name="plain", ignore_result=True)
+def plain(load: str, number: int, seconds: float) -> None:
+    """Not throttled."""
+    _sleep(load, number, seconds)
+
+
+@app.task(name="limit-1", base=Throttled, limit=1, ignore_result=True)
+def limit_1(load: str, number: int, seconds: float) -> None:
+    """One at once."""
+    _sleep(load, number, seconds)
+
+
+@app.task(name="limit-2", base=Throttled, limit=2, ignore_result=True)
+def limit_2(load: str, number: int, seconds: float) -> None:
+    """Two at once."""
+    _sleep(load, number, seconds)
+
+
+@app.task(name="limit-4", base=Throttled, limit=4, ignore_result=True)
+def limit_4(load: str, number: int, seconds: float) -> None:
+    """Four at once."""
+    _sleep(load, number, seconds)
+
+
+@app.task(name="relay", ignore_result=True)
+def relay(load: str, number: int, seconds: float, left: int, queue: str) -> None:
+    """Not throttled, but the next one is only published when this one ends: a cap of one without any throttle."""
+    _sleep(load, number, seconds)
+    if left > 1:
+        relay.apply_async((load, number + 1, seconds, left - 1, queue), queue=queue)
+
+
+class Semaphore:
+    """The counter that people put into Redis when they need a cap today."""
+
+    def __init__(self, name: str, permits: int) -> None:
+        self._name, self._permits = name, permits
+        self._client: Redis | None = None
+
+    def _redis(self) -> Any:
+        # Made in the child that uses it; no child is forked after that.
+        self._client = self._client or Redis.from_url(os.environ[JOURNAL])
+        return self._client
+
+    def acquire(self) -> bool:
+        """Take a permit if there is one."""
+        if self._redis().incr(self._name) <= self._permits:
+            return True
+        self.release()
+        return False
+
+    def release(self) -> None:
+        """Give it back."""
+        self._redis().decr(self._name)
+
+
+_semaphore = Semaphore("recipe", 2)
+
+
+# Unlimited retries have to be asked for here: to `retry()`, None means "as the task says", which is three by default,
+# and then the recipe loses tasks.
+@app.task(name="recipe", bind=True, max_retries=None, ignore_result=True)
+def recipe(self: Any, load: str, number: int, seconds: float) -> None:
+    """Two at once, the way people do it today: a semaphore in the body, a retry when there is no permit."""
+    if not _semaphore.acquire():
+        raise self.retry(countdown=1, max_retries=None)
+    try:
+        _sleep(load, number, seconds)
+    finally:
+        _semaphore.release()
+
+
+# -- tasks that do nothing --------------------------------------------------------------------------------------------
+
+_NEVER_REACHED = Limit("never-reached", 1000)
+
+
+@app.task(name="noop", ignore_result=True)
+def noop() -> None:
+    """Not throttled."""
+
+
+@app.task(name="noop-throttled", base=Throttled, limit=_NEVER_REACHED, ignore_result=True)
+def noop_throttled() -> None:
+    """Under a limit that is never reached."""
+
+
+@app.task(name="noop-result")
+def noop_result() -> None:
+    """Not throttled, with a result in Redis."""
+
+
+@app.task(name="noop-result-throttled", base=Throttled, limit=_NEVER_REACHED)
+def noop_result_throttled() -> None:
+    """Under a limit that is never reached, with a result in Redis."""
+
+
+# -- tasks that measure -----------------------------------------------------------------------------------------------
+
+
+@app.task(name="touch", ignore_result=True)
+def touch(load: str, number: int, sent: float) -> None:
+    """How long from publish to start."""
+    journal.write(load, number, sent, time.time())
+
+
+@app.task(name="plug", ignore_result=True)
+def plug(load: str, number: int) -> None:
+    """Keep a process busy until told to go on, so that what comes behind piles up."""
+    start = time.time()
+    with Redis.from_url(os.environ[JOURNAL]) as client:
+        journal.write(f"{load}:plugged", number, start, 0)
+        while not client.blpop([GO], timeout=1):
+            pass  # some versions of the client give up on their own when one call waits long
+    journal.write(load, number, start, time.time())
+
+
+@app.task(name="hold", base=Throttled, limit=1, ignore_result=True)
+def hold(load: str, number: int, seconds: float) -> None:
+    """Say so at the start, then stay."""
+    journal.write(load, number, time.time(), 0)
+    time.sleep(seconds)

@@ -1,0 +1,275 @@
+"""A place to measure in: servers, real workers and a publisher, all gone with the ``with`` block."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from redis import Redis
+
+from benchmarks.app import CONFIGURATION, JOURNAL, READY
+from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer, bound_to_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["THROTTLED", "UNTHROTTLED", "Bench", "BenchmarkError", "Run", "Site", "Worker", "peak", "until"]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: The queue of the workers with the library, and that of the worker without.
+THROTTLED, UNTHROTTLED = "throttled", "unthrottled"
+
+_READY_TIMEOUT = 60.0
+
+
+class BenchmarkError(Exception):
+    """Nothing could be measured: a worker died, tasks did not end."""
+
+
+@dataclass
+class Bench:
+    """How much to measure, and what went wrong while measuring."""
+
+    rounds: int
+    quick: bool
+    problems: list[str] = field(default_factory=list)
+
+    def problem(self, what: str) -> None:
+        """Note something that must not happen, whatever the figures say."""
+        self.problems.append(what)
+        print(f"PROBLEM: {what}", file=sys.stderr, flush=True)
+
+    def say(self, what: str) -> None:
+        """Show progress."""
+        print(f"  {what}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution of a task's body, as the task wrote it."""
+
+    number: int
+    start: float
+    end: float
+    child: int
+    worker: int
+
+
+class Worker:
+    """One worker process and its pool, in a session of its own."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name, self.process, self._log = name, process, log
+
+    @property
+    def pid(self) -> int:
+        """The pid of its main process."""
+        return self.process.pid
+
+    def check(self) -> None:
+        """Raise if it is not there any more."""
+        if self.process.poll() is not None:
+            log = "\n".join(self.log().splitlines()[-30:])
+            raise BenchmarkError(f"worker {self.name} ended with status {self.process.returncode}:\n{log}")
+
+    def log(self) -> str:
+        """What it wrote so far."""
+        return self._log.read_text(errors="replace")
+
+    def processor_seconds(self) -> float:
+        """How long its main process has computed so far (Linux)."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def kill(self) -> None:
+        """End it at once, with its children: the session that it leads and nobody else."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Site:
+    """Where one load runs.
+
+    Args:
+        bench: hears of problems.
+        own_store: a server for the store alone; else broker and store share one, as most users have it.
+        lease: ``throttle_lease``.
+        failures_expected: the benchmark kills processes, so errors in the logs are none.
+    """
+
+    def __init__(
+        self, bench: Bench, *, own_store: bool = False, lease: float = 60.0, failures_expected: bool = False
+    ) -> None:
+        self._bench, self._own_store, self._lease = bench, own_store, lease
+        self._failures_expected = failures_expected
+        self._stack = ExitStack()
+        self.keys = Keys("throttle")
+        self.workers: list[Worker] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-bench-")))
+        server = self._stack.enter_context(EmbeddedServer())
+        store = self._stack.enter_context(EmbeddedServer()) if self._own_store else server
+        self.broker = self._stack.enter_context(Redis.from_url(server.url))
+        self.store = self._stack.enter_context(Redis.from_url(store.url))
+        self._journal_url = server.url.removesuffix("/0") + "/2"
+        self.journal: Any = self._stack.enter_context(Redis.from_url(self._journal_url))
+        self._conf: dict[str, Any] = {
+            "broker_url": server.url,
+            "result_backend": server.url.removesuffix("/0") + "/1",
+            "broker_connection_retry_on_startup": True,
+            "throttle_url": store.url,
+            "throttle_lease": self._lease,
+        }
+        self.publisher = Celery("publisher", broker=server.url, set_as_current=False)
+        self._stack.callback(self.publisher.close)
+        self._stack.callback(self.end_workers)
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def start(self, count: int, processes: int, *, throttled: bool = True) -> list[Worker]:
+        """Start workers alike, on the queue of their kind, and wait until all consume."""
+        workers = [self._start_one(processes, throttled=throttled) for _ in range(count)]
+        self.workers += workers
+        names = {worker.name for worker in workers}
+
+        def ready() -> bool:
+            for worker in workers:
+                worker.check()
+            return names <= {name.decode().partition("@")[0] for name in self.journal.lrange(READY, 0, -1)}
+
+        until(ready, _READY_TIMEOUT, "workers did not get ready")
+        return workers
+
+    def _start_one(self, processes: int, *, throttled: bool) -> Worker:
+        queue = THROTTLED if throttled else UNTHROTTLED
+        name = f"{queue}{time.monotonic_ns()}"
+        log = self._directory / f"{name}.log"
+        command = [sys.executable, "-m", "celery", "-A", "benchmarks.app", "worker", "-l", "WARNING"]
+        command += ["-n", f"{name}@%h", "-Q", queue, "-c", str(processes)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                bound_to_parent(command),
+                cwd=ROOT,  # `-m` finds this package there
+                env=os.environ
+                | {CONFIGURATION: json.dumps(self._conf | {"throttle_enabled": throttled}), JOURNAL: self._journal_url},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches only us, and we end them
+            )
+        return Worker(name, process, log)
+
+    def end_workers(self) -> None:
+        """End all workers, and look into their logs."""
+        for worker in self.workers:
+            worker.kill()
+            self._inspect(worker)
+        self.workers.clear()
+
+    def _inspect(self, worker: Worker) -> None:
+        pattern = (
+            r"^.*celery_throttle: error.*$" if self._failures_expected else r"^.*(?: (?:ERROR|CRITICAL)/|lease_lost).*$"
+        )
+        log = worker.log()
+        if found := re.search(pattern, log, re.MULTILINE):
+            self._bench.problem(f"in a worker's log: {log[found.start() :][:800]}")
+
+    # -- publishing ---------------------------------------------------------------------------------------------------
+
+    def publish(self, task: str, rows: Iterable[Sequence[Any]], queue: str, *, ignore_result: bool = True) -> None:
+        """Publish the task once for each row of arguments."""
+        with self.publisher.producer_pool.acquire(block=True) as producer:
+            for arguments in rows:
+                self.publisher.send_task(
+                    task, args=arguments, queue=queue, producer=producer, ignore_result=ignore_result
+                )
+
+    def messages_published(self) -> int:
+        """Return how many messages went to queues of the broker so far, from wherever (kombu's one LPUSH each)."""
+        statistics: dict[str, Any] = self.broker.info("commandstats")
+        return int(statistics.get("cmdstat_lpush", {}).get("calls", 0))
+
+    # -- what ran -----------------------------------------------------------------------------------------------------
+
+    def count(self, load: str) -> int:
+        """Return how many entries the journal has for this load."""
+        return int(self.journal.llen(load))
+
+    def runs(self, load: str) -> list[Run]:
+        """Return the runs so far, by time of start."""
+        entries = [Run(*json.loads(entry)) for entry in self.journal.lrange(load, 0, -1)]
+        return sorted(entries, key=lambda run: run.start)
+
+    def wait(self, load: str, count: int, timeout: float) -> list[Run]:
+        """Return the runs once there are so many."""
+
+        def there() -> bool:
+            for worker in self.workers:
+                worker.check()
+            return self.count(load) >= count
+
+        until(there, timeout, lambda: f"{self.count(load)} of {count} runs of {load!r} within {timeout:g} s")
+        return self.runs(load)
+
+    def check_runs(self, load: str, runs: Sequence[Run], numbers: Iterable[int], limit: int | None = None) -> None:
+        """Note lost tasks, tasks that ran twice, and more at once than allowed."""
+        ran, wanted = sorted(run.number for run in runs), sorted(numbers)
+        if ran != wanted:
+            self._bench.problem(f"{load}: {len(set(wanted) - set(ran))} lost, {len(ran) - len(set(ran))} ran twice")
+        if limit is not None and (highest := peak(runs)) > limit:
+            self._bench.problem(f"{load}: {highest} at once under a limit of {limit}")
+
+    def empty(self) -> None:
+        """Forget everything, in all servers."""
+        self.broker.flushall()
+        self.store.flushall()
+
+
+def peak(runs: Iterable[Run]) -> int:
+    """Return the most that ran at one time; one that ends as another starts does not count twice."""
+    changes = sorted(change for run in runs for change in ((run.start, 1), (run.end, -1)))
+    highest = now = 0
+    for _, change in changes:
+        now += change
+        highest = max(highest, now)
+    return highest
+
+
+def until(condition: Callable[[], bool], timeout: float, otherwise: str | Callable[[], str]) -> None:
+    """Wait for a condition; seldom enough that waiting does not disturb what is measured."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchmarkError(otherwise if isinstance(otherwise, str) else otherwise())
+        time.sleep(0.05)

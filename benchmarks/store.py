@@ -1,0 +1,252 @@
+"""What the store costs: commands when idle, bytes, server time."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from itertools import cycle, islice
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.figures import Figure
+from benchmarks.site import BenchmarkError, Site
+from celery_throttle.core.keys import Keys
+from celery_throttle.store.replies import reply
+from celery_throttle.store.scripts import Store, execute
+from celery_throttle.worker.parcel import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from redis import Redis
+
+    from benchmarks.site import Bench
+    from celery_throttle.store.scripts import Call
+
+__all__ = ["bytes_each", "idle", "reap", "server_time"]
+
+_HOUR = 3600.0
+_AT_ONCE = 500
+
+# Scripts never call these, so their count is what clients sent.
+_SENT_BY_CLIENTS = ("evalsha", "eval", "subscribe", "ping", "info", "config|get", "client|setinfo", "script|load")
+
+
+class _Line:
+    """One prefix of the store: a limit with one permit, which is taken, and many tasks parked behind it."""
+
+    def __init__(self, client: Redis, keys: Keys, limit: str = "crowded") -> None:
+        self.client, self.keys, self.limit = client, keys, limit
+        self.store = Store(keys, _HOUR, ("throttled",))
+        self.call(self.store.exchange("x", 0, asked=[("holder", "holder", limit, 1, 0)]))
+
+    def call(self, call: Call) -> Any:
+        return execute(self.client, call)
+
+    def park(self, count: int, messages: Sequence[bytes]) -> None:
+        tasks = ((str(uuid.uuid4()), message) for _, message in zip(range(count), cycle(messages), strict=False))
+        number = 0
+        while some := list(islice(tasks, _AT_ONCE)):
+            number += 1
+            rows = [(task, self.limit, 1, 0, "throttled", message) for task, message in some]
+            answer = reply(self.call(self.store.park("x", 0, "bench", number, rows)))
+            if answer.answers != (1,) or answer.grants:
+                raise BenchmarkError(f"parking failed: {answer}")
+
+    def hold(self, count: int, limit: str, *, lease: float = _HOUR) -> None:
+        store = Store(self.keys, lease, ("throttled",))
+        tasks = ((str(uuid.uuid4()), f"bench:{n:x}", limit, 10**9, 0) for n in range(count))
+        while some := list(islice(tasks, 1000)):
+            answer = reply(self.call(store.exchange("x", 0, asked=some)))
+            if set(answer.answers) != {1}:
+                raise BenchmarkError(f"no permit: {answer}")
+
+    def bytes(self) -> int:
+        used: Iterable[Any] = (self.client.memory_usage(key, samples=0) for key in self.keys.all)
+        return sum(size or 0 for size in used)
+
+
+def _messages(site: Site, lengths: Iterable[int] = (0,)) -> list[bytes]:
+    """Return messages as a worker parks them: real ones, with an argument of each length."""
+    site.publish("limit-1", [("x" * length, 1, 0.1) for length in lengths], "sample")
+    found = []
+    with site.publisher.connection_for_read() as connection, connection.SimpleQueue("sample") as queue:
+        for _ in lengths:
+            message = queue.get(timeout=10)
+            message.ack()
+            found.append(pack(message))
+    return found
+
+
+# -- commands when there is nothing to do -----------------------------------------------------------------------------
+
+
+def idle(bench: Bench) -> list[Figure]:
+    """Two workers, many tasks parked behind a permit that is taken: how much they ask."""
+    count, seconds = (5000, 10.0) if bench.quick else (100_000, 20.0)
+    total, sent = [], []
+    with Site(bench, own_store=True) as site:
+        line = _Line(site.store, site.keys, limit="limit-1")
+        line.park(count, _messages(site))
+        site.start(2, 2)
+        time.sleep(6)  # what a worker asks once at its start, and its first look
+        for _ in range(bench.rounds):
+            before = _commands(site.store)
+            time.sleep(seconds)
+            after = _commands(site.store)
+            # The second probe's INFO is not counted in its own answer, the first one's is.
+            total.append((after[0] - before[0] - 1) / seconds)
+            sent.append((after[1] - before[1] - 1) / seconds)
+            bench.say(f"{total[-1]:.1f} commands/s, {sent[-1]:.2f} of them sent by workers")
+    load = f"{count} parked, nothing to do, two workers"
+    return [
+        Figure(load, "Redis commands per second, inside scripts too", tuple(total), at_most=5.0),
+        Figure(load, "Redis commands per second, as sent by workers", tuple(sent)),
+    ]
+
+
+def _commands(client: Redis) -> tuple[int, int]:
+    information: dict[str, Any] = client.info("everything")  # one call, so one moment
+    calls = sum(int(information.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in _SENT_BY_CLIENTS)
+    return int(information["total_commands_processed"]), calls
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def bytes_each(bench: Bench) -> list[Figure]:
+    """Memory per parked task, beyond its message, and per holder."""
+    count = 5000 if bench.quick else 100_000
+    parked, bare, held = [], [], []
+    with Site(bench) as site:
+        # The server rounds each message up to a size of its allocator: only many lengths tell how much on average.
+        messages = _messages(site, range(0, 512, 4))
+        length = sum(map(len, messages)) / len(messages)
+        for _ in range(min(bench.rounds, 3)):
+            parked.append(_grown(site, lambda line: line.park(count, messages)) / count - length)
+            bare.append(_grown(site, lambda line: line.park(count, [b""])) / count)
+            held.append(_grown(site, lambda line: line.hold(count, "wide")) / count)
+            bench.say(f"parked {parked[-1]:.0f}, with an empty message {bare[-1]:.0f}, held {held[-1]:.0f}")
+    load = f"memory, {count} of each (MEMORY USAGE of all keys)"
+    return [
+        Figure(load, f"per parked task, beyond its message of {length:.0f} bytes", tuple(parked), "B", at_most=500),
+        Figure(load, "per parked task, if its message were empty", tuple(bare), "B"),
+        Figure(load, "per holder", tuple(held), "B", at_most=300),
+    ]
+
+
+def _grown(site: Site, act: Callable[[_Line], None]) -> int:
+    site.store.flushall()
+    line = _Line(site.store, site.keys)
+    before = line.bytes()
+    act(line)
+    return line.bytes() - before
+
+
+# -- server time ------------------------------------------------------------------------------------------------------
+
+
+def server_time(bench: Bench) -> list[Figure]:
+    """Admit, release and hand over, with nothing parked and with very much."""
+    few, many, pairs, chunks = 1000, 5000 if bench.quick else 100_000, 50, 10
+    costs: dict[tuple[str, int], list[float]] = {
+        (what, parked): [] for what in ("admit", "release", "hand-over") for parked in (0, many)
+    }
+    with Site(bench) as site:
+        messages = _messages(site)
+        lines = {}
+        for parked in (0, many):
+            lines[parked] = _Line(site.store, Keys(f"parked-{parked}"))
+            lines[parked].park(parked, messages)
+        crowded = {0: _Line(site.store, Keys("few")), many: lines[many]}
+        crowded[0].park(few, messages)
+        holders = dict.fromkeys(crowded, ("holder", "holder"))
+        for _ in range(bench.rounds):
+            used: dict[tuple[str, int], float] = dict.fromkeys(costs, 0.0)
+            # Small pieces in turn, so that both sizes see the same disturbances.
+            for _ in range(chunks):
+                for parked, line in lines.items():
+                    tasks = [(str(uuid.uuid4()), "bench:1") for _ in range(pairs)]
+                    admits = [line.store.exchange("x", 1, asked=[(*task, "free", 5000, 0)]) for task in tasks]
+                    releases = [line.store.exchange("x", 0, released=[(*task, "done")]) for task in tasks]
+                    used["admit", parked] += _microseconds(line, admits)
+                    used["release", parked] += _microseconds(line, releases)
+                for parked, line in crowded.items():
+                    spent, holders[parked] = _handovers(line, holders[parked], 5)
+                    used["hand-over", parked] += spent
+            for key, microseconds in used.items():
+                costs[key].append(microseconds / chunks / (5 if key[0] == "hand-over" else pairs))
+            bench.say(", ".join(f"{what} {parked}: {values[-1]:.1f} us" for (what, parked), values in costs.items()))
+    load = f"server time of one call, at 0 and at {many} parked"
+    figures = []
+    for what in ("admit", "release", "hand-over"):
+        small, large = costs[what, 0], costs[what, many]
+        base = few if what == "hand-over" else 0
+        ratios = tuple(b / a for a, b in zip(small, large, strict=True))
+        figures += [
+            Figure(load, f"{what}: {many} against {base} parked", ratios, "x", at_most=1.5),
+            Figure(load, f"{what}: {base} parked", tuple(small), "us"),
+            Figure(load, f"{what}: {many} parked", tuple(large), "us"),
+        ]
+    return figures
+
+
+def _handovers(line: _Line, holder: tuple[str, str], count: int) -> tuple[float, tuple[str, str]]:
+    """Give back the one permit of a crowded limit some times over; return the time, and who holds it now."""
+    spent = 0.0
+    for _ in range(count):
+        nonce = uuid.uuid4().hex[:12]
+        before = _script_time(line.client)
+        answer = reply(line.call(line.store.exchange(nonce, 1, released=[(*holder, "done")])))
+        spent += _script_time(line.client) - before
+        [grant] = answer.grants
+        holder = grant.task_id, grant.nonce
+    return spent, holder
+
+
+def _microseconds(line: _Line, calls: Iterable[Call]) -> float:
+    before = _script_time(line.client)
+    for call in calls:
+        line.call(call)
+    return _script_time(line.client) - before
+
+
+def _script_time(client: Redis) -> float:
+    """Return the microseconds that the server spent in scripts so far."""
+    statistics: dict[str, Any] = client.info("commandstats")
+    return float(sum(statistics.get(f"cmdstat_{name}", {}).get("usec", 0) for name in ("evalsha", "eval")))
+
+
+def reap(bench: Bench) -> list[Figure]:
+    """Clear expired holders among none and among very many that are alive."""
+    expired, many = (200, 5000) if bench.quick else (1000, 100_000)
+    costs: dict[int, list[float]] = {0: [], many: []}
+    with Site(bench) as site:
+        lines = {live: _Line(site.store, Keys(f"live-{live}")) for live in costs}
+        lines[many].hold(many, "wide")
+        for _ in range(bench.rounds):
+            # Milliseconds each, so a disturbed one is seen by its size: several in turn, and the middle one counts.
+            several: dict[int, list[float]] = {live: [] for live in costs}
+            for _ in range(7):
+                for live, line in lines.items():
+                    several[live].append(_reap(line, expired) / 1000)
+            for live, milliseconds in several.items():
+                costs[live].append(median(milliseconds))
+            bench.say(", ".join(f"{live} live: {values[-1]:.1f} ms" for live, values in costs.items()))
+    load = f"reap of {expired} expired among 0 and among {many} live"
+    ratios = tuple(b / a for a, b in zip(costs[0], costs[many], strict=True))
+    return [
+        Figure(load, "server time, many against none", ratios, "x", at_most=1.5),
+        *(Figure(load, f"server time: {live} live", tuple(values), "ms") for live, values in costs.items()),
+    ]
+
+
+def _reap(line: _Line, expired: int) -> float:
+    line.hold(expired, "wide", lease=0.001)
+    time.sleep(0.05)
+    before = _script_time(line.client)
+    cleared = line.call(line.store.reap(expired))
+    spent = _script_time(line.client) - before
+    if len(cleared) != expired:
+        raise BenchmarkError(f"reaped {len(cleared)} of {expired}")
+    return spent

@@ -1,0 +1,48 @@
+"""The beat task that clears expired holders.
+
+Workers clear what they meet, so limits recover without it; it is what brings back the permits of a limit that nobody
+uses at the moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from celery import shared_task
+
+from celery_throttle.core.keys import Keys
+from celery_throttle.settings import settings_of
+from celery_throttle.store.client import make_client
+from celery_throttle.store.scripts import Store, execute
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+__all__ = ["reap"]
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 200
+
+
+@shared_task(name="celery_throttle.reap", bind=True, ignore_result=True)
+def reap(self: Any) -> int:
+    """Clear the holders whose lease has ended and wake the workers that can use their permits; return how many.
+
+    The cost grows with what has expired, not with what there is.
+    """
+    settings = settings_of(self.app)
+    with make_client(settings.url) as client:
+        return _reap_all(client, Store(Keys(settings.prefix), settings.lease))
+
+
+def _reap_all(client: Redis, store: Store) -> int:
+    total = 0
+    while True:
+        cleared = cast("list[tuple[bytes, bytes]]", execute(client, store.reap(_AT_ONCE)))
+        for task_id, limit in cleared:
+            logger.warning("Permit of limit %r reclaimed from task %s", limit.decode(), task_id.decode())
+        total += len(cleared)
+        if len(cleared) < _AT_ONCE:
+            return total

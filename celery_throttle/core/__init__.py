@@ -1,0 +1,1 @@
+"""Values and rules: no I/O, nothing of Redis, nothing of Celery."""

@@ -1,0 +1,40 @@
+"""Where things are in Redis: a fixed set of keys under one hash tag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Keys"]
+
+#: Grows when the layout of keys or records changes, so that two versions of the library never mix.
+LAYOUT = 1
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of one prefix. The hash tag keeps them on one shard, so one script may use them all."""
+
+    prefix: str
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Every key, in the order of KEYS in the scripts; the last one is the channel of the hints."""
+        return tuple(self._key(name) for name in ("limits", "used", "leases", "records", "parked", "messages", "meta"))
+
+    @property
+    def records(self) -> str:
+        """Who holds, who is parked."""
+        return self._key("records")
+
+    @property
+    def messages(self) -> str:
+        """The messages that only the store has."""
+        return self._key("messages")
+
+    @property
+    def wake(self) -> str:
+        """The channel on which hints are published."""
+        return self._key("wake")
+
+    def _key(self, name: str) -> str:
+        return f"{{{self.prefix}}}:{LAYOUT}:{name}"

@@ -1,0 +1,122 @@
+"""What a rate is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, cast
+
+from celery_throttle.errors import ConfigurationError
+
+__all__ = ["Rate", "read_rates"]
+
+Unit = Literal["s", "m", "h", "d"]
+
+_SECONDS: dict[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOST = 10**12
+_MOST_RATES = 8
+_EXAMPLES = "'10/s', '100/m', '5000/h' or '1/d'"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """So many per second, minute, hour or day::
+
+        Rate.parse("100/m") == Rate(100, "m")
+        str(Rate(100, "m")) == "100/m"
+
+    Attributes:
+        count: how many.
+        unit: per second (``s``), minute (``m``), hour (``h``) or day (``d``).
+
+    Raises:
+        ConfigurationError: the number or the unit cannot work; the message says what to write instead.
+    """
+
+    count: int
+    unit: Unit
+
+    def __post_init__(self) -> None:
+        _check(self.count, self.unit)
+
+    def __str__(self) -> str:
+        return f"{self.count}/{self.unit}"
+
+    @classmethod
+    def parse(cls, text: object) -> Rate:
+        """Read ``"100/m"``.
+
+        Raises:
+            ConfigurationError: it is no such text.
+        """
+        if not isinstance(text, str):
+            fix = f"write '{text}/s'" if isinstance(text, int | float) else f"write {_EXAMPLES}"
+            raise ConfigurationError(f"A rate is text such as '100/m', got {text!r}: {fix}")
+        number, slash, unit = (part.strip() for part in text.partition("/"))
+        if not slash:
+            raise ConfigurationError(f"Rate {text!r} does not say per what: write {_EXAMPLES}")
+        count = _number(number)
+        if count is None:
+            raise ConfigurationError(f"Rate {text!r} does not begin with a number: write {_EXAMPLES}")
+        _check(count, unit)
+        return cls(cast("int", count), cast("Unit", unit))
+
+    @property
+    def period(self) -> int:
+        """The unit in microseconds."""
+        return _SECONDS[self.unit] * 1_000_000
+
+    def spacing(self, amount: int) -> tuple[int, int]:
+        """Return how long that many take: whole microseconds, and the rest in parts of which `count` are one more."""
+        return divmod(amount * self.period, self.count)
+
+
+def read_rates(rates: str | Rate | Sequence[str | Rate]) -> tuple[Rate, ...]:
+    """Return what a user gave as ``rates``: one rate or several, as text or not.
+
+    Raises:
+        ConfigurationError: there is none, there are very many, or one cannot work.
+    """
+    several = rates if isinstance(rates, Sequence) and not isinstance(rates, str) else (rates,)
+    if not 1 <= len(several) <= _MOST_RATES:
+        raise ConfigurationError(f"Give one rate or up to {_MOST_RATES}, got {len(several)}: write {_EXAMPLES}")
+    return tuple(rate if isinstance(rate, Rate) else Rate.parse(rate) for rate in several)
+
+
+def _number(text: str) -> int | float | None:
+    if re.fullmatch(r"[+-]?[0-9]+", text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _check(count: object, unit: object) -> None:
+    if unit not in _SECONDS:
+        meant = unit[:1].lower() if isinstance(unit, str) else ""
+        fix = f"write '{count}/{meant}'" if meant in _SECONDS else "write s, m, h or d after the slash"
+        raise ConfigurationError(f"Rate: unknown unit {unit!r}, {fix}")
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise ConfigurationError(f"Rate: the count must be a whole number, got {count!r}/{unit}: {_whole(count, unit)}")
+    if count < 1:
+        raise ConfigurationError(
+            f"Rate: the count must be 1 or more, got {count}/{unit}: write the slowest that may be, such as '1/d'"
+        )
+    if count > _MOST:
+        raise ConfigurationError(f"Rate: the count must be {_MOST} at most, got {count}/{unit}: leave the rate out")
+
+
+def _whole(count: object, unit: object) -> str:
+    """Return the same rate in whole numbers, per a longer unit if it must be."""
+    try:
+        per_second = Fraction(str(count)) / _SECONDS[str(unit)]
+    except ValueError:  # not a number at all, or infinite
+        return f"write {_EXAMPLES}"
+    for name, seconds in _SECONDS.items():
+        there = per_second * seconds
+        if seconds >= _SECONDS[str(unit)] and there.denominator == 1 and there > 0:
+            return f"write '{there}/{name}'"
+    return "round it, or count per a longer unit"

@@ -1,0 +1,130 @@
+"""The ``throttle_*`` settings: names, defaults, checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal, get_args
+
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["Settings", "StoreErrorAction"]
+
+StoreErrorAction = Literal["hold", "run", "fail"]
+
+_PREFIX = "throttle_"
+_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+socket://")
+_MIN_LEASE = 1.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one app; in Celery's configuration each name has ``throttle_`` in front.
+
+    Attributes:
+        url: the Redis to use; by default the broker's or the result backend's, whichever is Redis.
+        prefix: what all keys begin with; apps that share a prefix share their limits.
+        lease: seconds a permit lasts when its worker no longer renews it.
+        reap_every: seconds between two runs of the beat task that clears expired holders.
+        on_store_error: what happens to a throttled task while the store is out of reach: it waits (``hold``), runs
+            without a permit (``run``) or fails (``fail``).
+        enabled: False turns every limit off; the worker then runs as if the library were not there.
+    """
+
+    url: str
+    prefix: str = "throttle"
+    lease: float = 60.0
+    reap_every: float = 30.0
+    on_store_error: StoreErrorAction = "hold"
+    enabled: bool = True
+
+    @classmethod
+    def read(cls, get: Callable[[str], object], fallback_urls: Iterable[str | None]) -> Settings:
+        """Read and check the settings.
+
+        Args:
+            get: returns the value of a setting by its full name, or None.
+            fallback_urls: where the store may be if ``throttle_url`` is not set, best first.
+
+        Raises:
+            ConfigurationError: a value cannot work, or there is no Redis to use.
+        """
+        given = {field.name: get(_PREFIX + field.name) for field in fields(cls)}
+        values = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
+        if "url" not in values:
+            values["url"] = _first_redis(fallback_urls)
+        return cls(**values)  # type: ignore[arg-type]  # each value went through its check
+
+    @classmethod
+    def check_names(cls, names: Iterable[str], namespace: str = "") -> None:
+        """Refuse a ``throttle_*`` setting that does not exist.
+
+        Args:
+            names: as the user wrote them.
+            namespace: what may stand in front of them.
+
+        Raises:
+            ConfigurationError: names the setting and the one that was meant.
+        """
+        known = {_PREFIX + field.name for field in fields(cls)}
+        for name in sorted(names):
+            bare = name.lower().removeprefix(namespace.lower())
+            if bare.startswith(_PREFIX) and bare not in known:
+                meant = get_close_matches(bare, known, n=1, cutoff=0)[0]
+                written = name[: -len(bare)] + (meant.upper() if name.isupper() else meant)
+                raise ConfigurationError(f"Unknown setting {name!r}, did you mean {written!r}?")
+
+
+def _first_redis(urls: Iterable[str | None]) -> str:
+    for url in urls:
+        if url and url.startswith(_REDIS_SCHEMES):
+            return url
+    raise ConfigurationError(
+        "Neither the broker nor the result backend is Redis: set throttle_url = 'redis://host:6379/0'"
+    )
+
+
+def _url(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith(_REDIS_SCHEMES):
+        raise ConfigurationError(f"throttle_url must be a URL such as 'redis://host:6379/0', got {value!r}")
+    return value
+
+
+def _prefix(value: object) -> str:
+    if not isinstance(value, str) or not value or set(value) & set("{}*?[]\\ \n"):
+        raise ConfigurationError(f"throttle_prefix must be text without braces, wildcards and blanks, got {value!r}")
+    return value
+
+
+def _seconds(name: str, at_least: float) -> Callable[[object], float]:
+    def check(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not at_least <= value < float("inf"):
+            raise ConfigurationError(f"{name} must be a number of seconds, {at_least:g} or more, got {value!r}")
+        return float(value)
+
+    return check
+
+
+def _action(value: object) -> str:
+    if value not in get_args(StoreErrorAction):
+        raise ConfigurationError(f"throttle_on_store_error must be 'hold', 'run' or 'fail', got {value!r}")
+    return str(value)
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"throttle_enabled must be True or False, got {value!r}")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[object], object]] = {
+    "url": _url,
+    "prefix": _prefix,
+    "lease": _seconds("throttle_lease", _MIN_LEASE),
+    "reap_every": _seconds("throttle_reap_every", 1.0),
+    "on_store_error": _action,
+    "enabled": _flag,
+}

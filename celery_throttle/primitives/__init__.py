@@ -1,0 +1,33 @@
+"""The building blocks, each usable on its own with nothing but redis-py.
+
+Each docstring says where the algorithm comes from, what it costs, and where it is weak.
+"""
+
+from __future__ import annotations
+
+from celery_throttle.core.rates import Rate
+from celery_throttle.primitives.async_lock import AsyncHeldLock, AsyncIdentityLock
+from celery_throttle.primitives.counter import AsyncCounter, Counter
+from celery_throttle.primitives.held_lock import HeldLock
+from celery_throttle.primitives.lock import IdentityLock
+from celery_throttle.primitives.lock_calls import LockInfo
+from celery_throttle.primitives.rate import AsyncRateLimiter, AsyncReservation, Decision, RateLimiter, Reservation
+from celery_throttle.primitives.redlock import HeldRedlock, Redlock
+
+__all__ = [
+    "AsyncCounter",
+    "AsyncHeldLock",
+    "AsyncIdentityLock",
+    "AsyncRateLimiter",
+    "AsyncReservation",
+    "Counter",
+    "Decision",
+    "HeldLock",
+    "HeldRedlock",
+    "IdentityLock",
+    "LockInfo",
+    "Rate",
+    "RateLimiter",
+    "Redlock",
+    "Reservation",
+]

@@ -1,0 +1,246 @@
+"""The identity lock for asyncio: the same scripts, the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from celery_throttle.errors import NotAcquired
+from celery_throttle.primitives.lease import Lease, logger
+from celery_throttle.primitives.lock import next_look
+from celery_throttle.primitives.lock_calls import Grant, LockCalls, answer, info, patience, shown
+from celery_throttle.store.scripts import execute_async
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from types import TracebackType
+
+    from redis.asyncio import Redis
+    from typing_extensions import Self
+
+    from celery_throttle.primitives.lock_calls import Answer, Attempt, LockInfo
+
+__all__ = ["AsyncHeldLock", "AsyncIdentityLock"]
+
+#: The loop itself only has weak references to its tasks.
+_background: set[asyncio.Task[Any]] = set()
+
+
+def _in_background(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.get_running_loop().create_task(work)
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+
+
+class AsyncHeldLock(Lease):
+    """As `HeldLock`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+
+    def __init__(
+        self,
+        client: Redis,
+        calls: LockCalls,
+        attempt: Attempt,
+        *,
+        fencing_token: int,
+        deadline: float,
+        on_lost: Callable[[AsyncHeldLock], object] | None,
+    ) -> None:
+        super().__init__(attempt.identity, attempt.owner, seconds=attempt.lease, deadline=deadline, on_lost=on_lost)
+        self.fencing_token = fencing_token
+        self._client, self._calls = client, calls
+        self._grant = Grant(attempt.key, attempt.owner, fencing_token)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._released is not None:
+            return
+        try:
+            released = await self.release()
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
+            return
+        if error is None and not released:
+            raise self._lose()
+
+    async def renew(self, lease: float | None = None) -> bool:
+        """As `HeldLock.renew`."""
+        self._check_held()
+        seconds = self._seconds if lease is None else lease
+        call = self._calls.renew(self._grant, seconds)
+        started = time.monotonic()
+        if not await execute_async(self._client, call):
+            self._check_held()  # a release that came between is no loss
+            raise self._lose()
+        self._seconds, self._deadline = seconds, started + seconds
+        return True
+
+    async def release(self) -> bool:
+        """As `HeldLock.release`."""
+        self._releasing = True
+        if self._released is None:
+            released = bool(await execute_async(self._client, self._calls.release(self._grant)))
+            if not released:
+                self._lose()
+            self._released = released
+        return self._released
+
+    def keep(self) -> None:
+        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
+        _in_background(_keep(weakref.ref(self), self._seconds / 3))
+
+    async def renew_quietly(self) -> float | None:
+        """Renew for the task; return how long to wait until the next time, None if there is none."""
+        try:
+            await self.renew()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
+            return self._pause_after(error)
+        return self._seconds / 3
+
+
+async def _keep(held: weakref.ref[AsyncHeldLock], pause: float | None) -> None:
+    while pause is not None:
+        await asyncio.sleep(pause)
+        pause = await _renew(held)
+
+
+async def _renew(held: weakref.ref[AsyncHeldLock]) -> float | None:
+    lease = held()
+    return await lease.renew_quietly() if lease is not None else None
+
+
+class AsyncIdentityLock:
+    """As `IdentityLock`, on an asyncio client; both may be used on one prefix.
+
+    ::
+
+        from redis.asyncio import Redis
+
+        from celery_throttle.primitives import AsyncIdentityLock
+
+        async def pay(client: Redis) -> int:
+            locks = AsyncIdentityLock(client)
+            async with locks.hold("order 17", timeout=5, renew=True) as held:
+                return held.fencing_token
+
+    Args:
+        client: a client of redis.asyncio.
+        prefix: what all keys begin with; those who share it share locks and tokens.
+        lease: how many seconds a lock lasts unless it is renewed, by default.
+
+    Raises:
+        ConfigurationError: an argument cannot work; so do all methods.
+
+    Warning:
+        As `IdentityLock`. Also, renewal is a task of the event loop: code that blocks the loop for longer than two
+        thirds of the lease loses the lock. An acquire that is cancelled on its way gives back what it may have got,
+        in the background; a loop that ends at once leaves it to the end of the lease.
+    """
+
+    def __init__(self, client: Redis, *, prefix: str = "throttle", lease: float = 60.0) -> None:
+        self._client = client
+        self._calls = LockCalls(prefix, lease)
+
+    async def acquire(
+        self,
+        identity: str | bytes,
+        lease: float | None = None,
+        *,
+        owner: str | None = None,
+        blocking: bool = False,
+        timeout: float | None = None,
+        renew: bool = False,
+        on_lost: Callable[[AsyncHeldLock], object] | None = None,
+    ) -> AsyncHeldLock | None:
+        """As `IdentityLock.acquire`; a task renews, and ``on_lost`` is called in the event loop."""
+        wait = patience(blocking, timeout)
+        attempt = self._calls.acquire(identity, lease, owner)
+        try:
+            got = await self._attempt(attempt, on_lost)
+            held = got if isinstance(got, AsyncHeldLock) else None
+            if held is None and wait:
+                held = await self._wait(attempt, time.monotonic() + wait, on_lost)
+        except asyncio.CancelledError:
+            # The same owner may have had it before: that one is not ours to release.
+            if owner is None:
+                _in_background(self._undo(attempt))
+            raise
+        if held is not None and renew:
+            held.keep()
+        return held
+
+    @asynccontextmanager
+    async def hold(
+        self,
+        identity: str | bytes,
+        lease: float | None = None,
+        *,
+        owner: str | None = None,
+        timeout: float | None = None,
+        renew: bool = False,
+        on_lost: Callable[[AsyncHeldLock], object] | None = None,
+    ) -> AsyncIterator[AsyncHeldLock]:
+        """As `IdentityLock.hold`."""
+        held = await self.acquire(
+            identity, lease, owner=owner, blocking=True, timeout=timeout, renew=renew, on_lost=on_lost
+        )
+        if held is None:
+            raise NotAcquired(f"{shown(identity)} was held by somebody else for {timeout} seconds")
+        async with held:
+            yield held
+
+    async def locked_by(self, identity: str | bytes) -> LockInfo | None:
+        """As `IdentityLock.locked_by`."""
+        return info(await execute_async(self._client, self._calls.look(identity)))
+
+    async def forget(self, identity: str | bytes, fencing_token: int) -> bool:
+        """As `IdentityLock.forget`."""
+        return bool(await execute_async(self._client, self._calls.forget(identity, fencing_token)))
+
+    async def _attempt(
+        self, attempt: Attempt, on_lost: Callable[[AsyncHeldLock], object] | None
+    ) -> AsyncHeldLock | Answer:
+        started = time.monotonic()
+        got = answer(await execute_async(self._client, attempt.call))
+        if not got.granted:
+            return got
+        return AsyncHeldLock(
+            self._client,
+            self._calls,
+            attempt,
+            fencing_token=got.holder.fencing_token,
+            deadline=started + attempt.lease,
+            on_lost=on_lost,
+        )
+
+    async def _undo(self, attempt: Attempt) -> None:
+        """Release what a cancelled call may have got."""
+        try:
+            await execute_async(self._client, self._calls.release(Grant(attempt.key, attempt.owner, None)))
+        except RedisError as error:
+            logger.warning("celery_throttle: cannot release %s: %s", shown(attempt.identity), error)
+
+    async def _wait(
+        self, attempt: Attempt, deadline: float, on_lost: Callable[[AsyncHeldLock], object] | None
+    ) -> AsyncHeldLock | None:
+        async with aclosing(self._client.pubsub(ignore_subscribe_messages=True)) as hints:
+            await hints.subscribe(attempt.key)
+            while True:
+                # The first message is that we are subscribed. A release before it is seen by the attempt after it.
+                held = await self._attempt(attempt, on_lost)
+                left = deadline - time.monotonic()
+                if isinstance(held, AsyncHeldLock):
+                    return held
+                if left <= 0:
+                    return None
+                await hints.get_message(timeout=min(left, next_look(held)))

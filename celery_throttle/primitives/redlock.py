@@ -1,0 +1,234 @@
+"""A lock by identity on the majority of several independent Redis servers."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from celery_throttle.errors import ConfigurationError, NotAcquired, StoreUnavailable
+from celery_throttle.primitives.lease import RenewableLease
+from celery_throttle.primitives.lock_calls import Grant, LockCalls, milliseconds, patience, shown
+from celery_throttle.primitives.quorum import Quorum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from redis import Redis
+
+    from celery_throttle.primitives.lock_calls import Attempt
+
+__all__ = ["HeldRedlock", "Redlock"]
+
+_FEWEST = 3
+_MAX_DRIFT = 0.5
+#: Expiry on the servers is exact to a millisecond; twice that, as the algorithm has it.
+_PRECISION = 0.002
+#: Seconds between two attempts; random, so that those who split the votes do not split them again.
+_RETRY = (0.02, 0.2)
+
+
+class HeldRedlock(RenewableLease):
+    """A lock held on the majority; in a ``with`` statement it is released at the end of the block.
+
+    Leaving the block raises `LeaseLost` if the lock was lost meanwhile, unless the block raises something itself.
+
+    Attributes:
+        identity: what is locked, as given.
+        owner: by whom.
+        lost: whether somebody else may have the lock.
+        lease_left: seconds that are left for certain, drift allowed for.
+    """
+
+    def __init__(
+        self,
+        lock: Redlock,
+        attempt: Attempt,
+        *,
+        deadline: float,
+        on_lost: Callable[[HeldRedlock], object] | None,
+    ) -> None:
+        super().__init__(attempt.identity, attempt.owner, seconds=attempt.lease, deadline=deadline, on_lost=on_lost)
+        self._lock, self._key = lock, attempt.key
+
+    def renew(self, lease: float | None = None) -> bool:
+        """Let the lease end at least that many seconds from now, on the majority; always True.
+
+        Raises:
+            LeaseLost: too few servers had it still.
+            StoreUnavailable: too few servers replied; the lease goes on as before, or was renewed.
+        """
+        self._check_held()
+        seconds = self._seconds if lease is None else lease
+        call = self._lock.calls.acquire(self.identity, seconds, self.owner).call
+        started = time.monotonic()
+        if not self._lock.quorum.keep(call):
+            self._check_held()  # a release that came between is no loss
+            raise self._lose()
+        self._seconds = seconds
+        self._deadline = max(self._deadline, started + seconds - self._lock.drift(seconds))
+        return True
+
+    def release(self) -> bool:
+        """Give it back on all servers; False if too few of them had it still. Again: the same answer.
+
+        Raises:
+            StoreUnavailable: too few servers replied to tell; the others get it when they are back, or the lease ends.
+        """
+        self._releasing = True
+        self._stop.put(None)
+        if self._released is None:
+            call = self._lock.calls.release(Grant(self._key, self.owner, None))
+            released = self._lock.quorum.give_back(call, self._seconds)
+            if not released:
+                self._lose()
+            self._released = released
+        return self._released
+
+
+class Redlock:
+    """Locks by identity on the majority of N independent servers (not replicas of each other), 3, 5 or more.
+
+    It goes on while a minority of the servers is down, frozen or has lost its data. Times are seconds. ::
+
+        from redis import Redis
+
+        from celery_throttle.primitives import Redlock
+
+        locks = Redlock([Redis(port=6379), Redis(port=6380), Redis(port=6381)])
+        with locks.hold("nightly report", timeout=5, renew=True) as held:
+            assert not held.lost
+
+    Each server has an ordinary identity lock: ``IdentityLock(one_client, prefix=...).locked_by(identity)`` shows what
+    it thinks. All are asked at the same time; the answer is there as soon as a majority agrees, and after
+    ``node_timeout`` at the latest. A release goes to all servers, also after an acquire that failed, and to each server
+    after the acquire that it belongs to; one that is out of reach is asked for no other lock until it got that release,
+    or the lease is over.
+
+    Source: "Distributed Locks with Redis" in the Redis documentation; taking the lock again on servers that came back
+    empty while it is renewed, as redsync does. Complexity: O(1) and one round trip on each server; one thread for each
+    server, ending when idle.
+
+    Args:
+        clients: one redis-py client for each server. Give them a short ``socket_timeout`` and no retries: nobody waits
+            for them longer than ``node_timeout``, but a server counts as silent until its call has ended.
+        prefix: what all keys begin with.
+        lease: how long a lock lasts unless it is renewed, by default.
+        node_timeout: how long to wait for a server; short beside the lease.
+        drift: how far the servers' clocks may run apart during a lease, as a part of it.
+
+    Raises:
+        ConfigurationError: an argument cannot work; so do all methods.
+
+    Warning:
+        There is **no fencing token**: the servers count on their own, and no order over all of them follows. So nothing
+        protects a resource from a holder that was paused (collector, swap, a stopped VM) for longer than its lease,
+        from clocks that jump, or from a server that forgets a lock it had voted for and votes again: without
+        ``appendfsync always``, keep a server that restarted away for the longest lease. It is good for saving work, not
+        for being right. Where being right matters, use `IdentityLock` on one server and let the resource check its
+        fencing token. Waiting is neither fair nor woken: it tries again at random times.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Redis],
+        *,
+        prefix: str = "throttle",
+        lease: float = 10.0,
+        node_timeout: float = 0.2,
+        drift: float = 0.01,
+    ) -> None:
+        if len(clients) < _FEWEST:
+            raise ConfigurationError(
+                f"Redlock needs {_FEWEST} or more independent servers, got {len(clients)}: for one, use IdentityLock"
+            )
+        milliseconds("node_timeout", node_timeout)
+        self.calls = LockCalls(prefix, lease)
+        self.quorum = Quorum(clients, node_timeout)
+        self._drift = _checked_drift(drift)
+
+    def acquire(
+        self,
+        identity: str | bytes,
+        lease: float | None = None,
+        *,
+        blocking: bool = False,
+        timeout: float | None = None,
+        renew: bool = False,
+        on_lost: Callable[[HeldRedlock], object] | None = None,
+    ) -> HeldRedlock | None:
+        """Take the lock; None if others have it on too many servers.
+
+        Args:
+            identity: what to lock.
+            lease: how long it lasts unless it is renewed.
+            blocking: try again until it is free.
+            timeout: how long to try at most; None is for ever, 0 is one attempt.
+            renew: a thread renews the lease until the lock is released or this program has no reference to it any more.
+            on_lost: called once when the lease is found to be lost, in the thread that finds it.
+
+        Raises:
+            StoreUnavailable: too few servers replied, at the last attempt.
+        """
+        deadline = time.monotonic() + patience(blocking, timeout)
+        while True:
+            held, trouble = self._attempt(identity, lease, on_lost)
+            left = deadline - time.monotonic()
+            if held is not None or left <= 0:
+                break
+            time.sleep(min(left, random.uniform(*_RETRY)))  # noqa: S311 - no secret
+        if trouble is not None:
+            raise trouble
+        if held is not None and renew:
+            held.keep()
+        return held
+
+    @contextmanager
+    def hold(
+        self,
+        identity: str | bytes,
+        lease: float | None = None,
+        *,
+        timeout: float | None = None,
+        renew: bool = False,
+        on_lost: Callable[[HeldRedlock], object] | None = None,
+    ) -> Iterator[HeldRedlock]:
+        """Hold the lock for a ``with`` block; waits ``timeout`` for it, by default for ever. Arguments as `acquire`.
+
+        Raises:
+            NotAcquired: others had it all that time.
+            LeaseLost: at the end of the block: the lock was lost meanwhile, and the block raised nothing itself.
+            StoreUnavailable: too few servers replied.
+        """
+        held = self.acquire(identity, lease, blocking=True, timeout=timeout, renew=renew, on_lost=on_lost)
+        if held is None:
+            raise NotAcquired(f"{shown(identity)} was held by somebody else for {timeout} seconds")
+        with held:
+            yield held
+
+    def drift(self, lease: float) -> float:
+        """Return how much sooner than on the servers' clocks a lease ends on ours."""
+        return lease * self._drift + _PRECISION
+
+    def _attempt(
+        self, identity: str | bytes, lease: float | None, on_lost: Callable[[HeldRedlock], object] | None
+    ) -> tuple[HeldRedlock | None, StoreUnavailable | None]:
+        # A new owner each time: what is left of a failed attempt must not count as a vote for the next one.
+        attempt = self.calls.acquire(identity, lease, None)
+        started, trouble = time.monotonic(), None
+        try:
+            taken = self.quorum.take(attempt.call)
+        except StoreUnavailable as error:
+            taken, trouble = False, error
+        deadline = started + attempt.lease - self.drift(attempt.lease)
+        if taken and time.monotonic() < deadline:
+            return HeldRedlock(self, attempt, deadline=deadline, on_lost=on_lost), None
+        self.quorum.give_back_later(self.calls.release(Grant(attempt.key, attempt.owner, None)), attempt.lease)
+        return None, trouble
+
+
+def _checked_drift(drift: object) -> float:
+    if isinstance(drift, bool) or not isinstance(drift, int | float) or not 0 <= drift <= _MAX_DRIFT:
+        raise ConfigurationError(f"drift must be a part of the lease, 0 to {_MAX_DRIFT}, got {drift!r}")
+    return float(drift)

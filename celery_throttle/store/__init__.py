@@ -1,0 +1,1 @@
+"""The scripts that change what is in Redis, and how to reach it."""

@@ -1,0 +1,54 @@
+"""Check that the store is one that limits can rely on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+__all__ = ["findings"]
+
+_OLDEST = (6, 2)
+
+
+def findings(client: Redis) -> Iterator[str]:
+    """Yield a sentence, with the fix, for everything about the server that could break a limit.
+
+    A server that cannot be reached yields nothing here: whoever uses it next says so.
+    """
+    try:
+        info: dict[str, Any] = client.info()
+    except RedisError:
+        # Forbidden or unreachable; neither says anything about the server's fitness.
+        return
+    if info.get("role") not in (None, "master"):
+        yield "the store is a replica, which cannot be written to: point throttle_url at the primary"
+    version = str(info.get("redis_version", ""))
+    if _numbers(version) < _OLDEST:
+        yield f"the store is Redis {version}: upgrade it to 6.2 or later"
+    policy = info.get("maxmemory_policy") or _config(client, "maxmemory-policy")
+    if policy not in (None, "noeviction"):
+        yield (
+            f"the store may evict keys (maxmemory-policy {policy}), and with them permits and parked tasks: "
+            f"set maxmemory-policy noeviction"
+        )
+    if not info.get("aof_enabled") and _config(client, "save") == "":
+        yield "the store is not durable, a restart loses parked tasks: set appendonly yes"
+
+
+def _config(client: Redis, name: str) -> str | None:
+    try:
+        values: Any = client.config_get(name)
+    except RedisError:
+        return None  # A managed Redis forbids CONFIG.
+    value = next(iter(values.values()), None)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())

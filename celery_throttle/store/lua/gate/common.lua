@@ -1,0 +1,259 @@
+-- Shared by every script (put in front of it when it is loaded): keys, store time, records, lines.
+--
+-- KEYS[1] limits    HASH  limit -> permits, as last declared
+-- KEYS[2] used      HASH  limit -> permits held now; no field when none is
+-- KEYS[3] leases    ZSET  task id -> store time (ms) when its lease ends; holders only
+-- KEYS[4] records   HASH  task id -> record (JSON array, see below); '\0' .. task id -> its twin
+-- KEYS[5] parked    ZSET  all scores 0; member = limit \0 queue \0 ticket task-id, so a line is a range
+-- KEYS[6] messages  HASH  task id -> the raw message, kept while the store is the only one that has it
+-- KEYS[7] meta      HASH  'birth' -> when this data began (ms); 'settling' -> until when nothing is granted (ms);
+--                         'ticket' -> last ticket given; 'looked' -> limit that the last look ended with;
+--                         'park:' .. worker -> number and time (ms) of its last park call;
+--                         'offer:' .. limit \0 queue -> until (ms) and how long a passed-over queue stays so (ms)
+-- KEYS[8] wake      channel of the hints; the payload is the queue whose workers can start something
+-- ARGV[1] lease_ms, ARGV[2] nonce prefix for what is granted here, ARGV[3] slots the caller has for parked
+-- tasks, ARGV[4] number of queues the caller consumes, then these queues; each script goes on from there.
+local LIMITS, USED, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local PARKED, MESSAGES, META, WAKE = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+
+-- A record: state 'H' (holds a permit), 'P' (parked) or 'T' (twin: waits for another delivery of its task id).
+local STATE, NONCE, LIMIT, ATTEMPT, TICKET, QUEUE, DELIVERIES = 1, 2, 3, 4, 5, 6, 7
+
+local OFFER_MS, PASS_MS, PASS_MAX_MS = 50, 1000, 60000
+local MAX_QUEUES, MAX_LINES = 256, 256
+
+local clock = redis.call('TIME')
+local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local LEASE_MS, NONCES = tonumber(ARGV[1]), ARGV[2]
+local slots = tonumber(ARGV[3])
+local mine, cursor = {}, 5 + tonumber(ARGV[4])
+for i = 5, cursor - 1 do mine[ARGV[i]] = true end
+
+local grants, emptied, hinted, wait_ms, more = {}, {}, {}, 0, 0
+local joined = {} -- limits whose line somebody joined on the way
+
+local function argument()
+  cursor = cursor + 1
+  return ARGV[cursor - 1]
+end
+
+local function load_record(field)
+  local packed = redis.call('HGET', RECORDS, field)
+  return packed and cjson.decode(packed) or nil
+end
+
+local function save_record(field, record)
+  redis.call('HSET', RECORDS, field, cjson.encode(record))
+end
+
+local function next_ticket()
+  return string.format('%016.0f', redis.call('HINCRBY', META, 'ticket', 1))
+end
+
+local function line_member(task, record)
+  return record[LIMIT] .. '\0' .. record[QUEUE] .. '\0' .. record[TICKET] .. task
+end
+
+-- How long nothing is granted yet, because holders may still have to put themselves back: 0 but for the seconds after
+-- the data was lost.
+local function settling_ms()
+  local till = redis.call('HGET', META, 'settling')
+  if not till then return 0 end
+  if NOW < tonumber(till) then return till - NOW end
+  redis.call('HDEL', META, 'settling')
+  return 0
+end
+
+local function free_permits(limit)
+  local permits = tonumber(redis.call('HGET', LIMITS, limit) or 0)
+  return permits - tonumber(redis.call('HGET', USED, limit) or 0)
+end
+
+local function enqueue(task, record)
+  record[STATE], record[NONCE] = 'P', ''
+  save_record(task, record)
+  redis.call('ZADD', PARKED, 0, line_member(task, record))
+end
+
+local function hold(task, record, nonce)
+  record[STATE], record[NONCE] = 'H', nonce
+  redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+  redis.call('HINCRBY', USED, record[LIMIT], 1)
+  save_record(task, record)
+end
+
+local function unhold(task, record)
+  redis.call('ZREM', LEASES, task)
+  if redis.call('HINCRBY', USED, record[LIMIT], -1) <= 0 then
+    redis.call('HDEL', USED, record[LIMIT])
+  end
+  redis.call('HDEL', RECORDS, task)
+end
+
+local function leave_line(task, record)
+  redis.call('ZREM', PARKED, line_member(task, record))
+  redis.call('HDEL', META, 'offer:' .. record[LIMIT] .. '\0' .. record[QUEUE])
+end
+
+-- Another delivery of this task id waited for this one to end: it goes on unless this one made it needless.
+local function settle_twin(task, record, finished)
+  local twin = load_record('\0' .. task)
+  if not twin then return end
+  redis.call('HDEL', RECORDS, '\0' .. task)
+  if twin[LIMIT] ~= record[LIMIT] then joined[#joined + 1] = twin[LIMIT] end
+  if not (finished and twin[ATTEMPT] <= record[ATTEMPT]) then
+    redis.call('HSET', MESSAGES, task, redis.call('HGET', MESSAGES, '\0' .. task) or '')
+    enqueue(task, twin)
+  end
+  redis.call('HDEL', MESSAGES, '\0' .. task)
+end
+
+-- outcome: 'done' (ran to its end), 'again' (retried, ignored or child lost: another delivery may follow),
+-- 'requeue' (rejected: to the tail of the line), 'return' (never started) and 'lost' (its worker is gone): to its
+-- own place in line, if the store has the message.
+local function release(task, nonce, outcome)
+  local record = load_record(task)
+  if not record or record[STATE] ~= 'H' or record[NONCE] ~= nonce then return nil end
+  unhold(task, record)
+  local back = outcome == 'requeue' or outcome == 'return' or outcome == 'lost'
+  if back and redis.call('HEXISTS', MESSAGES, task) == 1 then
+    if outcome == 'requeue' then record[TICKET] = next_ticket() end
+    if outcome ~= 'return' then record[DELIVERIES] = record[DELIVERIES] + 1 end
+    enqueue(task, record)
+  else
+    redis.call('HDEL', MESSAGES, task)
+    settle_twin(task, record, outcome == 'done')
+  end
+  return record
+end
+
+-- A holder whose lease ended: its permit is free; a message that only the store has goes back to its place.
+local function reclaim(task)
+  local record = load_record(task)
+  if not record or record[STATE] ~= 'H' then
+    redis.call('ZREM', LEASES, task)
+    return nil
+  end
+  return release(task, record[NONCE], 'lost')
+end
+
+local function reap(count)
+  local expired = redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, count)
+  local reclaimed = {}
+  for _, task in ipairs(expired) do
+    local record = reclaim(task)
+    if record then reclaimed[#reclaimed + 1] = { task, record } end
+  end
+  return reclaimed
+end
+
+-- The first of each queue's part of the line, oldest ticket first: { {ticket, task, queue}, ... }
+local function line_heads(limit)
+  local heads, from = {}, '[' .. limit .. '\0'
+  if redis.call('ZCARD', PARKED) == 0 then return heads end
+  for _ = 1, MAX_QUEUES do
+    local found = redis.call('ZRANGEBYLEX', PARKED, from, '(' .. limit .. '\1', 'LIMIT', 0, 1)
+    if not found[1] then break end
+    local rest = string.sub(found[1], #limit + 2)
+    local stop = string.find(rest, '\0', 1, true)
+    local queue = string.sub(rest, 1, stop - 1)
+    heads[#heads + 1] = { string.sub(rest, stop + 1, stop + 16), string.sub(rest, stop + 17), queue }
+    from = '(' .. limit .. '\0' .. queue .. '\1'
+  end
+  table.sort(heads, function(a, b) return a[1] < b[1] end)
+  return heads
+end
+
+local function hint(queue)
+  if hinted[queue] then return end
+  hinted[queue] = true
+  redis.call('PUBLISH', WAKE, queue)
+end
+
+-- Whether the queue of another worker still has the time to take what is its turn. It gets a short offer; a queue
+-- that does not answer (no worker, or none with a slot) is passed over for a while, twice as long each time.
+local function offered_ms(limit, queue)
+  local field = 'offer:' .. limit .. '\0' .. queue
+  local offer = redis.call('HGET', META, field)
+  local till, pass = 0, PASS_MS / 2
+  if offer then
+    till, pass = string.match(offer, '^(%d+) (%d+)$')
+    till, pass = tonumber(till), tonumber(pass)
+  end
+  if NOW < till then return till - NOW end
+  if NOW < till + pass then return 0 end
+  pass = math.min(pass * 2, PASS_MAX_MS)
+  redis.call('HSET', META, field, string.format('%.0f %.0f', NOW + OFFER_MS, pass))
+  hint(queue)
+  return OFFER_MS
+end
+
+-- Whose turn it is on this limit: head, 0 (the caller may start it); nil, ms (another queue has that long to take
+-- it); nil, 0 (nobody who can start waits).
+local function next_parked(limit)
+  local wait = 0
+  for _, head in ipairs(line_heads(limit)) do
+    if mine[head[3]] then
+      if wait > 0 then return nil, wait end
+      return head, 0
+    end
+    wait = math.max(wait, offered_ms(limit, head[3]))
+  end
+  return nil, wait
+end
+
+local function resume(limit, head)
+  local task = head[2]
+  local record = load_record(task) or { 'P', '', limit, 0, head[1], head[3], 0 }
+  leave_line(task, record)
+  local nonce = NONCES .. '.' .. #grants
+  hold(task, record, nonce)
+  slots = slots - 1
+  grants[#grants + 1] = { task, nonce, record[LIMIT], record[ATTEMPT], record[TICKET], record[QUEUE],
+    record[DELIVERIES], redis.call('HGET', MESSAGES, task) or '' }
+end
+
+-- Give free permits of this limit to those whose turn it is: to the caller while it has slots, then by a hint.
+local function promote(limit)
+  local free = free_permits(limit)
+  local settling = free > 0 and settling_ms() or 0
+  if settling > 0 then
+    wait_ms = settling
+    return
+  end
+  while free > 0 do
+    local head, left = next_parked(limit)
+    if not head then
+      if left == 0 then emptied[#emptied + 1] = limit end
+      if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
+      return
+    end
+    if slots <= 0 then
+      more = 1
+      hint(head[3])
+      return
+    end
+    resume(limit, head)
+    free = free - 1
+  end
+end
+
+-- The limits that have a line, MAX_LINES at the most; with more of them, each call goes on where the last one ended.
+local function line_limits()
+  local limits, from = {}, '-'
+  local last = redis.call('HGET', META, 'looked')
+  if last then from = '(' .. last .. '\1' end
+  while #limits < MAX_LINES do
+    local found = redis.call('ZRANGEBYLEX', PARKED, from, '+', 'LIMIT', 0, 1)
+    if not found[1] then break end
+    local limit = string.sub(found[1], 1, string.find(found[1], '\0', 1, true) - 1)
+    limits[#limits + 1] = limit
+    from = '(' .. limit .. '\1'
+  end
+  if #limits == MAX_LINES then
+    redis.call('HSET', META, 'looked', limits[#limits])
+  elseif last then
+    redis.call('HDEL', META, 'looked')
+  end
+  return limits
+end

@@ -1,0 +1,25 @@
+-- Clear expired holders, oldest first, and hint to the workers that can start what waited for their permits.
+-- KEYS, ARGV[1..4] as in common.lua (slots 0, no queues); then how many at most.
+-- Returns { { task id, limit }, ... }; as many as asked for means that there may be more.
+redis.call('ZREM', LEASES, '')
+local cleared = {}
+for i, reclaimed in ipairs(reap(tonumber(argument()))) do
+  cleared[i] = { reclaimed[1], reclaimed[2][LIMIT] }
+end
+for _, entry in ipairs(cleared) do
+  if free_permits(entry[2]) > 0 then
+    for _, head in ipairs(line_heads(entry[2])) do hint(head[3]) end
+  end
+end
+
+-- A killed worker cannot say goodbye, so what was kept for it goes after a day.
+local DAY_MS = 86400000
+if #cleared == 0 then
+  local meta = redis.call('HGETALL', META)
+  for i = 1, #meta, 2 do
+    local at = string.match(meta[i], '^park:') and string.match(meta[i + 1], ' (%d+)$')
+      or string.match(meta[i], '^offer:') and string.match(meta[i + 1], '^(%d+) ')
+    if at and tonumber(at) < NOW - DAY_MS then redis.call('HDEL', META, meta[i]) end
+  end
+end
+return cleared

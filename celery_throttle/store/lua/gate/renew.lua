@@ -1,0 +1,36 @@
+-- Renew the leases of everything a worker holds; a holder that the store lost puts itself back if there is room.
+-- KEYS, ARGV[1..4] as in common.lua; then n, n x (task id, nonce, limit, permits, attempt).
+-- Returns a list with an answer for each: 1 renewed, 2 put back, 0 lost.
+redis.call('ZREM', LEASES, '')
+
+-- Another delivery (or this one's message, put back in line when its lease ended) waits for this one after all.
+local function step_back(task, record)
+  local twin = load_record('\0' .. task)
+  leave_line(task, record)
+  if not twin or record[ATTEMPT] > twin[ATTEMPT] then
+    record[STATE] = 'T'
+    save_record('\0' .. task, record)
+    redis.call('HSET', MESSAGES, '\0' .. task, redis.call('HGET', MESSAGES, task) or '')
+  end
+  redis.call('HDEL', MESSAGES, task)
+end
+
+local function renew(task, nonce, limit, permits, attempt)
+  local record = load_record(task)
+  if record and record[STATE] == 'H' then
+    if record[NONCE] ~= nonce then return 0 end
+    redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+    return 1
+  end
+  redis.call('HSETNX', LIMITS, limit, permits)
+  if free_permits(limit) <= 0 then return 0 end
+  if record then step_back(task, record) end
+  hold(task, { 'H', nonce, limit, attempt, '', '', 0 }, nonce)
+  return 2
+end
+
+local answers = {}
+for i = 1, tonumber(argument()) do
+  answers[i] = renew(argument(), argument(), argument(), argument(), tonumber(argument()))
+end
+return answers

@@ -1,0 +1,23 @@
+-- Take parked tasks out of their line (revoked ones): the caller gets the messages and answers for them.
+-- KEYS, ARGV[1..4] as in common.lua; then n, n task ids.
+-- Returns { { task id, limit, queue, message }, ... } for those that were parked (or waited as a twin).
+redis.call('ZREM', LEASES, '')
+local withdrawn = {}
+
+local function withdraw(task, field, record)
+  local message = redis.call('HGET', MESSAGES, field)
+  redis.call('HDEL', MESSAGES, field)
+  redis.call('HDEL', RECORDS, field)
+  if message then withdrawn[#withdrawn + 1] = { task, record[LIMIT], record[QUEUE], message } end
+end
+
+for _ = 1, tonumber(argument()) do
+  local task = argument()
+  local record, twin = load_record(task), load_record('\0' .. task)
+  if record and record[STATE] == 'P' then
+    leave_line(task, record)
+    withdraw(task, task, record)
+  end
+  if twin then withdraw(task, '\0' .. task, twin) end
+end
+return withdrawn

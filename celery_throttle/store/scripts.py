@@ -1,0 +1,160 @@
+"""Load the Lua scripts and build calls to them.
+
+Each script is one ``.lua`` file; what several scripts share is put in front of it. A call is sent as EVALSHA; a server
+that does not know the script (restarted, failed over, SCRIPT FLUSH) answers NOSCRIPT and gets it with EVAL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from redis.exceptions import NoScriptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from redis import Redis
+    from redis.asyncio import Redis as AsyncRedis
+
+    from celery_throttle.core.keys import Keys
+
+__all__ = ["Call", "Script", "Store", "execute", "execute_async"]
+
+Argument = str | bytes | int
+
+
+@dataclass(frozen=True)
+class Script:
+    """One Lua script: its whole text and the SHA1 that Redis knows it by."""
+
+    name: str
+    text: str
+    sha: str
+
+    @classmethod
+    @cache
+    def load(cls, name: str, *shared: str) -> Script:
+        """Read ``<name>.lua`` from the package, with the text of the shared ones before it."""
+        folder = files("celery_throttle.store") / "lua"
+        text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in (*shared, name))
+        return cls(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call to a script, ready to be sent."""
+
+    script: Script
+    arguments: tuple[Argument, ...]
+
+    def evalsha(self) -> tuple[Argument, ...]:
+        """The command for a server that knows the script."""
+        return ("EVALSHA", self.script.sha, *self.arguments)
+
+    def eval(self) -> tuple[Argument, ...]:
+        """The command for a server that may not know it."""
+        return ("EVAL", self.script.text, *self.arguments)
+
+
+@dataclass(frozen=True)
+class Store:
+    """Builds the calls of one worker (or one command) on one set of keys.
+
+    Args:
+        keys: where everything is.
+        lease: seconds a permit lasts without renewal.
+        queues: the queues the caller can start tasks from.
+    """
+
+    keys: Keys
+    lease: float
+    queues: tuple[str, ...] = ()
+    _head: tuple[Argument, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        names = (*self.keys.all, self.keys.wake)
+        object.__setattr__(self, "_head", (len(names), *names, int(self.lease * 1000)))
+
+    def exchange(
+        self,
+        nonces: str,
+        slots: int,
+        released: Iterable[tuple[str, str, str]] = (),
+        started: Iterable[tuple[str, str]] = (),
+        asked: Iterable[tuple[str, str, str, int, int]] = (),
+    ) -> Call:
+        """Give back permits, forget started messages, ask for permits, take what is next."""
+        return self._call("exchange", nonces, slots, *_flat(released), *_flat(started), *_flat(asked))
+
+    def started(self, tasks: Iterable[tuple[str, str]]) -> Call:
+        """Forget started messages and nothing else: (task id, nonce) each."""
+        arguments = (value for task in tasks for value in task)
+        return Call(Script.load("gate/started"), (2, self.keys.records, self.keys.messages, *arguments))
+
+    def park(
+        self,
+        nonces: str,
+        slots: int,
+        worker: str,
+        number: int,
+        tasks: Iterable[tuple[str, str, int, int, str, bytes]],
+    ) -> Call:
+        """Set tasks aside: (task id, limit, permits, attempt, queue, message) each."""
+        return self._call("park", nonces, slots, worker, number, *_flat(tasks))
+
+    def look(self, nonces: str, slots: int) -> Call:
+        """Start what can start."""
+        return self._call("look", nonces, slots)
+
+    def renew(self, held: Iterable[tuple[str, str, str, int, int]]) -> Call:
+        """Renew leases: (task id, nonce, limit, permits, attempt) each."""
+        return self._call("renew", "", 0, *_flat(held))
+
+    def reap(self, most: int) -> Call:
+        """Clear at most that many expired holders."""
+        return self._call("reap", "", 0, most)
+
+    def declare(self, known_birth: str, limits: Iterable[tuple[str, int]]) -> Call:
+        """Say how many permits each limit has."""
+        return self._call("declare", "", 0, known_birth, *_flat(limits))
+
+    def withdraw(self, tasks: Iterable[str]) -> Call:
+        """Take parked tasks out of their line."""
+        return self._call("withdraw", "", 0, *_flat((task,) for task in tasks))
+
+    def mine(self, worker: str) -> Call:
+        """Ask what this worker holds."""
+        return self._call("mine", "", 0, worker)
+
+    def leave(self, worker: str) -> Call:
+        """Say goodbye for a worker."""
+        return self._call("leave", "", 0, worker)
+
+    def _call(self, script: str, nonces: str, slots: int, *rest: Argument) -> Call:
+        head = (*self._head, nonces, slots, len(self.queues), *self.queues)
+        return Call(Script.load(f"gate/{script}", "gate/common"), (*head, *rest))
+
+
+def _flat(rows: Iterable[tuple[Argument, ...]]) -> list[Argument]:
+    rows = list(rows)
+    return [len(rows), *(value for row in rows for value in row)]
+
+
+async def execute_async(client: AsyncRedis, call: Call) -> object:
+    """As `execute`, on an asyncio client."""
+    try:
+        return await client.execute_command(*call.evalsha())  # type: ignore[no-untyped-call]
+    except NoScriptError:
+        return await client.execute_command(*call.eval())  # type: ignore[no-untyped-call]
+
+
+def execute(client: Redis, call: Call) -> object:
+    """Carry out one call on a plain client and wait for its reply."""
+    try:
+        return client.execute_command(*call.evalsha())  # type: ignore[no-untyped-call]
+    except NoScriptError:
+        return client.execute_command(*call.eval())  # type: ignore[no-untyped-call]

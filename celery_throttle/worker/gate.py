@@ -1,0 +1,414 @@
+"""The gate: where a task gets its permit and a slot of the pool, or is parked.
+
+Every request of the worker passes here, throttled or not, because a permit may only go to a task that starts now:
+the gate has to know which slots of the pool are free. A plain task just takes its slot. Everything happens on one
+loop; nothing here waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import TaskRevokedError
+from celery.worker import state
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.worker.outage import Outage, fail
+from celery_throttle.worker.parcel import pack
+from celery_throttle.worker.runs import Run, watch
+from celery_throttle.worker.slots import Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_throttle.core.settings import StoreErrorAction
+    from celery_throttle.store.replies import Grant, Reply, Withdrawn
+    from celery_throttle.worker.leases import Leases
+    from celery_throttle.worker.ledger import Ledger
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.queues import QueueMap
+    from celery_throttle.worker.runs import Outcome, RequestFactory
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["Gate"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks of a worker on its own, when no hint comes.
+LOOK_EVERY = 5.0
+#: Seconds until a call that the store refused (out of memory, read-only) is tried again.
+_PUT_OFF = 1.0
+
+
+class Gate:
+    """Admits, parks and resumes the requests of one worker.
+
+    Args:
+        pool: Celery's pool; its number of processes is the number of slots.
+        limits: the limit of each throttled task, by the task's name.
+        on_store_error: what to do with throttled tasks while the store is out of reach.
+        timekeeper: for everything that has to happen later.
+    """
+
+    loop: Loop
+    ledger: Ledger
+    leases: Leases
+
+    def __init__(
+        self,
+        pool: Any,
+        limits: Mapping[str, Limit],
+        on_store_error: StoreErrorAction,
+        timekeeper: Timekeeper,
+    ) -> None:
+        self._slots, self._limits, self._timekeeper = Slots(pool), limits, timekeeper
+        self.outage = Outage(on_store_error, self._execute, self._prefetch)
+        self._by_name = {limit.name: limit for limit in limits.values()}
+        self._waiting: deque[Run] = deque()  # for a slot
+        self._entering: dict[Run, None] = {}  # have a slot, wait for the store's word
+        self._lining: dict[Run, None] = {}  # have none, are being parked
+        self._running: set[Run] = set()
+        self._claims = 0  # slots set aside for parked tasks in calls under way
+        self._closed: set[str] = set()  # limits that are full or have a line, as far as we know
+        self._full: set[str] = set()  # limits that the reply being read says are full
+        self._hungry = True  # there may be something to start: look when there is a slot
+        self._parked_first = False
+        self._look_at: float | None = None  # when the store said that something may change
+        self._closing = False
+        self._queues: QueueMap | None = None
+        self._factory: RequestFactory | None = None
+        self._consumer: Any = None
+
+    # -- what Celery calls ---------------------------------------------------------------------------------------
+
+    def arrive(self, request: Any) -> None:
+        """Take a request that the consumer would give to the pool."""
+        self.loop.call(self._arrive, request)
+
+    def connected(self, consumer: Any, queues: QueueMap, factory: RequestFactory) -> None:
+        """The worker consumes again: from these queues, with requests made by this factory."""
+        self._consumer, self._queues, self._factory = consumer, queues, factory
+        self._hungry = True
+
+    def disconnected(self) -> None:
+        """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
+        self._drop_undecided()
+        self._queues = self._factory = None
+        for run in [run for run in self._running if self._slots.discarded(run.request)]:
+            self._running.discard(run)
+            if self._slots.was_sent(run.job):
+                # A child may just have begun it, and will not tell. Its lease says when that is over.
+                self.leases.remove(run)
+            elif run.permit:
+                self._give_back(run, "return")
+
+    def close(self) -> None:
+        """Start nothing more; what runs goes on and gives its permit to others."""
+        self._closing = True
+        self._drop_undecided()
+
+    def finish(self) -> None:
+        """The pool has stopped: nothing of ours runs any more."""
+        for run in self.leases.all():
+            self._give_back(run, "return")
+        self.ledger.flush(0, 0)
+        self.ledger.leave()
+
+    def _drop_undecided(self) -> None:
+        for group in (self._waiting, self._entering, self._lining):
+            group.clear()
+        self.outage.forget()
+        self.ledger.forget_unsent()
+
+    # -- slots ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _free_slots(self) -> int:
+        return self._slots.size - len(self._running) - len(self._entering) - self._claims
+
+    def tick(self) -> None:
+        """Hand out free slots, then send what the store has to know."""
+        if self._closing:
+            self.ledger.flush(0, 0)
+            if self.loop.detached:
+                self.ledger.wait()
+            return
+        claims = self._claim()
+        while self._waiting and self._free_slots - claims > 0:
+            self._enter(self._waiting.popleft())
+        if not self._waiting and self._queues:
+            claims = max(self._free_slots, 0)
+        self.ledger.flush(claims, min(self._free_slots, 0))
+
+    def _claim(self) -> int:
+        """Return how many slots go to the lines of the permits given back now; look if there may be more to start."""
+        free = max(self._free_slots, 0)
+        claims = min(free, sum(limit in self._closed for limit in self.ledger.released_limits))
+        if self._waiting and free and (claims or self._hungry):
+            # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
+            self._parked_first = not self._parked_first
+            if not self._parked_first:
+                return 0
+        if self._hungry and free > claims and self._queues:
+            self._hungry = not self.ledger.look(1 if self._waiting else free - claims)
+        return claims
+
+    def _arrive(self, request: Any) -> None:
+        if self._closing:
+            return
+        run = Run(request, self._limits.get(request.task.name))
+        slot = not self._waiting and self._free_slots > 0
+        if slot or (run.limit and run.limit.name in self._closed):
+            # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
+            self._enter(run, slot=slot)
+        else:
+            self._waiting.append(run)
+
+    def _enter(self, run: Run, *, slot: bool = True) -> None:
+        if run.limit is None:
+            self._execute(run)
+        elif not run.request.revoked():
+            self._admit(run, run.limit, slot=slot)
+
+    def _execute(self, run: Run) -> None:
+        self._running.add(run)
+        watch(run.request, lambda outcome: self.loop.post(self._ended, run, outcome))
+        try:
+            run.job = self._slots.run(run.request)
+        except TaskRevokedError:
+            self._ended(run, "again")
+        except BaseException:
+            self._ended(run, "again")
+            raise
+        if self.loop.turning and not self._slots.hurry():
+            self.loop.wake()
+
+    def _ended(self, run: Run, outcome: Outcome) -> None:
+        if run in self._running:
+            self._running.discard(run)
+            if run.requeue:
+                outcome = "requeue"
+            elif outcome == "again" and run.stored and not run.request.acknowledged:
+                # Cancelled, by a cold shutdown say: the broker would deliver it again, so the store has to.
+                outcome = "lost"
+            if run.permit:
+                self._give_back(run, outcome)
+
+    def _give_back(self, run: Run, outcome: Outcome) -> None:
+        self.leases.remove(run)
+        if run.limit:
+            self.ledger.release(run.limit.name, run.request.id, run.nonce, outcome)
+
+    def tend_pool(self) -> None:
+        """Notice lost children while there is a permit to get back from them."""
+        if any(run.permit for run in self._running):
+            self._slots.tend()
+
+    # -- permits -------------------------------------------------------------------------------------------------
+
+    def _admit(self, run: Run, limit: Limit, *, slot: bool) -> None:
+        run.nonce = run.nonce or self.ledger.nonce()
+        if not self.ledger.link.up:
+            self.outage.meet(run)
+        elif limit.name in self._closed and not run.permit:
+            self._park(run, slot=slot)
+        else:
+            self._entering[run] = None
+            self.ledger.ask(run)
+
+    def _park(self, run: Run, *, slot: bool) -> None:
+        message = run.request.message
+        try:
+            parcel = pack(message)
+        except TypeError as error:
+            # Nobody else could run it, so it must not wait for ever: say so in its result.
+            self._take_out(run)
+            fail(run.request, error)
+            return
+        (self._entering if slot else self._lining)[run] = None
+        self.ledger.park(run, self._queues.queue_of(message) if self._queues else "", parcel, slot=slot)
+
+    def _shut(self, limit: str) -> None:
+        """No permit is free: those who wait here for a slot get in line."""
+        self._closed.add(limit)
+        waiting, self._waiting = self._waiting, deque()
+        for run in waiting:
+            # One that has asked before may hold a permit already, and must not be parked behind itself.
+            if run.limit and run.limit.name == limit and not run.permit:
+                self._enter(run, slot=False)
+            else:
+                self._waiting.append(run)
+
+    def claimed(self, count: int) -> None:
+        """See `Decisions`."""
+        self._claims += count
+
+    def granted(self, run: Run, *, last: bool) -> None:
+        """See `Decisions`."""
+        if last and run.limit:
+            self._full.add(run.limit.name)
+        if run not in self._entering:
+            # Its broker connection was lost meanwhile; the broker delivers it again.
+            self._give_back(run, "again")
+            return
+        del self._entering[run]
+        self.leases.add(run)
+        self._execute(run)
+
+    def refused(self, run: Run) -> None:
+        """See `Decisions`."""
+        if run in self._entering and run.limit:
+            run.permit = False
+            self._full.add(run.limit.name)
+            self._park(run, slot=True)
+
+    def parked(self, run: Run) -> None:
+        """See `Decisions`."""
+        if self._take_out(run):
+            request = run.request
+            request.acknowledge()
+            self._forget(request)
+            logger.debug("Task %s[%s] parked", request.name, request.id)
+
+    def _take_out(self, run: Run) -> bool:
+        """Whether the run still waited for the store's word; now it does not."""
+        known = run in self._entering or run in self._lining
+        self._entering.pop(run, None)
+        self._lining.pop(run, None)
+        return known
+
+    def resumed(self, grant: Grant) -> None:
+        """See `Decisions`."""
+        self._full.add(grant.limit)
+        if self._closing or self._factory is None:
+            self.ledger.release(grant.limit, grant.task_id, grant.nonce, "return")
+            return
+        run = self._unpack(grant, self._factory)
+        if run is None:
+            self.ledger.release(grant.limit, grant.task_id, grant.nonce, "done")
+        elif run.request.revoked():
+            self._give_back(run, "again")
+        else:
+            logger.info("Task %s[%s] resumed", run.request.name, run.request.id)
+            state.task_reserved(run.request)
+            self.leases.add(run)
+            self._execute(run)
+
+    def answered(self, reply: Reply) -> None:
+        """See `Decisions`."""
+        # Only now: those who were refused in this reply came before those who wait here for a slot.
+        for limit in self._full.difference(self._closed, reply.emptied):
+            self._shut(limit)
+        self._full.clear()
+        self._closed.difference_update(reply.emptied)
+        self._hungry = self._hungry or reply.more
+        at = monotonic() + reply.wait
+        if reply.wait and (self._look_at is None or at < self._look_at):
+            self._look_at = at
+            self._timekeeper.later(reply.wait, lambda: self.loop.post(self._look_now, at))
+
+    def _look_now(self, at: float) -> None:
+        if self._look_at == at:
+            self._look_at = None
+            self._hungry = True
+
+    def look_soon(self) -> None:
+        """There may be something to start."""
+        self._hungry = True
+
+    def hint(self, queue: str) -> None:
+        """Somebody says that a task of this queue can start."""
+        if self._queues and queue in self._queues.names:
+            self._hungry = True
+
+    # -- resumed tasks -------------------------------------------------------------------------------------------
+
+    def _unpack(self, grant: Grant, factory: RequestFactory) -> Run | None:
+        # A limit that this worker does not declare was parked by an older or newer version of the app.
+        limit = self._by_name.get(grant.limit) or Limit(grant.limit, 1)
+        run = Run(None, limit, grant.nonce, stored=True)
+        try:
+            run.request = factory.make(
+                grant.message,
+                redelivered=grant.deliveries > 0,
+                on_ack=lambda *args: self.loop.post(self._acknowledged, run),
+                on_reject=lambda logger, errors, requeue: setattr(run, "requeue", requeue),
+            )
+        except Exception as error:
+            # As Celery does with a message that it cannot use: not registered, or content that it may not decode.
+            logger.exception("Parked task %s cannot run here", grant.task_id)
+            self._consumer.app.backend.mark_as_failure(grant.task_id, error)
+            return None
+        return run
+
+    def _acknowledged(self, run: Run) -> None:
+        # With late acknowledgement the message stays until the permit is given back.
+        if run in self._running and not run.request.task.acks_late:
+            self.ledger.started(run)
+
+    def _forget(self, request: Any) -> None:
+        """Undo what Celery noted of a request that will not run here now."""
+        state.reserved_requests.discard(request)
+        task_id: str = request.id
+        if state.requests.get(task_id) is request:
+            del state.requests[task_id]
+            # A second delivery must not hide the first one from `inspect` and `revoke`.
+            state.requests.update((task_id, run.request) for run in self._running if run.request.id == task_id)
+
+    def withdraw(self, tasks: list[str]) -> None:
+        """Answer for revoked tasks that are parked, without waiting for their turn."""
+        self.ledger.withdraw(tasks, self._withdrawn)
+
+    def _withdrawn(self, parked: Withdrawn) -> None:
+        if self._factory:
+            ignore = lambda *args: None  # noqa: E731
+            self._factory.make(parked.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
+
+    # -- when the store is out of reach --------------------------------------------------------------------------
+
+    def store_lost(self, error: Exception) -> None:
+        """The connection broke: whoever waits for the store's word waits without a slot."""
+        logger.warning("celery_throttle: lost the store, connecting again: %s", error)
+        undecided = [*self._entering, *self._lining]
+        self._entering, self._lining = {}, {}
+        self.ledger.forget_unsent()
+        self._lining.update((run, None) for run in self.ledger.parking if run in undecided)
+        for run in undecided:
+            if run not in self._lining:
+                self.outage.meet(run)
+
+    def store_up(self) -> None:
+        """The store answers (again)."""
+        holding, held = self.leases.all(), self.outage.over()
+        self.ledger.declare((limit.name, limit.permits) for limit in self._by_name.values())
+        if holding:
+            self.ledger.renew(holding, self.leases.judge)
+        self.ledger.reconcile(run.nonce for run in (*holding, *held))
+        self._waiting.extendleft(reversed(held))
+        self._hungry = True
+
+    def put_off(self, runs: list[Run]) -> None:
+        """See `Decisions`."""
+        again = [run for run in runs if self._take_out(run)]
+        for run in again:
+            run.permit = False
+        # Asking works in a full store, parking does not.
+        self._closed.difference_update(run.limit.name for run in again if run.limit)
+        self._prefetch(len(again))
+        self._timekeeper.later(_PUT_OFF, lambda: self.loop.post(self._try_again, again, self._queues))
+
+    def _try_again(self, runs: list[Run], queues: QueueMap | None) -> None:
+        self.ledger.paused = False
+        if queues is self._queues:  # else the broker connection was lost, and these requests with it
+            self._prefetch(-len(runs))
+            self._waiting.extendleft(reversed(runs))
+
+    def _prefetch(self, more: int) -> None:
+        qos = getattr(self._consumer, "qos", None)
+        if qos is not None and more > 0:
+            qos.increment_eventually(more)
+        elif qos is not None and more < 0:
+            qos.decrement_eventually(-more)

@@ -1,0 +1,321 @@
+"""What the gate wants from the store, gathered while the loop turns and sent in one call.
+
+The gate says what it needs; the ledger sends it, survives lost connections, and tells the gate what came of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from redis.exceptions import RedisError
+
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store import replies
+from celery_throttle.store.replies import Answer
+from celery_throttle.worker.runs import holders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from celery_throttle.store.replies import Grant, Reply, Withdrawn
+    from celery_throttle.store.scripts import Store
+    from celery_throttle.worker.link import Link
+    from celery_throttle.worker.runs import Outcome, Run
+
+__all__ = ["Decisions", "Ledger"]
+
+logger = logging.getLogger(__name__)
+
+_PARKED_AT_ONCE = 100
+_ROUNDS = 5
+
+
+class Decisions(Protocol):
+    """What the ledger tells the gate."""
+
+    def claimed(self, count: int) -> None:
+        """So many slots are set aside for parked tasks (less, if negative)."""
+
+    def granted(self, run: Run, *, last: bool) -> None:
+        """It has its permit, maybe the last free one of its limit, and starts."""
+
+    def refused(self, run: Run) -> None:
+        """It has to be parked."""
+
+    def parked(self, run: Run) -> None:
+        """The store has its message: the broker's can be acknowledged."""
+
+    def put_off(self, runs: list[Run]) -> None:
+        """The store is there but refused a call, which had no effect: ask again after a while."""
+
+    def resumed(self, grant: Grant) -> None:
+        """A parked task has its permit and a slot here."""
+
+    def answered(self, reply: Reply) -> None:
+        """After all of the above, what else a reply said."""
+
+
+@dataclass(frozen=True)
+class _ParkCall:
+    """A park call under way: sent again unchanged, but for the slots, if its reply is lost."""
+
+    number: int
+    runs: tuple[Run, ...]
+    rows: tuple[tuple[str, str, int, int, str, bytes], ...]
+
+
+class Ledger:
+    """Gathers and sends; all on the loop.
+
+    Args:
+        store: builds the calls.
+        worker_id: begins every nonce of this worker.
+        gate: hears what came of it.
+    """
+
+    link: Link
+
+    def __init__(self, store: Store, worker_id: str, gate: Decisions) -> None:
+        self.store, self._worker_id, self._gate = store, worker_id, gate
+        #: Nothing is sent while set: the store answers, but refuses.
+        self.paused = False
+        self._numbers = itertools.count(1)
+        self._asked: list[Run] = []
+        self._released: list[tuple[str, tuple[str, str, str]]] = []
+        self._started: list[tuple[str, str]] = []
+        self._parks: list[tuple[Run, tuple[str, str, int, int, str, bytes], bool]] = []
+        self._parking: _ParkCall | None = None
+        self._looking = False
+        self._under_way = 0
+        self._known: set[str] = set()
+        self._birth = ""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be sent or answered."""
+        return not (self._asked or self._released or self._started or self._parks or self._under_way)
+
+    @property
+    def parking(self) -> tuple[Run, ...]:
+        """Tasks that may or may not be parked: their call is under way."""
+        return self._parking.runs if self._parking else ()
+
+    @property
+    def released_limits(self) -> list[str]:
+        """The limits of the permits that go back with the next exchange."""
+        return [limit for limit, _ in self._released]
+
+    def nonce(self) -> str:
+        """A new name for one delivery."""
+        return f"{self._worker_id}:{next(self._numbers):x}"
+
+    def consume(self, queues: tuple[str, ...]) -> None:
+        """From now on the worker starts tasks of these queues."""
+        self.store = replace(self.store, queues=queues)
+
+    def ask(self, run: Run) -> None:
+        """Ask for a permit."""
+        run.permit = True
+        self._asked.append(run)
+
+    def release(self, limit: str, task_id: str, nonce: str, outcome: Outcome) -> None:
+        """Give a permit back."""
+        self._released.append((limit, (task_id, nonce, outcome)))
+
+    def started(self, run: Run) -> None:
+        """An early-ack task started: the store may forget its message."""
+        self._started.append((run.request.id, run.nonce))
+
+    def park(self, run: Run, queue: str, message: bytes, *, slot: bool) -> None:
+        """Set a task aside; whoever's turn it is gets its slot, if it has one."""
+        if run.limit:
+            row = (run.request.id, run.limit.name, run.limit.permits, run.attempt, queue, message)
+            self._parks.append((run, row, slot))
+
+    def forget_unsent(self) -> None:
+        """The broker connection is gone, and with it every request that has not been decided: drop them."""
+        self._asked.clear()
+        self._parks.clear()
+
+    def flush(self, claims: int, short: int) -> None:
+        """Send what was gathered.
+
+        Args:
+            claims: slots for parked tasks, used if an exchange goes out.
+            short: 0, or how many slots fewer there are than tasks to be parked that came with one (negative).
+        """
+        if self.paused or not self.link.up:
+            return
+        if self._parks and not self._parking:
+            self._send_parks(short)
+        if self._asked or self._released:
+            self._send_exchange(claims)
+        elif self._started:
+            self._send_started()
+
+    def wait(self) -> None:
+        """Send the rest and wait for the replies, when no loop will bring them any more."""
+        for _ in range(_ROUNDS):  # a reply may bring a grant to hand back
+            if self.idle or not (self.link.up or self.link.connect_now()):
+                return
+            self.flush(0, 0)
+            self.link.drain()
+
+    def look(self, slots: int) -> bool:
+        """Start what can start in so many slots; False if it has to wait."""
+        if self._looking or self.paused or not self.link.up:
+            return False
+        self._looking = True
+        self._gate.claimed(slots)
+        call = self.store.look(self.nonce(), slots)
+
+        def heard(raw: Any) -> None:
+            self._looking = False
+            self._gate.claimed(-slots)
+            if not self._failed(raw, []):
+                self._settle(replies.reply(raw))
+
+        self._send(call, heard)
+        return True
+
+    def reconcile(self, expected: Iterable[str]) -> None:
+        """After a lost connection: carry on a park call under way, and hand back grants that never arrived."""
+        if self._parking:
+            self._send_park_call(0)
+        self._known = set(expected)
+        self._send(self.store.mine(self._worker_id), self._compare)
+
+    def declare(self, limits: Iterable[tuple[str, int]]) -> None:
+        """Say how many permits each limit has; notices a store that was emptied."""
+
+        def heard(raw: Any) -> None:
+            if isinstance(raw, bytes):
+                self._birth = raw.decode()
+
+        self._send(self.store.declare(self._birth, limits), heard)
+
+    def renew(self, held: list[Run], judge: Callable[[list[Run], Any], None]) -> None:
+        """Renew at once, before anything else is asked on a new connection."""
+
+        def heard(raw: Any) -> None:
+            if not isinstance(raw, Exception):
+                judge(held, raw)
+
+        self._send(self.store.renew(holders(held)), heard)
+
+    def withdraw(self, tasks: list[str], taken: Any) -> None:
+        """Take tasks out of their lines; ``taken`` is called with each `Withdrawn`."""
+
+        def heard(raw: Any) -> None:
+            if not isinstance(raw, Exception):
+                each: Withdrawn
+                for each in replies.withdrawn(raw):
+                    taken(each)
+
+        if self.link.up:
+            self._send(self.store.withdraw(tasks), heard)
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        if self.link.up:
+            self._send(self.store.leave(self._worker_id), lambda raw: None)
+
+    def _send(self, call: Any, heard: Any) -> None:
+        self._under_way += 1
+
+        def count(raw: Any) -> None:
+            self._under_way -= 1
+            heard(raw)
+
+        self.link.send(call, count)
+
+    def _send_exchange(self, claims: int) -> None:
+        asked, self._asked = self._asked, []
+        released, self._released = self._released, []
+        started, self._started = self._started, []
+        self._gate.claimed(claims)
+        call = self.store.exchange(
+            self.nonce(),
+            claims,
+            [row for _, row in released],
+            started,
+            holders(asked),
+        )
+
+        def heard(raw: Any) -> None:
+            self._gate.claimed(-claims)
+            if self._failed(raw, asked):
+                # Giving back is safe to repeat, and nothing else frees the permit before its lease ends.
+                self._released[:0] = released
+                self._started[:0] = started
+                self.paused = isinstance(raw, RedisError)
+                return
+            answer = replies.reply(raw)
+            for run, decision in zip(asked, answer.answers, strict=True):
+                if decision in (Answer.GRANTED, Answer.GRANTED_LAST):
+                    self._gate.granted(run, last=decision == Answer.GRANTED_LAST)
+                elif decision == Answer.ALREADY_PARKED:
+                    self._gate.parked(run)
+                else:
+                    self._gate.refused(run)
+            self._settle(answer)
+
+        self._send(call, heard)
+
+    def _send_started(self) -> None:
+        started, self._started = self._started, []
+
+        def heard(raw: Any) -> None:
+            if self._failed(raw, []):
+                self._started[:0] = started
+                self.paused = isinstance(raw, RedisError)
+
+        self._send(self.store.started(started), heard)
+
+    def _send_parks(self, short: int) -> None:
+        now, self._parks = self._parks[:_PARKED_AT_ONCE], self._parks[_PARKED_AT_ONCE:]
+        runs, rows, slots = zip(*now, strict=True)
+        self._parking = _ParkCall(next(self._numbers), runs, rows)
+        self._send_park_call(max(sum(slots) + short, 0))
+
+    def _send_park_call(self, slots: int) -> None:
+        parking = self._parking
+        if parking is None:
+            return
+        call = self.store.park(self.nonce(), slots, self._worker_id, parking.number, parking.rows)
+
+        def heard(raw: Any) -> None:
+            if isinstance(raw, StoreUnavailable):
+                return  # Under way still, for all we know: `reconcile` sends it again.
+            self._parking = None
+            if self._failed(raw, list(parking.runs)):
+                return
+            for run in parking.runs:
+                self._gate.parked(run)
+            self._settle(replies.reply(raw))
+
+        self._send(call, heard)
+
+    def _failed(self, raw: Any, runs: list[Run]) -> bool:
+        if isinstance(raw, StoreUnavailable):
+            return True  # The gate hears of it from the link, once for all.
+        if isinstance(raw, RedisError):
+            logger.warning("celery_throttle: the store refused a call: %s", raw)
+            self._gate.put_off(runs)
+            return True
+        return False
+
+    def _settle(self, answer: Reply) -> None:
+        for grant in answer.grants:
+            self._gate.resumed(grant)
+        self._gate.answered(answer)
+
+    def _compare(self, raw: Any) -> None:
+        if isinstance(raw, Exception):
+            return
+        for grant in replies.grants(raw):
+            if grant.nonce not in self._known:
+                self.release(grant.limit, grant.task_id, grant.nonce, "return")

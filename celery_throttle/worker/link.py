@@ -1,0 +1,274 @@
+"""Connections to the store that never make the loop wait.
+
+A `Link` sends calls and hears their replies later; a `Listener` hears hints. Both connect in a thread of their own,
+because connecting means waiting for the server, and a server that is stopped accepts connections and says nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.client import TIMEOUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.store.scripts import Call
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["Link", "Listener"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 3.0
+
+
+def _tell(callback: Callable[[Any], None], reply: Any) -> None:
+    # An error in what follows from a reply says nothing about the connection, and must not end the worker's loop.
+    try:
+        callback(reply)
+    except Exception:
+        logger.exception("celery_throttle: error in %r", callback)
+
+
+class _Wire:
+    """A connection that comes back by itself. `up` tells whether it stands now."""
+
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, make: Callable[[], Any]) -> None:
+        self._loop, self._timekeeper, self._make = loop, timekeeper, make
+        self._connection: Any = None
+        self._stale = False  # it broke under our hands and is to be dropped in the loop's next turn
+        self._pause = _FIRST_PAUSE
+        self._closed = False
+
+    @property
+    def up(self) -> bool:
+        return self._connection is not None and not self._stale
+
+    def connect(self) -> None:
+        """Connect in the background."""
+        threading.Thread(target=self._connect, name="celery-throttle-connect", daemon=True).start()
+
+    def connect_now(self) -> bool:
+        """Connect and wait for it; whether it worked."""
+        connection: Any = self._make()
+        try:
+            connection.connect()
+        except (RedisError, OSError):
+            return False
+        self._connected(connection)
+        return True
+
+    def close(self) -> None:
+        """Hang up for good."""
+        self._closed = True
+        self._drop()
+
+    def _connect(self) -> None:
+        connection = self._make()
+        try:
+            connection.connect()
+        except (RedisError, OSError) as error:
+            connection.disconnect()
+            self._loop.post(self._failed, error)
+        else:
+            self._loop.post(self._connected, connection)
+
+    def _failed(self, error: Exception) -> None:
+        if self._closed:
+            return
+        self._unreachable(error)
+        self._connect_later()
+
+    def _connect_later(self) -> None:
+        # The pause starts over with the first good reply, not when the connection stands: a server that is loading
+        # its data accepts connections, and one that became a replica refuses what we send.
+        self._timekeeper.later(self._pause, self.connect)
+        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+    def _connected(self, connection: Any) -> None:
+        if self._closed:
+            connection.disconnect()
+            return
+        self._connection = connection
+        self._socket = connection._sock  # noqa: SLF001  # the event loop needs the socket; kombu does the same
+        self._loop.add_reader(self._socket, self.read)
+        self._greet()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._stale = False
+        if connection is not None:
+            self._loop.remove_reader(self._socket)
+            connection.disconnect()
+
+    def _lost(self, error: Exception) -> None:
+        """The connection broke: tell whoever waits and connect again."""
+        if self._connection is not None:
+            self._drop()
+            self._broken(error)
+            if not self._closed:
+                self._connect_later()
+
+    def _write(self, *command: Any) -> None:
+        """Send a command, or find that the connection is gone.
+
+        Whoever is sending hears of that later: it may be in the middle of something. Until then nothing more is
+        written, since redis-py would connect again behind our back, and the replies would come where nobody listens.
+        """
+        if self.up:
+            try:
+                self._connection.send_command(*command, check_health=False)
+            except (RedisError, OSError) as error:
+                self._stale = True
+                self._loop.post(self._lost, error)
+
+    def read(self) -> None:
+        """Take in everything that has arrived."""
+        try:
+            asked = False  # once is needed to notice that the server hung up
+            while self.up and (self._expecting() or not asked):
+                asked = True
+                if not self._connection.can_read(timeout=0):
+                    return
+                reply = self._next_reply()
+                if not isinstance(reply, RedisError):
+                    self._pause = _FIRST_PAUSE
+                self._heard(reply)
+                if isinstance(reply, ReadOnlyError):
+                    # A primary no more: whoever is now may be reached by the same name.
+                    self._lost(reply)
+        except (RedisError, OSError) as error:
+            self._lost(error)
+
+    def _next_reply(self) -> Any:
+        try:
+            return self._connection.read_response()
+        except RedisConnectionError:
+            raise
+        except RedisError as error:  # what the server said, not what happened to the connection
+            return error
+
+    def _greet(self) -> None:
+        """Called when the connection stands."""
+
+    def _unreachable(self, error: Exception) -> None:
+        """Called when connecting failed."""
+
+    def _broken(self, error: Exception) -> None:
+        """Called when the connection broke."""
+
+    def _expecting(self) -> bool:
+        """Whether more may have arrived; saves asking the socket."""
+        return True
+
+    def _heard(self, reply: Any) -> None:
+        """Called with each reply."""
+
+
+class Link(_Wire):
+    """Sends calls to scripts; each reply goes to its callback, in order.
+
+    A callback gets the reply, a `RedisError` when the server refused the call (it had no effect), or a
+    `StoreUnavailable` when nobody knows whether it had.
+
+    Args:
+        on_up: called when the connection stands.
+        on_broken: called when it broke, after the callbacks of all calls under way.
+        on_unreachable: called each time connecting fails.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        timekeeper: Timekeeper,
+        make: Callable[[], Any],
+        on_up: Callable[[], None],
+        on_broken: Callable[[Exception], None],
+        on_unreachable: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(loop, timekeeper, make)
+        self._on_up, self._on_broken, self._on_unreachable = on_up, on_broken, on_unreachable
+        self._pending: deque[tuple[Call, Callable[[Any], None], float]] = deque()
+        timekeeper.every(TIMEOUT / 4, lambda: loop.post(self._check_silence))
+
+    def send(self, call: Call, callback: Callable[[Any], None]) -> None:
+        """Send a call; the connection must be up."""
+        self._send(call, call.evalsha(), callback)
+
+    def drain(self) -> None:
+        """Wait until every call under way has its reply, `TIMEOUT` seconds at most for each."""
+        while self._pending and self.up:
+            try:
+                if not self._connection.can_read(timeout=TIMEOUT):
+                    raise RedisConnectionError("no answer")  # same way out as a broken connection
+            except (RedisError, OSError) as error:
+                self._lost(error)
+            else:
+                self.read()
+
+    def _send(self, call: Call, command: tuple[Any, ...], callback: Callable[[Any], None]) -> None:
+        self._pending.append((call, callback, monotonic()))
+        self._write(*command)
+
+    def _expecting(self) -> bool:
+        return bool(self._pending)
+
+    def _heard(self, reply: Any) -> None:
+        call, callback, _ = self._pending.popleft()
+        if isinstance(reply, NoScriptError):
+            self._send(call, call.eval(), callback)
+        else:
+            _tell(callback, reply)
+
+    def _check_silence(self) -> None:
+        # The loop itself may have been busy: first take in what has arrived meanwhile.
+        if self._pending and monotonic() - self._pending[0][2] > TIMEOUT:
+            self.read()
+            if self._pending and monotonic() - self._pending[0][2] > TIMEOUT:
+                self._lost(RedisConnectionError(f"no answer within {TIMEOUT:g} s"))
+
+    def _greet(self) -> None:
+        self._on_up()
+
+    def _unreachable(self, error: Exception) -> None:
+        self._on_unreachable(error)
+
+    def _broken(self, error: Exception) -> None:
+        pending, self._pending = self._pending, deque()
+        for _, callback, _ in pending:
+            _tell(callback, StoreUnavailable(str(error)))
+        self._on_broken(error)
+
+
+class Listener(_Wire):
+    """Hears the hints that are published on one channel."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        timekeeper: Timekeeper,
+        make: Callable[[], Any],
+        channel: str,
+        on_hint: Callable[[str], None],
+    ) -> None:
+        super().__init__(loop, timekeeper, make)
+        self._channel, self._on_hint = channel, on_hint
+
+    def _greet(self) -> None:
+        self._write("SUBSCRIBE", self._channel)
+
+    def _heard(self, reply: Any) -> None:
+        if isinstance(reply, list) and reply[0] == b"message":
+            self._on_hint(reply[2].decode())
+        elif isinstance(reply, RedisError):
+            logger.warning("celery_throttle: cannot listen for hints, waiting tasks start later: %s", reply)

@@ -1,0 +1,144 @@
+"""The event loop that the gate lives on: the worker's own hub, or a hub of ours where the worker has none.
+
+All of the gate's state is touched on this loop only. Other threads (pool threads, the timekeeper) `post` to it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kombu.asynchronous import Hub
+
+__all__ = ["Loop", "start_thread"]
+
+logger = logging.getLogger(__name__)
+
+
+class Loop:
+    """Runs posted functions and a tick on a kombu hub.
+
+    The tick comes last in each turn of the hub, right before it waits for events, so whatever the events of one turn
+    asked for leaves together.
+
+    Args:
+        hub: the hub to live on.
+        tick: called once a turn, after everything posted was run.
+        threaded: whether the hub turns in a thread of ours, not in the thread that consumes messages.
+
+    Attributes:
+        detached: whether the hub takes no more turns, so that whoever posts does the work.
+        turning: whether posted functions or the tick are being run.
+    """
+
+    def __init__(self, hub: Any, tick: Callable[[], None], *, threaded: bool) -> None:
+        self.hub = hub
+        self._tick, self.threaded = tick, threaded
+        self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._readers: dict[Any, Callable[[], None]] = {}
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._awake = False
+        self._home: int | None = None
+        self._direct = threading.RLock()
+        self.detached = self.turning = False
+        hub.on_tick.add(self.turn)
+        self.add_reader(self._wake_reader, self._drain_wakes)
+
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        """Run a function on the loop, soon; from any thread."""
+        self._posted.append((function, args))
+        if self.detached:
+            self.turn()
+        elif self.turning or threading.get_ident() != self._home:
+            self.wake()
+
+    def call(self, function: Callable[..., None], *args: Any) -> None:
+        """Run a function for the consumer: at once if the loop lives in the calling thread."""
+        if self.threaded or (self._home is not None and threading.get_ident() != self._home):
+            self.post(function, *args)
+        else:
+            function(*args)
+
+    def wake(self) -> None:
+        """Make the hub take another turn without waiting."""
+        if not self._awake:
+            self._awake = True
+            try:
+                self._wake_writer.send(b"\0")
+            except OSError:
+                logger.debug("wake-up lost: the loop is closing")
+
+    def add_reader(self, readable: Any, callback: Callable[[], None]) -> None:
+        """Call back whenever the socket has something to read; kept when the hub starts over."""
+        self._readers[readable] = callback
+        self.hub.add_reader(readable.fileno(), callback)
+
+    def remove_reader(self, readable: Any) -> None:
+        """Stop calling back for that socket."""
+        if self._readers.pop(readable, None) and readable.fileno() >= 0:
+            self.hub.remove(readable.fileno())
+
+    def reattach(self) -> None:
+        """Register everything again: the worker's hub forgets its readers when the broker connection is lost."""
+        for readable, callback in self._readers.items():
+            self.hub.add_reader(readable.fileno(), callback)
+
+    def detach(self) -> None:
+        """The hub takes no more turns (the worker is closing): from now on whoever posts does the work."""
+        self.detached = True
+
+    def turn(self) -> None:
+        """Run what was posted, then the tick."""
+        with self._direct:
+            self._home = threading.get_ident()
+            self.turning = True
+            while self._posted:
+                self._run(*self._posted.popleft())
+            self._run(self._tick, ())
+            self.turning = False
+
+    def pump(self) -> None:
+        """Give a hub that has no thread one turn, without waiting for anything."""
+        self.wake()
+        self.hub.run_once()
+
+    def close(self) -> None:
+        """Leave the hub."""
+        self.hub.on_tick.discard(self.turn)
+        for readable in list(self._readers):
+            self.remove_reader(readable)
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    def _run(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        try:
+            function(*args)
+        except Exception:
+            logger.exception("celery_throttle: error in %r", function)
+
+    def _drain_wakes(self) -> None:
+        try:
+            self._wake_reader.recv(4096)
+        except BlockingIOError:
+            logger.debug("woken for nothing")
+        self._awake = False
+
+
+def start_thread(hub: Hub, stopped: threading.Event) -> threading.Thread:
+    """Give a hub of ours a thread that turns it until told to stop."""
+
+    def run() -> None:
+        while not stopped.is_set():
+            hub.run_once()
+
+    thread = threading.Thread(target=run, name="celery-throttle-gate", daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,89 @@
+"""What happens to throttled tasks while the store is out of reach."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionInfo
+
+from celery_throttle.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.core.settings import StoreErrorAction
+    from celery_throttle.worker.runs import Run
+
+__all__ = ["Outage", "fail"]
+
+logger = logging.getLogger(__name__)
+
+
+def fail(request: Any, error: Exception) -> None:
+    """End a request that did not start with an error, visibly: result, signal, event and log."""
+    try:
+        raise error
+    except type(error):
+        request.on_failure(ExceptionInfo())
+        request.acknowledge()
+
+
+class Outage:
+    """Holds the tasks that wait for the store, without a slot and unacknowledged, or deals with them otherwise.
+
+    Right after the connection broke everything is held, since it may be back in a moment; what ``action`` says begins
+    when connecting failed.
+
+    Args:
+        action: what the user wants: hold, run or fail.
+        execute: starts a run.
+        prefetch: called with how many more messages the broker may deliver, so that plain tasks of the same queue go
+            on while throttled ones are held.
+    """
+
+    def __init__(
+        self, action: StoreErrorAction, execute: Callable[[Run], None], prefetch: Callable[[int], None]
+    ) -> None:
+        self._action, self._execute, self._prefetch = action, execute, prefetch
+        self._held: deque[Run] = deque()
+        self._unreachable = False
+
+    def meet(self, run: Run) -> None:
+        """Take a run that needs the store now."""
+        if not self._unreachable or self._action == "hold":
+            self._held.append(run)
+            self._prefetch(1)
+        elif self._action == "run":
+            logger.warning("Task %s[%s] runs without a permit", run.request.name, run.request.id)
+            self._execute(run)
+        else:
+            fail(
+                run.request, StoreUnavailable("no permit: the store is out of reach, throttle_on_store_error is 'fail'")
+            )
+
+    def unreachable(self, error: Exception) -> None:
+        """Connecting failed."""
+        if not self._unreachable:
+            logger.error("celery_throttle: cannot reach the store (%s); throttled tasks: %s", error, self._action)
+        self._unreachable = True
+        if self._action != "hold":
+            for run in self._take_held():
+                self.meet(run)
+
+    def over(self) -> list[Run]:
+        """The store is back; return what was held, oldest first."""
+        if self._unreachable:
+            logger.info("celery_throttle: the store is back")
+        self._unreachable = False
+        return self._take_held()
+
+    def forget(self) -> None:
+        """The broker will deliver again what is held."""
+        self._held.clear()
+
+    def _take_held(self) -> list[Run]:
+        held, self._held = list(self._held), deque()
+        self._prefetch(-len(held))
+        return held

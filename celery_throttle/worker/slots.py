@@ -1,0 +1,66 @@
+"""What the gate has to know of Celery's pool: how many tasks it runs at once, and when a child of it is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.concurrency.asynpool import AsynPool
+
+__all__ = ["Slots"]
+
+
+class Slots:
+    """The slots of one pool.
+
+    Args:
+        pool: Celery's pool.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    @property
+    def size(self) -> int:
+        """How many tasks run at once; changes with autoscale and remote control."""
+        # Before Celery 5.7 a green pool counts what runs, not what could.
+        size: int = self._pool._pool.size if self._pool.is_green else self._pool.num_processes  # noqa: SLF001
+        return size
+
+    def run(self, request: Any) -> Any:
+        """Give a request to the pool and return the pool's job."""
+        return request.execute_using_pool(self._pool)
+
+    def hurry(self) -> bool:
+        """Have the pool pass its new jobs on before the hub waits for events; whether it can.
+
+        The pool does that once in each turn of the hub, which may have been before ours.
+        """
+        if self._has_event_loop and hasattr(self._pool._pool, "on_poll_start"):  # noqa: SLF001
+            self._pool._pool.on_poll_start()  # noqa: SLF001
+            return True
+        return False
+
+    def discarded(self, request: Any) -> bool:
+        """Whether the pool threw the request's job away when the broker connection was lost.
+
+        The pool with an event loop does that with every job that no child has accepted yet.
+        """
+        return request.time_start is None and self._has_event_loop
+
+    @staticmethod
+    def was_sent(job: Any) -> bool:
+        """Whether a child may have begun a discarded job."""
+        return job is None or job._write_to is not None  # noqa: SLF001
+
+    def tend(self) -> None:
+        """Look for lost children.
+
+        Celery looks once when a child's pipe breaks, often a moment before the child can be waited for, and then every
+        five seconds. A permit should not wait that long.
+        """
+        if self._has_event_loop:
+            self._pool.maintain_pool()
+
+    @property
+    def _has_event_loop(self) -> bool:
+        return isinstance(getattr(self._pool, "_pool", None), AsynPool)

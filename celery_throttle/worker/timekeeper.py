@@ -1,0 +1,77 @@
+"""One thread that calls functions at their time, whatever the worker's own loop is busy with."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Timekeeper"]
+
+logger = logging.getLogger(__name__)
+
+
+class Timekeeper:
+    """Calls functions later, in its own thread.
+
+    The worker's timer will not do: it is emptied when the broker connection is lost, and it stands still while a solo
+    pool runs a task.
+    """
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="celery-throttle-timekeeper", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def later(self, delay: float, function: Callable[[], None]) -> None:
+        """Call the function after so many seconds."""
+        with self._changed:
+            heapq.heappush(self._due, (monotonic() + delay, next(self._numbers), function))
+            self._changed.notify()
+
+    def every(self, interval: float, function: Callable[[], None]) -> None:
+        """Call the function again and again, so many seconds apart."""
+
+        def again() -> None:
+            try:
+                function()
+            finally:
+                self.later(interval, again)
+
+        self.later(interval, again)
+
+    def stop(self) -> None:
+        """Call nothing more."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while function := self._next():
+            try:
+                function()
+            except Exception:
+                logger.exception("celery_throttle: error in %r", function)
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._stopped:
+                if not self._due:
+                    self._changed.wait()
+                elif (left := self._due[0][0] - monotonic()) > 0:
+                    self._changed.wait(left)
+                else:
+                    return heapq.heappop(self._due)[2]
+        return None

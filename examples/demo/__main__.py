@@ -1,0 +1,125 @@
+"""``python -m examples.demo [--json] [--plain] [--tasks N]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from celery_throttle.embedded import server_url
+from celery_throttle.errors import ThrottleError
+from examples.demo.course import Course
+from examples.demo.show import Lines, choose
+from examples.demo.state import Watch
+from examples.demo.workers import WorkerFailed, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from examples.demo.show import Show
+    from examples.demo.summary import Summary
+
+FEWEST_TASKS = 20
+SLOTS = 4
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; return the exit status: 1 if the limit was exceeded, a task was lost, or nothing could start."""
+    options = _parse(arguments)
+    # With --json the progress goes where it is not in the way.
+    show = Lines(sys.stderr) if options.json else choose(plain=options.plain)
+    for number in ENDING:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        summary = _perform(options.tasks, show)
+    except (ThrottleError, WorkerFailed, RedisError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted; the workers and the server are gone.", file=sys.stderr)
+        return 130
+    if options.json:
+        print(json.dumps(summary.as_dict(), indent=2))
+    else:
+        _print(summary)
+    return 0 if summary.ok else 1
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description="A cap over two real Celery workers.")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON, and nothing else on stdout")
+    parser.add_argument("--plain", action="store_true", help="plain lines also on a terminal")
+    parser.add_argument("--tasks", type=int, default=72, metavar="N", help="how many tasks (default: 72)")
+    options = parser.parse_args(arguments)
+    if options.tasks < FEWEST_TASKS:
+        parser.error(f"--tasks must be {FEWEST_TASKS} or more: with fewer there is no half way to kill a worker at")
+    return options
+
+
+def _perform(tasks: int, show: Show) -> Summary:
+    with ExitStack() as stack:
+        url = stack.enter_context(server_url())
+        prefix = f"demo-{uuid.uuid4().hex[:8]}"
+        _set_environment(url, prefix)
+        from examples.demo.app import LIMIT, app, render  # noqa: PLC0415 - reads the environment set above
+
+        client = stack.enter_context(Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5))
+        client.ping()  # an address that cannot work is told of at once
+        stack.enter_context(_tidy(client, prefix))
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-"))
+        stack.callback(app.close)
+        workers = stack.enter_context(Workers(SLOTS, Path(directory)))
+        watch = Watch(client, prefix, render.name, workers, tasks)
+        # Nearly the first to happen at the end: nothing may keep us from ending what we started.
+        stack.callback(_ignore_signals)
+        stack.enter_context(show)
+        return Course(watch, show, render, LIMIT, app.conf.throttle_lease).run()
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGINT, *ENDING):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _set_environment(url: str, prefix: str) -> None:
+    """For the app module, here and in the workers."""
+    for name in [name for name in os.environ if name.startswith("CELERY_")]:
+        del os.environ[name]  # CELERY_BROKER_URL and the like would win over what the app says
+    os.environ.update(THROTTLE_URL=url, DEMO_PREFIX=prefix)
+
+
+@contextmanager
+def _tidy(client: Redis, prefix: str) -> Iterator[None]:
+    """Leave nothing behind on a Redis that is not ours."""
+    try:
+        yield
+    finally:
+        with suppress(RedisError):
+            for pattern in (f"{prefix}:*", f"{{{prefix}}}:*"):
+                for key in client.scan_iter(match=pattern, count=1000):
+                    client.delete(key)
+
+
+def _print(summary: Summary) -> None:
+    print()
+    rows = list(summary.rows())
+    width = max(len(label) for label, _ in rows)
+    for label, figure in rows:
+        print(f"{label:{width}}  {figure}")
+    print()
+    print("OK: the limit held, no task was lost." if summary.ok else "FAILED: limit exceeded, or tasks lost.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

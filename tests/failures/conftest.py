@@ -1,0 +1,37 @@
+"""Fixtures for the tests where something dies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.conftest import new_server
+from tests.failures.tools import Doors, StoreState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+
+@pytest.fixture
+def doors(journal: Journal) -> Doors:
+    """What ends the tasks of the app `doors`."""
+    return Doors(journal)
+
+
+@pytest.fixture
+def state(workers: Workers) -> StoreState:
+    """The workers' store, seen from outside."""
+    return StoreState(lambda: str(workers.conf.get("throttle_url", workers.broker)))
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, workers: Workers) -> Iterator[EmbeddedServer]:
+    """A store apart from the broker, to kill, freeze and fill; durable unless parametrized otherwise."""
+    with new_server(**getattr(request, "param", {"persistent": True})) as running:
+        workers.conf["throttle_url"] = running.url
+        yield running

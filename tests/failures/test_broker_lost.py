@@ -1,0 +1,188 @@
+"""The broker's connection breaks, or the broker restarts: what was only requested comes again, what is parked stays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from kombu import pools
+from redis import Redis
+
+from tests.failures.tools import (
+    AT_ONCE,
+    DOORS,
+    LONG_LEASE,
+    counts,
+    most_at_once,
+    redeliver,
+    unacknowledged,
+    wait_returned,
+)
+from tests.support.waiting import until
+from tests.support.workers import BASIC, alive
+
+if TYPE_CHECKING:
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = [
+    pytest.mark.worker,
+    pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True),
+]
+
+
+@pytest.fixture(autouse=True)
+def store_apart(redis: Redis, server: EmbeddedServer, workers: Workers) -> None:
+    """Let the store be the session's server; the broker is the test's own."""
+    assert redis.ping()
+    workers.backend = server.url
+    workers.conf.update(throttle_url=server.url, throttle_lease=LONG_LEASE)
+
+
+def cut(broker: EmbeddedServer) -> None:
+    """Break every connection to the broker, which is there again at once."""
+    pools.reset()  # the test's own ones are not meant
+    with Redis.from_url(broker.url) as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+
+
+def test_connection_lost(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    worker = workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    app.hold.delay("early")
+    app.hold_late.delay("late zero")
+    journal.wait_running(2)
+    late_resumed = app.hold_late.delay("late resumed")
+    state.wait_parked(late_resumed)
+    direct = app.hold_again.delay("late direct")
+    journal.wait_running(1, "late direct")  # no slot left: what comes now under a limit that is not full waits for one
+    waiting = [app.pair.delay("waiting"), app.plain.delay("waiting plain 1"), app.plain.delay("waiting plain 2")]
+    for result in waiting:
+        worker.wait_for_log(rf"{result.id}\] received")
+    until(lambda: len(unacknowledged(workers)) == 2 + len(waiting))  # "late zero" and "late direct" run
+    doors.open("late zero")
+    journal.wait_running(1, "late resumed")
+
+    cut(own_server)
+    doors.open("early")
+    for result in (direct, *waiting):
+        worker.wait_for_log(rf"{result.id}\] received", times=2, timeout=AT_ONCE)
+    until(lambda: any(run.label.startswith("waiting") for run in journal.runs()), timeout=AT_ONCE)
+    # The second delivery of the one that runs is set aside, not run beside the first.
+    doors.open("late resumed")
+    until(lambda: state.twins == [direct.id], timeout=AT_ONCE, describe=state.describe)
+    doors.open_all()
+
+    journal.wait_finished(7, timeout=AT_ONCE)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert len(journal.runs()) == 7
+    assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
+    until(lambda: not unacknowledged(workers), describe=lambda: str(unacknowledged(workers)))
+
+
+def test_broker_restarted(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    """Parked tasks do not need the broker; a permit goes back at the latest when the broker is there again.
+
+    A worker with unacknowledged messages may end when its broker is down (kombu 5.7 cannot put them back then).
+    """
+    worker = workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    app.hold.delay("early")
+    app.hold_late.delay("late zero")
+    journal.wait_running(2)
+    late_resumed = app.hold_late.delay("late resumed")
+    state.wait_parked(late_resumed)
+    early_parked = app.hold.delay("early parked")
+    state.wait_parked(early_parked)
+    late_parked = app.hold_late.delay("late parked")
+    state.wait_parked(late_parked)
+    doors.open("late zero")
+    journal.wait_running(1, "late resumed")
+    app.hold_again.delay("late direct")
+    journal.wait_running(1, "late direct")
+    app.pair.delay("waiting")
+    worker.wait_for_log("received", times=7)
+
+    own_server.kill()
+    worker.wait_for_log("Connection to broker lost|Cannot connect to|Unrecoverable error")
+    doors.open("early", "late resumed", "late direct")
+    journal.wait_finished(4)
+    assert state.parked == [early_parked.id, late_parked.id]
+    own_server.restart()
+    until(lambda: not worker.running or worker.log().count("Connected to") == 2, timeout=AT_ONCE)
+    if not worker.running:
+        workers.start(DOORS, concurrency=3)
+    redeliver(workers)
+    doors.open_all()
+
+    journal.wait_finished(7, timeout=AT_ONCE)
+    state.wait_clean()
+    until(lambda: not unacknowledged(workers), describe=lambda: str(unacknowledged(workers)))
+    # Nobody could acknowledge this one: it ended while the broker was down.
+    assert {label for label, number in counts(journal).items() if number > 1} <= {"late direct"}
+    assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
+
+
+def test_late_acknowledged_tasks_cancelled_on_connection_loss(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    """``worker_cancel_long_running_tasks_on_connection_loss``: they run again, from the broker or from the store."""
+    workers.conf["worker_cancel_long_running_tasks_on_connection_loss"] = True
+    workers.start(DOORS, concurrency=4)
+    app = workers.app(DOORS)
+    app.hold_late.delay("zero")
+    app.hold_again.delay("direct")
+    journal.wait_running(2)
+    resumed = app.hold_late.delay("resumed")
+    state.wait_parked(resumed)
+    doors.open("zero")
+    journal.wait_running(1, "resumed")
+    victims = [run.pid for run in journal.running()]
+
+    cut(own_server)
+    until(lambda: not any(alive(pid) for pid in victims), timeout=AT_ONCE)
+    doors.open_all()
+
+    wait_returned(journal, 3, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"zero": 1, "direct": 2, "resumed": 2}
+    assert {most_at_once(journal, task) for task in (".hold_late", ".hold_again")} == {1}
+
+
+def test_broker_connections_killed_all_the_time(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: StoreState
+) -> None:
+    # A job that the pool throws away when the connection is lost may have begun: its permit lasts as long as its lease.
+    workers.conf["throttle_lease"] = 3
+    workers.start_many(2, BASIC, concurrency=2)
+    app = workers.app(BASIC)
+    for number in range(20):
+        app.work.delay(f"early {number}", 0.05)
+        app.work_late.delay(f"late {number}", 0.05)
+
+    kills = 0
+
+    def done() -> bool:
+        nonlocal kills
+        if kills < 20:
+            kills += 1
+            cut(own_server)
+        else:
+            redeliver(workers)
+        return {run.label for run in journal.finished()} >= labels
+
+    labels = {f"{kind} {number}" for kind in ("early", "late") for number in range(20)}
+    until(done, timeout=60, every=0.3, describe=lambda: f"{journal.summary()} {state.describe()}")
+    state.wait_clean()
+    assert journal.max_running(task=".work") <= 2
+    assert journal.max_running(task=".work_late") <= 2
+    for label in labels:
+        assert journal.max_running(label) == 1

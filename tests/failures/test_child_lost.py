@@ -1,0 +1,120 @@
+"""A child of the pool is lost: its permit is free at once. The lease is so long that no test can wait for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from celery.exceptions import TimeLimitExceeded, WorkerLostError
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Worker, Workers
+
+pytestmark = pytest.mark.worker
+
+
+@pytest.fixture
+def worker(workers: Workers) -> Worker:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    return workers.start(DOORS, concurrency=2)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "time limit", "revoke", "os._exit", "SystemExit"])
+def test_lost_child_frees_its_permit_at_once(
+    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: StoreState, how: str
+) -> None:
+    app = workers.app(DOORS)
+    arguments = ["first", how.removeprefix("os._")]
+    first: AsyncResult[str] = app.hold.apply_async(arguments, time_limit=1 if how == "time limit" else None)
+    journal.wait_started(1, "first")
+    successor = app.hold.delay("successor")
+    doors.open("successor")
+
+    if how == "SIGKILL":
+        worker.kill_child(journal.runs("first")[0].pid)
+    elif how == "revoke":
+        app.app.control.revoke(first.id, terminate=True)
+    elif how != "time limit":
+        doors.open("first")
+
+    assert successor.get(timeout=AT_ONCE) == "successor"
+    assert most_at_once(journal, "hold") == 1
+    assert counts(journal) == {"first": 1, "successor": 1}
+    if how != "SystemExit":  # Celery 5.4 cannot store that one
+        assert first.state == ("REVOKED" if how == "revoke" else "FAILURE")
+    if how == "time limit":
+        assert isinstance(first.result, TimeLimitExceeded)
+    elif how == "SIGKILL":
+        assert isinstance(first.result, WorkerLostError)
+    state.wait_clean()
+
+
+def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
+    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    app = workers.app(DOORS)
+    app.hold_late.delay("zero")
+    journal.wait_running(1, "zero")
+    state.wait_parked(app.hold_late.delay("first"))
+    state.wait_parked(app.hold_late.delay("successor"))
+    doors.open("zero", "successor")
+    journal.wait_running(1, "first")
+
+    worker.kill_child(journal.runs("first")[0].pid)
+
+    journal.wait_finished(1, "successor", timeout=AT_ONCE)
+    assert most_at_once(journal, "hold_late") == 1
+    # Celery's own rule: without reject_on_worker_lost the task fails and is not delivered again.
+    assert counts(journal) == {"zero": 1, "first": 1, "successor": 1}
+    state.wait_clean()
+
+
+@pytest.mark.parametrize("source", ["broker", "store"])
+def test_rejected_on_worker_lost_runs_again(
+    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: StoreState, source: str
+) -> None:
+    app = workers.app(DOORS)
+    if source == "store":
+        app.hold_again.delay("zero")
+        journal.wait_running(1, "zero")
+        state.wait_parked(app.hold_again.delay("first"))
+        doors.open("zero")
+    else:
+        app.hold_again.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.hold_again.delay("next"))
+
+    worker.kill_child(journal.runs("first")[0].pid)
+
+    journal.wait_running(1, "next", timeout=AT_ONCE)
+    doors.open_all()
+    journal.wait_finished(1, "first", timeout=AT_ONCE)
+    state.wait_clean()
+    assert most_at_once(journal, "hold_again") == 1
+    runs = {label: number for label, number in counts(journal).items() if label != "zero"}
+    assert runs == {"first": 2, "next": 1}
+
+
+def test_children_that_serve_one_task_each(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start(DOORS, concurrency=2, options=("--max-tasks-per-child", "1"))
+    app = workers.app(DOORS)
+    doors.open_all()
+
+    for number in range(3):
+        app.hold.delay(f"hold {number}")
+        app.pair.delay(f"pair {number}")
+        app.plain.delay(f"plain {number}")
+
+    journal.wait_finished(9, timeout=AT_ONCE * 2)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert len({run.pid for run in journal.runs()}) == 9
+    assert most_at_once(journal, "hold") == 1
+    assert most_at_once(journal, "pair") <= 2

@@ -1,0 +1,134 @@
+"""The broker delivers a task again (``visibility_timeout``): two deliveries of one task id never run at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import (
+    AT_ONCE,
+    DOORS,
+    LONG_LEASE,
+    SHORT_LEASE,
+    WITHIN_LEASE,
+    counts,
+    most_at_once,
+    queued,
+    redeliver,
+    unacknowledged,
+)
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_second_delivery_is_dropped_when_the_first_succeeds(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState, times: int
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    started = workers.start_many(2, DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    first = app.hold_late.delay("first")
+    journal.wait_running(1, "first")
+    other = app.hold_late.delay("other")
+    state.wait_parked(other)
+
+    for number in range(times):
+        if number:
+            app.hold_late.apply_async(["first"], task_id=first.id)  # what a broker does that delivers it once more
+        else:
+            redeliver(workers)
+        until(
+            lambda: state.twins == [first.id] and not unacknowledged(workers) and not queued(workers), timeout=AT_ONCE
+        )
+    assert sum(worker.log().count(f"{first.id}] received") for worker in started) == 1 + times
+    assert counts(journal) == {"first": 1}
+    doors.open_all()
+
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1, "other": 1}
+    assert most_at_once(journal, ".hold_late") == 1
+
+
+def test_second_delivery_runs_when_the_worker_of_the_first_dies(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    lost = workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    late = app.hold_late.delay("late")
+    journal.wait_running(1, "late")
+    workers.start(DOORS, concurrency=2)
+
+    def set_aside() -> bool:
+        redeliver(workers)
+        return state.twins == [late.id]
+
+    until(set_aside, timeout=AT_ONCE, every=0.2)
+    assert counts(journal) == {"late": 1}
+    lost.kill()
+    doors.open_all()
+
+    journal.wait_finished(1, "late", timeout=WITHIN_LEASE)
+    redeliver(workers)
+    state.wait_clean()
+    assert most_at_once(journal, ".hold_late") == 1
+    assert journal.max_running("late") == 1
+    assert [run.outcome for run in journal.runs("late")][:2] == ["killed", "returned"]
+
+
+def test_second_delivery_of_a_resumed_task_whose_worker_dies(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    """Both the store and the second delivery have the message: it still runs once more, not twice more."""
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    lost = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold_late.delay("zero")
+    journal.wait_running(1, "zero")
+    late = app.hold_late.delay("late")
+    state.wait_parked(late)
+    doors.open("zero")
+    journal.wait_running(1, "late")
+    app.hold_late.apply_async(["late"], task_id=late.id)
+    until(lambda: state.twins == [late.id], timeout=AT_ONCE)
+    workers.start(DOORS, concurrency=2)
+
+    lost.kill()
+    doors.open_all()
+
+    journal.wait_finished(2, timeout=WITHIN_LEASE)
+    state.wait_clean()
+    assert counts(journal) == {"zero": 1, "late": 2}
+    assert most_at_once(journal, ".hold_late") == 1
+
+
+def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+    """Its acknowledgement was lost, say: it keeps its one place in line."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    parked, last = app.hold.delay("parked"), app.hold.delay("last")
+    state.wait_parked(parked, last)
+
+    for _ in range(3):
+        app.hold.apply_async(["parked"], task_id=parked.id)
+    doors.open("plain")
+    app.plain.delay("plain").get(timeout=AT_ONCE)  # has come after them
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert state.parked == [parked.id, last.id]
+    doors.open_all()
+
+    journal.wait_finished(4, timeout=AT_ONCE)
+    state.wait_clean()
+    assert journal.order(task=".hold") == ["first", "parked", "last"]

@@ -1,0 +1,101 @@
+"""Revoked and expired tasks take no permit and leave no record."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+@pytest.fixture
+def app(workers: Workers, journal: Journal) -> Any:
+    """The app, with a worker that runs `hold` "first"; all else has to wait for that."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start_many(2, DOORS, concurrency=2)
+    module = workers.app(DOORS)
+    module.hold.delay("first")
+    journal.wait_running(1, "first")
+    return module
+
+
+def revoked(result: AsyncResult[str]) -> bool:
+    return str(result.state) == "REVOKED"
+
+
+def test_revoked_while_parked_does_not_wait_for_its_turn(
+    app: Any, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    ahead, victim = app.hold.delay("ahead"), app.hold.delay("victim")
+    state.wait_parked(ahead, victim)
+    behind = app.hold.delay("behind")
+    state.wait_parked(behind)
+
+    victim.revoke()
+
+    until(lambda: state.parked == [ahead.id, behind.id], timeout=AT_ONCE, describe=state.describe)
+    until(lambda: revoked(victim), timeout=AT_ONCE)
+    with pytest.raises(TaskRevokedError):
+        victim.get(timeout=AT_ONCE)
+    assert state.messages == {ahead.id, behind.id}
+    assert victim.id not in state.fields("records")
+    assert counts(journal) == {"first": 1}
+    doors.open_all()
+    journal.wait_finished(3, timeout=AT_ONCE)
+    state.wait_clean()
+    assert journal.order() == ["first", "ahead", "behind"]
+
+
+def test_expired_while_parked(app: Any, journal: Journal, doors: Doors, state: StoreState) -> None:
+    expires = 0.5
+    victims = [app.hold.apply_async([f"victim {number}"], expires=expires) for number in range(3)]
+    sent = time.monotonic()
+    alive = app.hold.apply_async(["alive"], expires=600)
+    state.wait_parked(alive)
+    # Until then they keep their places, unless they had expired before they could be parked.
+    until(lambda: time.monotonic() > sent + expires, timeout=AT_ONCE)
+
+    doors.open_all()
+
+    assert alive.get(timeout=AT_ONCE) == "alive"
+    until(lambda: all(revoked(victim) for victim in victims), timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1, "alive": 1}
+
+
+@pytest.mark.parametrize("why", ["revoked", "expired"])
+def test_revoked_or_expired_before_arrival_costs_nothing(
+    app: Any, workers: Workers, journal: Journal, doors: Doors, state: StoreState, why: str
+) -> None:
+    before = state.keys(), state.fields("meta").get("ticket"), state.holders
+    if why == "revoked":
+        ids = [f"revoked-{number}" for number in range(3)]
+        assert len(app.app.control.revoke(ids, reply=True, timeout=AT_ONCE, limit=2)) == len(workers.started)
+        tasks = (app.hold, app.hold, app.pair)  # the last one's limit has a free permit
+        victims = [task.apply_async(["victim"], task_id=task_id) for task, task_id in zip(tasks, ids, strict=True)]
+    else:
+        past = datetime.now(timezone.utc) - timedelta(seconds=5)
+        victims = [task.apply_async(["victim"], expires=past) for task in (app.hold, app.hold, app.pair)]
+
+    until(lambda: all(revoked(victim) for victim in victims), timeout=AT_ONCE)
+
+    assert (state.keys(), state.fields("meta").get("ticket"), state.holders) == before
+    assert state.parked == []
+    doors.open_all()
+    journal.wait_finished(1)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1}

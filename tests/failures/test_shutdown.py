@@ -1,0 +1,135 @@
+"""A worker is told to stop: it finishes what runs (warm) or gives it back (cold), and the others go on at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once, redeliver, wait_returned
+
+if TYPE_CHECKING:
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+def test_warm_shutdown_hands_its_permits_on(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.env.update(NO_LOOK)
+    stopping = workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    app.plain.delay("longest")
+    app.hold.delay("first")  # from the broker
+    app.hold_late.delay("late zero")
+    journal.wait_running(3)
+    late_parked = app.hold_late.delay("late first")  # from the store
+    state.wait_parked(late_parked)
+    doors.open("late zero")
+    journal.wait_running(1, "late first")
+    parked = [app.hold.delay("second"), app.hold.delay("third"), app.hold_late.delay("late second")]
+    state.wait_parked(*parked)
+    other = workers.start(DOORS, concurrency=3)
+
+    stopping.term()
+    stopping.wait_for_log("Warm shutdown")
+    for number in range(4):
+        app.plain.delay(f"plain {number}")
+    app.hold.delay("fourth")
+    assert state.parked[:3] == [result.id for result in parked]
+    doors.open("first", "second", "late first", "late second", *(f"plain {number}" for number in range(4)))
+
+    # Its permits went on when its tasks ended, before it was gone itself.
+    journal.wait_running(1, "third", timeout=AT_ONCE)
+    journal.wait_finished(1, "late second", timeout=AT_ONCE)
+    assert journal.running("longest")
+    doors.open_all()
+    assert stopping.wait() == 0
+    journal.wait_finished(12)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    there = {run.label for run in journal.runs() if run.worker.startswith(other.name)}
+    assert there == set(counts(journal)) - {"longest", "late zero", "first", "late first"}
+    assert journal.order(task=".hold") == ["first", "second", "third", "fourth"]
+    assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
+
+
+def test_warm_shutdown_gives_back_what_waited_for_a_slot(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    stopping = workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    app.pair.delay("first")
+    journal.wait_running(1, "first")
+    for number in range(6):
+        app.pair.delay(f"waiting {number}")
+    stopping.wait_for_log("received", times=1 + 4)
+    assert state.parked == []
+
+    stopping.term()
+    stopping.wait_for_log("Warm shutdown")
+    doors.open_all()
+    assert stopping.wait() == 0
+    assert counts(journal) == {"first": 1}
+    workers.start(DOORS, concurrency=1)
+
+    journal.wait_finished(7, timeout=AT_ONCE)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+
+
+def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    stopping = workers.start(DOORS, concurrency=4)
+    app = workers.app(DOORS)
+    app.twice.delay("late direct")
+    app.hold_again.delay("zero")
+    journal.wait_running(2)
+    late_resumed = app.hold_again.delay("late resumed")
+    state.wait_parked(late_resumed)
+    parked = app.hold_again.delay("late parked")
+    state.wait_parked(parked)
+    doors.open("zero")
+    journal.wait_running(1, "late resumed")
+    victims = stopping.children()
+    workers.start(DOORS, concurrency=4)
+
+    stopping.quit()
+    stopping.wait()
+    journal.killed(victims)
+    redeliver(workers)
+    doors.open_all()
+
+    # What had been started and not acknowledged runs again, whether the broker has its message or the store.
+    wait_returned(journal, 4, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"late direct": 2, "zero": 1, "late resumed": 2, "late parked": 1}
+    assert {most_at_once(journal, task) for task in (".hold_again", ".twice")} == {1}
+
+
+def test_cold_shutdown_drops_early_acknowledged_tasks(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    stopping = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.hold.delay("next"))
+    victims = stopping.children()
+    workers.start(DOORS, concurrency=2)
+
+    stopping.quit()
+    stopping.wait()
+    journal.killed(victims)
+    doors.open_all()
+
+    wait_returned(journal, 1, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1, "next": 1}
+    assert most_at_once(journal, ".hold") == 1

@@ -1,0 +1,83 @@
+"""After the work is done the store is back where it was; while there is nothing to do it is left alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, queued, unacknowledged
+from tests.support.waiting import always, until
+from tests.support.workers import BASIC
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+def test_keyspace_is_back_where_it_was(workers: Workers, journal: Journal, state: StoreState) -> None:
+    started = workers.start_many(2, BASIC, concurrency=3, options=("--max-tasks-per-child", "20"))
+    app = workers.app(BASIC)
+    declared = {
+        "tests.support.apps.basic." + name for name in ("work", "work_late", "work_again", "one", "fail", "retry")
+    }
+    until(lambda: declared <= set(state.fields("limits")))
+
+    revoked = []
+    for number in range(15):
+        for task in (app.work, app.work_late, app.work_again, app.one, app.fail, app.retry):
+            task.delay(f"{task.name} {number}", 0.005)
+        revoked.append(app.one.delay("revoked", 0.005))
+        app.one.apply_async(["expired", 0.005], expires=0.1)
+        app.work_late.apply_async(["twice", 0.005], task_id=f"twice-{number}")
+        app.work_late.apply_async(["twice", 0.005], task_id=f"twice-{number}")
+    app.app.control.revoke([result.id for result in revoked])
+
+    # 5 tasks once, one three times; of the others as many as were in time.
+    journal.wait_finished(15 * (5 + 3), timeout=60)
+    until(lambda: not unacknowledged(workers) and not queued(workers), timeout=30)
+    state.wait_clean()
+    assert {run.label for run in journal.runs()} >= {f"{name} {number}" for name in declared for number in range(15)}
+    assert set(state.fields("limits")) == declared
+    assert sum(name.startswith("park:") for name in state.fields("meta")) <= len(started)
+    assert not any(name.startswith("offer:") for name in state.fields("meta"))
+    for worker in started:
+        worker.term()
+    for worker in started:
+        assert worker.wait() == 0
+    assert state.keys() <= {"limits", "meta"}
+    assert not any(name.startswith(("park:", "offer:")) for name in state.fields("meta"))
+
+
+def test_waiting_tasks_cost_next_to_no_commands(
+    redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start_many(2, DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+
+    def scripts() -> int:
+        statistics = redis.info("commandstats")
+        return sum(int(statistics.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
+
+    began = scripts()
+    for number in range(200):
+        app.hold.delay(f"parked {number}")
+    until(lambda: len(state.parked) == 200, timeout=30)
+    # A constant number for each task that came by (park, perhaps ask before) ...
+    assert scripts() - began <= 200 * 3 + 50
+    # ... and then silence, but for a look every five seconds.
+    settled = scripts()
+    always(lambda: scripts() <= settled + 5, seconds=2, every=0.2)
+
+    doors.open_all()
+    journal.wait_finished(201, timeout=AT_ONCE * 2)
+    assert scripts() - began <= 200 * 6 + 50
+    state.wait_clean()

@@ -1,0 +1,94 @@
+"""The store is out of memory: parking is refused, what cannot run waits unacknowledged, permits still go round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once, queued, unacknowledged
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = [
+    pytest.mark.worker,
+    pytest.mark.usefixtures("store"),
+    pytest.mark.parametrize("store", [{"options": {"maxmemory-policy": "noeviction"}}], indirect=True),
+]
+
+
+def fill(state: StoreState) -> None:
+    with state.client() as client:
+        client.config_set("maxmemory", 1)
+
+
+def make_room(state: StoreState) -> None:
+    with state.client() as client:
+        client.config_set("maxmemory", 0)
+
+
+def test_permits_go_round_while_the_store_is_full(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    parked = app.hold.delay("parked")
+    state.wait_parked(parked)
+
+    fill(state)
+    waiting = [app.hold.delay(f"waiting {number}") for number in range(3)]
+    worker.wait_for_log("the store refused a call")
+    worker.wait_for_log("received", times=5)
+    doors.open("plain")
+    app.plain.delay("plain").get(timeout=AT_ONCE)
+    assert state.parked == [parked.id]
+    assert len(unacknowledged(workers)) == len(waiting)
+    assert counts(journal) == {"first": 1, "plain": 1}
+
+    doors.open("first")
+    journal.wait_running(1, "parked", timeout=AT_ONCE)  # a release is never refused
+    doors.open("parked")
+    journal.wait_finished(1, "parked")
+    (next_one,) = journal.wait_running(1, timeout=AT_ONCE)  # nor is a permit that is free
+    assert next_one.label.startswith("waiting")
+
+    make_room(state)
+    until(lambda: len(state.parked) == 2, timeout=AT_ONCE)
+    assert unacknowledged(workers) == {}
+    doors.open_all()
+    journal.wait_finished(6, timeout=AT_ONCE)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert most_at_once(journal, ".hold") == 1
+
+
+def test_permit_freed_by_another_worker_while_the_store_is_full(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start(DOORS, concurrency=1, queues="first")
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.apply_async(["first"], queue="first")
+    journal.wait_running(1, "first")
+
+    fill(state)
+    app.hold.delay("second")
+    app.hold.delay("third")
+    worker.wait_for_log("the store refused a call", times=2)
+    doors.open_all()
+
+    journal.wait_finished(3, timeout=AT_ONCE)  # still full
+    until(lambda: not unacknowledged(workers))
+    assert queued(workers) == 0
+    make_room(state)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert most_at_once(journal, ".hold") == 1

@@ -1,0 +1,257 @@
+"""The store is killed, frozen, restarted empty or nagged: nothing is lost, the cap holds, plain tasks go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import StoreUnavailable
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE, counts, most_at_once
+from tests.support.waiting import always, until
+from tests.support.workers import BASIC
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+EMPTY = pytest.mark.parametrize("store", [{"persistent": False}], indirect=True)
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_hold(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState, how: str
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(*(app.hold.delay(f"parked {number}") for number in range(3)))
+    doors.open(*(f"plain {number}" for number in range(20)))
+
+    store.kill() if how == "killed" else store.freeze()
+    for number in range(10):
+        app.hold.delay(f"held {number}")
+        app.plain.delay(f"plain {number}")
+    # More than the prefetch count allows: what is held must not count.
+    journal.wait_finished(10, task="plain", timeout=AT_ONCE)
+    worker.wait_for_log("cannot reach the store")
+    doors.open("first")  # its permit is given back when that is possible again
+    journal.wait_finished(1, "first")
+    for number in range(10, 20):
+        app.plain.delay(f"plain {number}")
+    journal.wait_finished(20, task="plain", timeout=AT_ONCE)
+    assert counts(journal)["first"] == 1
+    assert len(journal.runs(task=".hold")) == 1
+    doors.open_all()
+    store.restart() if how == "killed" else store.thaw()
+
+    journal.wait_finished(1 + 3 + 10, task=".hold", timeout=AT_ONCE)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert most_at_once(journal, ".hold") == 1
+    assert journal.order(task=".hold")[:4] == ["first", "parked 0", "parked 1", "parked 2"]
+
+
+def test_worker_starts_without_the_store(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    store.kill()
+    doors.open_all()
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+
+    held = app.hold.delay("held")
+    app.plain.delay("plain").get(timeout=AT_ONCE)
+    worker.wait_for_log("cannot reach the store")
+    assert counts(journal) == {"plain": 1}
+    store.restart()
+
+    assert held.get(timeout=AT_ONCE) == "held"
+    state.wait_clean()
+
+
+def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="run")
+    worker = workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    parked = app.hold.delay("parked")
+    state.wait_parked(parked)
+
+    store.kill()
+    second, third = app.hold.delay("second"), app.hold.delay("third")
+
+    journal.wait_running(3, timeout=AT_ONCE)
+    for result in (second, third):
+        worker.wait_for_log(rf"hold\[{result.id}\] runs without a permit")
+    doors.open_all()
+    journal.wait_finished(3)
+    store.restart()
+    journal.wait_finished(1, "parked", timeout=AT_ONCE)
+    assert set(counts(journal).values()) == {1}
+    state.wait_clean()
+
+
+def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="fail")
+    workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.hold.delay("parked"))
+
+    store.kill()
+    for task in (app.hold, app.hold_late):
+        failed: AsyncResult[str] = task.delay("failed")
+        with pytest.raises(StoreUnavailable, match="throttle_on_store_error"):
+            failed.get(timeout=AT_ONCE)
+    store.restart()
+    doors.open_all()
+
+    # What was running or parked does not fail.
+    journal.wait_finished(2, timeout=AT_ONCE)
+    assert counts(journal) == {"first": 1, "parked": 1}
+    state.wait_clean()
+
+
+@EMPTY
+def test_running_holders_put_themselves_back_after_a_restart_empty(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = 3
+    started = workers.start_many(2, DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    first, late = app.hold.delay("first"), app.hold_late.delay("late")
+    journal.wait_running(2)
+
+    store.kill()
+    store.restart()
+    until(lambda: state.holders == {first.id, late.id}, timeout=AT_ONCE)
+    state.wait_parked(app.hold.delay("next"), app.hold_late.delay("late next"))
+    until(lambda: sum(worker.log().count("put back") for worker in started) == 2)
+    doors.open_all()
+
+    journal.wait_finished(4, timeout=AT_ONCE)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
+
+
+@EMPTY
+def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    first = app.hold.delay("first")
+    journal.wait_running(1, "first")
+    store.kill()
+    held = app.hold.delay("held")
+    worker.wait_for_log(rf"{held.id}\] received")
+    worker.wait_for_log("cannot reach the store")
+
+    store.restart()
+
+    state.wait_parked(held)
+    assert state.holders == {first.id}
+    doors.open_all()
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+    assert most_at_once(journal, ".hold") == 1
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("nagging", ["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
+def test_connections_and_scripts_lost_all_the_time(
+    workers: Workers, journal: Journal, state: StoreState, nagging: str
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start_many(2, BASIC, concurrency=3)
+    app = workers.app(BASIC)
+    for number in range(30):
+        app.work.delay(f"early {number}", 0.02)
+        app.work_late.delay(f"late {number}", 0.02)
+        app.plain.delay(f"plain {number}")
+
+    def done() -> bool:
+        with state.client() as client:
+            client.execute_command(*nagging.split())
+        return len(journal.finished()) >= 90
+
+    until(done, timeout=60, every=0.03, describe=lambda: f"{journal.summary()} {state.describe()}")
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert journal.max_running(task=".work") <= 2
+    assert journal.max_running(task=".work_late") <= 2
+
+
+def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+    """A worker stands still past its lease, another one takes over, the first one comes back and finishes."""
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    frozen = workers.start(DOORS, concurrency=1, queues="first")
+    other = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    first: Any = app.hold.apply_async(["first"], queue="first")
+    journal.wait_running(1, "first")
+    second, third = app.hold.delay("second"), app.hold.delay("third")
+    state.wait_parked(second, third)
+
+    frozen.freeze()
+    journal.wait_running(1, "second", timeout=WITHIN_LEASE)
+    frozen.thaw()
+    frozen.wait_for_log(rf"lease_lost: task tests\.support\.apps\.doors\.hold\[{first.id}\]")
+    assert first.id not in other.log()
+    doors.open("first")
+    assert first.get(timeout=AT_ONCE) == "first"
+
+    # A late end gives back nothing: the permit is another's now. The worker's next task comes after its release.
+    doors.open("plain")
+    app.plain.apply_async(["plain"], queue="first").get(timeout=AT_ONCE)
+    assert (state.used, state.holders, state.parked) == (1, {second.id}, [third.id])
+    assert not journal.runs("third")
+    doors.open_all()
+    journal.wait_finished(1, "third", timeout=AT_ONCE)
+    state.wait_clean()
+    assert redis.exists("unacked") == 0
+
+
+def test_lease_lost_to_a_second_run_of_the_same_task(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    """As above, but the other worker runs the very task that the first one still runs: ids alone tell nothing."""
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    frozen = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold_late.delay("zero")
+    journal.wait_running(1, "zero")
+    late = app.hold_late.delay("late")
+    state.wait_parked(late)
+    doors.open("zero")
+    journal.wait_running(1, "late")
+    workers.start(DOORS, concurrency=2)
+
+    frozen.freeze()
+    journal.wait_running(2, "late", timeout=WITHIN_LEASE)
+    third = app.hold_late.delay("third")
+    state.wait_parked(third)
+    frozen.thaw()
+    frozen.wait_for_log(rf"lease_lost: task tests\.support\.apps\.doors\.hold_late\[{late.id}\]")
+    frozen.kill_child(journal.running("late")[0].pid)
+    frozen.wait_for_log("WorkerLostError", timeout=AT_ONCE)
+
+    always(lambda: state.used == 1 and state.holders == {late.id} and not journal.runs("third"), seconds=1)
+    doors.open_all()
+    journal.wait_finished(1, "third", timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"zero": 1, "late": 2, "third": 1}

@@ -1,0 +1,133 @@
+"""A permit that comes free reaches whoever can use it. The workers never look on their own here: a lost hint hangs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once
+from tests.support.workers import BASIC
+
+if TYPE_CHECKING:
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+@pytest.fixture(autouse=True)
+def only_hints(workers: Workers) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.env.update(NO_LOOK)
+
+
+def test_shared_limit_is_first_come_first_served_over_queues_and_workers(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.start(DOORS, concurrency=2, queues="left")
+    workers.start(DOORS, concurrency=2, queues="right")
+    app = workers.app(DOORS)
+    app.left.delay("0")
+    journal.wait_running(1)
+    tasks = [app.right, app.left, app.right, app.right, app.left, app.left, app.right, app.left]
+    for number, task in enumerate(tasks, 1):
+        state.wait_parked(task.delay(str(number)))  # one after the other: two queues have no order between them
+
+    doors.open_all()
+
+    journal.wait_finished(1 + len(tasks), timeout=AT_ONCE)
+    assert journal.order() == [str(number) for number in range(1 + len(tasks))]
+    assert most_at_once(journal, "shared") == 1
+    state.wait_clean()
+
+
+def test_worker_that_had_no_slot_when_the_permit_came_free(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.start(DOORS, concurrency=1, queues="left")
+    workers.start(DOORS, concurrency=2, queues="right")
+    app = workers.app(DOORS)
+    app.left.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.right.delay("next"))
+    app.plain.apply_async(["plain 1"], queue="right")
+    app.plain.apply_async(["plain 2"], queue="right")
+    journal.wait_running(2, task="plain")
+
+    doors.open("first", "next")
+    journal.wait_finished(1, "first")
+    app.plain.apply_async(["plain 3"], queue="left")  # comes to the worker that gave the permit back, after that
+    doors.open("plain 3")
+    journal.wait_finished(1, "plain 3")
+    assert counts(journal).get("next", 0) == 0
+    doors.open("plain 1")
+
+    journal.wait_finished(1, "next", timeout=AT_ONCE)
+    doors.open_all()
+    journal.wait_finished(5)
+    state.wait_clean()
+
+
+def test_queue_without_a_worker_does_not_hold_the_others_up(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.start(DOORS, concurrency=2, queues="left")
+    gone = workers.start(DOORS, concurrency=2, queues="right")
+    app = workers.app(DOORS)
+    app.left.delay("0")
+    journal.wait_running(1, "0")
+    for number, task in enumerate([app.right, app.left, app.right, app.left, app.left], 1):
+        state.wait_parked(task.delay(str(number)))
+    gone.term()
+    gone.wait()
+    doors.open_all()
+
+    journal.wait_finished(4, task="left", timeout=AT_ONCE)
+    assert journal.order() == ["0", "2", "4", "5"]
+    app.left.delay("6").get(timeout=AT_ONCE)  # nor whoever comes later
+    assert len(state.parked) == 2
+    workers.start(DOORS, concurrency=2, queues="right")
+
+    journal.wait_finished(2, task="right", timeout=AT_ONCE)
+    state.wait_clean()
+    assert journal.order()[-2:] == ["1", "3"]
+    assert most_at_once(journal, "shared") == 1
+
+
+def test_one_limit_does_not_hold_another_up(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    for number in range(50):
+        app.hold.delay(f"parked {number}")
+    doors.open(*(f"pair {number}" for number in range(10)))
+    for number in range(10):
+        app.pair.delay(f"pair {number}")
+
+    journal.wait_finished(10, task="pair", timeout=AT_ONCE)
+    assert counts(journal)["first"] == 1
+    assert len(journal.runs(task=".hold")) == 1
+    doors.open_all()
+    journal.wait_finished(61, timeout=AT_ONCE * 2)
+    state.wait_clean()
+    assert journal.order(task=".hold") == ["first", *(f"parked {number}" for number in range(50))]
+
+
+def test_no_wake_up_is_lost_in_a_crowd(workers: Workers, journal: Journal, state: StoreState) -> None:
+    """Many short tasks: between any check and any release somebody may come or go."""
+    workers.env.pop("LOOK_EVERY")
+    workers.start_many(2, BASIC, concurrency=3)
+    app = workers.app(BASIC)
+    for number in range(150):
+        (app.one if number % 3 else app.work).delay(str(number))
+
+    journal.wait_finished(150, timeout=60)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert journal.max_running(task=".one") == 1
+    assert journal.max_running(task=".work") <= 2

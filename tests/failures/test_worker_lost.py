@@ -1,0 +1,178 @@
+"""A worker is SIGKILLed: its permits come back within one lease; only what Celery's own acks setting loses is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle import beat
+from celery_throttle.core.keys import Keys
+from tests.failures.tools import (
+    AT_ONCE,
+    DOORS,
+    NO_LOOK,
+    SHORT_LEASE,
+    WITHIN_LEASE,
+    counts,
+    most_at_once,
+    queued,
+    redeliver,
+    unacknowledged,
+)
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.failures.tools import Doors, StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+def test_direct_and_resumed_early_and_late_acknowledgement(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    lost = workers.start(DOORS, concurrency=5)
+    app = workers.app(DOORS)
+    # Two limits whose holder came from the line, so that only the store has (late) or had (early) its message ...
+    app.hold.delay("early zero")
+    app.hold_late.delay("late zero")
+    journal.wait_running(2)
+    early_resumed, late_resumed = app.hold.delay("early resumed"), app.hold_late.delay("late resumed")
+    state.wait_parked(early_resumed, late_resumed)
+    early_parked, late_parked = app.hold.delay("early parked"), app.hold_late.delay("late parked")
+    state.wait_parked(early_parked, late_parked)
+    doors.open("early zero", "late zero")
+    # ... and two whose holder came straight from the broker.
+    app.pair.delay("early direct")
+    app.hold_again.delay("late direct")
+    journal.wait_finished(2)
+    journal.wait_running(4)
+    until(lambda: early_resumed.id not in state.messages)  # its start has been told to the store
+    other = workers.start(DOORS, concurrency=5)
+    assert state.parked == [early_parked.id, late_parked.id]
+
+    lost.kill()
+    redeliver(workers)  # as the broker does once its visibility timeout is over
+    doors.open_all()
+
+    journal.wait_finished(6, timeout=WITHIN_LEASE)
+    state.wait_clean()
+    assert counts(journal) == {
+        "early zero": 1,
+        "late zero": 1,
+        "early direct": 1,
+        "early resumed": 1,
+        "early parked": 1,
+        "late direct": 2,
+        "late resumed": 2,
+        "late parked": 1,
+    }
+    assert {run.label for run in journal.finished()} == set(counts(journal)) - {"early direct", "early resumed"}
+    again = [run for run in journal.finished() if run.label in {"late direct", "late resumed"}]
+    assert all(run.worker.startswith(other.name) and run.redelivered for run in again), again
+    assert {most_at_once(journal, task) for task in ("hold", "hold_late", "hold_again")} == {1}
+
+
+def test_early_acknowledged_tasks_that_had_not_started_all_run_once(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    lost = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("running")
+    journal.wait_running(1, "running")
+    state.wait_parked(*(app.hold.delay(f"parked {number}") for number in range(5)))
+    app.plain.delay("plain")  # takes the last slot, so that the rest waits for one, unacknowledged, or in the broker
+    journal.wait_running(1, "plain")
+    for number in range(15):
+        app.pair.delay(f"unacknowledged {number}")
+    until(lambda: len(unacknowledged(workers)) >= 4)
+    assert queued(workers) > 0
+
+    lost.kill()
+    redeliver(workers)  # while nobody consumes: it would deliver again what a worker has just received
+    workers.start(DOORS, concurrency=2)
+    doors.open_all()
+
+    journal.wait_finished(20, timeout=WITHIN_LEASE)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert len(counts(journal)) == 22
+    assert most_at_once(journal, ".hold") == 1
+    assert most_at_once(journal, ".pair") <= 2
+
+
+def test_reaper_reclaims_and_says_so(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    lost = workers.start(DOORS, concurrency=1, queues="first")
+    other = workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    app.hold.apply_async(["first"], queue="first")
+    journal.wait_running(1, "first")
+    waiting = app.hold.delay("next")
+    state.wait_parked(waiting)
+    doors.open("next")
+
+    other.freeze()  # or it would see for itself
+    lost.kill()
+    with state.client() as client, client.pubsub(ignore_subscribe_messages=True) as hints:
+        hints.subscribe(Keys("throttle").wake)
+        until(lambda: app.app.tasks[beat.reap.name]() == 1, timeout=WITHIN_LEASE)
+        hint = until(lambda: hints.get_message(timeout=1))
+    assert hint["data"] == "celery"  # the queue whose workers can start what waits
+    assert (state.used, state.parked) == (0, [waiting.id])
+    other.thaw()
+
+    journal.wait_finished(1, "next", timeout=AT_ONCE)
+    state.wait_clean()
+
+
+def test_expired_holders_are_ignored_without_a_reaper(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    workers.env.update(NO_LOOK)
+    lost = workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    lost.kill()
+    (lease,) = state.scores("leases").values()
+    until(lambda: state.now() > lease, timeout=WITHIN_LEASE)
+
+    workers.start(DOORS, concurrency=1)
+    app.hold.delay("next")
+    doors.open("next")
+
+    journal.wait_finished(1, "next")
+    assert counts(journal) == {"first": 1, "next": 1}
+    state.wait_clean()
+
+
+def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+    workers.conf["throttle_lease"] = 1
+    workers.start_many(2, DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    first = app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.hold.delay("next"))
+    reap = app.app.tasks[beat.reap.name]
+    began = state.now()
+    ends: set[float] = set()
+
+    def outlived() -> bool:
+        assert reap() == 0
+        assert state.holders == {first.id}
+        ends.add(state.scores("leases")[first.id])
+        return state.now() > began + 3000
+
+    until(outlived, timeout=30)
+    assert len(ends) > 3, "The lease was not renewed, it was just long."
+    doors.open_all()
+
+    journal.wait_finished(2)
+    state.wait_clean()
+    assert most_at_once(journal, "hold") == 1

@@ -1,0 +1,176 @@
+"""What the tests of this directory steer and look at: doors, the store, the broker's unacknowledged messages."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from kombu import Connection
+from redis import Redis
+
+from celery_throttle.core.keys import Keys
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+DOORS = "tests.support.apps.doors"
+
+#: A lease that no test waits for, and what "at once" means beside it on a busy machine.
+LONG_LEASE = 60
+AT_ONCE = 15.0
+#: A lease that a test does wait for. A worker looks on its own every five seconds.
+SHORT_LEASE = 2
+WITHIN_LEASE = SHORT_LEASE + 5 + 13.0
+#: Worker environment: it does not look on its own, so whatever starts was woken by a hint or handed over.
+NO_LOOK = {"LOOK_EVERY": "3600"}
+
+
+class Doors:
+    """Ends the runs of `tests.support.apps.doors`."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._place = journal.path.parent / "doors"
+        self._place.mkdir()
+
+    def open(self, *labels: str) -> None:
+        """Let these runs end, also those that have not started yet."""
+        for label in labels:
+            (self._place / label).touch()
+
+    def open_all(self) -> None:
+        self.open("*")
+
+
+class StoreState:
+    """What is in the store, as a test may ask for it.
+
+    Args:
+        url: returns where the store is; asked at each use, because a test configures it after it got this fixture.
+    """
+
+    def __init__(self, url: Callable[[], str]) -> None:
+        self._url = url
+        self._names = dict(
+            zip(
+                ("limits", "used", "leases", "records", "parked", "messages", "meta"),
+                Keys("throttle").all,
+                strict=False,
+            )
+        )
+
+    def client(self) -> Redis:
+        return Redis.from_url(self._url(), decode_responses=True, socket_timeout=5)
+
+    def fields(self, name: str) -> dict[str, str]:
+        with self.client() as client:
+            return dict(client.hgetall(self._names[name]))
+
+    def scores(self, name: str) -> dict[str, float]:
+        with self.client() as client:
+            return dict(client.zrange(self._names[name], 0, -1, withscores=True))
+
+    @property
+    def holders(self) -> set[str]:
+        """Ids of the tasks that hold a permit."""
+        return set(self.scores("leases"))
+
+    @property
+    def used(self) -> int:
+        return sum(int(count) for count in self.fields("used").values())
+
+    @property
+    def parked(self) -> list[str]:
+        """Ids of the parked tasks, by ticket."""
+        members = [member.split("\0")[2] for member in self.scores("parked")]
+        return [member[16:] for member in sorted(members)]
+
+    @property
+    def twins(self) -> list[str]:
+        """Ids of the tasks of which a second delivery waits."""
+        return [name[1:] for name in self.fields("records") if name.startswith("\0")]
+
+    @property
+    def messages(self) -> set[str]:
+        """Ids of the tasks whose message the store keeps."""
+        return {name.lstrip("\0") for name in self.fields("messages")}
+
+    def now(self) -> float:
+        """The store's time in milliseconds, as leases are written."""
+        with self.client() as client:
+            seconds, microseconds = client.time()
+        return float(seconds * 1000 + microseconds / 1000)
+
+    def keys(self) -> set[str]:
+        """Every key of the library, by its short name."""
+        with self.client() as client:
+            return {key.rpartition(":")[2] for key in client.scan_iter("{throttle}*")}
+
+    def wait_parked(self, *results: Any) -> None:
+        """Wait until these tasks are parked."""
+        wanted = {result.id for result in results}
+        until(lambda: wanted <= set(self.parked), timeout=30, describe=lambda: f"Parked: {self.parked}")
+
+    def wait_clean(self) -> None:
+        """Wait until nothing is held, parked or remembered: only declarations and counters are left."""
+        until(lambda: self.keys() <= {"limits", "meta"}, timeout=30, describe=self.describe)
+
+    def describe(self) -> str:
+        records = {name: json.loads(value) for name, value in self.fields("records").items()}
+        return f"keys {self.keys()}, used {self.fields('used')}, records {records}, meta {self.fields('meta')}"
+
+
+def unacknowledged(workers: Workers) -> dict[str, float]:
+    """Return the messages that the broker has given out and not got back, with the time when it gave each out."""
+    with Redis.from_url(workers.broker, decode_responses=True) as client:
+        return dict(client.zrange("unacked_index", 0, -1, withscores=True))
+
+
+def queued(workers: Workers, queue: str = "celery") -> int:
+    """Return how many messages wait in a queue of the broker."""
+    with Redis.from_url(workers.broker) as client:
+        return int(client.llen(queue))
+
+
+def redeliver(workers: Workers) -> None:
+    """Let the broker deliver again all that nobody has acknowledged, as it does once the visibility timeout is over.
+
+    By the very function that a worker calls every now and then, with a visibility timeout that has passed already.
+    """
+    before = unacknowledged(workers)
+    with Connection(workers.broker, transport_options={"visibility_timeout": -1}) as connection:
+        channel: Any = connection.default_channel
+
+        def restored() -> bool:
+            channel.qos.restore_visible(num=1000, interval=1)  # does nothing while a worker does the same
+            now = unacknowledged(workers)
+            return all(now.get(tag) != given_out for tag, given_out in before.items())
+
+        until(restored, timeout=30)
+
+
+def most_at_once(journal: Journal, limit: str) -> int:
+    """Return the most runs of a limit whose processes lived at one time, as each run saw it when it began."""
+    seen = [
+        event["others"] for event in journal.events() if event["event"] == "beside" and event["limit"].endswith(limit)
+    ]
+    assert seen, f"Nothing ran under {limit}."
+    return 1 + max(len(others) for others in seen)
+
+
+def counts(journal: Journal) -> dict[str, int]:
+    """Return how often each label ran."""
+    runs = [run.label for run in journal.runs()]
+    return {label: runs.count(label) for label in runs}
+
+
+def wait_returned(journal: Journal, count: int, timeout: float) -> None:
+    """Wait for so many runs that came to their end; a child that is told to stop ends its run by an exception."""
+    until(
+        lambda: sum(run.outcome == "returned" for run in journal.runs()) >= count,
+        timeout=timeout,
+        describe=lambda: [(run.label, run.outcome) for run in journal.runs()],
+    )

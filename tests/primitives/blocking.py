@@ -1,0 +1,48 @@
+"""One test for both kinds of client."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+from redis.asyncio import Redis as AsyncRedis
+
+
+class Blocking:
+    """Something of asyncio, used as if it were not: each call waits for its result."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thing: Any) -> None:
+        self._loop, self._thing = loop, thing
+
+    def __bool__(self) -> bool:
+        return bool(self._thing)
+
+    def __repr__(self) -> str:
+        return repr(self._thing)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._thing, name)
+        if not inspect.iscoroutinefunction(value):
+            return value
+
+        def call(*args: Any, **options: Any) -> Any:
+            result = self._loop.run_until_complete(value(*args, **options))
+            return Blocking(self._loop, result) if hasattr(result, "cancel") else result
+
+        return call
+
+
+class AsyncSide:
+    """A loop and a client on it."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.client = AsyncRedis.from_url(url, **options)
+
+    def block(self, thing: object) -> Any:
+        return Blocking(self.loop, thing)
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.client.aclose())
+        self.loop.close()

@@ -1,0 +1,86 @@
+"""A reply that gets lost, and a store whose time stands still."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from redis import Connection, Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.retry import Retry
+
+from celery_throttle.store.scripts import Call, Script, execute, execute_async
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import pytest
+    from redis.asyncio import Redis as AsyncRedis
+
+_TIME = "redis.call('TIME')"
+_CLOCK = "{clock}"
+
+
+class ForgetfulConnection(Connection):
+    """Loses replies when told to, after the server has carried out the command."""
+
+    losing = 0
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        reply = super().read_response(*args, **options)
+        if ForgetfulConnection.losing:
+            ForgetfulConnection.losing -= 1
+            raise RedisConnectionError("the reply is lost")
+        return reply
+
+
+def forgetful_client(url: str) -> Redis:
+    """Return a client that sends a command once more when its reply is lost, as redis-py does by default."""
+    # Which errors are retried has to be said up to redis-py 5.
+    retried = [RedisConnectionError]
+    client: Redis = Redis.from_url(
+        url, connection_class=ForgetfulConnection, retry=Retry(NoBackoff(), 1), retry_on_error=retried
+    )
+    client.ping()
+    return client
+
+
+def lose_a_reply() -> None:
+    """Let the next reply of a forgetful client get lost."""
+    ForgetfulConnection.losing = 1
+
+
+class StoreClock:
+    """What the scripts of one module take for the store's time."""
+
+    def __init__(self, client: Redis, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._client = client
+        self.set(1_800_000_000_000_000)
+        monkeypatch.setattr(module, "execute", self._execute)
+        monkeypatch.setattr(module, "execute_async", self._execute_async)
+
+    def set(self, now: int) -> None:
+        """Let it be then (us)."""
+        self.now = now
+        with self._client.pipeline() as pipe:
+            pipe.delete(_CLOCK)
+            pipe.rpush(_CLOCK, *(str(part) for part in divmod(now, 1_000_000)))
+            pipe.execute()
+
+    def move(self, microseconds: int) -> None:
+        """Let time pass, or go back."""
+        self.set(self.now + microseconds)
+
+    def _execute(self, client: Redis, call: Call) -> object:
+        return execute(client, _by_the_clock(call))
+
+    async def _execute_async(self, client: AsyncRedis, call: Call) -> object:
+        return await execute_async(client, _by_the_clock(call))
+
+
+def _by_the_clock(call: Call) -> Call:
+    assert call.script.text.count(_TIME) <= 1  # two would differ, before Redis 7.2
+    text = call.script.text.replace(_TIME, f"redis.call('LRANGE', '{_CLOCK}', 0, -1)")
+    script = Script(call.script.name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Call(script, call.arguments)

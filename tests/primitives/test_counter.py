@@ -1,0 +1,477 @@
+"""A shared number."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.crc import key_slot
+from redis.exceptions import ResponseError
+
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.primitives import AsyncCounter, Counter, counter
+from tests.primitives.blocking import AsyncSide
+from tests.primitives.docs import example
+from tests.primitives.faults import StoreClock, forgetful_client, lose_a_reply
+from tests.store.cost import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+
+MOST = 2**53 - 1
+KEY = "{throttle}:1:counter:orders"
+LUA = files("celery_throttle.store") / "lua"
+SCRIPTS = ("add", "advance", "compare_and_set", "get_and_reset")
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def make(request: pytest.FixtureRequest, server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., Counter]]:
+    """Makes counters, of either kind, that are used alike."""
+    if request.param == "sync":
+        yield lambda *args, **options: Counter(redis, *args, **options)
+        return
+    side = AsyncSide(server.url)
+    yield lambda *args, **options: side.block(AsyncCounter(side.client, *args, **options))
+    side.close()
+
+
+@pytest.fixture
+def orders(make: Callable[..., Counter]) -> Counter:
+    return make("orders")
+
+
+@pytest.fixture
+def clock(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
+    return StoreClock(redis, counter, monkeypatch)
+
+
+def test_a_counter_begins_at_zero(orders: Counter) -> None:
+    assert orders.get() == 0
+
+
+def test_adding(orders: Counter) -> None:
+    """Each call returns the new value."""
+    assert [orders.add(), orders.add(5), orders.add(-7)] == [1, 6, -1]
+    assert orders.get() == -1
+
+
+def test_setting_only_what_one_knows(orders: Counter) -> None:
+    assert orders.compare_and_set(0, 7)
+    assert not orders.compare_and_set(0, 9)
+    assert orders.get() == 7
+    assert orders.compare_and_set(7, -MOST)
+    assert orders.get() == -MOST
+
+
+def test_reading_and_resetting(orders: Counter, redis: Redis) -> None:
+    orders.add(7)
+    assert orders.get_and_reset() == 7
+    assert orders.get_and_reset() == 0
+    assert redis.keys() == []
+
+
+def test_advancing_from_the_stores_time(orders: Counter, clock: StoreClock) -> None:
+    """The step counts from the value, once that is later than the time."""
+    first = clock.now
+    assert [orders.advance(30), orders.advance(30)] == [first, first + 30]
+    clock.move(10)
+    assert orders.advance(30) == first + 60
+    clock.move(80)
+    assert orders.advance(30) == first + 90
+    clock.move(31)
+    assert orders.advance(30) == first + 121
+
+
+def test_advancing_never_goes_back(orders: Counter, clock: StoreClock) -> None:
+    first = orders.advance(30)
+    clock.move(-1_000_000)
+    assert [orders.advance(30), orders.advance(0)] == [first + 30, first + 30]
+
+
+def test_the_floor_is_the_servers_own_time(orders: Counter, redis: Redis) -> None:
+    """Not the caller's: all callers have the same."""
+    before: Any = redis.time()
+    floor = orders.advance(0)
+    after: Any = redis.time()
+    assert before <= divmod(floor, 1_000_000) <= after
+
+
+@pytest.mark.parametrize(("floor", "value"), [(-5, 3), (3, 3), (4, 4), (MOST, MOST)])
+def test_advancing_from_a_floor_of_ones_own(orders: Counter, floor: int, value: int) -> None:
+    orders.add(1)
+    assert orders.advance(2, floor) == value
+    assert orders.get() == value
+
+
+def test_a_floor_of_zero_is_no_default(orders: Counter) -> None:
+    assert orders.advance(2, 0) == 2
+
+
+def test_large_numbers_are_exact(orders: Counter) -> None:
+    assert orders.add(MOST - 1) == MOST - 1
+    assert orders.add() == MOST
+    assert orders.get() == MOST
+    assert orders.compare_and_set(MOST, MOST - 2)
+    assert orders.advance(1, 0) == MOST - 1
+    assert orders.get_and_reset() == MOST - 1
+
+
+@pytest.mark.parametrize(
+    "change", [lambda it: it.add(), lambda it: it.add(MOST), lambda it: it.advance(1, 0)], ids=["1", "all", "advance"]
+)
+def test_a_number_that_would_not_be_exact_is_refused(orders: Counter, change: Callable[[Counter], object]) -> None:
+    orders.add(MOST)
+    with pytest.raises(OverflowError, match="left as it is"):
+        change(orders)
+    assert orders.get() == MOST
+    with pytest.raises(OverflowError):
+        [orders.add(-MOST), orders.add(-MOST), orders.add(-1)]
+    assert orders.get() == -MOST
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda it: it.add(1.0), "amount .* got 1.0"),
+        (lambda it: it.add(True), "amount .* got True"),
+        (lambda it: it.add(2**53), "amount"),
+        (lambda it: it.add(-(2**53)), "amount"),
+        (lambda it: it.compare_and_set("1", 2), "expected .* got '1'"),
+        (lambda it: it.compare_and_set(1, None), "new .* got None"),
+        (lambda it: it.advance(-1), "step must be a whole number from 0"),
+        (lambda it: it.advance(1, 1.5), "floor .* got 1.5"),
+        (lambda it: it.add(call_id=""), "call_id must be 1 to 200"),
+        (lambda it: it.get_and_reset(call_id=7), "call_id .* got 7"),
+    ],
+    ids=range(10),
+)
+def test_arguments_that_cannot_work(orders: Counter, call: Callable[[Any], object], said: str) -> None:
+    """Told before anything is sent."""
+    with pytest.raises(ConfigurationError, match=said):
+        call(orders)
+    assert orders.get() == 0
+
+
+@pytest.mark.parametrize("name", ["", "n" * 201, "a\0b", "a\nb", None, b"orders"])
+def test_a_name_that_cannot_be_part_of_a_key(make: Callable[..., Counter], name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="The name of a counter must be"):
+        make(name)
+
+
+@pytest.mark.parametrize("prefix", ["", "{a}", "a*", "a b", "a\n", None])
+def test_a_prefix_that_cannot_be_a_hash_tag(make: Callable[..., Counter], prefix: Any) -> None:
+    with pytest.raises(ConfigurationError, match="prefix must be"):
+        make("orders", prefix=prefix)
+
+
+@pytest.mark.parametrize("name", ["*", "{other}:1", "a:b", "é", "a b", "n" * 200])
+def test_any_other_name_will_do(make: Callable[..., Counter], redis: Redis, name: str) -> None:
+    assert make(name).add() == 1
+    assert redis.keys() == [f"{{throttle}}:1:counter:{name}".encode()]
+
+
+def test_names_and_prefixes_do_not_meet(make: Callable[..., Counter]) -> None:
+    make("orders").add()
+    assert make("orders2").get() == 0
+    assert make("orders", prefix="other").get() == 0
+    assert make("orders").get() == 1
+
+
+def test_it_says_what_it_is(orders: Counter) -> None:
+    assert re.fullmatch(r"<(Async)?Counter '{throttle}:1:counter:orders'>", repr(orders))
+
+
+def test_the_example_in_the_docs_runs(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redis.Redis", lambda: redis)
+    names: dict[str, Any] = {}
+    exec(example(Counter), names)
+    assert names["orders"].get() == 0
+    assert redis.keys() == [b"{throttle}:1:counter:newsletter"]
+
+
+def test_each_change_is_one_call(orders: Counter, redis: Redis) -> None:
+    changes: list[Callable[[], object]] = [
+        orders.add,
+        orders.get,
+        lambda: orders.compare_and_set(1, 2),
+        lambda: orders.advance(30),
+        orders.get_and_reset,
+    ]
+    for change in changes:
+        change()  # teaches the server the script
+    with commands(redis) as calls:
+        for change in changes:
+            change()
+    assert calls["evalsha"] == len(changes)
+    assert not calls.keys() & {"eval", "watch", "multi", "script|load"}
+
+
+def test_nothing_is_kept_for_calls_without_an_id(orders: Counter, redis: Redis) -> None:
+    orders.add()
+    orders.advance(30)
+    orders.compare_and_set(5, 6)
+    assert redis.keys() == [KEY.encode()]
+    assert redis.ttl(KEY) == -1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda it, name: it.add(5, call_id=name),
+        lambda it, name: it.advance(30, call_id=name),
+        lambda it, name: it.compare_and_set(3, 7, call_id=name),
+        lambda it, name: it.compare_and_set(4, 7, call_id=name),
+        lambda it, name: it.get_and_reset(call_id=name),
+    ],
+    ids=["add", "advance", "set", "not set", "reset"],
+)
+def test_a_call_with_an_id_is_carried_out_once(orders: Counter, call: Callable[[Counter, str], object]) -> None:
+    """Also if others changed the counter in between."""
+    orders.add(3)
+    first = call(orders, "a")
+    after = orders.add(100)
+    assert call(orders, "a") == first
+    assert orders.get() == after
+
+
+def test_each_id_is_a_call_of_its_own(make: Callable[..., Counter]) -> None:
+    """Of one method of one counter; nor do a name and an id run into each other."""
+    counters = [make("orders"), make("orders:1"), make("or")]
+    assert [it.add(5, call_id=name) for it in counters for name in ("a", "1:a", "ders:1:a")] == [5, 10, 15] * 3
+    assert counters[0].advance(1, 0, call_id="a") == 16
+    assert counters[0].get_and_reset(call_id="a") == 16
+
+
+def test_a_refused_call_is_not_remembered(orders: Counter) -> None:
+    orders.add(MOST)
+    with pytest.raises(OverflowError):
+        orders.add(call_id="a")
+    orders.add(-1)
+    assert orders.add(call_id="a") == MOST
+
+
+def test_an_id_is_forgotten_after_a_while(orders: Counter, redis: Redis) -> None:
+    orders.add(call_id="a")
+    [remembered] = set(redis.keys()) - {KEY.encode()}
+    assert 0 < redis.pttl(remembered) <= 600_000
+    redis.delete(remembered)
+    assert orders.add(call_id="a") == 2
+
+
+def test_both_keys_of_a_call_are_on_one_shard(redis: Redis) -> None:
+    """Whatever the name and the id look like."""
+    count, *rest = Counter(redis, "{a}")._calls.add(1, "{b}").arguments
+    assert count == 2
+    assert len({key_slot(str(key).encode()) for key in rest[:2]}) == 1
+
+
+@pytest.fixture
+def forgetful(server: EmbeddedServer, redis: Redis) -> Iterator[Counter]:
+    """A counter of 3 whose client may lose a reply; the server knows the scripts."""
+    orders = Counter(redis, "orders")
+    orders.add(5)
+    orders.get_and_reset()
+    orders.add(3)
+    with forgetful_client(server.url) as client:
+        yield Counter(client, "orders")
+
+
+@pytest.mark.parametrize(("call_id", "value"), [(None, 6), ("a", 5)])
+def test_a_lost_reply(forgetful: Counter, call_id: str | None, value: int) -> None:
+    """Without an id, what redis-py sends again is done again."""
+    forgetful.add(1)
+    lose_a_reply()
+    assert forgetful.add(1, call_id=call_id) == value
+    assert forgetful.get() == value
+
+
+@pytest.mark.parametrize(("call_id", "said"), [(None, 0), ("a", 3)])
+def test_a_lost_reply_to_a_reset(forgetful: Counter, call_id: str | None, said: int) -> None:
+    """Without an id, what it read is lost."""
+    lose_a_reply()
+    assert forgetful.get_and_reset(call_id=call_id) == said
+    assert forgetful.get() == 0
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_client_that_decodes_replies(server: EmbeddedServer) -> None:
+    with Redis.from_url(server.url, decode_responses=True) as client:
+        orders = Counter(client, "orders")
+        assert [orders.add(5, call_id="a"), orders.add(5, call_id="a"), orders.get()] == [5, 5, 5]
+        assert orders.compare_and_set(5, 6)
+
+
+def test_scripts_forgotten_in_between_do_not_matter(orders: Counter, redis: Redis) -> None:
+    for _ in range(2):
+        redis.script_flush()
+        orders.add()
+        orders.get()
+    assert orders.get() == 2
+
+
+@pytest.mark.parametrize("foreign", ["text", ["a", "list"]])
+def test_a_key_that_holds_something_else_is_left_alone(orders: Counter, redis: Redis, foreign: str | list[str]) -> None:
+    redis.set(KEY, foreign) if isinstance(foreign, str) else redis.rpush(KEY, *foreign)
+    for call in (orders.get, orders.add, orders.get_and_reset, lambda: orders.compare_and_set(0, 1)):
+        with pytest.raises(ResponseError, match=r"something else|WRONGTYPE"):
+            call()
+    assert redis.exists(KEY)
+
+
+def test_a_full_server_can_be_reset(orders: Counter, redis: Any) -> None:
+    """And refuses the rest, leaving the value as it is."""
+    orders.add(5)
+    orders.advance(0, 0)
+    redis.config_set("maxmemory", "1")
+    redis.config_set("maxmemory-policy", "noeviction")
+    try:
+        with pytest.raises(ResponseError, match="maxmemory"):
+            orders.add()
+        with pytest.raises(ResponseError, match="maxmemory"):
+            orders.advance(1)
+        assert orders.get_and_reset(call_id="a") == 5
+    finally:
+        redis.config_set("maxmemory", "0")
+    assert orders.get() == 0
+
+
+def test_threads_never_get_the_same_slot(redis: Redis) -> None:
+    slots = Counter(redis, "slots")
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda _: slots.advance(1000), range(400)))
+    assert len(set(got)) == 400
+    assert slots.get() == max(got)
+    assert min(b - a for a, b in pairwise(sorted(got))) >= 1000
+
+
+@pytest.mark.usefixtures("redis")
+def test_coroutines_never_get_the_same_slot(server: EmbeddedServer) -> None:
+    async def advance() -> list[int]:
+        async with AsyncRedis.from_url(server.url) as client:
+            slots = AsyncCounter(client, "slots")
+            return await asyncio.gather(*(slots.advance(1000) for _ in range(50)))
+
+    assert len(set(asyncio.run(advance()))) == 50
+
+
+def test_threads_lose_no_count(redis: Redis) -> None:
+    """What is taken out by `get_and_reset` and what is left are all that was added."""
+    orders = Counter(redis, "orders")
+
+    def work(number: int) -> int:
+        orders.add(number)
+        return orders.get_and_reset() if number % 7 == 0 else 0
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = sum(pool.map(work, range(200)))
+    assert taken + orders.get() == sum(range(200))
+
+
+@pytest.mark.parametrize("name", ["common", "get", *SCRIPTS])
+def test_a_script_says_what_it_takes_and_uses_only_that(name: str) -> None:
+    """So that a cluster can route it; and 6.2 does not know shebangs."""
+    text = (LUA / f"counter_{name}.lua").read_text("utf-8")
+    assert text.startswith("-- ")
+    assert re.search(r"^-- KEYS\[1\] value  STRING  |^-- KEYS as in counter_common\.lua", text, re.MULTILINE)
+    assert name == "common" or re.search(r"^-- Returns ", text, re.MULTILINE)
+    used = re.findall(r"redis\.call\('(\w+)'(?:, ([\w\[\]]+))?", text)
+    assert {key for command, key in used if command != "TIME"} <= {"VALUE", "CALL", "KEYS[1]"}
+
+
+amounts = st.integers(-3, 3) | st.sampled_from((MOST, -MOST, MOST - 1))
+ids = st.sampled_from((None, None, "a", "b"))
+
+
+class CounterMachine(RuleBasedStateMachine):
+    """Several clients of one counter; the model is a number and the replies to the calls with an id."""
+
+    client: ClassVar[Redis]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client.flushall()
+        self.clients = [Counter(self.client, "orders"), Counter(self.client, "orders")]
+        self.value = 0
+        self.replies: dict[tuple[str, str], int] = {}
+
+    def _expect(self, verb: str, call_id: str | None, call: Callable[[], int], reply: int, value: int) -> None:
+        if call_id is not None and (verb, call_id) in self.replies:
+            assert call() == self.replies[verb, call_id]
+        elif not -MOST <= value <= MOST:
+            with pytest.raises(OverflowError):
+                call()
+        else:
+            assert call() == reply
+            self.value = value
+            if call_id is not None:
+                self.replies[verb, call_id] = reply
+
+    @rule(who=st.integers(0, 1), amount=amounts, call_id=ids)
+    def add(self, who: int, amount: int, call_id: str | None) -> None:
+        new = self.value + amount
+        self._expect("add", call_id, lambda: self.clients[who].add(amount, call_id=call_id), new, new)
+
+    @rule(who=st.integers(0, 1), step=st.integers(0, 3) | st.just(MOST), floor=amounts, call_id=ids)
+    def advance(self, who: int, step: int, floor: int, call_id: str | None) -> None:
+        new = max(floor, self.value + step)
+        self._expect("advance", call_id, lambda: self.clients[who].advance(step, floor, call_id=call_id), new, new)
+
+    @rule(who=st.integers(0, 1), off=st.sampled_from((0, 0, 1)), new=amounts, call_id=ids)
+    def compare_and_set(self, who: int, off: int, new: int, call_id: str | None) -> None:
+        expected = self.value + off if self.value < MOST else self.value
+        reply, value = (1, new) if expected == self.value else (0, self.value)
+
+        def call() -> int:
+            return self.clients[who].compare_and_set(expected, new, call_id=call_id)
+
+        self._expect("compare_and_set", call_id, call, reply, value)
+
+    @rule(who=st.integers(0, 1), call_id=ids)
+    def get_and_reset(self, who: int, call_id: str | None) -> None:
+        self._expect("reset", call_id, lambda: self.clients[who].get_and_reset(call_id=call_id), self.value, 0)
+
+    @rule(everything=st.sampled_from((False, False, True)))
+    def forget(self, everything: bool) -> None:
+        """The server restarts, empty or not."""
+        self.client.script_flush()
+        if everything:
+            self.client.flushall()
+            self.value = 0
+            self.replies.clear()
+
+    @invariant()
+    def the_store_is_as_the_model(self) -> None:
+        assert self.clients[0].get() == self.value
+        assert bool(self.client.exists(KEY)) == (self.value != 0)
+        assert len(set(self.client.keys()) - {KEY.encode()}) == len(self.replies)
+
+
+def test_any_sequence_of_calls(redis: Redis) -> None:
+    class OnThisServer(CounterMachine):
+        client = redis
+
+    examples = int(os.environ.get("HYPOTHESIS_EXAMPLES", "0"))
+    profile = settings(
+        max_examples=examples or 60,
+        stateful_step_count=30,
+        derandomize=not examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    run_state_machine_as_test(OnThisServer, settings=profile)

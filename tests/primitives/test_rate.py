@@ -1,0 +1,782 @@
+"""So many per second, minute, hour or day."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from fractions import Fraction
+from importlib.resources import files
+from itertools import pairwise
+from math import ceil
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ResponseError
+
+from celery_throttle.core.rates import Rate, read_rates
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.primitives import AsyncRateLimiter, Decision, RateLimiter, rate
+from tests.primitives.blocking import AsyncSide
+from tests.primitives.docs import example
+from tests.primitives.faults import StoreClock, forgetful_client, lose_a_reply
+from tests.store.cost import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+
+SECOND = 1_000_000
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+KEY = "{throttle}:1:rate:api"
+LUA = files("celery_throttle.store") / "lua"
+
+# -- what a rate is ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["10/s", "100/m", "5000/h", "1/d"])
+def test_a_rate_is_read_as_it_is_written(text: str) -> None:
+    read = Rate.parse(text)
+    assert str(read) == text
+    assert eval(repr(read)) == read
+
+
+def test_a_rate_has_a_count_and_a_unit() -> None:
+    assert Rate.parse(" 100 / m ") == Rate(100, "m")
+    assert {Rate(100, "m"), Rate.parse("100/m")} == {Rate(100, "m")}
+
+
+@pytest.mark.parametrize(("unit", "seconds"), [("s", 1), ("m", 60), ("h", 3600), ("d", 86400)])
+def test_how_long_so_many_take(unit: Any, seconds: int) -> None:
+    """Whole microseconds, and the rest in parts of which `count` are one."""
+    period = seconds * SECOND
+    assert Rate(7, unit).period == period
+    assert Rate(7, unit).spacing(7) == (period, 0)
+    assert Rate(7, unit).spacing(2) == (2 * period // 7, 2 * period % 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("100/min", "unknown unit 'min', write '100/m'"),
+        ("100/H", "unknown unit 'H', write '100/h'"),
+        ("100/w", "unknown unit 'w', write s, m, h or d"),
+        ("100/", "unknown unit '', write s, m, h or d"),
+        ("0/m", "1 or more, got 0/m: write the slowest"),
+        ("-5/m", "1 or more, got -5/m"),
+        ("0.5/s", "whole number, got 0.5/s: write '30/m'"),
+        ("0.1/s", "whole number, got 0.1/s: write '6/m'"),
+        ("1e3/m", "whole number, got 1000.0/m: write '1000/m'"),
+        ("2.5/d", "whole number, got 2.5/d: round it"),
+        ("inf/s", "whole number, got inf/s: write '10/s'"),
+        ("-0.5/s", "whole number, got -0.5/s: round it"),
+        ("many/s", "does not begin with a number: write '10/s'"),
+        ("/s", "does not begin with a number"),
+        ("", "does not say per what"),
+        ("100", "does not say per what: write '10/s'"),
+        ("1000000000001/s", "1000000000000 at most"),
+        (10, "got 10: write '10/s'"),
+        (None, "got None: write '10/s'"),
+    ],
+)
+def test_a_rate_that_cannot_work_says_what_to_write(text: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        Rate.parse(text)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.0, True, "5", None])
+def test_a_count_is_a_whole_number_of_one_or_more(count: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"got {count!r}/m"):
+        Rate(count, "m")
+
+
+def test_one_rate_or_several() -> None:
+    assert read_rates("10/s") == read_rates(Rate(10, "s")) == (Rate(10, "s"),)
+    assert read_rates(["10/s", Rate(5, "h")]) == (Rate(10, "s"), Rate(5, "h"))
+
+
+@pytest.mark.parametrize("rates", [[], ["1/s"] * 9, [5], {"1/s"}, 5, ("1/s", "x")])
+def test_rates_that_cannot_work(rates: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"write '10/s'|A rate is text|does not say"):
+        read_rates(rates)
+
+
+# -- the limiter ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def make(request: pytest.FixtureRequest, server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., RateLimiter]]:
+    """Makes limiters, of either kind, that are used alike."""
+    if request.param == "sync":
+        yield lambda *args, **options: RateLimiter(redis, *args, **options)
+        return
+    side = AsyncSide(server.url)
+    yield lambda *args, **options: side.block(AsyncRateLimiter(side.client, *args, **options))
+    side.close()
+
+
+@pytest.fixture
+def clock(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
+    return StoreClock(redis, rate, monkeypatch)
+
+
+def starts(limiter: RateLimiter, clock: StoreClock, count: int, cost: int = 1) -> list[int]:
+    """Book that many and return when they start, in microseconds from now."""
+    slots = [limiter.reserve(cost) for _ in range(count)]
+    return [(slot.start - EPOCH) // timedelta(microseconds=1) - clock.now for slot in slots]
+
+
+def test_starts_are_evenly_spaced(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    api = make("api", "100/m")
+    assert api.acquire() == Decision(allowed=True, retry_after=0.0, remaining=0)
+    assert api.acquire() == Decision(allowed=False, retry_after=0.6, remaining=0)
+    clock.move(599_999)
+    assert api.acquire() == Decision(allowed=False, retry_after=0.000001, remaining=0)
+    clock.move(1)
+    assert api.acquire().allowed
+
+
+@pytest.mark.parametrize("late", [1, 2, 599_999, 10**9])
+def test_what_starts_late_counts_from_then(make: Callable[..., RateLimiter], clock: StoreClock, late: int) -> None:
+    """Also if it is one microsecond."""
+    api = make("api", "100/m")
+    api.acquire()
+    clock.move(600_000 + late)
+    assert api.acquire().allowed
+    assert api.acquire().retry_after == 0.6
+
+
+def test_a_burst_after_a_pause(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """Then evenly spaced again; unused starts do not pile up beyond it."""
+    api = make("api", "100/m", burst=3)
+    for _ in range(2):
+        assert [api.acquire().remaining for _ in range(3)] == [2, 1, 0]
+        assert api.acquire() == Decision(allowed=False, retry_after=0.6, remaining=0)
+        clock.move(600_000)
+        assert api.acquire().allowed
+        assert not api.acquire().allowed
+        clock.move(3600 * SECOND)
+
+
+def test_a_cost_counts_as_so_many(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    api = make("api", "100/m", burst=5)
+    assert api.acquire(3).remaining == 2
+    assert api.acquire(3) == Decision(allowed=False, retry_after=0.6, remaining=2)
+    assert api.acquire(2).remaining == 0
+    clock.move(3 * 600_000)
+    assert api.acquire(3).allowed
+
+
+def test_a_cost_beyond_the_burst_waits_for_all_and_delays_the_next(
+    make: Callable[..., RateLimiter], clock: StoreClock
+) -> None:
+    api = make("api", "100/m", burst=2)
+    assert api.acquire(5) == Decision(allowed=True, retry_after=0.0, remaining=0)
+    assert api.acquire().retry_after == pytest.approx(4 * 0.6)
+    clock.move(4 * 600_000)
+    assert api.acquire().allowed
+    assert api.acquire(5).retry_after == pytest.approx(2 * 0.6)
+
+
+def test_thirds_and_sevenths_are_exact(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """Seven a minute is seven a minute, not nearly: each start is at the first microsecond that is not too early."""
+    assert starts(make("api", "7/m"), clock, 15) == [ceil(Fraction(60 * SECOND * n, 7)) for n in range(15)]
+
+
+def test_faster_than_the_clock_ticks(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    api = make("api", "3000000/s", burst=3_000_000)
+    assert [api.acquire(1_000_000).remaining for _ in range(3)] == [2_000_000, 1_000_000, 0]
+    assert api.acquire(1_000_000).retry_after == 0.333334
+    clock.move(333_333)
+    assert api.peek().remaining == 999_999
+
+
+def test_all_rates_or_none(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    api = make("api", ["2/s", Rate(3, "h")], burst=[2, 3])
+    assert api.acquire().remaining == 1
+    assert api.acquire().remaining == 0
+    # Refused by the first rate; the second has not counted it.
+    assert api.acquire() == Decision(allowed=False, retry_after=0.5, remaining=0)
+    clock.move(SECOND)
+    assert api.acquire().remaining == 0
+    assert api.acquire() == Decision(allowed=False, retry_after=1199.0, remaining=0)
+    assert make("api", "2/s", burst=2).peek().remaining == 1
+
+
+def test_two_rates_of_one_unit(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """Ten a second in the long run, twenty in a row, but never more than fifty a second."""
+    assert starts(make("api", ["10/s", "50/s"], burst=[20, 1]), clock, 27)[::5] == [
+        *(0, 100_000, 200_000, 300_000),
+        *(400_000, 600_000),
+    ]
+
+
+def test_each_rate_counts_a_start_when_it_happens(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """Not when it was booked: the first rate was idle by then, and its five fill half a second from that start on."""
+    api = make("api", ["10/s", "3/s"], burst=[1, 5])
+    assert starts(api, clock, 2, cost=5) == [0, 1_666_667]
+    assert starts(api, clock, 1) == [2_166_667]
+
+
+def test_reservations_are_first_come_first_served(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    api = make("api", "2/s")
+    assert starts(api, clock, 4) == [0, 500_000, 1_000_000, 1_500_000]
+    clock.move(600_000)
+    assert api.acquire().retry_after == 1.4
+
+
+def test_a_reservation_says_when(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    api = make("api", "2/s")
+    api.reserve()
+    slot = api.reserve()
+    assert slot
+    assert slot.booked
+    assert slot.start == EPOCH + timedelta(microseconds=clock.now + 500_000)
+    assert slot.delay == 0.5
+
+
+@pytest.mark.parametrize(("max_wait", "booked"), [(0, False), (0.499999, False), (0.5, True), (float("inf"), True)])
+@pytest.mark.usefixtures("clock")
+def test_no_longer_than_one_can_wait(make: Callable[..., RateLimiter], max_wait: float, booked: bool) -> None:
+    """A refused one says when it would have been, and books nothing."""
+    api = make("api", "2/s")
+    assert api.reserve(max_wait=0)
+    slot = api.reserve(max_wait=max_wait)
+    assert (slot.booked, bool(slot), slot.delay) == (booked, booked, 0.5)
+    assert api.acquire().retry_after == (1.0 if booked else 0.5)
+    if not booked:
+        assert not slot.cancel()
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_last_reservation_can_be_given_back(make: Callable[..., RateLimiter]) -> None:
+    """As if it had never been, for each rate; twice is once."""
+    api = make("api", ["2/s", "7/m"], burst=[3, 1])
+    first = api.reserve()
+    before = [api.peek(cost) for cost in (1, 2, 5)]
+    last = api.reserve(4)
+    assert last.cancel()
+    assert [api.peek(cost) for cost in (1, 2, 5)] == before
+    assert last.cancel()
+    assert not first.cancel()
+    assert [api.peek(cost) for cost in (1, 2, 5)] == before
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_others_built_on_cannot_be_given_back(make: Callable[..., RateLimiter]) -> None:
+    api = make("api", "2/s")
+    first, second = api.reserve(), api.reserve()
+    assert not first.cancel()
+    assert second.cancel()
+    assert api.reserve().delay == 0.5
+    assert not second.cancel()
+    assert api.reserve().delay == 1.0
+
+
+def test_what_was_forgotten_cannot_be_given_back(make: Callable[..., RateLimiter], redis: Redis) -> None:
+    slot = make("api", "2/s").reserve()
+    redis.delete(KEY)
+    assert not slot.cancel()
+    assert not redis.exists(KEY)
+
+
+@pytest.mark.usefixtures("clock")
+def test_peeking_changes_nothing(make: Callable[..., RateLimiter], redis: Redis) -> None:
+    api = make("api", "2/s", burst=2)
+    assert [api.peek(), api.peek(2)] == [Decision(allowed=True, retry_after=0.0, remaining=2)] * 2
+    assert not redis.exists(KEY)
+    api.acquire(2)
+    assert api.peek() == Decision(allowed=False, retry_after=0.5, remaining=0)
+    assert api.peek(2).retry_after == 1.0
+
+
+def test_a_call_with_an_id_books_once(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """While nobody else books in between; then a start is wasted, but none is given twice."""
+    api = make("api", "2/s")
+    first = api.reserve(call_id="a")
+    clock.move(100)
+    again = api.reserve(call_id="a")
+    assert again.start == first.start
+    assert api.reserve(call_id="b").start == first.start + timedelta(seconds=0.5)
+    assert api.reserve(call_id="a").start == first.start + timedelta(seconds=1)
+    assert again.cancel()
+    assert api.reserve(call_id="a").start == first.start + timedelta(seconds=1)
+    assert api.acquire(call_id="c").retry_after == pytest.approx(1.4999)
+    clock.move(1_499_900)
+    for passed in (0, 100):
+        clock.move(passed)
+        assert api.acquire(call_id="c") == Decision(allowed=True, retry_after=0.0, remaining=0)
+        assert api.reserve(call_id="c").delay == 0.0
+    assert not api.acquire(call_id="d").allowed
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_start_in_the_future_is_none_now(make: Callable[..., RateLimiter]) -> None:
+    """Not for another method with the same id either."""
+    api = make("api", "2/s")
+    api.acquire()
+    api.reserve(call_id="a")
+    assert api.acquire(call_id="a") == Decision(allowed=False, retry_after=0.5, remaining=0)
+    assert not api.reserve(max_wait=0.1, call_id="a")
+    assert api.reserve(call_id="a").delay == 0.5
+
+
+def test_a_lost_reply(server: EmbeddedServer, redis: Redis, clock: StoreClock) -> None:
+    """What redis-py sends again is the same call."""
+    with forgetful_client(server.url) as client:
+        api = RateLimiter(client, "api", "2/s")
+        api.peek()
+        api.reserve()
+        lose_a_reply()
+        slot = api.reserve()
+        assert slot.delay == 0.5
+        assert RateLimiter(redis, "api", "2/s").peek().retry_after == 1.0
+        lose_a_reply()
+        assert slot.cancel()
+        assert RateLimiter(redis, "api", "2/s").peek().retry_after == 0.5
+        clock.move(SECOND)
+        lose_a_reply()
+        assert api.acquire()
+
+
+def test_a_clock_that_is_set_back_stops_nothing(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """What is booked moves with it; also what can be given back."""
+    api = make("api", ["2/s", "1000/h"], burst=[2, 1000])
+    assert starts(api, clock, 4) == [0, 0, 500_000, SECOND]
+    clock.move(-3600 * SECOND)
+    assert api.peek().retry_after == 1.5
+    last = api.reserve()
+    assert last.delay == 1.5
+    assert last.cancel()
+    assert api.peek().retry_after == 1.5
+    clock.move(3 * SECOND)
+    assert api.acquire().remaining == 1
+
+
+def test_a_clock_that_is_set_back_before_the_call_is_sent_again(
+    make: Callable[..., RateLimiter], clock: StoreClock
+) -> None:
+    api = make("api", "2/s")
+    assert [api.reserve(call_id="a").delay, api.reserve(call_id="b").delay] == [0.0, 0.5]
+    clock.move(-60 * SECOND)
+    assert api.reserve(call_id="b").delay == 0.5
+
+
+def test_a_clock_that_is_set_forward_costs_one_burst(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    api = make("api", "2/s", burst=2)
+    starts(api, clock, 10)
+    clock.move(3600 * SECOND)
+    assert starts(api, clock, 3) == [0, 0, 500_000]
+
+
+def test_another_number_keeps_what_is_booked(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """While a new version is rolled out, both share the state."""
+    old, new = make("api", ["7/m", "100/h"]), make("api", ["2/m", "70/h"])
+    assert starts(old, clock, 2) == [0, 36 * SECOND]
+    assert starts(new, clock, 2) == [72 * SECOND, 72 * SECOND + ceil(Fraction(3600 * SECOND, 70))]
+
+
+def test_parts_of_a_microsecond_of_another_number(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """Off by less than a microsecond, no more."""
+    assert starts(make("api", "999983/s"), clock, 1) == [0]
+    assert starts(make("api", "3/s"), clock, 3) == [2, 333_335, 666_669]
+
+
+def test_the_time_is_the_servers_own(make: Callable[..., RateLimiter], redis: Redis) -> None:
+    before: Any = redis.time()
+    start = make("api", "2/s").reserve().start
+    after: Any = redis.time()
+    assert before <= divmod((start - EPOCH) // timedelta(microseconds=1), SECOND) <= after
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_key_goes_by_itself(make: Callable[..., RateLimiter], redis: Any) -> None:
+    """A minute after everything booked is used up; a rate set on another prefix or name has its own."""
+    api = make("api", ["2/s", "1/h", "3/s"])
+    api.acquire()
+    assert 3_600_000 < redis.pttl(KEY) <= 3_660_000
+    make("fast", "1000/s").acquire()
+    assert 50_000 < redis.pttl("{throttle}:1:rate:fast") <= 60_001
+    make("api", "2/s", prefix="other").acquire()
+    assert set(redis.keys()) == {
+        b"{clock}", KEY.encode(), b"{throttle}:1:rate:fast", b"{other}:1:rate:api",
+    }  # fmt: skip
+    assert redis.memory_usage(KEY) < 300
+
+
+@pytest.mark.parametrize("name", ["*", "{other}:1", "a:b", "é", "a b", "n" * 200])
+def test_any_printable_name_will_do(make: Callable[..., RateLimiter], redis: Redis, name: str) -> None:
+    assert make(name, "2/s").acquire().allowed
+    assert redis.keys() == [f"{{throttle}}:1:rate:{name}".encode()]
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda make: make("", "1/s"), "The name of a rate must be 1 to 200"),
+        (lambda make: make("api", "1/s", prefix="{x}"), "prefix must be"),
+        (lambda make: make("api", "1/week"), "unknown unit 'week'"),
+        (lambda make: make("api", []), "Give one rate or up to 8"),
+        (lambda make: make("api", "1/s", burst=0), "burst must be a whole number from 1"),
+        (lambda make: make("api", "1/s", burst=1.5), "burst must be .* got 1.5"),
+        (lambda make: make("api", "1/s", burst="5"), "burst must be .* got '5'"),
+        (lambda make: make("api", ["1/s", "5/m"], burst=[1]), "burst has 1 numbers for 2 rates"),
+        (lambda make: make("api", "1/d", burst=3650), "burst 3650 is more than ten years of 1/d"),
+        (lambda make: make("api", "1/s").acquire(0), "cost must be a whole number from 1"),
+        (lambda make: make("api", "1/s").acquire(True), "cost must be .* got True"),
+        (lambda make: make("api", "1/s").peek(0.5), "cost must be .* got 0.5"),
+        (lambda make: make("api", "1/d").reserve(3650), "cost 3650 is more than ten years of 1/d"),
+        (lambda make: make("api", "1/s").reserve(max_wait=-1), "max_wait must be .* got -1"),
+        (lambda make: make("api", "1/s").reserve(max_wait=float("nan")), "max_wait must be .* got nan"),
+        (lambda make: make("api", "1/s").reserve(max_wait="5"), "max_wait must be .* got '5'"),
+        (lambda make: make("api", "1/s").reserve(call_id=""), "call_id must be 1 to 200"),
+        (lambda make: make("api", "1/s").cancel("a\nb"), "call_id must be 1 to 200"),
+    ],
+    ids=range(18),
+)
+def test_arguments_that_cannot_work(
+    make: Callable[..., RateLimiter], redis: Redis, build: Callable[[Any], object], said: str
+) -> None:
+    """Told before anything is sent."""
+    with pytest.raises(ConfigurationError, match=said):
+        build(make)
+    assert not redis.keys()
+
+
+def test_as_much_as_can_be(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+    """Ten years ahead are still exact, and further ahead nothing is booked."""
+    api = make("api", "1/d", burst=3649)
+    day = 86400 * SECOND
+    assert starts(api, clock, 2, cost=3649) == [0, 3649 * day]
+    for booked, days in ((True, 3650), (False, 3651), (False, 3651)):
+        slot = api.reserve()
+        assert (slot.booked, slot.start) == (booked, EPOCH + timedelta(days=days, microseconds=clock.now))
+
+
+def test_it_says_what_it_is(make: Callable[..., RateLimiter]) -> None:
+    said = repr(make("api", ["2/s", "7/m"], burst=[1, 5]))
+    assert re.fullmatch(r"<(Async)?RateLimiter '{throttle}:1:rate:api' 2/s burst 1, 7/m burst 5>", said)
+    slot = make("api", "2/s").reserve()
+    assert re.fullmatch(r"(Async)?Reservation\(booked=True, start=datetime.*, delay=0.0\)", repr(slot))
+
+
+def test_the_example_in_the_docs_runs(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("redis.Redis", lambda: redis)
+    exec(example(RateLimiter))
+    decided, booked = capsys.readouterr().out.splitlines()
+    assert decided == "go on; 9 more may start at once"
+    assert booked.startswith("sleep 0.0 seconds, or use ")
+
+
+def test_a_decision_is_true_if_it_allows() -> None:
+    assert Decision(allowed=True, retry_after=0.0, remaining=0)
+    assert not Decision(allowed=False, retry_after=0.0, remaining=5)
+
+
+def test_each_method_is_one_call(make: Callable[..., RateLimiter], redis: Redis) -> None:
+    api = make("api", ["2/s", "7/m"])
+    methods: list[Callable[[], object]] = [api.acquire, api.peek, api.reserve, lambda: api.cancel("a")]
+    for method in methods:
+        method()  # teaches the server the script
+    with commands(redis) as calls:
+        for method in methods:
+            method()
+    assert calls["evalsha"] == len(methods)
+    assert not calls.keys() & {"eval", "watch", "multi", "script|load"}
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_client_that_decodes_replies(server: EmbeddedServer) -> None:
+    with Redis.from_url(server.url, decode_responses=True) as client:
+        api = RateLimiter(client, "api", "2/s")
+        assert api.acquire().allowed
+        assert api.reserve().cancel()
+
+
+def test_scripts_forgotten_in_between_do_not_matter(make: Callable[..., RateLimiter], redis: Redis) -> None:
+    api = make("api", "1/h")
+    assert api.acquire().allowed
+    redis.script_flush()
+    assert not api.acquire().allowed
+    redis.script_flush()
+    assert api.reserve().cancel()
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_full_server_takes_a_reservation_back(make: Callable[..., RateLimiter], redis: Any) -> None:
+    """It books none."""
+    api = make("api", ["2/s", "7/m"])
+    slot = api.reserve()
+    redis.config_set("maxmemory", "1")
+    redis.config_set("maxmemory-policy", "noeviction")
+    try:
+        with pytest.raises(ResponseError, match="maxmemory"):
+            api.reserve()
+        assert slot.cancel()
+    finally:
+        redis.config_set("maxmemory", "0")
+    assert api.peek().allowed
+
+
+def test_threads_keep_the_rate(redis: Redis) -> None:
+    """In the store's own time, on connections of their own."""
+    api = RateLimiter(redis, "api", "1000/s", burst=5)
+    with ThreadPoolExecutor(8) as pool:
+        got = sorted(slot.start for slot in pool.map(lambda _: api.reserve(), range(400)))
+    assert min(b - a for a, b in zip(got, got[5:], strict=False)) >= timedelta(milliseconds=1)
+    assert got[-1] - got[0] >= timedelta(milliseconds=395)
+
+
+@pytest.mark.usefixtures("redis")
+def test_coroutines_keep_the_rate(server: EmbeddedServer) -> None:
+    async def reserve() -> list[datetime]:
+        async with AsyncRedis.from_url(server.url) as client:
+            api = AsyncRateLimiter(client, "api", "1000/s")
+            return [slot.start for slot in await asyncio.gather(*(api.reserve() for _ in range(50)))]
+
+    got = sorted(asyncio.run(reserve()))
+    assert min(b - a for a, b in pairwise(got)) >= timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("name", ["common", "take", "peek", "cancel"])
+def test_a_script_says_what_it_takes_and_uses_only_that(name: str) -> None:
+    """So that a cluster can route it; and 6.2 does not know shebangs."""
+    text = (LUA / f"rate_{name}.lua").read_text("utf-8")
+    assert text.startswith("-- ")
+    assert re.search(r"^-- KEYS\[1\] rate  HASH  |^-- KEYS, ARGV as in rate_common\.lua", text, re.MULTILINE)
+    assert name == "common" or re.search(r"^-- Returns ", text, re.MULTILINE)
+    used = re.findall(r"redis\.call\('(\w+)'(?:, ([\w\[\]]+))?", text)
+    assert {key for command, key in used if command != "TIME"} <= {"RATE"}
+
+
+# -- any sequence of calls --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Model:
+    """The generic cell rate algorithm, in fractions."""
+
+    rates: list[tuple[Fraction, int]]  # time per start (us), burst
+    booked: list[Fraction] = field(default_factory=list)
+    before: list[Fraction] = field(default_factory=list)
+    seen: int = 0
+    last: str = ""
+    start: int | None = None
+
+    def __post_init__(self) -> None:
+        self.booked = self.before = [Fraction(0)] * len(self.rates)
+
+    def plan(self, now: int, cost: int) -> tuple[int, list[Fraction]]:
+        """Return when it starts, and until when everything is booked if the clock was set back."""
+        back = max(self.seen - now, 0)
+        booked = [max(until - back, Fraction(0)) for until in self.booked]
+        start = now
+        for (each, burst), until in zip(self.rates, booked, strict=True):
+            start = max(start, ceil(self.base(until, now) + each * (cost - max(burst, cost))))
+        return start, booked
+
+    @staticmethod
+    def base(until: Fraction, start: int) -> Fraction:
+        """A start is the first microsecond that is not too early; the part of one by which it is late is not lost."""
+        return until if until > start - 1 else Fraction(start)
+
+    def book(self, now: int, cost: int, call_id: str) -> int:
+        start, self.before = self.plan(now, cost)
+        self.booked = [
+            self.base(until, start) + each * cost for (each, _), until in zip(self.rates, self.before, strict=True)
+        ]
+        self.seen, self.last, self.start = now, call_id, start
+        return start
+
+    def left(self, now: int, booked: list[Fraction]) -> int:
+        ahead = [
+            burst - max(until - now, Fraction(0)) / each
+            for (each, burst), until in zip(self.rates, booked, strict=True)
+        ]
+        return max(min(int(units // 1) for units in ahead), 0)
+
+
+@dataclass
+class Start:
+    """One start that was given out."""
+
+    at: int
+    cost: int
+
+
+class RateMachine(RuleBasedStateMachine):
+    """Several clients of one limiter, on a clock that the machine sets."""
+
+    client: ClassVar[Redis]
+    clock: ClassVar[StoreClock]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client.flushall()
+        self.clock.set(1_800_000_000_000_000)
+        self.given: dict[str, Start] = {}
+        self.numbers = 0
+
+    @initialize(
+        rates=st.lists(
+            st.tuples(
+                st.builds(Rate, st.sampled_from((1, 3, 7, 100, 999_983)), st.sampled_from(("s", "m"))),
+                st.integers(1, 4),
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    def declare(self, rates: list[tuple[Rate, int]]) -> None:
+        self.rates = rates
+        self.limiters = [
+            RateLimiter(self.client, "api", [each for each, _ in rates], burst=[burst for _, burst in rates])
+            for _ in range(2)
+        ]
+        self._forgotten()
+
+    @rule(who=st.integers(0, 1), cost=st.integers(1, 6), again=st.booleans())
+    def acquire(self, who: int, cost: int, again: bool) -> None:
+        call_id = self._call_id(again)
+        now, model = self.clock.now, self.model
+        decision = self.limiters[who].acquire(cost, call_id=call_id)
+        if call_id == model.last and model.start is not None:
+            wait = max(self._started() - now, 0)
+            assert (decision.allowed, decision.retry_after) == (wait == 0, wait / SECOND)
+            return
+        start, booked = model.plan(now, cost)
+        assert decision.allowed == (start == now)
+        assert decision.retry_after == (start - now) / SECOND
+        if decision.allowed:
+            self._given(call_id, model.book(now, cost, call_id), cost)
+            booked = model.booked
+        assert decision.remaining == model.left(now, booked)
+
+    @rule(who=st.integers(0, 1), cost=st.integers(1, 6), wait=st.sampled_from((None, 0, 1, 60)), again=st.booleans())
+    def reserve(self, who: int, cost: int, wait: float | None, again: bool) -> None:
+        call_id = self._call_id(again)
+        now, model = self.clock.now, self.model
+        slot = self.limiters[who].reserve(cost, wait, call_id=call_id)
+        if call_id == model.last and model.start is not None:
+            expected = self._started()
+            assert slot.booked == (wait is None or expected - now <= wait * SECOND)
+        else:
+            expected, _ = model.plan(now, cost)
+            assert slot.booked == (wait is None or expected - now <= wait * SECOND)
+            if slot.booked:
+                self._given(call_id, model.book(now, cost, call_id), cost)
+        assert slot.start == EPOCH + timedelta(microseconds=expected)
+        assert slot.delay == max(expected - now, 0) / SECOND
+
+    @rule(who=st.integers(0, 1), cost=st.integers(1, 6))
+    def peek(self, who: int, cost: int) -> None:
+        now, model = self.clock.now, self.model
+        start, booked = model.plan(now, cost)
+        expected = Decision(start == now, (start - now) / SECOND, model.left(now, booked))
+        assert self.limiters[who].peek(cost) == expected
+
+    @precondition(lambda self: self.given)
+    @rule(who=st.integers(0, 1), pick=st.integers(0, 2))
+    def cancel(self, who: int, pick: int) -> None:
+        call_id = list(self.given)[-1 - pick % len(self.given)]
+        model = self.model
+        assert self.limiters[who].cancel(call_id) == (call_id == model.last)
+        if call_id == model.last and model.start is not None:
+            model.booked, model.start = model.before, None
+            self.given[call_id].cost = 0
+
+    @rule(share=st.sampled_from((0, 1, 2, 5, 10, 100)), rate=st.integers(0, 2), off=st.integers(-1, 1))
+    def time_passes(self, share: int, rate: int, off: int) -> None:
+        """Up to just before, exactly, or just after what is a multiple of a rate's spacing."""
+        each, _ = self.model.rates[rate % len(self.rates)]
+        self.clock.move(max(ceil(each * share / 2) + off, 0))
+
+    @rule(cost=st.integers(1, 6), off=st.sampled_from((-1, 0, 1)))
+    def until_it_is_due(self, cost: int, off: int) -> None:
+        """To the microsecond at which a start is due, or one next to it."""
+        start, _ = self.model.plan(self.clock.now, cost)
+        self.clock.move(max(start + off - self.clock.now, 0))
+
+    @rule(seconds=st.sampled_from((1, 3600)))
+    def the_clock_is_set_back(self, seconds: int) -> None:
+        self.clock.move(-seconds * SECOND)
+        for start in self.given.values():
+            start.cost = 0  # starts before and after it cannot be compared
+
+    @rule(everything=st.sampled_from((False, False, True)))
+    def forget(self, everything: bool) -> None:
+        """The server restarts, empty or not."""
+        self.client.script_flush()
+        if everything:
+            self.client.delete(KEY)
+            self._forgotten()
+
+    @invariant()
+    def no_more_than_the_rates_allow(self) -> None:
+        """In any period of any rate, the first moment included and the last one not."""
+        starts = [start for start in self.given.values() if start.cost]
+        assert [start.at for start in starts] == sorted(start.at for start in starts)
+        most = max((start.cost for start in starts), default=0)
+        for each, burst in self.rates if starts else ():
+            for first in starts:
+                within = sum(start.cost for start in starts if 0 <= start.at - first.at < each.period)
+                assert within <= each.count + max(burst, most) - 1
+
+    @invariant()
+    def there_is_one_key_and_it_expires(self) -> None:
+        assert set(self.client.keys()) <= {b"{clock}", KEY.encode()}
+        assert self.client.ttl(KEY) != -1
+
+    def _started(self) -> int:
+        """When the last booking starts, by the clock as it is now."""
+        assert self.model.start is not None
+        return self.model.start - max(self.model.seen - self.clock.now, 0)
+
+    def _given(self, call_id: str, start: int, cost: int) -> None:
+        self.given.pop(call_id, None)  # an id that was cancelled or followed by others books anew
+        self.given[call_id] = Start(start, cost)
+
+    def _forgotten(self) -> None:
+        self.given.clear()
+        self.model = Model([(Fraction(each.period, each.count), burst) for each, burst in self.rates])
+
+    def _call_id(self, again: bool) -> str:
+        self.numbers += not again
+        return f"call {self.numbers}"
+
+
+def test_any_sequence_of_calls(redis: Redis, clock: StoreClock) -> None:
+    class OnThisServer(RateMachine):
+        client = redis
+
+    OnThisServer.clock = clock
+    examples = int(os.environ.get("HYPOTHESIS_EXAMPLES", "0"))
+    profile = settings(
+        max_examples=examples or 80,
+        stateful_step_count=40,
+        derandomize=not examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    run_state_machine_as_test(OnThisServer, settings=profile)

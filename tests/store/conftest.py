@@ -1,0 +1,88 @@
+"""Workers without a pool, and the hints they would hear."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.limits import Limit
+from tests.store.caller import KEYS, Caller
+from tests.store.peek import check, peek
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+    from redis.client import PubSub
+
+
+class Hints:
+    """The hints published since the last time asked."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._heard: PubSub = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
+        self._heard.subscribe(KEYS.wake)
+        while not self._heard.subscribed or client.pubsub_numsub(KEYS.wake)[0][1] == 0:
+            self._heard.get_message(timeout=1)
+
+    def take(self) -> list[str]:
+        """Everything up to now: a mark sent after it tells that nothing is still on its way."""
+        self._client.publish(KEYS.wake, "\0mark")
+        queues: list[str] = []
+        while True:
+            message = self._heard.get_message(timeout=5)
+            if message is None:
+                continue
+            queue = message["data"].decode()
+            if queue == "\0mark":
+                return queues
+            queues.append(queue)
+
+    def close(self) -> None:
+        self._heard.close()
+
+
+@pytest.fixture
+def one() -> Limit:
+    """A limit of one permit."""
+    return Limit("gpu", 1)
+
+
+@pytest.fixture
+def two() -> Limit:
+    """A limit of two permits; its name begins like that of `one`."""
+    return Limit("gpu2", 2)
+
+
+@pytest.fixture
+def worker(redis: Redis) -> Caller:
+    """A worker of the queue ``q``."""
+    return Caller(redis, "aaaaaaaa", "q")
+
+
+@pytest.fixture
+def peer(redis: Redis) -> Caller:
+    """Another worker of the same queue."""
+    return Caller(redis, "bbbbbbbb", "q")
+
+
+@pytest.fixture
+def stranger(redis: Redis) -> Caller:
+    """A worker of another queue, whose name begins alike."""
+    return Caller(redis, "cccccccc", "q2")
+
+
+@pytest.fixture
+def hints(redis: Redis) -> Iterator[Hints]:
+    heard = Hints(redis)
+    yield heard
+    heard.close()
+
+
+@pytest.fixture(autouse=True)
+def _consistent(redis: Redis) -> Iterator[None]:
+    """Whatever a test does, the indexes agree in the end."""
+    yield
+    check(peek(redis))

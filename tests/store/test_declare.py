@@ -1,0 +1,84 @@
+"""Saying how many permits a limit has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.replies import Answer
+from tests.store.peek import META, peek
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.store.caller import Caller
+    from tests.store.conftest import Hints
+
+
+def test_the_newest_number_holds(worker: Caller, peer: Caller, redis: Redis) -> None:
+    """Whoever starts last has the newest code."""
+    worker.declare(Limit("gpu", 2), Limit("gpu2", 7))
+    peer.declare(Limit("gpu", 5))
+    worker.declare(Limit("gpu", 1))
+    assert peek(redis).limits == {"gpu": 1, "gpu2": 7}
+
+
+def test_a_worker_that_comes_back_does_not_overrule_a_newer_one(worker: Caller, peer: Caller, redis: Redis) -> None:
+    """It lost its connection for a moment; meanwhile another one started with a new number."""
+    birth = worker.declare(Limit("gpu", 2))
+    peer.declare(Limit("gpu", 5))
+    assert worker.declare(Limit("gpu", 2), known=birth) == birth
+    assert peek(redis).limits == {"gpu": 5}
+
+
+def test_a_raised_limit_wakes_every_queue_in_line(worker: Caller, stranger: Caller, one: Limit, hints: Hints) -> None:
+    worker.take("t1", one)
+    for task in ("t2", "t3"):
+        worker.put(task, one)
+    stranger.put("t4", one)
+    worker.put("t5", Limit("gpu2", 1), queue="elsewhere")
+    hints.take()
+    worker.declare(Limit("gpu", 3))
+    assert hints.take() == ["q", "q2"]
+    assert [grant.task_id for grant in worker.look(2).grants] == ["t2", "t3"]
+
+
+def test_a_limit_that_is_not_raised_wakes_nobody(worker: Caller, two: Limit, hints: Hints) -> None:
+    """Every worker declares its limits when it starts."""
+    for task in ("t1", "t2"):
+        worker.take(task, two)
+    worker.put("t3", two)
+    for permits in (2, 1):
+        worker.declare(Limit(two.name, permits))
+    assert hints.take() == []
+
+
+def test_a_store_that_was_emptied_grants_nothing_until_holders_are_back(
+    worker: Caller, peer: Caller, one: Limit, two: Limit, redis: Redis
+) -> None:
+    """The first worker that comes back and knows of another birth says so; parking goes on, then all is as before."""
+    birth = worker.declare(one, two)
+    held = worker.take("t1", one)
+    redis.flushall()
+    assert peer.declare(one, two, known=birth) != birth
+    assert peer.ask("t2", one)[0] == Answer.MUST_PARK
+    reply = peer.put("t2", one, slots=1)
+    assert reply.grants == ()
+    assert 0 < reply.wait <= 5
+    assert peer.look().grants == ()
+    peer.put("t3", two, slots=1)
+    assert peer.look(2).grants == ()
+    assert worker.renew(held) == [2]
+    redis.hset(META, "settling", f"{peek(redis).now - 1:.0f}")
+    assert [grant.task_id for grant in peer.look(2).grants] == ["t3"]
+    assert [grant.task_id for grant in worker.release(held, slots=1).grants] == ["t2"]
+    assert "settling" not in peek(redis).meta
+
+
+def test_a_new_store_grants_at_once(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
+    """Workers that start know of no other birth: there is nobody to wait for."""
+    births = {worker.declare(two), peer.declare(two)}
+    assert len(births) == 1
+    worker.take("t1", two)
+    assert worker.declare(two, known=births.pop()) == peek(redis).meta["birth"]
+    peer.take("t2", two)

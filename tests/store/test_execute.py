@@ -1,0 +1,82 @@
+"""Sending a call to a server that may not know the script."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import NoScriptError
+
+from celery_throttle.store.scripts import Script, execute, execute_async
+from tests.store.caller import KEYS, Caller
+from tests.store.cost import commands
+from tests.store.peek import peek
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+    from celery_throttle.embedded import EmbeddedServer
+
+NAMES = ("declare", "exchange", "leave", "look", "mine", "park", "reap", "renew", "withdraw")
+
+
+def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Restarted, failed over or flushed: the call is carried out once, and the script is known from then on."""
+    call = worker.store.declare("", [(one.name, one.permits)])
+    with pytest.raises(NoScriptError):
+        redis.execute_command(*call.evalsha())  # type: ignore[no-untyped-call]
+    execute(redis, call)
+    assert peek(redis).limits == {"gpu": 1}
+    with commands(redis) as calls:
+        execute(redis, call)
+    assert "eval" not in calls
+    assert calls["evalsha"] == 1
+
+
+def test_scripts_forgotten_in_between_do_not_matter(worker: Caller, two: Limit, redis: Redis) -> None:
+    held = worker.take("t1", two)
+    redis.script_flush()
+    worker.take("t2", two)
+    redis.script_flush()
+    worker.release(held)
+    assert peek(redis).used == {"gpu2": 1}
+
+
+def test_an_asyncio_client_does_the_same(worker: Caller, one: Limit, server: EmbeddedServer, redis: Redis) -> None:
+    """Once with the whole script, once by its name."""
+    call = worker.store.declare("", [(one.name, one.permits)])
+
+    async def declare_twice() -> list[object]:
+        async with AsyncRedis.from_url(server.url) as client:
+            return [await execute_async(client, call), await execute_async(client, call)]
+
+    first, second = asyncio.run(declare_twice())
+    assert first == second
+    assert peek(redis).limits == {"gpu": 1}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_server_knows_a_script_by_the_name_we_use(redis: Redis, name: str) -> None:
+    """Every script compiles, and its SHA1 is the one we send."""
+    script = Script.load(f"gate/{name}", "gate/common")
+    assert redis.script_load(script.text) == script.sha
+
+
+def test_nothing_is_written_outside_the_declared_keys(worker: Caller, one: Limit, redis: Redis) -> None:
+    (grant,) = worker.put("t1", one, slots=1).grants
+    worker.put("t2", one)
+    worker.put("t1", one)
+    worker.renew()
+    worker.release(grant, slots=1)
+    assert set(redis.scan_iter()) <= {key.encode() for key in KEYS.all}
+
+
+def test_two_prefixes_do_not_meet(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Two apps on one server, with a limit of the same name."""
+    worker.take("t", one)
+    other = Caller(redis, "bbbbbbbb", "q", prefix="other")
+    other.take("t", one)
+    assert worker.mine()[0].nonce != other.mine()[0].nonce

@@ -1,0 +1,136 @@
+"""A server that is out of memory and evicts nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.exceptions import OutOfMemoryError
+
+from tests.store.caller import GRANTED, Caller, Held, Parcel
+from tests.store.peek import META, expire, pass_over, peek
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+
+
+@pytest.fixture
+def full(redis: Redis) -> Iterator[Redis]:
+    """The server: `fill` it, it is itself again after the test."""
+    policy = str(redis.config_get("maxmemory-policy")["maxmemory-policy"])
+    redis.config_set("maxmemory-policy", "noeviction")
+    yield redis
+    redis.config_set("maxmemory", 0)
+    redis.config_set("maxmemory-policy", policy)
+
+
+def fill(redis: Redis) -> None:
+    redis.config_set("maxmemory", 1)
+    with pytest.raises(OutOfMemoryError):
+        redis.set("more", "x")
+
+
+def test_parking_is_refused_whole(worker: Caller, one: Limit, full: Redis) -> None:
+    """No half of it is there, so the message stays with the broker; the same call goes through later."""
+    worker.take("t", one)
+    parcels = [Parcel(task, one, "q", b"x" * 100) for task in ("t1", "t2")]
+    before = peek(full)
+    fill(full)
+    with pytest.raises(OutOfMemoryError):
+        worker.park(*parcels, number=9)
+    after = peek(full)
+    assert (after.records, after.messages, after.meta) == (before.records, before.messages, before.meta)
+    full.config_set("maxmemory", 0)
+    assert worker.park(*parcels, number=9).answers == (1,)
+
+
+def test_parking_again_what_is_parked_is_refused_too(worker: Caller, one: Limit, full: Redis) -> None:
+    """Nothing to store, but still one call, done or not."""
+    worker.take("t", one)
+    worker.put("t1", one)
+    fill(full)
+    with pytest.raises(OutOfMemoryError):
+        worker.put("t1", one)
+
+
+def test_permits_go_on_changing_hands(worker: Caller, one: Limit, full: Redis) -> None:
+    """What is parked still gets through, which is what makes room again."""
+    held = worker.take("t1", one)
+    worker.put("t2", one)
+    fill(full)
+    (grant,) = worker.release(held, slots=1).grants
+    assert grant.task_id == "t2"
+    assert not worker.release(grant).grants
+    assert peek(full).used == {}
+
+
+def test_a_rejected_task_goes_back_in_line(worker: Caller, one: Limit, full: Redis) -> None:
+    """Giving back is never refused, not even where it writes something new."""
+    (grant,) = worker.put("t1", one, slots=1).grants
+    fill(full)
+    worker.release(grant, "requeue")
+    assert peek(full).waiting("gpu") == ["t1"]
+
+
+def test_leases_are_renewed(worker: Caller, one: Limit, full: Redis) -> None:
+    """Otherwise a full server would free permits that are in use."""
+    held = worker.take("t", one)
+    expire(full, "t")
+    fill(full)
+    assert worker.renew(held) == [1]
+    assert peek(full).leases["t"] > peek(full).now
+
+
+def test_holders_are_put_back(worker: Caller, one: Limit, full: Redis) -> None:
+    """A server that lost everything and is full already."""
+    held = worker.take("t", one)
+    full.flushall()
+    fill(full)
+    assert worker.renew(held) == [2]
+
+
+def test_expired_holders_are_cleared(worker: Caller, two: Limit, full: Redis) -> None:
+    """By the beat task and by looking workers."""
+    worker.take("t1", two)
+    worker.put("t2", two, slots=1)
+    expire(full, "t1", "t2")
+    fill(full)
+    assert worker.reap(1) == [("t1", "gpu2")]
+    assert [(grant.task_id, grant.deliveries) for grant in worker.look().grants] == [("t2", 1)]
+
+
+def test_a_look_can_offer_a_turn(worker: Caller, stranger: Caller, one: Limit, full: Redis) -> None:
+    """Otherwise a dead queue at the head would hold up everybody, and nothing would make room."""
+    stranger.put("theirs", one)
+    worker.put("ours", one)
+    full.hdel(META, "offer:gpu\0q2")
+    fill(full)
+    assert worker.look().wait > 0
+    full.config_set("maxmemory", 0)
+    pass_over(full, "gpu", "q2")
+    fill(full)
+    assert [grant.task_id for grant in worker.look().grants] == ["ours"]
+
+
+def test_new_tasks_still_get_free_permits(worker: Caller, one: Limit, full: Redis) -> None:
+    """A holder is small, and soon gone."""
+    fill(full)
+    assert worker.exchange(asked=[Held("t", worker.nonce(), one)]).answers[0] in GRANTED
+
+
+def test_revoked_tasks_are_withdrawn(worker: Caller, one: Limit, full: Redis) -> None:
+    worker.take("t", one)
+    worker.put("t1", one)
+    fill(full)
+    assert len(worker.withdraw("t1")) == 1
+
+
+def test_a_worker_says_goodbye(worker: Caller, one: Limit, full: Redis) -> None:
+    worker.put("t1", one)
+    fill(full)
+    worker.leave()
+    assert "park:aaaaaaaa" not in peek(full).meta

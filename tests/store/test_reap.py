@@ -1,0 +1,105 @@
+"""Clearing holders whose worker is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.limits import Limit
+from tests.store.caller import Caller, message_of
+from tests.store.cost import commands
+from tests.store.peek import META, expire, peek
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.store.conftest import Hints
+
+DAY = 86_400_000
+
+
+def test_a_permit_is_free_when_its_lease_is_over(redis: Redis, one: Limit) -> None:
+    """In real time, by the clock of the store."""
+    worker = Caller(redis, "aaaaaaaa", "q", lease=0.1)
+    worker.take("t", one)
+    assert worker.reap() == []
+    assert until(worker.reap, timeout=5) == [("t", "gpu")]
+    assert peek(redis).used == {}
+
+
+def test_live_holders_stay(worker: Caller, two: Limit, redis: Redis) -> None:
+    for task in ("t1", "t2"):
+        worker.take(task, two)
+    expire(redis, "t1")
+    assert worker.reap() == [("t1", "gpu2")]
+    assert peek(redis).holders("gpu2") == ["t2"]
+
+
+def test_a_stored_task_goes_back_to_its_place(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """It was acknowledged to the broker when it was parked: nobody else would run it again."""
+    peer.put("t1", one, slots=1)
+    worker.put("t2", one)
+    expire(redis, "t1")
+    worker.reap()
+    (grant,) = worker.look().grants
+    assert (grant.task_id, grant.deliveries, grant.message) == ("t1", 1, message_of("t1"))
+
+
+def test_a_task_that_the_broker_has_is_forgotten(worker: Caller, one: Limit, redis: Redis) -> None:
+    """It never was parked: with late acknowledgement the broker delivers it again."""
+    worker.take("t", one)
+    expire(redis, "t")
+    worker.reap()
+    assert not peek(redis).records
+
+
+def test_not_more_than_asked_for(worker: Caller, redis: Redis) -> None:
+    """The rest is for the next call: no call takes long."""
+    many = Limit("many", 9)
+    tasks = [f"t{number}" for number in range(9)]
+    for task in tasks:
+        worker.take(task, many)
+    expire(redis, *tasks)
+    assert [len(worker.reap(4)) for _ in range(4)] == [4, 4, 1, 0]
+
+
+def test_the_queues_in_line_are_woken(
+    worker: Caller, stranger: Caller, one: Limit, two: Limit, redis: Redis, hints: Hints
+) -> None:
+    """Each queue that waits for what was freed, once; nobody else."""
+    worker.take("t1", one)
+    worker.take("t2", two)
+    for task in ("t3", "t4"):
+        worker.put(task, one)
+    stranger.put("t5", one)
+    worker.put("t6", two, queue="q3")
+    hints.take()
+    expire(redis, "t1")
+    worker.reap()
+    assert hints.take() == ["q", "q2"]
+
+
+@pytest.mark.parametrize("live", [10, 1000])
+def test_the_cost_is_that_of_what_expired(worker: Caller, redis: Redis, live: int) -> None:
+    """However many others there are."""
+    many = Limit("many", 2000)
+    for number in range(live):
+        worker.take(f"t{number}", many)
+    expire(redis, "t3", "t7")
+    with commands(redis) as calls:
+        assert len(worker.reap()) == 2
+    assert sum(calls.values()) <= 30
+
+
+def test_a_killed_worker_leaves_nothing_for_ever(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """It could not say goodbye: what was kept for it goes after a day."""
+    for caller in (worker, peer):
+        (grant,) = caller.put("t", one, slots=1).grants
+        caller.release(grant)
+    now = peek(redis).now
+    number = peek(redis).meta["park:aaaaaaaa"].split()[0]
+    redis.hset(META, "park:aaaaaaaa", f"{number} {now - DAY - 1:.0f}")
+    worker.reap()
+    assert peek(redis).meta.keys() == {"ticket", "park:bbbbbbbb"}

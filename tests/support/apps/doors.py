@@ -1,0 +1,111 @@
+"""Tasks that run until the test opens their door: what happens when is the test's choice, not the clock's.
+
+Each run also notes which other runs of its limit still have a living process when it begins (event "beside"), so that a
+cap can be checked where the processes that the test kills cannot say when they ended.
+
+``LOOK_EVERY`` in the environment replaces the seconds between a worker's own looks: with an hour, only hints wake it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from celery import Celery
+
+from celery_throttle import Limit, Throttled
+from tests.support.journal import Journal
+from tests.support.workers import alive
+
+if "LOOK_EVERY" in os.environ:
+    from celery_throttle.worker import gate
+
+    assert gate.LOOK_EVERY > 0  # the name that the worker steps import
+    gate.LOOK_EVERY = float(os.environ["LOOK_EVERY"])
+
+app = Celery("doors", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=True,
+    task_routes={
+        "tests.support.apps.doors.left": {"queue": "left"},
+        "tests.support.apps.doors.right": {"queue": "right"},
+    },
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+
+def _beside(journal: Journal, request: Any, limit: str) -> list[str]:
+    others = [run for run in journal.running() if (run.task_id, run.pid) != (request.id, os.getpid())]
+    return [run.label for run in others if _limit(run.task) == limit and alive(run.pid)]
+
+
+def _limit(task: str) -> str:
+    limit = getattr(app.tasks[task], "limit", None)
+    return limit.name if isinstance(limit, Limit) else task
+
+
+def _hold(task: Any, label: str, how: str = "return") -> str:
+    journal = Journal.from_environment()
+    place = journal.path.parent / "doors"  # a file named after the label, or * for all, ends the run
+    with journal.run(task.request, label):
+        beside = _beside(journal, task.request, _limit(task.request.task))
+        journal.write("beside", limit=_limit(task.request.task), label=label, others=beside)
+        while not ((place / label).exists() or (place / "*").exists()):
+            time.sleep(0.01)
+        if how == "exit":
+            journal.killed([os.getpid()])
+            os._exit(3)
+        if how == "SystemExit":
+            raise SystemExit(3)
+    return label
+
+
+@app.task(bind=True, shared=False)
+def plain(self: Any, label: str) -> str:
+    """Not throttled."""
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=1)
+def hold(self: Any, label: str, how: str = "return") -> str:
+    return _hold(self, label, how)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True)
+def hold_late(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True, reject_on_worker_lost=True)
+def hold_again(self: Any, label: str) -> str:
+    """Late acknowledgement, and run again when the child that ran it is lost."""
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True, reject_on_worker_lost=True)
+def twice(self: Any, label: str) -> str:
+    """As `hold_again`, with a permit of its own."""
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=2)
+def pair(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+SHARED = Limit("shared", 1)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=SHARED)
+def left(self: Any, label: str) -> str:
+    """Goes to the queue ``left``."""
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=SHARED)
+def right(self: Any, label: str) -> str:
+    """Goes to the queue ``right``."""
+    return _hold(self, label)

@@ -1,0 +1,252 @@
+"""Tasks that wait until the test lets them go, share limits over queues, and do what Celery's tasks can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.signals import task_prerun
+
+from celery_throttle import Limit, Throttled
+from tests.support.filesystem import make_safe
+from tests.support.journal import VARIABLE, Journal
+
+LONGEST_WAIT = 60.0
+
+if os.environ.get("BROKER_URL", "").startswith("filesystem:"):
+    make_safe()
+
+app = Celery("features", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=True,
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+gpu = Limit("gpu", 4)
+single = Limit("single", 1)
+seen = Limit("seen", 1)
+
+
+@task_prerun.connect
+def _note_prerun(task_id: str, task: Any, **_: Any) -> None:
+    if VARIABLE in os.environ:
+        Journal.from_environment().write("prerun", task_id=task_id, task=task.name)
+
+
+def _wait_for(name: str) -> None:
+    """Return once the test has let this label go: ``touch <journal>.<label>``."""
+    path = Path(f"{os.environ[VARIABLE]}.{name}")
+    deadline = time.monotonic() + LONGEST_WAIT
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _record(task: Any, label: str, seconds: float = 0.0) -> str:
+    with Journal.from_environment().run(task.request, label):
+        time.sleep(seconds)
+    return label
+
+
+def _hold(task: Any, label: str) -> str:
+    with Journal.from_environment().run(task.request, label):
+        _wait_for(label)
+    return label
+
+
+@app.task(shared=False, bind=True)
+def plain(self: Any, label: str, seconds: float = 0.0) -> str:
+    return _record(self, label, seconds)
+
+
+@app.task(shared=False, bind=True)
+def plain_hold(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=2)
+def work(self: Any, label: str, seconds: float = 0.0) -> str:
+    return _record(self, label, seconds)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=2, acks_late=True)
+def work_late(self: Any, label: str, seconds: float = 0.0) -> str:
+    return _record(self, label, seconds)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=5)
+def five(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=gpu)
+def train(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=gpu)
+def predict(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
+def one(self: Any, label: str, seconds: float = 0.0) -> str:
+    return _record(self, label, seconds)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single, acks_late=True)
+def one_late(self: Any, label: str, seconds: float = 0.0) -> str:
+    return _record(self, label, seconds)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
+def one_hold(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=2, rate_limit="20/s")
+def rated(self: Any, label: str) -> str:
+    """Celery's own, local rate limit together with ours."""
+    return _record(self, label)
+
+
+# -- what becomes of a task ------------------------------------------------------------------------------------------
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single, max_retries=3)
+def retry(self: Any, label: str, times: int = 2) -> str:
+    """Retries itself, and writes how often Celery has counted."""
+    with Journal.from_environment().run(self.request, label):
+        if self.request.retries < times:
+            raise self.retry(countdown=0)
+    return label
+
+
+@app.task(
+    shared=False,
+    bind=True,
+    base=Throttled,
+    limit=single,
+    autoretry_for=(ValueError,),
+    max_retries=2,
+    retry_backoff=False,
+    default_retry_delay=0,
+)
+def auto_retry(self: Any, label: str) -> None:
+    """Fails always."""
+    with Journal.from_environment().run(self.request, label):
+        raise ValueError(label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
+def replace(self: Any, label: str) -> None:
+    with Journal.from_environment().run(self.request, label):
+        raise self.replace(one.s(f"{label}-replaced"))
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
+def ignore(self: Any, label: str) -> None:
+    with Journal.from_environment().run(self.request, label):
+        raise Ignore
+
+
+def _reject(task: Any, label: str, *, requeue: bool, runs: int) -> str:
+    """Reject until this label ran so often."""
+    with Journal.from_environment().run(task.request, label):
+        if len(Journal.from_environment().runs(label)) < runs:
+            raise Reject("not now", requeue=requeue)
+    return label
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
+def reject(self: Any, label: str, *, requeue: bool = False, runs: int = 2) -> str:
+    return _reject(self, label, requeue=requeue, runs=runs)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single, acks_late=True)
+def reject_late(self: Any, label: str, *, requeue: bool = False, runs: int = 2) -> str:
+    return _reject(self, label, requeue=requeue, runs=runs)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
+def soft_limited(self: Any, label: str) -> str:
+    """Runs until its soft time limit."""
+    with Journal.from_environment().run(self.request, label):
+        try:
+            time.sleep(LONGEST_WAIT)
+        except SoftTimeLimitExceeded:
+            return f"{label}: soft limit"
+    return label
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
+def hard_limited(self: Any, label: str) -> str:
+    """Runs until its hard time limit."""
+    with Journal.from_environment().run(self.request, label):
+        time.sleep(LONGEST_WAIT)
+    return label
+
+
+# -- what a task sees ------------------------------------------------------------------------------------------------
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=seen)
+def blocker(self: Any, label: str) -> str:
+    """Keeps the permit that ``echo`` needs."""
+    return _hold(self, label)
+
+
+def _short(value: Any) -> Any:
+    """Replace long texts by their digest: a line of the journal is read while others are written."""
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_short(item) for item in value]
+    if isinstance(value, str) and len(value) > 200:
+        return f"{len(value)}:{sha256(value.encode()).hexdigest()}"
+    return value
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=seen)
+def echo(self: Any, *args: Any, **kwargs: Any) -> str:
+    """Write everything that the task sees of itself."""
+    request = {name: value for name, value in vars(self.request).items() if not name.startswith("_")}
+    text = json.dumps([_short(request), _short(list(args)), _short(kwargs)], sort_keys=True, default=repr)
+    Journal.from_environment().write("seen", task_id=self.request.id, text=text)
+    return "echo"
+
+
+@app.task(shared=False, bind=True)
+def linked(self: Any, *args: Any) -> str:
+    return _record(self, f"linked:{args[-1]}")
+
+
+@app.task(shared=False, bind=True)
+def on_error(self: Any, *_: Any) -> str:
+    return _record(self, "on_error")
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=seen)
+def fail(self: Any, label: str) -> None:
+    with Journal.from_environment().run(self.request, label):
+        raise ValueError(label)
+
+
+@app.task(shared=False, bind=True)
+def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
+    """The end of a chord."""
+    _record(self, label)
+    return sorted(labels)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
+def follow(self: Any, before: str, label: str) -> str:
+    """A link of a chain."""
+    _record(self, label)
+    return f"{before}>{label}"

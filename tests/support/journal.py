@@ -1,0 +1,180 @@
+"""What really ran, when and where: written by tasks in worker processes, read by the test.
+
+A file, not a Redis list: tests stop, freeze and empty their Redis. One line is one ``write`` to a file opened for
+appending, so lines of several processes do not mix. Times are CLOCK_MONOTONIC, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+VARIABLE = "TEST_JOURNAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution of a task's body. ``stopped`` is None while it runs."""
+
+    id: str
+    task_id: str
+    task: str
+    label: str
+    pid: int
+    worker: str
+    attempt: int
+    redelivered: bool
+    started: float
+    stopped: float | None = None
+    outcome: str = ""  # "returned", "raised" or "killed"
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome in {"returned", "raised"}
+
+
+class Journal:
+    """The file, and the questions that tests ask it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # -- written by tasks ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_environment(cls) -> Journal:
+        return cls(Path(os.environ[VARIABLE]))
+
+    def write(self, event: str, **fields: object) -> None:
+        line = json.dumps({"event": event, "at": time.monotonic(), **fields}) + "\n"
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def run(self, request: Any, label: str) -> Iterator[None]:
+        """Record one run of a bound task: ``with journal.run(self.request, label): ...``."""
+        run = uuid.uuid4().hex
+        self.write(
+            "start",
+            run=run,
+            task_id=request.id,
+            task=request.task,
+            label=label,
+            pid=os.getpid(),
+            worker=request.hostname,
+            attempt=request.retries,
+            redelivered=bool((request.delivery_info or {}).get("redelivered")),
+        )
+        outcome = "raised"
+        try:
+            yield
+            outcome = "returned"
+        finally:
+            self.write("stop", run=run, outcome=outcome)
+
+    # -- read by the test ---------------------------------------------------------------------------------------------
+
+    def killed(self, pids: Iterable[int]) -> None:
+        """Note that these processes are about to be killed: what runs in them ends now, and cannot say so."""
+        self.write("killed", pids=list(pids))
+
+    def events(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text().splitlines()
+        return sorted((json.loads(line) for line in lines), key=lambda event: float(event["at"]))
+
+    def runs(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
+        """All runs by time of start; ``task`` is the end of the task's name (``"basic.work"``)."""
+        runs: dict[str, Run] = {}
+        for event in self.events():
+            _apply(event, runs)
+        return [
+            run
+            for run in runs.values()
+            if (label is None or run.label == label) and (task is None or run.task.endswith(task))
+        ]
+
+    def finished(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
+        return [run for run in self.runs(label, task=task) if run.finished]
+
+    def running(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
+        return [run for run in self.runs(label, task=task) if run.stopped is None]
+
+    def order(self, *, task: str | None = None) -> list[str]:
+        """The labels in the order of their starts."""
+        return [run.label for run in self.runs(task=task)]
+
+    def max_running(self, label: str | None = None, *, task: str | None = None) -> int:
+        """The most that ran at one time."""
+        return peak(self.runs(label, task=task))
+
+    def wait_finished(
+        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
+    ) -> list[Run]:
+        return self._wait(lambda: self.finished(label, task=task), count, timeout)
+
+    def wait_running(
+        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
+    ) -> list[Run]:
+        return self._wait(lambda: self.running(label, task=task), count, timeout)
+
+    def wait_started(
+        self, count: int, label: str | None = None, *, task: str | None = None, timeout: float = 20.0
+    ) -> list[Run]:
+        return self._wait(lambda: self.runs(label, task=task), count, timeout)
+
+    def _wait(self, find: Callable[[], list[Run]], count: int, timeout: float) -> list[Run]:
+        until(lambda: len(find()) >= count, timeout=timeout, describe=lambda: f"Wanted {count}: {self.summary()}")
+        return find()
+
+    def summary(self) -> str:
+        runs = self.runs()
+        finished = sum(run.finished for run in runs)
+        running = [run.label for run in runs if run.stopped is None]
+        return f"{len(runs)} started, {finished} finished, running: {running[:20]}"
+
+
+def _apply(event: dict[str, Any], runs: dict[str, Run]) -> None:
+    """Add one event to the runs known so far."""
+    kind, at = event.pop("event"), float(event.pop("at"))
+    if kind == "start":
+        identifier = event.pop("run")
+        runs[identifier] = Run(id=identifier, started=at, **event)
+    elif kind == "stop":
+        _end(runs, event["run"], at, event["outcome"])
+    elif kind == "killed":
+        for run in [run for run in runs.values() if run.pid in event["pids"] and run.stopped is None]:
+            _end(runs, run.id, at, "killed")
+
+
+def _end(runs: dict[str, Run], identifier: str, at: float, outcome: str) -> None:
+    runs[identifier] = replace(runs[identifier], stopped=at, outcome=outcome)
+
+
+def peak(runs: Iterable[Run]) -> int:
+    """Return the most of these runs that went on at one time; one that ends as another starts does not count twice."""
+    changes: list[tuple[float, int]] = []
+    for run in runs:
+        changes.append((run.started, 1))
+        if run.stopped is not None:
+            changes.append((run.stopped, -1))
+    highest = now = 0
+    for _, change in sorted(changes):
+        now += change
+        highest = max(highest, now)
+    return highest

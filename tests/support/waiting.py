@@ -1,0 +1,40 @@
+"""Waiting for a condition, instead of sleeping and hoping."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def until(
+    condition: Callable[[], T],
+    *,
+    timeout: float = 10.0,
+    every: float = 0.02,
+    describe: str | Callable[[], object] = "",
+) -> T:
+    """Return the first true value of ``condition``; fail after ``timeout`` seconds with what ``describe`` says."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            detail = describe if isinstance(describe, str) else str(describe())
+            raise AssertionError(f"Not so within {timeout:g} s (last value {value!r}). {detail}".rstrip())
+        time.sleep(every)
+
+
+def always(condition: Callable[[], object], *, seconds: float, every: float = 0.02, describe: str = "") -> None:
+    """Fail as soon as ``condition`` is false within the next ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = condition()
+        if not value:
+            raise AssertionError(f"Not so any more (value {value!r}). {describe}".rstrip())
+        time.sleep(every)

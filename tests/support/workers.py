@@ -1,0 +1,241 @@
+"""Real ``celery worker`` processes for a test, and their end whatever happens."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.embedded import bound_to_parent
+from tests.support.journal import VARIABLE as JOURNAL
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    from tests.support.journal import Journal
+
+ROOT = Path(__file__).resolve().parents[2]
+BASIC = "tests.support.apps.basic"
+
+START_TIMEOUT = 30.0
+LOG_TAIL = 60
+
+# Each costs a second or more at start and changes nothing about the gate; `quick=False` leaves them on.
+QUICK = ("--without-mingle", "--without-gossip")
+
+# As `python -m celery`, but with the repository at the END of the path: an installed wheel comes before it.
+_CELERY = "import sys; sys.path.append(sys.argv.pop(1)); from celery.__main__ import main; main()"
+
+
+class Worker:
+    """One worker process and its pool, in a session of its own."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path, journal: Journal) -> None:
+        self.name = name
+        self.process = process
+        self.journal = journal
+        self._log = log
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name} pid={self.pid} {'running' if self.running else 'ended'}>"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def children(self) -> list[int]:
+        """The pids of its direct children: the pool's processes (and an embedded beat, with ``-B``)."""
+        return children_of(self.pid)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def tail(self, lines: int = LOG_TAIL) -> str:
+        return "\n".join(self.log().splitlines()[-lines:])
+
+    def wait_ready(self, timeout: float = START_TIMEOUT) -> Worker:
+        self.wait_for_log(rf"{re.escape(self.name)}@\S+ ready\.", timeout)
+        return self
+
+    def wait_for_log(self, pattern: str, timeout: float = 10.0, *, times: int = 1) -> list[str]:
+        """Wait until the log has the pattern so many times; return the matches. Fails early if the worker ends."""
+
+        def found() -> list[str]:
+            ended = not self.running  # asked first, so that what it wrote last is read
+            matches = [match.group() for match in re.finditer(pattern, self.log(), re.MULTILINE)]
+            if ended and len(matches) < times:
+                message = f"{self!r} ended with status {self.process.returncode}, no {pattern!r} in its log:\n"
+                raise AssertionError(message + self.tail())
+            return matches if len(matches) >= times else []
+
+        return until(found, timeout=timeout, describe=lambda: f"No {pattern!r} in the log of {self!r}:\n{self.tail()}")
+
+    def term(self) -> None:
+        """Ask for a warm shutdown; ``wait()`` for its end."""
+        self._signal(signal.SIGTERM)
+
+    def quit(self) -> None:
+        """Ask for a cold shutdown (SIGQUIT)."""
+        self._signal(signal.SIGQUIT)
+
+    def freeze(self) -> None:
+        """Stop the main process (SIGSTOP); its children go on."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL the main process, as the OOM killer would; prefork children follow by their parent-death signal."""
+        children = self.children()
+        self.journal.killed([self.pid, *children])
+        self.process.kill()
+        self.process.wait()
+        until(lambda: not any(alive(child) for child in children), describe="A pool child outlived its worker.")
+
+    def kill_child(self, pid: int | None = None) -> int:
+        """SIGKILL one child of the pool, by default the first; return its pid."""
+        victim = self.children()[0] if pid is None else pid
+        assert victim in self.children(), f"{victim} is no child of {self!r}"
+        self.journal.killed([victim])
+        os.kill(victim, signal.SIGKILL)
+        return victim
+
+    def wait(self, timeout: float = 20.0) -> int:
+        """Wait until the main process has ended; return its status."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self!r} did not end within {timeout:g} s:\n{self.tail()}") from None
+
+    def end(self) -> None:
+        """End all that is left of it: the session that it leads, by number, and nobody else."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self.running, f"{self!r} is no longer there:\n{self.tail()}"
+        self.process.send_signal(number)
+
+
+class Workers:
+    """Starts workers on one Redis and ends all of them.
+
+    ``conf`` is Celery configuration, for the workers and for ``app()`` in the test's own process; change it before.
+    """
+
+    def __init__(self, url: str, journal: Journal, directory: Path) -> None:
+        self.broker = url
+        self.backend = url.removesuffix("/0") + "/1"
+        self.journal = journal
+        self.conf: dict[str, Any] = {}
+        self.env: dict[str, str] = {}
+        self.started: list[Worker] = []
+        self._directory = directory
+        self._apps: list[ModuleType] = []
+
+    def start(
+        self,
+        app: str = BASIC,
+        *,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        queues: str = "celery",
+        conf: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        options: Sequence[str] = (),
+        quick: bool = True,
+        wait: bool = True,
+    ) -> Worker:
+        """Start one worker and wait until it is ready; with ``wait=False`` call its ``wait_ready()`` later."""
+        name = f"w{len(self.started) + 1}"
+        command = [sys.executable, "-c", _CELERY, str(ROOT), "-A", app, "worker", "-n", f"{name}@%h", "-Q", queues]
+        command += ["-P", pool, "-c", str(concurrency), "-l", "INFO", *(QUICK if quick else ()), *options]
+        log = self._directory / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                bound_to_parent(command),
+                cwd=self._directory,
+                env=os.environ | self.environment(conf) | dict(env or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        worker = Worker(name, process, log, self.journal)
+        self.started.append(worker)
+        return worker.wait_ready() if wait else worker
+
+    def start_many(self, count: int, app: str = BASIC, **how: Any) -> list[Worker]:
+        """Start several alike at once; ``how`` as for ``start()``."""
+        workers = [self.start(app, **how, wait=False) for _ in range(count)]
+        return [worker.wait_ready() for worker in workers]
+
+    def app(self, name: str = BASIC) -> Any:
+        """A fresh import of the app's module for the test's own process, configured as the workers are."""
+        with _environment(self.environment()):
+            sys.modules.pop(name, None)
+            module = importlib.import_module(name)
+        self._apps.append(module)
+        return module
+
+    def environment(self, conf: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """The variables that app modules read."""
+        return {
+            "BROKER_URL": self.broker,
+            "RESULT_BACKEND": self.backend,
+            "TEST_CONF": json.dumps(self.conf | dict(conf or {})),
+            JOURNAL: str(self.journal.path),
+            "PYTHONUNBUFFERED": "1",
+            **self.env,
+        }
+
+    def end(self) -> None:
+        for worker in self.started:
+            worker.end()
+        for module in self._apps:
+            module.app.close()
+            sys.modules.pop(module.__name__, None)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the pids of the direct children of a process, by the kernel's lists (Linux)."""
+    found: set[int] = set()
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found.update(int(child) for child in path.read_text().split())
+    return sorted(found)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process is there and not a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}

@@ -1,0 +1,71 @@
+"""Reaching the store by its URL."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from celery_throttle.store.client import TIMEOUT, connection_factory, make_client
+from tests.conftest import new_server
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+
+
+def test_a_client_speaks_to_the_store(redis: Redis, server: EmbeddedServer) -> None:
+    with make_client(server.url) as client:
+        client.set("k", "v")
+    assert redis.get("k") == b"v"
+
+
+def test_a_connection_is_made_but_not_connected(server: EmbeddedServer) -> None:
+    """Connecting waits for the server, so the caller chooses where."""
+    connection: Any = connection_factory(server.url)()
+    assert connection._sock is None
+    connection.connect()
+    connection.send_command("PING")
+    assert connection.read_response() == b"PONG"
+    connection.disconnect()
+
+
+@pytest.mark.parametrize("scheme", ["unix", "redis+socket"])
+def test_a_unix_socket_will_do(scheme: str) -> None:
+    """As redis-py writes it, and as kombu does."""
+    with new_server(options={"unixsocket": "{dir}/redis.sock"}) as server:
+        database = "db" if scheme == "unix" else "virtual_host"
+        url = f"{scheme}://{server.directory}/redis.sock?{database}=3"
+        with make_client(url) as client:
+            client.set("k", "v")
+            assert client.info("keyspace").keys() == {"db3"}
+        with make_client(f"{scheme}://{server.directory}/redis.sock") as client:
+            assert client.get("k") is None
+
+
+def test_nobody_there_is_told_at_once() -> None:
+    """No retries: whoever asks has better things to do, and knows what may be asked twice."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        began = time.monotonic()
+        with (
+            make_client(f"redis://127.0.0.1:{taken.getsockname()[1]}/0") as client,
+            pytest.raises(RedisConnectionError),
+        ):
+            client.ping()
+    assert time.monotonic() - began < TIMEOUT
+
+
+def test_a_server_that_does_not_answer_is_waited_for_once(own_server: EmbeddedServer) -> None:
+    with make_client(own_server.url) as client:
+        client.ping()
+        own_server.freeze()
+        began = time.monotonic()
+        with pytest.raises(RedisTimeoutError):
+            client.ping()
+    assert TIMEOUT / 2 < time.monotonic() - began < 2 * TIMEOUT

@@ -1,0 +1,154 @@
+"""A message as bytes and back: whatever Celery sends, the task sees the same."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from celery import Celery
+from kombu.exceptions import ContentDisallowed
+from kombu.message import Message
+from kombu.serialization import prepare_accept_content
+
+from celery_throttle.worker.parcel import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+
+ACCEPTED = ["json", "pickle"]
+ARGS: tuple[Any, ...] = ("é", 1, [None, 2.5])
+KWARGS = {"text": "x" * 2000}
+
+
+class Broker:
+    """An app on a real broker: send a task, get its message as a worker would."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+    def message(self, args: tuple[Any, ...] = ARGS, **options: Any) -> Message:
+        self.app.send_task("app.work", args, KWARGS, task_id="t", **options)
+        with self.app.connection_for_read() as connection:
+            queue = self.app.amqp.queues["celery"](connection.default_channel)
+            message = cast("Message", queue.get(no_ack=True, accept=ACCEPTED))
+            assert message is not None
+            return message
+
+
+@pytest.fixture
+def broker(redis: Redis, server: EmbeddedServer) -> Iterator[Broker]:
+    assert redis.dbsize() == 0
+    with Celery("app", broker=server.url, set_as_current=False) as app:
+        yield Broker(app)
+
+
+def again(message: Message, *, redelivered: bool = False) -> Message:
+    """The message, parked and resumed."""
+    return unpack(pack(message), prepare_accept_content(ACCEPTED), redelivered=redelivered)
+
+
+def assert_same(back: Message, message: Message) -> None:
+    assert back.body == message.body
+    assert type(back.body) is type(message.body)
+    assert back.headers == message.headers
+    assert back.properties == message.properties
+    assert back.content_type == message.content_type
+    assert back.content_encoding == message.content_encoding
+    assert back.payload == message.payload
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
+@pytest.mark.parametrize("compression", [None, "zlib", "bzip2"])
+def test_a_task_sees_the_same(broker: Broker, protocol: int, serializer: str, compression: str | None) -> None:
+    """Every protocol, serializer and compression, also when it is parked twice."""
+    broker.app.conf.task_protocol = protocol
+    message = broker.message(serializer=serializer, compression=compression)
+    assert ("compression" in message.headers) == (compression is not None)
+    back = again(message)
+    assert_same(back, message)
+    assert_same(again(back), message)
+    body = back.payload
+    args, kwargs = (body["args"], body["kwargs"]) if protocol == 1 else body[:2]
+    assert (tuple(args), kwargs) == (ARGS, KWARGS)
+
+
+def test_what_the_sender_set_is_kept(broker: Broker) -> None:
+    """Priority, ETA, expiry, stamps, links and headers of the user's own."""
+    eta = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc)
+    headers = {"trace": "ü", "stamps": {"tenant": [1]}, "stamped_headers": ["tenant"]}
+    link = broker.app.signature("app.next", args=(1,))
+    message = broker.message(priority=7, eta=eta, expires=eta, headers=headers, link=link, reply_to="me")
+    back = again(message)
+    assert_same(back, message)
+    properties: dict[str, Any] = dict(back.properties)
+    assert properties["priority"] == 7
+    kept: dict[str, Any] = dict(back.headers)
+    assert kept["eta"] == eta.isoformat()
+    assert kept["stamps"] == {"tenant": [1]}
+
+
+def test_values_that_json_does_not_know_are_kept(broker: Broker) -> None:
+    """As far as kombu itself can send them."""
+    message = broker.message()
+    extra: Any = {"when": dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc), "id": uuid.uuid4(), "raw": b"\xff"}
+    message.headers.update(extra)
+    assert {name: again(message).headers[name] for name in extra} == extra
+
+
+def test_a_header_that_nobody_can_send_is_refused(broker: Broker) -> None:
+    """Loudly, and before anything is parked."""
+    message = broker.message()
+    message.headers.update(cast("Any", {"strange": object()}))
+    with pytest.raises(TypeError):
+        pack(message)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["tëxt", "", b"\x00\xff\n12\n", b"", memoryview(b"\x00\xff")],
+    ids=lambda body: f"{type(body).__name__} {len(body)}",
+)
+def test_any_body_is_kept(body: Any) -> None:
+    """Text stays text and bytes stay bytes, whatever is in them."""
+    back = again(Message(body=body, content_type="application/data", content_encoding="binary"))
+    assert back.body == body
+    assert isinstance(back.body, str) == isinstance(body, str)
+
+
+def test_a_message_with_nothing_but_a_body_is_kept() -> None:
+    back = again(Message(body="x"))
+    assert (back.body, back.headers, back.properties) == ("x", {}, {})
+
+
+def test_routing_is_kept_and_the_rest_of_a_delivery_is_not() -> None:
+    """The consumer's tag and the like belong to a connection that may be long gone."""
+    info = {"exchange": "e", "routing_key": "r", "consumer_tag": "c", "delivery_tag": "d"}
+    back = again(Message(body="x", delivery_tag="d", delivery_info=info))
+    assert back.delivery_info == {"exchange": "e", "routing_key": "r", "redelivered": False}
+    assert back.delivery_tag is None
+    assert back.channel is None
+
+
+@pytest.mark.parametrize(
+    ("before", "by_us", "expected"),
+    [(False, False, False), (True, False, True), (False, True, True), (True, True, True)],
+)
+def test_a_task_knows_that_somebody_had_it_before(before: bool, by_us: bool, expected: bool) -> None:
+    """Redelivered by the broker, or by the store after its worker was lost."""
+    message = Message(body="x", delivery_info={"redelivered": before})
+    assert (again(message, redelivered=by_us).delivery_info or {})["redelivered"] is expected
+
+
+def test_content_that_the_worker_does_not_accept_is_not_decoded(broker: Broker) -> None:
+    """A pickle is no more welcome from the store than from the broker."""
+    parcel = pack(broker.message(serializer="pickle"))
+    back = unpack(parcel, prepare_accept_content(["json"]), redelivered=False)
+    with pytest.raises(ContentDisallowed):
+        back.decode()

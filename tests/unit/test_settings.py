@@ -1,0 +1,99 @@
+"""The ``throttle_*`` settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_throttle.core.settings import Settings
+from celery_throttle.errors import ConfigurationError
+
+URL = "redis://host:6379/0"
+
+
+def read(**given: Any) -> Settings:
+    return Settings.read(given.get, [])
+
+
+def test_only_a_store_is_needed() -> None:
+    assert read(throttle_url=URL) == Settings(URL)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([URL, "redis://other"], URL),
+        ([None, "", "amqp://rabbit", "rediss://backend"], "rediss://backend"),
+        (["memory://", "redis+socket:///run/redis.sock"], "redis+socket:///run/redis.sock"),
+    ],
+)
+def test_the_first_redis_is_the_store(given: list[str | None], expected: str) -> None:
+    """The broker, or else the result backend."""
+    assert Settings.read(lambda name: None, given).url == expected
+
+
+def test_a_url_of_its_own_comes_first() -> None:
+    settings = Settings.read({"throttle_url": "unix:///run/redis.sock"}.get, [URL])
+    assert settings.url == "unix:///run/redis.sock"
+
+
+def test_no_redis_at_all_is_refused() -> None:
+    """The message says what to set."""
+    with pytest.raises(ConfigurationError, match="set throttle_url"):
+        Settings.read(lambda name: None, ["amqp://rabbit", None])
+
+
+def test_everything_can_be_set() -> None:
+    settings = read(
+        throttle_url=URL,
+        throttle_prefix="shop",
+        throttle_lease=5,
+        throttle_reap_every=2.5,
+        throttle_on_store_error="fail",
+        throttle_enabled=False,
+    )
+    assert settings == Settings(URL, "shop", 5.0, 2.5, "fail", enabled=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("throttle_url", "http://host"),
+        ("throttle_url", 6379),
+        ("throttle_prefix", ""),
+        ("throttle_prefix", "a{b}"),
+        ("throttle_prefix", "a*"),
+        ("throttle_prefix", 5),
+        ("throttle_lease", 0.5),
+        ("throttle_lease", -60),
+        ("throttle_lease", float("nan")),
+        ("throttle_lease", float("inf")),
+        ("throttle_lease", "60"),
+        ("throttle_lease", True),
+        ("throttle_reap_every", 0),
+        ("throttle_on_store_error", "wait"),
+        ("throttle_on_store_error", ["hold"]),
+        ("throttle_enabled", "no"),
+        ("throttle_enabled", 0),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused(name: str, value: Any) -> None:
+    """The message names the setting."""
+    with pytest.raises(ConfigurationError, match=name):
+        read(**{"throttle_url": URL, name: value})
+
+
+def test_a_misspelt_setting_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'throttle_leese', did you mean 'throttle_lease'"):
+        Settings.check_names(["broker_url", "throttle_leese"])
+
+
+def test_a_misspelt_setting_is_corrected_as_it_was_written() -> None:
+    """With the namespace that a Django project puts in front."""
+    with pytest.raises(ConfigurationError, match="'CELERY_THROTTLE_LEESE', did you mean 'CELERY_THROTTLE_LEASE'"):
+        Settings.check_names(["CELERY_THROTTLE_LEESE"], "celery_")
+
+
+def test_settings_of_others_are_not_looked_at() -> None:
+    Settings.check_names(["broker_url", "THROTTLE_LEASE", "throttle_url", "my_throttle_leese", "task_throttle"])

@@ -1,0 +1,164 @@
+"""The beat task that clears expired holders: there without being asked for, the user's to change or remove."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+from celery_throttle import Throttled
+from celery_throttle.embedded import bound_to_parent
+from tests.support.waiting import until
+from tests.support.workers import _CELERY, ROOT
+from tests.workers.conftest import FEATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+    from tests.workers.conftest import State
+
+REAP = "celery_throttle.reap"
+
+
+class Beat:
+    """One ``celery beat`` process."""
+
+    def __init__(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                bound_to_parent(command), cwd=log.parent, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_for_log(self, text: str) -> None:
+        until(lambda: text in self.log(), timeout=30, describe=self.log)
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+
+@pytest.fixture
+def beat(workers: Workers, tmp_path: Path) -> Iterator[Beat]:
+    workers.conf |= {"throttle_reap_every": 1.0, "throttle_lease": 1.0}
+    command = [sys.executable, "-c", _CELERY, str(ROOT), "-A", FEATURES, "beat", "-l", "INFO"]
+    command += ["-s", str(tmp_path / "schedule"), "--max-interval", "1", "--pidfile="]
+    running = Beat(command, tmp_path / "beat.log", os.environ | workers.environment())
+    try:
+        yield running
+    finally:
+        running.end()
+
+
+@pytest.mark.worker
+def test_beat_brings_back_the_permits_of_a_lost_worker(
+    beat: Beat, workers: Workers, journal: Journal, state: State
+) -> None:
+    lost = workers.start(FEATURES, queues="lost", wait=False)
+    other = workers.start(FEATURES, wait=False)
+    lost.wait_ready()
+    other.wait_ready()
+    app = workers.app(FEATURES)
+    app.one_hold.apply_async(("never ends",), queue="lost")
+    journal.wait_running(1)
+    app.one.delay("next")
+    state.wait_parked(1)
+    lost.kill()
+    journal.wait_finished(1, "next")
+    state.wait_empty()
+
+    beat.wait_for_log(f"Sending due task {REAP}")
+    other.wait_for_log(rf"Task {REAP}\[\S+\] succeeded", times=2)
+
+
+@pytest.mark.worker
+def test_the_task_clears_what_no_worker_meets(workers: Workers, journal: Journal, state: State) -> None:
+    workers.conf["throttle_lease"] = 1.0
+    lost = workers.start(FEATURES)
+    app = workers.app(FEATURES)
+    held = app.one_hold.delay("never ends")
+    journal.wait_running(1)
+    assert app.app.tasks[REAP]() == 0, "a live holder was cleared"
+    lost.kill()
+    assert state.used() == {"single": 1}
+    assert state.held() == [held.id]
+    until(lambda: app.app.tasks[REAP]() == 1, describe=lambda: str(state.held()))
+    assert state.empty()
+    assert app.app.tasks[REAP]() == 0
+
+
+@pytest.mark.worker
+def test_embedded_beat(workers: Workers, tmp_path: Path) -> None:
+    workers.conf["throttle_reap_every"] = 1.0
+    worker = workers.start(FEATURES, options=["-B", "-s", str(tmp_path / "schedule")])
+    worker.wait_for_log(rf"Task {REAP}\[\S+\] succeeded", timeout=30)
+
+
+def make_app(**conf: Any) -> Any:
+    app = Celery("beat", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.conf.update(**conf)
+
+    @app.task(shared=False, base=Throttled, limit=1, name="beat.work")
+    def work() -> None: ...
+
+    return app
+
+
+def schedule_of(app: Any) -> Any:
+    """Return what beat would run, as beat itself finds it."""
+    app.finalize()
+    return app.conf.beat_schedule
+
+
+def test_the_entry() -> None:
+    entry = schedule_of(make_app(throttle_reap_every=12.0))[REAP]
+    assert entry["task"] == REAP
+    assert entry["schedule"] == 12.0
+    # A worker that was away finds one, not all of them; nobody asks for the result.
+    assert entry["options"] == {"expires": 12.0, "ignore_result": True}
+
+
+def test_the_user_can_change_the_entry() -> None:
+    mine = {"task": REAP, "schedule": 5, "options": {"queue": "housekeeping"}}
+    assert schedule_of(make_app(beat_schedule={REAP: mine, "own": {"task": "x", "schedule": 3}})) == {
+        REAP: mine,
+        "own": {"task": "x", "schedule": 3},
+    }
+
+
+def test_the_user_can_remove_the_entry() -> None:
+    app = make_app()
+    assert REAP in schedule_of(app)
+    del app.conf.beat_schedule[REAP]
+    app.Beat  # noqa: B018 - beat reads the schedule after this
+    assert REAP not in schedule_of(app)
+
+
+def test_a_schedule_that_is_set_later_keeps_the_entry() -> None:
+    app = Celery("beat", broker="redis://127.0.0.1:1/0", set_as_current=False)
+
+    @app.task(shared=False, base=Throttled, limit=1, name="beat.work")
+    def work() -> None: ...
+
+    app.config_from_object({"broker_url": "redis://127.0.0.1:1/0", "beat_schedule": {"own": {}}})
+    assert set(schedule_of(app)) == {REAP, "own"}
+
+
+def test_an_app_without_throttled_tasks_has_no_entry() -> None:
+    app = Celery("plain", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    assert REAP not in schedule_of(app)
+
+
+def test_no_entry_where_throttling_is_turned_off() -> None:
+    assert REAP not in schedule_of(make_app(throttle_enabled=False))

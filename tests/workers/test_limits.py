@@ -1,0 +1,223 @@
+"""What a user declares, on real workers: how many at once, in which order, over which queues."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+
+from celery_throttle.worker.gate import LOOK_EVERY
+from tests.workers.conftest import FEATURES, State, use_filesystem_broker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start_many(2, FEATURES, concurrency=4)
+    app = workers.app(FEATURES)
+    labels = [f"five{number}" for number in range(12)]
+    for label in labels:
+        app.five.delay(label)
+    journal.wait_running(5)
+    state.wait_parked(7)
+    assert state.used() == {app.five.name: 5}
+    app.plain.delay("meanwhile")
+    journal.wait_finished(1, "meanwhile")
+    # One ends, one starts: never more, never fewer.
+    for ended in range(1, 8):
+        let_go(next(run.label for run in journal.running()))
+        journal.wait_finished(ended, task="features.five")
+        journal.wait_running(5)
+    let_go(*labels)
+    journal.wait_finished(13)
+    assert journal.max_running(task="features.five") == 5
+    assert len(journal.runs()) == 13
+    assert len({run.worker for run in journal.runs()}) == 2
+    state.wait_empty()
+
+
+def test_a_shared_limit_is_first_come_first_served_over_queues(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    # More slots than the limit, so that what arrives is parked at once, in the order of publishing.
+    first, second = (
+        workers.start(FEATURES, concurrency=6, queues=f"celery,{queue}", wait=False) for queue in ("first", "second")
+    )
+    first.wait_ready()
+    second.wait_ready()
+    app = workers.app(FEATURES)
+    for number in range(4):
+        task, queue = (app.train, "first") if number % 2 else (app.predict, "second")
+        task.apply_async((f"early{number}",), queue=queue)
+    journal.wait_running(4)
+    assert state.used() == {"gpu": 4}
+    labels = []
+    for number in range(8):
+        task, queue = (app.train, "first") if number % 3 else (app.predict, "second")
+        labels.append(f"{queue}{number}")
+        task.apply_async((labels[-1],), queue=queue)
+        state.wait_parked(number + 1)
+
+    for number in range(4):
+        let_go(f"early{number}")
+        journal.wait_finished(number + 1)
+        journal.wait_started(5 + number)
+    for number, label in enumerate(labels[:4]):
+        let_go(label)
+        journal.wait_started(9 + number)
+    let_go(*labels)
+    journal.wait_finished(12)
+    assert journal.order()[4:] == labels
+    # Most of these permits went to the other worker, which heard of it; its own look comes much later.
+    ended = sorted(run.stopped or 0.0 for run in journal.runs())
+    gaps = [run.started - end for run, end in zip(journal.runs()[4:], ended, strict=False)]
+    assert 0.0 <= median(gaps) < LOOK_EVERY / 2
+    assert journal.max_running() == 4
+    parked = {(run.label.rstrip("01234567"), run.worker.partition("@")[0]) for run in journal.runs()[4:]}
+    assert parked == {("first", "w1"), ("second", "w2")}
+    state.wait_empty()
+
+
+def test_a_queue_without_workers_does_not_hold_up_the_others(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    first, second = (workers.start(FEATURES, queues=queue, wait=False) for queue in ("first", "second"))
+    first.wait_ready()
+    second.wait_ready()
+    app = workers.app(FEATURES)
+    app.one_hold.apply_async(("hold",), queue="first")
+    journal.wait_running(1)
+    app.one.apply_async(("left behind",), queue="second")
+    state.wait_parked(1)
+    for number in range(3):
+        app.one.apply_async((f"goes on{number}",), queue="first")
+    state.wait_parked(4)
+    second.term()
+    assert second.wait() == 0
+    let_go("hold")
+    journal.wait_finished(4)
+    assert journal.order() == ["hold", "goes on0", "goes on1", "goes on2"]
+    assert state.parked() == 1
+
+    workers.start(FEATURES, queues="second")
+    journal.wait_finished(5)
+    assert journal.order()[-1] == "left behind"
+    state.wait_empty()
+
+
+def test_a_queue_that_is_added_to_a_running_worker(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    first, second = (workers.start(FEATURES, queues=queue, wait=False) for queue in ("first", "second"))
+    first.wait_ready()
+    second.wait_ready()
+    app = workers.app(FEATURES)
+    app.one_hold.apply_async(("hold",), queue="first")
+    journal.wait_running(1)
+    app.one.apply_async(("left behind",), queue="second")
+    state.wait_parked(1)
+    second.term()
+    assert second.wait() == 0
+    name = journal.runs()[0].worker
+    app.app.control.add_consumer("second", destination=[name], reply=True, timeout=10)
+    let_go("hold")
+    journal.wait_finished(2)
+    app.one.apply_async(("more",), queue="second")
+    journal.wait_finished(3)
+
+    app.app.control.cancel_consumer("second", destination=[name], reply=True, timeout=10)
+    app.one.apply_async(("first",), queue="first")
+    journal.wait_finished(4)
+    state.wait_empty()
+
+
+def test_two_prefixes_have_nothing_in_common(workers: Workers, journal: Journal, redis: Redis, let_go: Any) -> None:
+    workers.start(FEATURES, queues="ours", wait=False)
+    workers.start(FEATURES, queues="theirs", conf={"throttle_prefix": "other:app"}, wait=False)
+    for worker in workers.started:
+        worker.wait_ready()
+    app = workers.app(FEATURES)
+    app.one_hold.apply_async(("ours",), queue="ours")
+    app.one_hold.apply_async(("theirs",), queue="theirs")
+    journal.wait_running(2)
+    assert State(redis).used() == State(redis, "other:app").used() == {"single": 1}
+    app.one.apply_async(("second of theirs",), queue="theirs")
+    State(redis, "other:app").wait_parked(1)
+    assert State(redis).parked() == 0
+    let_go("ours", "theirs")
+    journal.wait_finished(3)
+    State(redis).wait_empty()
+    State(redis, "other:app").wait_empty()
+
+
+def test_the_newest_declaration_of_a_limit_holds(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    name = f"{FEATURES}.five"
+    workers.start(FEATURES, concurrency=3, conf={"task_annotations": {name: {"limit": 1}}})
+    app = workers.app(FEATURES)
+    for label in "abcd":
+        app.five.delay(label)
+    journal.wait_running(1)
+    state.wait_parked(3)
+    workers.start(FEATURES, concurrency=3, conf={"task_annotations": {name: {"limit": 3}}})
+    journal.wait_running(3)
+    assert state.used() == {name: 3}
+    let_go(*"abcd")
+    journal.wait_finished(4)
+    first, *together, last = journal.order()
+    assert (first, sorted(together), last) == ("a", ["b", "c"], "d")
+    assert journal.max_running() == 3
+
+
+def test_throttling_can_be_turned_off(workers: Workers, journal: Journal, redis: Redis, let_go: Any) -> None:
+    worker = workers.start(FEATURES, concurrency=3, conf={"throttle_enabled": False})
+    app = workers.app(FEATURES)
+    for label in "abc":
+        app.one_hold.delay(label)
+    journal.wait_running(3)
+    assert not redis.keys("*throttle*")
+    let_go(*"abc")
+    journal.wait_finished(3)
+    assert "celery_throttle:" not in worker.log()
+
+
+def test_the_result_backend_is_the_store_if_the_broker_is_not_redis(
+    workers: Workers, journal: Journal, redis: Redis, tmp_path: Path, let_go: Any
+) -> None:
+    use_filesystem_broker(workers, tmp_path)
+    del workers.conf["throttle_url"]
+    workers.start(FEATURES)
+    app = workers.app(FEATURES)
+    for label in ("a", "b"):
+        app.one_hold.delay(label)
+    journal.wait_running(1)
+    with Redis.from_url(workers.backend) as backend:
+        State(backend).wait_parked(1)
+    assert redis.dbsize() == 0
+    let_go("a", "b")
+    journal.wait_finished(2)
+    assert journal.max_running() == 1
+
+
+def test_no_redis_anywhere_stops_the_worker(workers: Workers, tmp_path: Path) -> None:
+    use_filesystem_broker(workers, tmp_path)
+    del workers.conf["throttle_url"]
+    workers.backend = "cache+memory://"
+    worker = workers.start(FEATURES, wait=False)
+    assert worker.wait() != 0
+    assert "ConfigurationError" in worker.log()
+    assert "throttle_url" in worker.log().splitlines()[-1]
+
+
+def test_a_misspelt_setting_stops_the_worker(workers: Workers) -> None:
+    worker = workers.start(FEATURES, conf={"throttle_leese": 5}, wait=False)
+    assert worker.wait() != 0
+    assert "Unknown setting 'throttle_leese', did you mean 'throttle_lease'?" in worker.log()
+    assert "throttle_lease" in worker.log().splitlines()[-1]

@@ -1,0 +1,160 @@
+"""Every pool of Celery, with and without an event loop: the cap holds, everything runs, nobody idles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.journal import peak
+from tests.support.waiting import until
+from tests.workers.conftest import FEATURES, use_filesystem_broker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+    from tests.workers.conftest import State
+
+pytestmark = pytest.mark.worker
+
+POOLS = [
+    ("prefork", "redis"),
+    ("prefork", "filesystem"),
+    ("threads", "redis"),
+    ("threads", "filesystem"),
+    ("solo", "redis"),
+    ("solo", "filesystem"),
+    ("gevent", "redis"),
+    ("gevent", "filesystem"),
+]
+
+
+@pytest.fixture(params=POOLS, ids="-".join)
+def pool(request: pytest.FixtureRequest, workers: Workers, tmp_path: Path) -> str:
+    name, broker = request.param
+    if broker == "filesystem":
+        use_filesystem_broker(workers, tmp_path)
+    return str(name)
+
+
+def start_two(workers: Workers, pool: str, slots: int) -> None:
+    """Start two workers that share a queue and have one each; on the filesystem broker they may not start at once."""
+    one_by_one = workers.broker.startswith("filesystem:")
+    for queue in ("first", "second"):
+        workers.start(FEATURES, pool=pool, concurrency=slots, queues=f"celery,{queue}", wait=one_by_one)
+    for worker in workers.started:
+        worker.wait_ready()
+
+
+def test_cap_over_two_workers(pool: str, workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    slots = 1 if pool == "solo" else 2
+    start_two(workers, pool, slots)
+    app = workers.app(FEATURES)
+
+    # A worker without a free slot takes no permit: the other one starts at once although the limit is 1.
+    for slot in range(slots):
+        app.plain_hold.apply_async((f"hold{slot}",), queue="first")
+    journal.wait_running(slots)
+    app.one.apply_async(("waits",), queue="first")
+    app.one.apply_async(("goes",), queue="second")
+    journal.wait_finished(1, "goes")
+    assert not journal.runs("waits")
+    let_go(*(f"hold{slot}" for slot in range(slots)))
+    journal.wait_finished(1, "waits")
+
+    # Early and late acknowledgement share one permit; plain tasks go on beside them.
+    each = 3 if pool == "solo" else 6
+    for number in range(each):
+        app.one.delay(f"early{number}", 0.05)
+        app.one_late.delay(f"late{number}", 0.05)
+        app.plain.delay(f"plain{number}")
+    journal.wait_finished(each, task="features.one_late", timeout=40)
+    journal.wait_finished(each + 2, task="features.one", timeout=40)
+    journal.wait_finished(each, task="features.plain", timeout=40)
+    assert peak(run for run in journal.runs() if run.task.startswith("tests.support.apps.features.one")) == 1
+    assert len(journal.runs()) == slots + 2 + 3 * each, "something ran twice"
+    state.wait_empty()
+
+
+def test_all_permits_are_used(pool: str, workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    slots = 1 if pool == "solo" else 2
+    workers.conf["worker_prefetch_multiplier"] = 1
+    start_two(workers, pool, slots)
+    app = workers.app(FEATURES)
+    labels = [f"five{number}" for number in range(8)]
+    for label in labels:
+        app.five.delay(label)
+    # The limit is 5, but there are fewer slots: every slot works, and no permit waits for one.
+    journal.wait_running(2 * slots)
+    assert state.used() == {app.five.name: 2 * slots}
+    let_go(*labels)
+    journal.wait_finished(8)
+    assert len(journal.runs()) == 8
+    state.wait_empty()
+
+
+@pytest.mark.parametrize("pool", ["solo"])
+def test_a_long_task_keeps_its_lease(pool: str, workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.conf["throttle_lease"] = 1.0
+    first, second = (workers.start(FEATURES, pool=pool, queues=queue, wait=False) for queue in ("first", "second"))
+    first.wait_ready()
+    second.wait_ready()
+    app = workers.app(FEATURES)
+    held = app.one_hold.apply_async(("long",), queue="first")
+    journal.wait_running(1)
+    app.one.apply_async(("next",), queue="second")
+    state.wait_parked(1)
+
+    begin = state.lease_end(held.id)
+    until(lambda: state.lease_end(held.id) > begin + 2.0, describe="The lease was not renewed.")
+    assert state.held() == [held.id]
+    assert not journal.runs("next")
+    let_go("long")
+    journal.wait_finished(1, "next")
+    assert journal.max_running() == 1
+    assert "lease_lost" not in first.log()
+
+
+def test_children_that_are_replaced(workers: Workers, journal: Journal, state: State) -> None:
+    workers.start(FEATURES, concurrency=2, options=["--max-tasks-per-child", "1"])
+    app = workers.app(FEATURES)
+    for number in range(6):
+        app.one.delay(f"one{number}", 0.02)
+        app.plain.delay(f"plain{number}")
+    journal.wait_finished(12, timeout=40)
+    assert len({run.pid for run in journal.runs()}) == 12, "a child ran more than one task"
+    assert journal.max_running(task="features.one") == 1
+    state.wait_empty()
+
+
+def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(FEATURES, options=["--autoscale", "4,1"])
+    app = workers.app(FEATURES)
+    labels = [f"five{number}" for number in range(8)]
+    for label in labels:
+        app.five.delay(label)
+    journal.wait_running(4)
+    assert state.used() == {app.five.name: 4}
+    let_go(*labels)
+    journal.wait_finished(8)
+    assert journal.max_running() <= 5
+    state.wait_empty()
+
+
+def test_rate_limit_and_countdown_of_celery_go_together_with_ours(
+    workers: Workers, journal: Journal, state: State
+) -> None:
+    workers.start(FEATURES, concurrency=4)
+    app = workers.app(FEATURES)
+    for number in range(6):
+        app.rated.delay(f"rated{number}")
+        app.one.apply_async((f"later{number}", 0.05), countdown=0.5)
+    journal.wait_finished(6, task="features.one")
+    journal.wait_finished(6, task="features.rated")
+    assert journal.max_running(task="features.one") == 1
+    assert journal.max_running(task="features.rated") <= 2
+    assert sorted(journal.order(task="features.rated")) == [f"rated{number}" for number in range(6)]
+    assert all(run.attempt == 0 for run in journal.runs())
+    state.wait_empty()

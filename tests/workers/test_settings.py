@@ -1,0 +1,284 @@
+"""What is accepted and refused before a worker runs, and what never is throttled."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, shared_task
+
+from celery_throttle import ConfigurationError, Limit, Throttled
+from celery_throttle.settings import settings_of
+from celery_throttle.task import limits_of
+from tests.support.workers import ROOT
+
+REDIS = "redis://127.0.0.1:1/0"  # nobody listens there, and nobody is asked
+
+SETTINGS = {
+    "throttle_url": "redis://store:6379/3",
+    "throttle_prefix": "shop",
+    "throttle_lease": 7,
+    "throttle_reap_every": 11,
+    "throttle_on_store_error": "fail",
+    "throttle_enabled": False,
+}
+
+
+def nothing() -> None:
+    """Be a task."""
+
+
+def make_app(**conf: Any) -> Any:
+    app = Celery("settings", set_as_current=False)
+    app.conf.update(broker_url=REDIS)
+    app.conf.update(**conf)
+    return app
+
+
+def read(settings: Any) -> dict[str, Any]:
+    return {f"throttle_{name}": getattr(settings, name) for name in vars(settings)}
+
+
+def test_defaults() -> None:
+    assert read(settings_of(make_app())) == {
+        "throttle_url": REDIS,
+        "throttle_prefix": "throttle",
+        "throttle_lease": 60.0,
+        "throttle_reap_every": 30.0,
+        "throttle_on_store_error": "hold",
+        "throttle_enabled": True,
+    }
+
+
+def test_every_setting() -> None:
+    assert read(settings_of(make_app(**SETTINGS))) == SETTINGS
+
+
+def test_every_setting_in_a_namespace() -> None:
+    names = {f"CELERY_{name.upper()}": value for name, value in SETTINGS.items()}
+    app = Celery("settings", set_as_current=False)
+    app.config_from_object(SimpleNamespace(CELERY_BROKER_URL=REDIS, **names), namespace="CELERY")
+    assert read(settings_of(app)) == SETTINGS
+
+
+def test_upper_case_settings_of_django_without_ours_are_left_alone() -> None:
+    app = Celery("settings", set_as_current=False)
+    django = SimpleNamespace(CELERY_BROKER_URL=REDIS, THROTTLE_RATES={"api": "5/s"}, DEBUG=True)
+    app.config_from_object(django, namespace="CELERY")
+    assert settings_of(app).url == REDIS
+
+
+@pytest.mark.parametrize(
+    "given", ["throttle_leese", "throttle_leas", "throttle_urls", "throttle_onstoreerror", "throttle_x"]
+)
+def test_a_misspelt_setting_is_refused_by_name(given: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{given}', did you mean 'throttle_\w+'"):
+        settings_of(make_app(**{given: 5}))
+
+
+def test_a_misspelt_setting_in_a_namespace_is_refused_by_name() -> None:
+    app = Celery("settings", set_as_current=False)
+    app.config_from_object(SimpleNamespace(CELERY_BROKER_URL=REDIS, CELERY_THROTTLE_LEESE=5), namespace="CELERY")
+    with pytest.raises(ConfigurationError, match="'CELERY_THROTTLE_LEESE', did you mean 'CELERY_THROTTLE_LEASE'"):
+        settings_of(app)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("throttle_url", "amqp://somewhere"),
+        ("throttle_url", 6379),
+        ("throttle_prefix", ""),
+        ("throttle_prefix", "a{b}"),
+        ("throttle_prefix", 5),
+        ("throttle_lease", 0.5),
+        ("throttle_lease", "60"),
+        ("throttle_lease", True),
+        ("throttle_lease", float("nan")),
+        ("throttle_lease", float("inf")),
+        ("throttle_reap_every", 0),
+        ("throttle_reap_every", -1),
+        ("throttle_reap_every", "often"),
+        ("throttle_on_store_error", "wait"),
+        ("throttle_enabled", "no"),
+        ("throttle_enabled", 1),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        settings_of(make_app(**{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("conf", "url"),
+    [
+        ({"broker_url": "redis://b/1", "result_backend": "redis://r/2"}, "redis://b/1"),
+        ({"broker_url": "amqp://b", "result_backend": "redis://r/2"}, "redis://r/2"),
+        ({"broker_url": "rediss://b/1"}, "rediss://b/1"),
+        (
+            {"broker_url": "redis+socket:///run/redis.sock?virtual_host=4"},
+            "redis+socket:///run/redis.sock?virtual_host=4",
+        ),
+        ({"broker_url": "redis://b/1", "throttle_url": "unix:///run/redis.sock?db=4"}, "unix:///run/redis.sock?db=4"),
+        ({"broker_read_url": "redis://read/1", "broker_write_url": "redis://write/1"}, "redis://read/1"),
+    ],
+)
+def test_where_the_store_is(conf: dict[str, Any], url: str) -> None:
+    assert settings_of(make_app(**conf)).url == url
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"broker_url": "amqp://b"},
+        {"broker_url": "memory://", "result_backend": "rpc://"},
+        {"broker_url": "sqs://", "result_backend": "db+sqlite:///results.db"},
+    ],
+)
+def test_without_redis_the_setting_to_make_is_named(conf: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="throttle_url = 'redis://"):
+        settings_of(make_app(**conf))
+
+
+@pytest.mark.parametrize(
+    "brokers", [["redis://one/0", "redis://two/0"], "redis://one/0;redis://two/0", ["redis://one/0"]]
+)
+def test_the_first_of_several_brokers_is_the_store(brokers: Any) -> None:
+    assert settings_of(make_app(broker_url=brokers)).url == "redis://one/0"
+    assert settings_of(make_app(broker_url=brokers, throttle_url=REDIS)).url == REDIS
+
+
+# -- options of tasks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limit": 0},
+        {"limit": -1},
+        {"limit": True},
+        {"limit": "5"},
+        {"limit": 2.5},
+        {"limit": [Limit("a", 1)]},
+        {"limits": 5},
+        {"limt": 5},
+        {"Limit": 5},
+        {"limit": 5, "rate": "100/m"},
+        {"limit": 5, "key": "customer_id"},
+        {"singleton": True},
+    ],
+)
+def test_a_bad_option_is_refused_with_the_task_and_its_name(options: dict[str, Any]) -> None:
+    app = make_app()
+    app.task(nothing, shared=False, base=Throttled, name="shop.render", **options)
+    with pytest.raises(ConfigurationError, match=r"shop\.render") as refused:
+        app.finalize()
+    named = next(iter(options)) if len(options) == 1 else list(options)[1]
+    assert named in str(refused.value)
+
+
+def test_options_that_are_not_ours_are_left_alone() -> None:
+    app = make_app()
+
+    class Base(Throttled):
+        abstract = True
+        limiter = None
+
+    @app.task(shared=False, base=Base, limit=2, limiter="theirs", rate_limit="5/s", time_limit=4, my_option=3)  # type: ignore[untyped-decorator]
+    def render() -> None: ...
+
+    app.finalize()
+    assert (render.limit, render.rate_limit, render.my_option) == (2, "5/s", 3)
+
+
+@pytest.mark.parametrize(("name", "permits"), [("", 1), ("a\nb", 1), ("x" * 201, 1), ("gpu", 0), ("gpu", 1.0), (5, 1)])
+def test_a_bad_limit_is_refused(name: Any, permits: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        Limit(name, permits)
+
+
+def test_two_declarations_of_one_limit_that_differ_are_refused() -> None:
+    app = make_app()
+    app.task(nothing, shared=False, base=Throttled, limit=Limit("gpu", 4), name="shop.train")
+    app.task(nothing, shared=False, base=Throttled, limit=Limit("gpu", 5), name="shop.predict")
+    with pytest.raises(ConfigurationError, match="gpu"):
+        app.finalize()
+
+
+def test_where_a_limit_can_be_written() -> None:
+    app = make_app(task_annotations={"shop.annotated": {"limit": 7}})
+
+    class ByClass(Throttled):
+        name = "shop.class"
+        limit = Limit("by-class", 3)
+
+        def run(self) -> None: ...
+
+    class Base(Throttled):
+        abstract = True
+        limit = 4
+
+    app.register_task(ByClass())
+    app.task(nothing, shared=False, base=Throttled, limit=2, name="shop.option")
+    app.task(nothing, shared=False, base=Throttled, limit=2, name="shop.annotated")
+    app.task(nothing, shared=False, base=Base, name="shop.inherited")
+    app.task(nothing, shared=False, base=Base, limit=None, name="shop.none")
+    app.task(nothing, shared=False, name="shop.plain")
+    app.finalize()
+    assert limits_of(app) == {
+        "shop.class": Limit("by-class", 3),
+        "shop.option": Limit("shop.option", 2),
+        "shop.annotated": Limit("shop.annotated", 7),
+        "shop.inherited": Limit("shop.inherited", 4),
+    }
+
+
+def test_a_shared_task_is_throttled_in_every_app(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What other tests share must not come to these apps, nor this task to theirs.
+    monkeypatch.setattr("celery._state._on_app_finalizers", set())
+    shared_task(base=Throttled, limit=2, name="shop.shared")(nothing)
+    one, two = make_app(), make_app(task_annotations={"shop.shared": {"limit": 9}})
+    one.finalize()
+    two.finalize()
+    assert limits_of(one) == {"shop.shared": Limit("shop.shared", 2)}
+    assert limits_of(two) == {"shop.shared": Limit("shop.shared", 9)}
+
+
+# -- what is not throttled -------------------------------------------------------------------------------------------
+
+
+def test_direct_calls_and_eager_mode_run_at_once() -> None:
+    app = make_app(task_always_eager=True, task_store_eager_result=False)
+    running = []
+
+    @app.task(shared=False, base=Throttled, limit=1, bind=True)  # type: ignore[untyped-decorator]
+    def nested(self: Any, depth: int) -> int:
+        running.append(depth)
+        if depth:
+            self.delay(depth - 1)  # needs a second permit, if it needed any
+        return depth
+
+    assert nested(2) == 2
+    assert nested.apply((2,)).get() == 2
+    assert nested.delay(2).get() == 2
+    assert nested.apply_async((2,)).get() == 2
+    assert running == [2, 1, 0] * 4
+
+
+def test_a_producer_needs_no_store_and_imports_no_worker() -> None:
+    program = (
+        "import sys; from celery import Celery; from celery_throttle import Throttled\n"
+        "app = Celery(broker='memory://')\n"
+        "@app.task(shared=False, base=Throttled, limit=1)\n"
+        "def work(): ...\n"
+        "work.delay()\n"
+        "print([name for name in sys.modules if name.startswith('celery_throttle.worker')])\n"
+    )
+    path = "import sys; sys.path.append(sys.argv.pop(1)); exec(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", path, str(ROOT), program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
