@@ -95,8 +95,9 @@ class Journal:
     def events(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []
-        lines = self.path.read_text().splitlines()
-        return sorted((json.loads(line) for line in lines), key=lambda event: float(event["at"]))
+        # Whole lines only: a reader can meet one that is being written.
+        lines, _, _ = self.path.read_text().rpartition("\n")
+        return sorted((json.loads(line) for line in lines.splitlines()), key=lambda event: float(event["at"]))
 
     def runs(self, label: str | None = None, *, task: str | None = None) -> list[Run]:
         """All runs by time of start; ``task`` is the end of the task's name (``"basic.work"``)."""

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kombu import pools
+
 from celery_throttle.embedded import bound_to_parent
 from tests.support.journal import VARIABLE as JOURNAL
 from tests.support.waiting import until
@@ -208,8 +210,20 @@ class Workers:
         for worker in self.started:
             worker.end()
         for module in self._apps:
-            module.app.close()
+            close(module.app)
             sys.modules.pop(module.__name__, None)
+
+
+def close(app: Any) -> None:
+    """Close an app and what ``Celery.close()`` leaves open: its connections to the broker and to the backend."""
+    pools.reset()
+    backend = app.backend
+    consumer = getattr(backend, "result_consumer", None)
+    if consumer is not None:
+        consumer.stop()
+    if hasattr(backend, "client"):
+        backend.client.connection_pool.disconnect()
+    app.close()
 
 
 @contextmanager
