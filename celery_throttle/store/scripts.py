@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.keys import Keys
 
-__all__ = ["Call", "Script", "Store", "execute", "execute_async"]
+__all__ = ["Call", "Script", "Store", "execute", "execute_async", "pack"]
 
 Argument = str | bytes | int
 
@@ -46,14 +46,26 @@ class Script:
 
 @dataclass(frozen=True)
 class Call:
-    """One call to a script, ready to be sent."""
+    """One call to a script, ready to be sent.
+
+    Attributes:
+        script: what to run.
+        arguments: number of keys, keys, arguments.
+        fixed: how many of the first arguments are the same in every call; they are packed only once.
+    """
 
     script: Script
     arguments: tuple[Argument, ...]
+    fixed: int = 0
 
     def evalsha(self) -> tuple[Argument, ...]:
         """The command for a server that knows the script."""
         return ("EVALSHA", self.script.sha, *self.arguments)
+
+    def packed(self) -> bytes:
+        """The same in Redis's protocol; redis-py's own packing takes longer than Redis takes for the call."""
+        head = _packed_head(self.script.sha, self.arguments[: self.fixed])
+        return b"*%d\r\n%b%b" % (2 + len(self.arguments), head, _packed(self.arguments[self.fixed :]))
 
     def eval(self) -> tuple[Argument, ...]:
         """The command for a server that may not know it."""
@@ -136,7 +148,26 @@ class Store:
 
     def _call(self, script: str, nonces: str, slots: int, *rest: Argument) -> Call:
         head = (*self._head, nonces, slots, len(self.queues), *self.queues)
-        return Call(Script.load(f"gate/{script}", "gate/common"), (*head, *rest))
+        return Call(Script.load(f"gate/{script}", "gate/common"), (*head, *rest), len(self._head))
+
+
+def pack(command: tuple[Argument, ...]) -> bytes:
+    """Return a command in Redis's protocol."""
+    return b"*%d\r\n%b" % (len(command), _packed(command))
+
+
+def _packed(arguments: Iterable[Argument]) -> bytes:
+    values = [b"%d" % value if isinstance(value, int) else _bytes(value) for value in arguments]
+    return b"".join([b"$%d\r\n%b\r\n" % (len(value), value) for value in values])
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+@lru_cache(maxsize=64)
+def _packed_head(sha: str, fixed: tuple[Argument, ...]) -> bytes:
+    return _packed(("EVALSHA", sha, *fixed))
 
 
 def _flat(rows: Iterable[tuple[Argument, ...]]) -> list[Argument]:

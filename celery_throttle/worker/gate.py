@@ -130,7 +130,13 @@ class Gate:
         return self._slots.size - len(self._running) - len(self._entering) - self._claims
 
     def tick(self) -> None:
-        """Hand out free slots, then send what the store has to know."""
+        """Hand out free slots, send what the store has to know, and let the pool go on."""
+        try:
+            self._hand_out()
+        finally:
+            self._slots.pass_on(self.loop.hub)
+
+    def _hand_out(self) -> None:
         if self._closing:
             self.ledger.flush(0, 0)
             if self.loop.detached:
@@ -183,7 +189,7 @@ class Gate:
         except BaseException:
             self._ended(run, "again")
             raise
-        if self.loop.turning and not self._slots.hurry():
+        if self.loop.turning and not self._slots.passed_on:
             self.loop.wake()
 
     def _ended(self, run: Run, outcome: Outcome) -> None:

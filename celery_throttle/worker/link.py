@@ -7,6 +7,7 @@ because connecting means waiting for the server, and a server that is stopped ac
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 from collections import deque
 from time import monotonic
@@ -17,6 +18,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.client import TIMEOUT
+from celery_throttle.store.scripts import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +103,9 @@ class _Wire:
             return
         self._connection = connection
         self._socket = connection._sock  # noqa: SLF001  # the event loop needs the socket; kombu does the same
-        self._loop.add_reader(self._socket, self.read)
+        # With TLS the socket may have something to read that is no reply, and reading would wait for one.
+        tls = isinstance(self._socket, ssl.SSLSocket)
+        self._loop.add_reader(self._socket, self.read if tls else self._readable)
         self._greet()
 
     def _drop(self) -> None:
@@ -119,27 +123,33 @@ class _Wire:
             if not self._closed:
                 self._connect_later()
 
-    def _write(self, *command: Any) -> None:
-        """Send a command, or find that the connection is gone.
+    def _write(self, packed: bytes) -> None:
+        """Send a packed command, or find that the connection is gone.
 
         Whoever is sending hears of that later: it may be in the middle of something. Until then nothing more is
         written, since redis-py would connect again behind our back, and the replies would come where nobody listens.
         """
         if self.up:
             try:
-                self._connection.send_command(*command, check_health=False)
+                self._connection.send_packed_command([packed], check_health=False)
             except (RedisError, OSError) as error:
                 self._stale = True
                 self._loop.post(self._lost, error)
 
     def read(self) -> None:
-        """Take in everything that has arrived."""
+        """Take in everything that has arrived, if anything has."""
+        self._read(asked=False)
+
+    def _readable(self) -> None:
+        """Take in everything that has arrived; the loop says that something has."""
+        self._read(asked=True)
+
+    def _read(self, *, asked: bool) -> None:
         try:
-            asked = False  # once is needed to notice that the server hung up
-            while self.up and (self._expecting() or not asked):
-                asked = True
-                if not self._connection.can_read(timeout=0):
+            while self.up:
+                if not asked and not self._connection.can_read(timeout=0):
                     return
+                asked = False
                 reply = self._next_reply()
                 if not isinstance(reply, RedisError):
                     self._pause = _FIRST_PAUSE
@@ -147,6 +157,8 @@ class _Wire:
                 if isinstance(reply, ReadOnlyError):
                     # A primary no more: whoever is now may be reached by the same name.
                     self._lost(reply)
+                if not self._expecting():
+                    return
         except (RedisError, OSError) as error:
             self._lost(error)
 
@@ -203,7 +215,7 @@ class Link(_Wire):
 
     def send(self, call: Call, callback: Callable[[Any], None]) -> None:
         """Send a call; the connection must be up."""
-        self._send(call, call.evalsha(), callback)
+        self._send(call, call.packed(), callback)
 
     def drain(self) -> None:
         """Wait until every call under way has its reply, `TIMEOUT` seconds at most for each."""
@@ -216,9 +228,9 @@ class Link(_Wire):
             else:
                 self.read()
 
-    def _send(self, call: Call, command: tuple[Any, ...], callback: Callable[[Any], None]) -> None:
+    def _send(self, call: Call, packed: bytes, callback: Callable[[Any], None]) -> None:
         self._pending.append((call, callback, monotonic()))
-        self._write(*command)
+        self._write(packed)
 
     def _expecting(self) -> bool:
         return bool(self._pending)
@@ -226,7 +238,7 @@ class Link(_Wire):
     def _heard(self, reply: Any) -> None:
         call, callback, _ = self._pending.popleft()
         if isinstance(reply, NoScriptError):
-            self._send(call, call.eval(), callback)
+            self._send(call, pack(call.eval()), callback)
         else:
             _tell(callback, reply)
 
@@ -265,7 +277,7 @@ class Listener(_Wire):
         self._channel, self._on_hint = channel, on_hint
 
     def _greet(self) -> None:
-        self._write("SUBSCRIBE", self._channel)
+        self._write(pack(("SUBSCRIBE", self._channel)))
 
     def _heard(self, reply: Any) -> None:
         if isinstance(reply, list) and reply[0] == b"message":

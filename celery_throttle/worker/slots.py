@@ -18,6 +18,7 @@ class Slots:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
+        self._offered = False
 
     @property
     def size(self) -> int:
@@ -30,15 +31,24 @@ class Slots:
         """Give a request to the pool and return the pool's job."""
         return request.execute_using_pool(self._pool)
 
-    def hurry(self) -> bool:
-        """Have the pool pass its new jobs on before the hub waits for events; whether it can.
+    @property
+    def passed_on(self) -> bool:
+        """Whether `pass_on` does anything for this pool."""
+        return self._has_event_loop and hasattr(self._pool._pool, "on_poll_start")  # noqa: SLF001
 
-        The pool does that once in each turn of the hub, which may have been before ours.
+    def pass_on(self, hub: Any) -> None:
+        """Have the pool offer its new jobs to its children before the hub waits for events.
+
+        The pool does that by itself once in each turn of the hub, after our turn or before it, as chance has it, and
+        asks the kernel for something each time, whether there are jobs or not: so we take it over.
         """
-        if self._has_event_loop and hasattr(self._pool._pool, "on_poll_start"):  # noqa: SLF001
-            self._pool._pool.on_poll_start()  # noqa: SLF001
-            return True
-        return False
+        if not self.passed_on:
+            return
+        pool = self._pool._pool  # noqa: SLF001
+        hub.on_tick.discard(pool.on_poll_start)
+        offered, self._offered = self._offered, bool(pool.outbound_buffer)
+        if offered or self._offered:
+            pool.on_poll_start()
 
     def discarded(self, request: Any) -> bool:
         """Whether the pool threw the request's job away when the broker connection was lost.
