@@ -2,6 +2,7 @@
 
 ``ThrottleError``
     ``ConfigurationError``: an option or setting that cannot work; raised when the task is bound or the worker starts.
+    ``DuplicateTask``: another call of a task that runs once has its lock, and ``on_conflict="raise"``.
     ``LeaseLost``: what was held is held no longer: its lease ended, somebody took it away or the store lost its data.
     ``NotAcquired``: somebody else had it all the time one was ready to wait.
     ``StoreUnavailable``: the store (Redis) did not answer, or refused; ``__cause__`` has the client's error.
@@ -9,7 +10,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ConfigurationError", "LeaseLost", "NotAcquired", "StoreUnavailable", "ThrottleError"]
+__all__ = ["ConfigurationError", "DuplicateTask", "LeaseLost", "NotAcquired", "StoreUnavailable", "ThrottleError"]
 
 
 class ThrottleError(Exception):
@@ -18,6 +19,22 @@ class ThrottleError(Exception):
 
 class ConfigurationError(ThrottleError):
     """An option or a setting cannot work; the message names it and says what to write instead."""
+
+
+class DuplicateTask(ThrottleError):
+    """Another call with the same arguments is pending, runs or is remembered.
+
+    Args:
+        task_name: the task.
+        existing_id: the id of that other call, for ``AsyncResult``.
+    """
+
+    def __init__(self, task_name: str, existing_id: str) -> None:
+        super().__init__(task_name, existing_id)
+        self.task_name, self.existing_id = task_name, existing_id
+
+    def __str__(self) -> str:
+        return f"{self.task_name} is pending, running or remembered already, as {self.existing_id}"
 
 
 class LeaseLost(ThrottleError):

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from celery import Task
 
+from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
 from celery_throttle.core.options import check_option_names, check_same, task_limit
 from celery_throttle.core.settings import Settings
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.publish import lock_client, plan_for, publish
+from celery_throttle.store import replies
 
 if TYPE_CHECKING:
-    from celery_throttle.core.limits import Limit
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
-__all__ = ["REAP_TASK", "Throttled", "limits_of"]
+    from celery_throttle.core.dedup import Dedup, OnConflict, Until
+    from celery_throttle.core.limits import Limit
+    from celery_throttle.store.replies import Locked
+
+__all__ = ["REAP_TASK", "Throttled", "dedups_of", "limits_of"]
 
 #: The beat task, and its entry in ``beat_schedule``.
 REAP_TASK = "celery_throttle.reap"
 
 #: By app and task name, never by class: Celery makes a class of its own for every app that a task is shared with.
 _limits: WeakKeyDictionary[Any, dict[str, Limit]] = WeakKeyDictionary()
+_dedups: WeakKeyDictionary[Any, dict[str, Dedup]] = WeakKeyDictionary()
 
 
 class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.7
@@ -28,18 +39,41 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         @app.task(base=Throttled, limit=5)
         def render(video_id): ...
 
+        @app.task(base=Throttled, singleton=True, unique_on=["order_id"], remember=86400)
+        def charge(order_id, amount): ...
+
     Attributes:
         limit: how many runs at once: a number for this task alone, a `Limit` to share it, None for no limit.
+        singleton: one call with the same arguments is pending or runs at a time; what follows needs it.
+        unique_on: which arguments count: names, dotted paths (``["order.id"]``), or a function of the arguments; an
+            empty list: none, one call of the task at a time. By default all count.
+        until: when the next may come: the first has ``"finished"`` (default), ended in ``"success"``, or ``"started"``;
+            ``"expires"``: ``lock_ttl`` after the first was published.
+        on_conflict: what ``apply_async`` does with a duplicate: ``"return_existing"`` (default) returns the
+            `AsyncResult` of the first, ``"raise"`` raises `DuplicateTask`, ``"skip"`` returns an `AsyncResult` in state
+            IGNORED, ``"replace"`` revokes the first if it has not begun, ``"keep_last"`` has one run and one, the
+            newest, wait.
+        remember: seconds (or a timedelta) for which a success counts: a duplicate has its outcome, and does not run.
+        lock_ttl: seconds (or a timedelta) for which a task that was published, but is not running, keeps its lock, by
+            default a day; longer than your longest backlog. A task with an ETA keeps it for as long from then.
 
     Raises:
         ConfigurationError: when the task is bound, for an option that cannot work.
 
     Warning:
-        Only workers throttle. ``task()``, ``task.apply()`` and eager mode run at once.
+        Only workers throttle. ``task()``, ``task.apply()`` and eager mode run at once. No lock can stop a task that was
+        started and is cut off from the store for longer than its lease: where a second run would cost money, have the
+        database refuse it by `fencing_token`.
     """
 
     abstract = True
     limit: ClassVar[int | Limit | None] = None
+    singleton: ClassVar[bool] = False
+    unique_on: ClassVar[Sequence[str] | Callable[..., object] | None] = None
+    until: ClassVar[Until | None] = None
+    on_conflict: ClassVar[OnConflict | None] = None
+    remember: ClassVar[float | timedelta | None] = None
+    lock_ttl: ClassVar[float | timedelta | None] = None
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
@@ -48,16 +82,115 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         known = {attribute for base in (*Throttled.__mro__, *cls.__mro__[1:]) for attribute in vars(base)}
         check_option_names(name, vars(cls), known)
         limit = task_limit(name, cls.limit)
+        # Not getattr: a function among the options would become a method.
+        options = {option: inspect.getattr_static(cls, option) for option in DEDUP_OPTIONS}
+        options = {option: getattr(value, "__func__", value) for option, value in options.items()}
+        dedup = task_dedup(name, cls.singleton, options, _parameters(cls))
         if limit is not None:
             limits = _limits.setdefault(app, {})
             check_same(name, limit, limits)
             limits[name] = limit
+        if dedup is not None:
+            _dedups.setdefault(app, {})[name] = dedup
+        if limit is not None or dedup is not None:
             _install(app)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        *rest: Any,
+        throttle: Any = None,
+        **options: Any,
+    ) -> Any:
+        """As Celery's, with one option more.
+
+        Args:
+            args: positional arguments.
+            kwargs: arguments by name.
+            task_id: of this call.
+            rest: as Celery's.
+            throttle: for this call of a singleton: ``{"unique_on": ..., "on_conflict": ...}``.
+            options: as Celery's.
+
+        Raises:
+            DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
+            ConfigurationError: ``throttle=`` cannot work, or the arguments cannot be compared.
+        """
+        dedup = dedups_of(self.app).get(str(self.name))
+        if dedup is None and throttle is not None:
+            raise ConfigurationError(f"Task {self.name}: throttle= of a call needs singleton=True on the task")
+        options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
+        send = super().apply_async
+        if dedup is None or self.app.conf.task_always_eager or not lock_client(self.app).enabled:
+            return send(args, kwargs, task_id=task_id, **options)
+        dedup = dedup.for_call(str(self.name), throttle)
+        return publish(self, dedup, args, kwargs, options | {"task_id": task_id}, send)
+
+    @property
+    def fencing_token(self) -> int | None:
+        """In the body of a singleton: a number that grows with every grant of its lock; None elsewhere.
+
+        Give it to the resource, and have that refuse what comes with a smaller one than it has seen::
+
+            UPDATE orders SET state = 'paid', fence = :fence WHERE id = :id AND fence < :fence
+
+        Source: Kleppmann, "How to do distributed locking" (2016).
+        """
+        token: int | None = self.request.get("fencing_token")
+        return token
+
+    def locked_by(self, *args: Any, **kwargs: Any) -> Locked | None:
+        """Return who has the lock of a call with these arguments, None if nobody has.
+
+        Raises:
+            ConfigurationError: the task is no singleton, or the arguments cannot be compared.
+            redis.exceptions.RedisError: the store did not answer.
+        """
+        client, identity = self._lock(args, kwargs)
+        return replies.locked(client.ask(client.store.locked(identity)))
+
+    def unlock(self, *args: Any, **kwargs: Any) -> bool:
+        """Forget the lock of a call with these arguments, whoever has it; False if nobody has.
+
+        A task that runs goes on, beside the next one: its fencing token is the smaller.
+
+        Raises:
+            ConfigurationError: the task is no singleton, or the arguments cannot be compared.
+            redis.exceptions.RedisError: the store did not answer.
+        """
+        client, identity = self._lock(args, kwargs)
+        return bool(client.ask(client.store.unlock(identity)))
+
+    def _lock(self, args: Any, kwargs: Any) -> tuple[Any, str]:
+        dedup = dedups_of(self.app).get(str(self.name))
+        if dedup is None:
+            raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
+        return lock_client(self.app), plan_for(self, dedup, args, kwargs).identity
 
 
 def limits_of(app: Any) -> dict[str, Limit]:
     """Return the limit of every throttled task of the app, by the task's name."""
     return _limits.get(app, {})
+
+
+def dedups_of(app: Any) -> dict[str, Dedup]:
+    """Return how each task of the app runs once that does, by the task's name."""
+    return _dedups.get(app, {})
+
+
+def _parameters(cls: type[Any]) -> set[str] | None:
+    """Return the names of a task's parameters, None if it takes any."""
+    run = inspect.getattr_static(cls, "run", None)
+    run = getattr(run, "__func__", run)
+    if not callable(run):
+        return None
+    parameters = list(inspect.signature(run).parameters.values())
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    bound = not isinstance(inspect.getattr_static(cls, "run", None), staticmethod)
+    return {parameter.name for parameter in parameters[bound:]}
 
 
 def _install(app: Any) -> None:

@@ -9,6 +9,8 @@ __all__ = ["Keys"]
 #: Grows when the layout of keys or records changes, so that two versions of the library never mix.
 LAYOUT = 1
 
+_NAMES = ("limits", "used", "leases", "records", "parked", "messages", "meta", "locks", "lock_ends")
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -18,8 +20,8 @@ class Keys:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every key, in the order of KEYS in the scripts; the last one is the channel of the hints."""
-        return tuple(self._key(name) for name in ("limits", "used", "leases", "records", "parked", "messages", "meta"))
+        """Every key, in the order of KEYS in the scripts, where the channel of the hints comes after them."""
+        return tuple(self._key(name) for name in _NAMES)
 
     @property
     def records(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.dedup import DEDUP_OPTIONS
 from celery_throttle.core.limits import Limit
 from celery_throttle.errors import ConfigurationError
 
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["TASK_OPTIONS", "check_option_names", "check_same", "task_limit"]
 
 #: What ``@app.task(base=Throttled, ...)`` understands beside Celery's own options.
-TASK_OPTIONS = ("limit",)
+TASK_OPTIONS = ("limit", "singleton", *DEDUP_OPTIONS)
 #: What other throttles call things that this version cannot do: ignoring them would leave a task unprotected.
-_NOT_YET = frozenset({"rate", "burst", "key", "cost", "singleton", "unique_on", "on_conflict", "remember"})
+_NOT_YET = frozenset({"rate", "burst", "key", "cost"})
 
 
 def task_limit(task_name: str, option: object) -> Limit | None:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["Answer", "Grant", "Reply", "Withdrawn", "grants", "reply", "withdrawn"]
+__all__ = [
+    "CLAIMED",
+    "OURS",
+    "REPLACED",
+    "TAKEN",
+    "Answer",
+    "Grant",
+    "LockState",
+    "Locked",
+    "Reply",
+    "Withdrawn",
+    "claimed",
+    "grants",
+    "locked",
+    "reply",
+    "withdrawn",
+]
 
 
 class Answer(IntEnum):
@@ -29,6 +47,24 @@ class Grant:
     queue: str
     deliveries: int
     message: bytes
+    lock: LockState | None = None
+
+
+@dataclass(frozen=True)
+class LockState:
+    """What a task was told of its identity lock.
+
+    Attributes:
+        verdict: ``run``, or what a worker has to say of it instead, as in locks.lua.
+        first: the task that it is a duplicate of, if any.
+        fencing_token: of this grant, 0 for a task that does not run.
+        spec: as the store keeps it.
+    """
+
+    verdict: str
+    first: str
+    fencing_token: int
+    spec: str
 
 
 @dataclass(frozen=True)
@@ -36,7 +72,8 @@ class Reply:
     """The answer to an exchange, a park or a look.
 
     Attributes:
-        answers: one for each permit asked for; for a park, whether the call was carried out now.
+        answers: one for each permit asked for, an `Answer` or the fencing token that came with it; for a park, whether
+            the call was carried out now.
         grants: parked tasks to start.
         wait: seconds after which to look again, 0 if there is no need.
         more: whether there is more to start than the caller had slots for.
@@ -60,11 +97,54 @@ class Withdrawn:
     message: bytes
 
 
+#: Answers of claim.lua.
+TAKEN, CLAIMED, OURS, REPLACED = 0, 1, 2, 3
+
+
+def claimed(raw: Any) -> tuple[int, str, str]:
+    """Read the reply of claim.lua: answer, other task, claim."""
+    answer, other, claim = raw
+    return answer, other.decode(), claim.decode()
+
+
+_STATES = {b"Q": "queued", b"R": "running", b"D": "done", b"F": "failed"}
+
+
+@dataclass(frozen=True)
+class Locked:
+    """Who has the identity lock of a task's arguments.
+
+    Attributes:
+        task_id: the task that has it.
+        state: ``queued`` (published, or parked), ``running``, ``done`` or ``failed`` (remembered).
+        since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
+        expires_in: seconds until the lock ends by itself; a running task renews it.
+        fencing_token: of the last grant, 0 before the first.
+        next_id: the task that runs next (``on_conflict="keep_last"``), None if there is none.
+    """
+
+    task_id: str
+    state: str
+    since: datetime
+    expires_in: float
+    fencing_token: int
+    next_id: str | None
+
+
+def locked(raw: Any) -> Locked | None:
+    """Read the reply of locked.lua."""
+    if not raw:
+        return None
+    state, task, fence, since, left, following = raw
+    when = datetime.fromtimestamp(since / 1000, timezone.utc)
+    return Locked(task.decode(), _STATES[state], when, max(left, 0) / 1000, int(fence), following.decode() or None)
+
+
 def reply(raw: Any) -> Reply:
     """Read the reply of exchange.lua, park.lua or look.lua."""
     answers, granted, wait_ms, more, emptied = raw
     return Reply(
-        tuple(answers) if isinstance(answers, list) else (answers,),
+        tuple(map(int, answers)) if isinstance(answers, list) else (answers,),
         grants(granted) if granted else (),
         wait_ms / 1000,
         bool(more),
@@ -75,9 +155,16 @@ def reply(raw: Any) -> Reply:
 def grants(raw: Any) -> tuple[Grant, ...]:
     """Read a list of grants."""
     return tuple(
-        Grant(task.decode(), nonce.decode(), limit.decode(), attempt, queue.decode(), deliveries, message)
-        for task, nonce, limit, attempt, _ticket, queue, deliveries, message in raw
+        Grant(task.decode(), nonce.decode(), limit.decode(), attempt, queue.decode(), deliveries, message, _lock(lock))
+        for task, nonce, limit, attempt, _ticket, queue, deliveries, message, lock in raw
     )
+
+
+def _lock(raw: bytes) -> LockState | None:
+    if not raw:
+        return None
+    _identity, _until, _remember, _ttl, _conflict, _claim, verdict, first, fence = json.loads(raw)
+    return LockState(verdict, first, int(fence), raw.decode())
 
 
 def withdrawn(raw: Any) -> tuple[Withdrawn, ...]:

@@ -97,7 +97,7 @@ class Store:
         slots: int,
         released: Iterable[tuple[str, str, str]] = (),
         started: Iterable[tuple[str, str]] = (),
-        asked: Iterable[tuple[str, str, str, int, int]] = (),
+        asked: Iterable[tuple[str, str, str, int, int, str]] = (),
     ) -> Call:
         """Give back permits, forget started messages, ask for permits, take what is next."""
         return self._call("exchange", nonces, slots, *_flat(released), *_flat(started), *_flat(asked))
@@ -113,17 +113,17 @@ class Store:
         slots: int,
         worker: str,
         number: int,
-        tasks: Iterable[tuple[str, str, int, int, str, bytes]],
+        tasks: Iterable[tuple[str, str, int, int, str, bytes, str]],
     ) -> Call:
-        """Set tasks aside: (task id, limit, permits, attempt, queue, message) each."""
+        """Set tasks aside: (task id, limit, permits, attempt, queue, message, lock) each."""
         return self._call("park", nonces, slots, worker, number, *_flat(tasks))
 
     def look(self, nonces: str, slots: int) -> Call:
         """Start what can start."""
         return self._call("look", nonces, slots)
 
-    def renew(self, held: Iterable[tuple[str, str, str, int, int]]) -> Call:
-        """Renew leases: (task id, nonce, limit, permits, attempt) each."""
+    def renew(self, held: Iterable[tuple[str, str, str, int, int, str]]) -> Call:
+        """Renew leases: (task id, nonce, limit, permits, attempt, lock) each."""
         return self._call("renew", "", 0, *_flat(held))
 
     def reap(self, most: int) -> Call:
@@ -138,6 +138,22 @@ class Store:
         """Take parked tasks out of their line."""
         return self._call("withdraw", "", 0, *_flat((task,) for task in tasks))
 
+    def claim(self, task: str, lock: str, least: float, *, awaited: bool = False) -> Call:
+        """Claim an identity lock for a task about to be published; it lasts at least that many seconds."""
+        return self._call("claim", "", 0, task, lock, int(least * 1000), int(awaited))
+
+    def give_up(self, identity: str, task: str) -> Call:
+        """Free the identity lock of a task that will never run."""
+        return self._call("give_up", "", 0, identity, task)
+
+    def locked(self, identity: str) -> Call:
+        """Ask who has an identity lock."""
+        return self._call("locked", "", 0, identity)
+
+    def unlock(self, identity: str, task: str = "") -> Call:
+        """Take an identity lock away."""
+        return self._call("unlock", "", 0, identity, task)
+
     def mine(self, worker: str) -> Call:
         """Ask what this worker holds."""
         return self._call("mine", "", 0, worker)
@@ -148,7 +164,7 @@ class Store:
 
     def _call(self, script: str, nonces: str, slots: int, *rest: Argument) -> Call:
         head = (*self._head, nonces, slots, len(self.queues), *self.queues)
-        return Call(Script.load(f"gate/{script}", "gate/common"), (*head, *rest), len(self._head))
+        return Call(Script.load(f"gate/{script}", "gate/common", "gate/locks"), (*head, *rest), len(self._head))
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:

@@ -18,12 +18,15 @@ from celery.worker import state
 from celery_throttle.core.limits import Limit
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
+from celery_throttle.worker.plans import plan_of
 from celery_throttle.worker.runs import Run, watch
 from celery_throttle.worker.slots import Slots
+from celery_throttle.worker.verdicts import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.settings import StoreErrorAction
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
     from celery_throttle.worker.leases import Leases
@@ -41,6 +44,8 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY = 5.0
 #: Seconds until a call that the store refused (out of memory, read-only) is tried again.
 _PUT_OFF = 1.0
+#: Verdicts on a task that does not run; they take no more than a few words.
+_SAID = ("duplicate", "skip", "replaced", "done")
 
 
 class Gate:
@@ -48,7 +53,8 @@ class Gate:
 
     Args:
         pool: Celery's pool; its number of processes is the number of slots.
-        limits: the limit of each throttled task, by the task's name.
+        limits: the limit of each task that has one, by the task's name.
+        dedups: how each task runs once that does, by the task's name.
         on_store_error: what to do with throttled tasks while the store is out of reach.
         timekeeper: for everything that has to happen later.
     """
@@ -61,10 +67,11 @@ class Gate:
         self,
         pool: Any,
         limits: Mapping[str, Limit],
+        dedups: Mapping[str, Dedup],
         on_store_error: StoreErrorAction,
         timekeeper: Timekeeper,
     ) -> None:
-        self._slots, self._limits, self._timekeeper = Slots(pool), limits, timekeeper
+        self._slots, self._limits, self._dedups, self._timekeeper = Slots(pool), limits, dedups, timekeeper
         self.outage = Outage(on_store_error, self._execute, self._prefetch)
         self._by_name = {limit.name: limit for limit in limits.values()}
         self._waiting: deque[Run] = deque()  # for a slot
@@ -152,7 +159,7 @@ class Gate:
     def _claim(self) -> int:
         """Return how many slots go to the lines of the permits given back now; look if there may be more to start."""
         free = max(self._free_slots, 0)
-        claims = min(free, sum(limit in self._closed for limit in self.ledger.released_limits))
+        claims = min(free, sum(not limit or limit in self._closed for limit in self.ledger.released_limits))
         if self._waiting and free and (claims or self._hungry):
             # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
             self._parked_first = not self._parked_first
@@ -166,6 +173,8 @@ class Gate:
         if self._closing:
             return
         run = Run(request, self._limits.get(request.task.name))
+        if not self._plan(run):
+            return
         slot = not self._waiting and self._free_slots > 0
         if slot or (run.limit and run.limit.name in self._closed):
             # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
@@ -173,11 +182,29 @@ class Gate:
         else:
             self._waiting.append(run)
 
+    def _plan(self, run: Run) -> bool:
+        """Find out which identity lock the run needs; False if that cannot be told, and the run has ended."""
+        request = run.request
+        dedup = self._dedups.get(request.task.name)
+        if dedup is not None:
+            try:
+                run.lock = plan_of(request, request.task, dedup).spec
+            except Exception as error:  # noqa: BLE001 - the user's own function, too
+                fail(request, error)
+                return False
+        return True
+
+    def never_runs(self, task: Any, context: Any) -> None:
+        """A task was revoked or has expired: its lock is free."""
+        dedup = self._dedups.get(task.name)
+        if dedup is not None:
+            self.ledger.give_up(plan_of(context, task, dedup).identity, context.id)
+
     def _enter(self, run: Run, *, slot: bool = True) -> None:
-        if run.limit is None:
+        if not run.guarded:
             self._execute(run)
         elif not run.request.revoked():
-            self._admit(run, run.limit, slot=slot)
+            self._admit(run, slot=slot)
 
     def _execute(self, run: Run) -> None:
         self._running.add(run)
@@ -205,8 +232,7 @@ class Gate:
 
     def _give_back(self, run: Run, outcome: Outcome) -> None:
         self.leases.remove(run)
-        if run.limit:
-            self.ledger.release(run.limit.name, run.request.id, run.nonce, outcome)
+        self.ledger.release(run.limit_name, run.request.id, run.nonce, outcome)
 
     def tend_pool(self) -> None:
         """Notice lost children while there is a permit to get back from them."""
@@ -215,11 +241,11 @@ class Gate:
 
     # -- permits -------------------------------------------------------------------------------------------------
 
-    def _admit(self, run: Run, limit: Limit, *, slot: bool) -> None:
+    def _admit(self, run: Run, *, slot: bool) -> None:
         run.nonce = run.nonce or self.ledger.nonce()
         if not self.ledger.link.up:
             self.outage.meet(run)
-        elif limit.name in self._closed and not run.permit:
+        elif run.limit_name in self._closed and not run.permit:
             self._park(run, slot=slot)
         else:
             self._entering[run] = None
@@ -252,7 +278,7 @@ class Gate:
         """See `Decisions`."""
         self._claims += count
 
-    def granted(self, run: Run, *, last: bool) -> None:
+    def granted(self, run: Run, *, last: bool, fencing_token: int) -> None:
         """See `Decisions`."""
         if last and run.limit:
             self._full.add(run.limit.name)
@@ -261,14 +287,17 @@ class Gate:
             self._give_back(run, "again")
             return
         del self._entering[run]
+        if fencing_token:
+            run.fence(fencing_token)
         self.leases.add(run)
         self._execute(run)
 
     def refused(self, run: Run) -> None:
         """See `Decisions`."""
-        if run in self._entering and run.limit:
+        if run in self._entering:
             run.permit = False
-            self._full.add(run.limit.name)
+            if run.limit and not run.lock:  # else it may be its lock that is taken
+                self._full.add(run.limit.name)
             self._park(run, slot=True)
 
     def parked(self, run: Run) -> None:
@@ -288,7 +317,8 @@ class Gate:
 
     def resumed(self, grant: Grant) -> None:
         """See `Decisions`."""
-        self._full.add(grant.limit)
+        if grant.limit and not (grant.lock and grant.lock.verdict != "run"):
+            self._full.add(grant.limit)
         if self._closing or self._factory is None:
             self.ledger.release(grant.limit, grant.task_id, grant.nonce, "return")
             return
@@ -297,9 +327,14 @@ class Gate:
             self.ledger.release(grant.limit, grant.task_id, grant.nonce, "done")
         elif run.request.revoked():
             self._give_back(run, "again")
+        elif grant.lock and grant.lock.verdict in _SAID:
+            say(run.request, grant.lock)
+            self._give_back(run, "done")
         else:
             logger.info("Task %s[%s] resumed", run.request.name, run.request.id)
             state.task_reserved(run.request)
+            if grant.lock and grant.lock.fencing_token:
+                run.fence(grant.lock.fencing_token)
             self.leases.add(run)
             self._execute(run)
 
@@ -334,14 +369,17 @@ class Gate:
 
     def _unpack(self, grant: Grant, factory: RequestFactory) -> Run | None:
         # A limit that this worker does not declare was parked by an older or newer version of the app.
-        limit = self._by_name.get(grant.limit) or Limit(grant.limit, 1)
+        limit = (self._by_name.get(grant.limit) or Limit(grant.limit, 1)) if grant.limit else None
         run = Run(None, limit, grant.nonce, stored=True)
+        run.lock = grant.lock.spec if grant.lock else ""
+        conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
         try:
             run.request = factory.make(
                 grant.message,
                 redelivered=grant.deliveries > 0,
                 on_ack=lambda *args: self.loop.post(self._acknowledged, run),
                 on_reject=lambda logger, errors, requeue: setattr(run, "requeue", requeue),
+                conclude=conclude,
             )
         except Exception as error:
             # As Celery does with a message that it cannot use: not registered, or content that it may not decode.

@@ -84,10 +84,10 @@ class Leases:
             # Renewing goes on: if room comes up while it still runs, it counts again.
             run.lost = True
             logger.warning(
-                "lease_lost: task %s[%s] still runs, but its permit of limit %r is gone",
+                "lease_lost: task %s[%s] still runs, but its %s is gone",
                 run.request.name,
                 run.request.id,
-                run.limit.name if run.limit else None,
+                f"permit of limit {run.limit.name!r}" if run.limit else "identity lock",
                 extra={"action": "lease_lost", "task_id": run.request.id},
             )
         elif answer == _PUT_BACK and ended:

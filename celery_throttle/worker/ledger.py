@@ -39,8 +39,8 @@ class Decisions(Protocol):
     def claimed(self, count: int) -> None:
         """So many slots are set aside for parked tasks (less, if negative)."""
 
-    def granted(self, run: Run, *, last: bool) -> None:
-        """It has its permit, maybe the last free one of its limit, and starts."""
+    def granted(self, run: Run, *, last: bool, fencing_token: int) -> None:
+        """It has its permit, maybe the last free one of its limit, and its lock if it needs one, and starts."""
 
     def refused(self, run: Run) -> None:
         """It has to be parked."""
@@ -64,7 +64,7 @@ class _ParkCall:
 
     number: int
     runs: tuple[Run, ...]
-    rows: tuple[tuple[str, str, int, int, str, bytes], ...]
+    rows: tuple[tuple[str, str, int, int, str, bytes, str], ...]
 
 
 class Ledger:
@@ -86,7 +86,7 @@ class Ledger:
         self._asked: list[Run] = []
         self._released: list[tuple[str, tuple[str, str, str]]] = []
         self._started: list[tuple[str, str]] = []
-        self._parks: list[tuple[Run, tuple[str, str, int, int, str, bytes], bool]] = []
+        self._parks: list[tuple[Run, tuple[str, str, int, int, str, bytes, str], bool]] = []
         self._parking: _ParkCall | None = None
         self._looking = False
         self._under_way = 0
@@ -121,8 +121,13 @@ class Ledger:
         run.permit = True
         self._asked.append(run)
 
+    def give_up(self, identity: str, task_id: str) -> None:
+        """Free the identity lock of a task that will never run; its ttl does that too, only later."""
+        if self.link.up:
+            self._send(self.store.give_up(identity, task_id), lambda raw: None)
+
     def release(self, limit: str, task_id: str, nonce: str, outcome: Outcome) -> None:
-        """Give a permit back."""
+        """Give a permit back, an identity lock, or both."""
         self._released.append((limit, (task_id, nonce, outcome)))
 
     def started(self, run: Run) -> None:
@@ -131,9 +136,8 @@ class Ledger:
 
     def park(self, run: Run, queue: str, message: bytes, *, slot: bool) -> None:
         """Set a task aside; whoever's turn it is gets its slot, if it has one."""
-        if run.limit:
-            row = (run.request.id, run.limit.name, run.limit.permits, run.attempt, queue, message)
-            self._parks.append((run, row, slot))
+        row = (run.request.id, run.limit_name, run.permits, run.attempt, queue, message, run.lock)
+        self._parks.append((run, row, slot))
 
     def forget_unsent(self) -> None:
         """The broker connection is gone, and with it every request that has not been decided: drop them."""
@@ -256,7 +260,9 @@ class Ledger:
             answer = replies.reply(raw)
             for run, decision in zip(asked, answer.answers, strict=True):
                 if decision in (Answer.GRANTED, Answer.GRANTED_LAST):
-                    self._gate.granted(run, last=decision == Answer.GRANTED_LAST)
+                    self._gate.granted(run, last=decision == Answer.GRANTED_LAST, fencing_token=0)
+                elif decision > max(Answer):
+                    self._gate.granted(run, last=False, fencing_token=decision)
                 elif decision == Answer.ALREADY_PARKED:
                     self._gate.parked(run)
                 else:

@@ -12,6 +12,8 @@ from celery.worker.strategy import hybrid_to_proto2, proto1_to_proto2  # type: i
 from kombu.serialization import prepare_accept_content
 from kombu.utils.imports import symbol_by_name
 
+from celery_throttle.conclude import CONCLUDE
+from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.worker.parcel import unpack
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "RequestFactory", "Run", "holders", "watch"]
 
 #: As in common.lua.
-Outcome = Literal["done", "again", "requeue", "return", "lost"]
+Outcome = Literal["done", "failed", "retry", "again", "requeue", "return", "lost"]
 
 
 class Run:
@@ -30,7 +32,8 @@ class Run:
 
     Attributes:
         request: Celery's request.
-        limit: what caps it, None for a task that is not throttled.
+        limit: what caps it, None if nothing does.
+        lock: what it does with its identity lock, as the store wants it; "" if it needs none.
         nonce: names this delivery as a holder.
         stored: whether the store keeps the message, because it was parked and resumed.
         job: what the pool made of it.
@@ -39,15 +42,36 @@ class Run:
         lost: whether its lease was lost while it ran.
     """
 
-    __slots__ = ("job", "limit", "lost", "nonce", "permit", "request", "requeue", "stored")
+    __slots__ = ("job", "limit", "lock", "lost", "nonce", "permit", "request", "requeue", "stored")
 
     request: Any
 
     def __init__(self, request: Any, limit: Limit | None, nonce: str = "", *, stored: bool = False) -> None:
         self.request, self.limit, self.nonce, self.stored = request, limit, nonce, stored
         self.permit = stored
+        self.lock = ""
         self.job: Any = None
         self.requeue = self.lost = False
+
+    @property
+    def guarded(self) -> bool:
+        """Whether it needs the store's word to run."""
+        return self.limit is not None or bool(self.lock)
+
+    @property
+    def limit_name(self) -> str:
+        """Of its limit, "" if it has none."""
+        return self.limit.name if self.limit else ""
+
+    @property
+    def permits(self) -> int:
+        """Of its limit, 0 if it has none."""
+        return self.limit.permits if self.limit else 0
+
+    def fence(self, token: int) -> None:
+        """It has its lock: let the body see the fencing token, and the store, should it have to put the lock back."""
+        self.request.request_dict["fencing_token"] = token
+        self.lock = with_fencing_token(self.lock, token)
 
     @property
     def attempt(self) -> int:
@@ -55,9 +79,9 @@ class Run:
         return int(self.request.request_dict.get("retries") or 0)
 
 
-def holders(runs: list[Run]) -> list[tuple[str, str, str, int, int]]:
+def holders(runs: list[Run]) -> list[tuple[str, str, str, int, int, str]]:
     """Return what the store has to know of each run that holds a permit, or wants one."""
-    return [(run.request.id, run.nonce, run.limit.name, run.limit.permits, run.attempt) for run in runs if run.limit]
+    return [(run.request.id, run.nonce, run.limit_name, run.permits, run.attempt, run.lock) for run in runs]
 
 
 def watch(request: Any, ended: Callable[[Outcome], None]) -> None:
@@ -86,7 +110,7 @@ def watch(request: Any, ended: Callable[[Outcome], None]) -> None:
             return on_timeout(soft, seconds)
         finally:
             if not soft:
-                ended("done")
+                ended("failed")
 
     request.on_success, request.on_failure, request.on_timeout = success, failure, timeout
 
@@ -94,9 +118,11 @@ def watch(request: Any, ended: Callable[[Outcome], None]) -> None:
 def _outcome(error: BaseException) -> Outcome:
     if isinstance(error, ExceptionWithTraceback):
         error = error.exc
-    if isinstance(error, (Retry, Ignore, Reject, Terminated, WorkerLostError)) or not isinstance(error, Exception):
+    if isinstance(error, Retry):
+        return "retry"
+    if isinstance(error, (Ignore, Reject, Terminated, WorkerLostError)) or not isinstance(error, Exception):
         return "again"
-    return "done"
+    return "failed"
 
 
 class RequestFactory:
@@ -119,14 +145,18 @@ class RequestFactory:
         redelivered: bool,
         on_ack: Callable[..., None],
         on_reject: Callable[..., None],
+        conclude: str = "",
     ) -> Any:
-        """Return the request of a parked message.
+        """Return the request of a parked message; with ``conclude`` one that ends with that other task's outcome.
 
         Raises:
             celery.exceptions.NotRegistered: this worker does not know the task.
         """
         message = unpack(parcel, self._accept, redelivered=redelivered)
         body, headers, decoded, utc = self._read(message)
+        if conclude:
+            _, _, embed = body if decoded else message.payload
+            body, headers, decoded = ((conclude,), {}, embed), {**headers, "task": CONCLUDE}, True
         task = self._app.tasks[headers["task"]]
         return self._class(task)(
             message,

@@ -11,6 +11,7 @@ from typing import Any
 from celery import __version__ as celery_version
 from celery import bootsteps
 from celery.concurrency.solo import TaskPool as SoloPool
+from celery.signals import task_revoked
 from celery.worker import state
 from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
@@ -21,7 +22,7 @@ from celery_throttle.settings import settings_of
 from celery_throttle.store.client import connection_factory, make_client
 from celery_throttle.store.doctor import findings
 from celery_throttle.store.scripts import Store
-from celery_throttle.task import limits_of
+from celery_throttle.task import dedups_of, limits_of
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.leases import Leases
 from celery_throttle.worker.ledger import Ledger
@@ -53,7 +54,9 @@ class Throttling:
         self._thread: threading.Thread | None = None
         self._revoked: set[str] = set()
         self.timekeeper = Timekeeper()
-        self.gate = Gate(worker.pool, limits_of(worker.app), settings.on_store_error, self.timekeeper)
+        self.gate = Gate(
+            worker.pool, limits_of(worker.app), dedups_of(worker.app), settings.on_store_error, self.timekeeper
+        )
         # A solo pool runs tasks in the thread that consumes, so there the gate must live in that thread too.
         self.pumped = worker.hub is None and isinstance(worker.pool, SoloPool)
         threaded = worker.hub is None and not self.pumped
@@ -74,6 +77,7 @@ class Throttling:
         for finding in findings(self._client):
             logger.warning("celery_throttle: %s", finding)
         self._revoked = set(state.revoked)
+        task_revoked.connect(self._never_runs, weak=False)
         self.timekeeper.start()
         self._leases.start()
         # A worker may be lost right after a look, and its permits must not idle long past their lease.
@@ -137,6 +141,7 @@ class Throttling:
             self._thread.join(timeout=5.0)
             self.loop.detach()
         self.ledger.wait()
+        task_revoked.disconnect(self._never_runs)
         self.timekeeper.stop()
         self._link.close()
         self._listener.close()
@@ -144,7 +149,11 @@ class Throttling:
         self._client.close()
 
     def _end_again(self, run: Any) -> None:
-        self.loop.post(self.ledger.release, run.limit.name, run.request.id, run.nonce, "done")
+        self.loop.post(self.ledger.release, run.limit_name, run.request.id, run.nonce, "done")
+
+    def _never_runs(self, sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
+        if not terminated:
+            self.loop.post(self.gate.never_runs, sender, request)
 
     def _withdraw_revoked(self) -> None:
         # Looking at the whole set is cheap only while nothing was added to it.
@@ -177,7 +186,7 @@ class WorkerStep(bootsteps.StartStopStep):
 
     def include_if(self, worker: Any) -> bool:
         """Only where there is something to throttle."""
-        return bool(limits_of(worker.app)) and settings_of(worker.app).enabled
+        return bool(limits_of(worker.app) or dedups_of(worker.app)) and settings_of(worker.app).enabled
 
     def create(self, worker: Any) -> None:
         """Put the gate where the consumer hands over its requests."""

@@ -57,7 +57,7 @@ class StoreState:
         self._names = dict(
             zip(
                 ("limits", "used", "leases", "records", "parked", "messages", "meta"),
-                Keys("throttle").all,
+                Keys("throttle").all[:7],
                 strict=False,
             )
         )

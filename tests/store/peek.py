@@ -11,7 +11,7 @@ from tests.store.caller import KEYS
 if TYPE_CHECKING:
     from redis import Redis
 
-LIMITS, USED, LEASES, RECORDS, PARKED, MESSAGES, META = KEYS.all
+LIMITS, USED, LEASES, RECORDS, PARKED, MESSAGES, META, *_ = KEYS.all
 
 _TICKET_DIGITS = 16
 

@@ -15,7 +15,7 @@ def test_all_keys_are_on_one_shard() -> None:
 
 def test_every_key_is_another_one() -> None:
     keys = Keys("throttle")
-    assert len({*keys.all, keys.wake}) == 8
+    assert len({*keys.all, keys.wake}) == 10
 
 
 def test_two_prefixes_share_nothing() -> None:

@@ -13,7 +13,8 @@ from celery_throttle.store.scripts import Call, Script, Store
 
 LUA = files("celery_throttle.store") / "lua" / "gate"
 ALONE = "started"  # the one that is too small to need what the others share
-NAMES = sorted({path.name.removesuffix(".lua") for path in LUA.iterdir()} - {"common", ALONE})
+SHARED = ("common", "locks")
+NAMES = sorted({path.name.removesuffix(".lua") for path in LUA.iterdir()} - {*SHARED, ALONE})
 KEYS = Keys("test")
 
 
@@ -33,12 +34,12 @@ def store() -> Store:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_is_loaded_with_what_all_share(name: str) -> None:
     """Once: the text and its SHA1, which is what the server knows it by."""
-    script = Script.load(f"gate/{name}", "gate/common")
+    script = Script.load(f"gate/{name}", *(f"gate/{shared}" for shared in SHARED))
     common, own = (LUA / "common.lua").read_text("utf-8"), (LUA / f"{name}.lua").read_text("utf-8")
     assert script.text.startswith(common)
     assert script.text.endswith(own)
     assert script.sha == hashlib.sha1(script.text.encode()).hexdigest()
-    assert Script.load(f"gate/{name}", "gate/common") is script
+    assert Script.load(f"gate/{name}", *(f"gate/{shared}" for shared in SHARED)) is script
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,13 +51,13 @@ def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
     assert "-- Returns " in text
 
 
-@pytest.mark.parametrize("name", [*NAMES, "common", ALONE])
+@pytest.mark.parametrize("name", [*NAMES, *SHARED, ALONE])
 def test_no_script_uses_a_key_that_is_not_declared(name: str) -> None:
-    """The first argument of every command is one of the eight, so a cluster can route it."""
+    """The first argument of every command is one of the ten, so a cluster can route it."""
     text = (LUA / f"{name}.lua").read_text("utf-8")
     calls = re.findall(r"redis\.call\('(\w+)'(?:, (\w+))?", text)
     assert {key for command, key in calls if command != "TIME"} <= {
-        "LIMITS", "USED", "LEASES", "RECORDS", "PARKED", "MESSAGES", "META", "WAKE",
+        "LIMITS", "USED", "LEASES", "RECORDS", "PARKED", "MESSAGES", "META", "LOCKS", "LOCK_ENDS", "WAKE",
     }  # fmt: skip
 
 
@@ -67,12 +68,12 @@ def test_every_call_begins_alike(store: Store) -> None:
 
 def test_lists_are_sent_with_their_length(store: Store) -> None:
     call = store.exchange(
-        "w:1", 0, [("t1", "w:0", "done")], [], [("t2", "w:1", "gpu", 4, 0), ("t3", "w:2", "gpu", 4, 1)]
+        "w:1", 0, [("t1", "w:0", "done")], [], [("t2", "w:1", "gpu", 4, 0, ""), ("t3", "w:2", "gpu", 4, 1, "{}")]
     )
     assert arguments(call)[6:] == [
         *(1, "t1", "w:0", "done"),
         0,
-        *(2, "t2", "w:1", "gpu", 4, 0, "t3", "w:2", "gpu", 4, 1),
+        *(2, "t2", "w:1", "gpu", 4, 0, "", "t3", "w:2", "gpu", 4, 1, "{}"),
     ]
 
 
@@ -81,8 +82,8 @@ def test_iterators_are_read_once(store: Store) -> None:
 
 
 def test_messages_are_sent_as_they_are(store: Store) -> None:
-    call = store.park("w:1", 1, "w", 7, [("t", "gpu", 4, 0, "q1", b"\xff\0")])
-    assert arguments(call)[6:] == ["w", 7, 1, "t", "gpu", 4, 0, "q1", b"\xff\0"]
+    call = store.park("w:1", 1, "w", 7, [("t", "gpu", 4, 0, "q1", b"\xff\0", "")])
+    assert arguments(call)[6:] == ["w", 7, 1, "t", "gpu", 4, 0, "q1", b"\xff\0", ""]
 
 
 def test_one_call_can_be_sent_both_ways(store: Store) -> None:

@@ -168,7 +168,16 @@ def test_the_first_of_several_brokers_is_the_store(brokers: Any) -> None:
         {"Limit": 5},
         {"limit": 5, "rate": "100/m"},
         {"limit": 5, "key": "customer_id"},
-        {"singleton": True},
+        {"singleton": 1},
+        {"limit": 5, "unique_on": ["a"]},
+        {"singleton": True, "unique_on": "a"},
+        {"singleton": True, "unique_on": ["missing"]},
+        {"singleton": True, "on_conflict": "ignore"},
+        {"singleton": True, "until": "executed"},
+        {"singleton": True, "remember": -1},
+        {"singleton": True, "lock_ttl": 0},
+        {"singleton": True, "singletons": 1},
+        {"singleton": True, "rembember": 1},
     ],
 )
 def test_a_bad_option_is_refused_with_the_task_and_its_name(options: dict[str, Any]) -> None:

@@ -9,18 +9,24 @@
 -- KEYS[7] meta      HASH  'birth' -> when this data began (ms); 'settling' -> until when nothing is granted (ms);
 --                         'ticket' -> last ticket given; 'looked' -> limit that the last look ended with;
 --                         'park:' .. worker -> number and time (ms) of its last park call;
---                         'offer:' .. limit \0 queue -> until (ms) and how long a passed-over queue stays so (ms)
--- KEYS[8] wake      channel of the hints; the payload is the queue whose workers can start something
+--                         'offer:' .. limit \0 queue -> until (ms) and how long a passed-over queue stays so (ms);
+--                         'stamp' -> last fencing token or claim given
+-- KEYS[8] locks     HASH  identity -> identity lock (JSON array, see locks.lua); '\0' .. identity -> outcome for followers;
+--                         '\1' .. task id -> how many duplicates that were published want its outcome
+-- KEYS[9] lock_ends ZSET  identity -> store time (ms) when its lock ends
+-- KEYS[10] wake     channel of the hints; the payload is the queue whose workers can start something
 -- ARGV[1] lease_ms, ARGV[2] nonce prefix for what is granted here, ARGV[3] slots the caller has for parked
 -- tasks, ARGV[4] number of queues the caller consumes, then these queues; each script goes on from there.
 local LIMITS, USED, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local PARKED, MESSAGES, META, WAKE = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local PARKED, MESSAGES, META, WAKE = KEYS[5], KEYS[6], KEYS[7], KEYS[10]
 
--- A record: state 'H' (holds a permit), 'P' (parked) or 'T' (twin: waits for another delivery of its task id).
-local STATE, NONCE, LIMIT, ATTEMPT, TICKET, QUEUE, DELIVERIES = 1, 2, 3, 4, 5, 6, 7
+-- A record: state 'H' (holds a permit), 'P' (parked) or 'T' (twin: waits for another delivery of its task id); its limit
+-- may be '' (none); the last field is there only for a task with an identity lock (see locks.lua).
+local STATE, NONCE, LIMIT, ATTEMPT, TICKET, QUEUE, DELIVERIES, LOCK = 1, 2, 3, 4, 5, 6, 7, 8
 
 local OFFER_MS, PASS_MS, PASS_MAX_MS = 50, 1000, 60000
 local MAX_QUEUES, MAX_LINES = 256, 256
+local NO_LIMIT, MAX_TRIES = 1000000000, 1000
 
 local clock = redis.call('TIME')
 local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -32,9 +38,18 @@ for i = 5, cursor - 1 do mine[ARGV[i]] = true end
 local grants, emptied, hinted, wait_ms, more = {}, {}, {}, 0, 0
 local joined = {} -- limits whose line somebody joined on the way
 
+-- Identity locks: how they work is in locks.lua, which comes after this.
+local IDENTITY, VERDICT = 1, 7
+local LOCK_LINES = {}
+local lock_starts, lock_ends, lock_allows, is_lock_line, promote_lock
+
 local function argument()
   cursor = cursor + 1
   return ARGV[cursor - 1]
+end
+
+local function decoded(packed)
+  return packed ~= '' and cjson.decode(packed) or nil
 end
 
 local function load_record(field)
@@ -50,8 +65,19 @@ local function next_ticket()
   return string.format('%016.0f', redis.call('HINCRBY', META, 'ticket', 1))
 end
 
+-- A task that waits for its identity lock, or only for a slot in which to be answered, is in another line.
+local function line_of(record)
+  local lock = record[LOCK]
+  return lock and LOCK_LINES[lock[VERDICT]] and LOCK_LINES[lock[VERDICT]](lock[IDENTITY]) or record[LIMIT]
+end
+
+-- Whether it takes a permit of its limit to start it.
+local function counted(record)
+  return record[LIMIT] ~= '' and line_of(record) == record[LIMIT]
+end
+
 local function line_member(task, record)
-  return record[LIMIT] .. '\0' .. record[QUEUE] .. '\0' .. record[TICKET] .. task
+  return line_of(record) .. '\0' .. record[QUEUE] .. '\0' .. record[TICKET] .. task
 end
 
 -- How long nothing is granted yet, because holders may still have to put themselves back: 0 but for the seconds after
@@ -65,6 +91,7 @@ local function settling_ms()
 end
 
 local function free_permits(limit)
+  if limit == '' then return NO_LIMIT end
   local permits = tonumber(redis.call('HGET', LIMITS, limit) or 0)
   return permits - tonumber(redis.call('HGET', USED, limit) or 0)
 end
@@ -78,13 +105,14 @@ end
 local function hold(task, record, nonce)
   record[STATE], record[NONCE] = 'H', nonce
   redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
-  redis.call('HINCRBY', USED, record[LIMIT], 1)
+  if counted(record) then redis.call('HINCRBY', USED, record[LIMIT], 1) end
+  if record[LOCK] then lock_starts(task, record) end
   save_record(task, record)
 end
 
 local function unhold(task, record)
   redis.call('ZREM', LEASES, task)
-  if redis.call('HINCRBY', USED, record[LIMIT], -1) <= 0 then
+  if counted(record) and redis.call('HINCRBY', USED, record[LIMIT], -1) <= 0 then
     redis.call('HDEL', USED, record[LIMIT])
   end
   redis.call('HDEL', RECORDS, task)
@@ -92,25 +120,27 @@ end
 
 local function leave_line(task, record)
   redis.call('ZREM', PARKED, line_member(task, record))
-  redis.call('HDEL', META, 'offer:' .. record[LIMIT] .. '\0' .. record[QUEUE])
+  redis.call('HDEL', META, 'offer:' .. line_of(record) .. '\0' .. record[QUEUE])
 end
 
--- Another delivery of this task id waited for this one to end: it goes on unless this one made it needless.
+-- Another delivery of this task id waited for this one to end: it goes on (true) unless this one made it needless.
 local function settle_twin(task, record, finished)
   local twin = load_record('\0' .. task)
-  if not twin then return end
+  if not twin then return false end
   redis.call('HDEL', RECORDS, '\0' .. task)
   if twin[LIMIT] ~= record[LIMIT] then joined[#joined + 1] = twin[LIMIT] end
-  if not (finished and twin[ATTEMPT] <= record[ATTEMPT]) then
+  local goes_on = not (finished and twin[ATTEMPT] <= record[ATTEMPT])
+  if goes_on then
     redis.call('HSET', MESSAGES, task, redis.call('HGET', MESSAGES, '\0' .. task) or '')
     enqueue(task, twin)
   end
   redis.call('HDEL', MESSAGES, '\0' .. task)
+  return goes_on
 end
 
--- outcome: 'done' (ran to its end), 'again' (retried, ignored or child lost: another delivery may follow),
--- 'requeue' (rejected: to the tail of the line), 'return' (never started) and 'lost' (its worker is gone): to its
--- own place in line, if the store has the message.
+-- outcome: 'done' or 'failed' (ran to its end), 'retry' (will be delivered again), 'again' (ignored, rejected, revoked or
+-- child lost: another delivery may follow), 'requeue' (rejected: to the tail of the line), 'return' (never started) and
+-- 'lost' (its worker is gone): to its own place in line, if the store has the message.
 local function release(task, nonce, outcome)
   local record = load_record(task)
   if not record or record[STATE] ~= 'H' or record[NONCE] ~= nonce then return nil end
@@ -119,10 +149,12 @@ local function release(task, nonce, outcome)
   if back and redis.call('HEXISTS', MESSAGES, task) == 1 then
     if outcome == 'requeue' then record[TICKET] = next_ticket() end
     if outcome ~= 'return' then record[DELIVERIES] = record[DELIVERIES] + 1 end
+    if record[LOCK] then lock_ends(task, record, nonce, 'retry') end
     enqueue(task, record)
   else
     redis.call('HDEL', MESSAGES, task)
-    settle_twin(task, record, outcome == 'done')
+    local goes_on = settle_twin(task, record, outcome == 'done' or outcome == 'failed')
+    if record[LOCK] then lock_ends(task, record, nonce, goes_on and 'retry' or outcome) end
   end
   return record
 end
@@ -202,29 +234,42 @@ local function next_parked(limit)
   return nil, wait
 end
 
+local function grant_of(task, record)
+  return { task, record[NONCE], record[LIMIT], record[ATTEMPT], record[TICKET], record[QUEUE], record[DELIVERIES],
+    redis.call('HGET', MESSAGES, task) or '', record[LOCK] and cjson.encode(record[LOCK]) or '' }
+end
+
+-- Start the first in line; false if it has to wait for its identity lock after all.
 local function resume(limit, head)
   local task = head[2]
   local record = load_record(task) or { 'P', '', limit, 0, head[1], head[3], 0 }
   leave_line(task, record)
+  if record[LOCK] and not lock_allows(task, record) then
+    enqueue(task, record)
+    return false
+  end
   local nonce = NONCES .. '.' .. #grants
   hold(task, record, nonce)
   slots = slots - 1
-  grants[#grants + 1] = { task, nonce, record[LIMIT], record[ATTEMPT], record[TICKET], record[QUEUE],
-    record[DELIVERIES], redis.call('HGET', MESSAGES, task) or '' }
+  grants[#grants + 1] = grant_of(task, record)
+  return true
 end
 
 -- Give free permits of this limit to those whose turn it is: to the caller while it has slots, then by a hint.
 local function promote(limit)
+  if is_lock_line(limit) then return promote_lock(limit) end
   local free = free_permits(limit)
   local settling = free > 0 and settling_ms() or 0
   if settling > 0 then
     wait_ms = settling
     return
   end
-  while free > 0 do
+  local most = MAX_TRIES
+  while free > 0 and most > 0 do
+    most = most - 1
     local head, left = next_parked(limit)
     if not head then
-      if left == 0 then emptied[#emptied + 1] = limit end
+      if left == 0 and limit ~= '' then emptied[#emptied + 1] = limit end
       if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
       return
     end
@@ -233,9 +278,9 @@ local function promote(limit)
       hint(head[3])
       return
     end
-    resume(limit, head)
-    free = free - 1
+    if resume(limit, head) then free = free - 1 end
   end
+  if most == 0 then more = 1 end
 end
 
 -- The limits that have a line, MAX_LINES at the most; with more of them, each call goes on where the last one ended.

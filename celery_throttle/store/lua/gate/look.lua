@@ -1,8 +1,9 @@
 -- Start what can start: clear a few expired holders, then serve every line that has free permits, oldest ticket first.
 -- KEYS, ARGV[1..4] as in common.lua.
 -- Returns { 0, grants, wait_ms, more, emptied } as exchange.lua; wait_ms is at the latest when the next lease ends.
-if redis.call('EXISTS', PARKED, LEASES) == 0 then return { 0, {}, 0, 0, {} } end
+if redis.call('EXISTS', PARKED, LEASES, LOCK_ENDS) == 0 then return { 0, {}, 0, 0, {} } end
 redis.call('ZREM', LEASES, '')
+reap_locks(64)
 reap(64)
 
 -- Somebody waits: if the holder that is next to lose its lease is gone, its permit must not idle until the next look.
@@ -19,7 +20,7 @@ if #limits > 0 then until_next_lease_ends() end
 while #limits > 1 and slots > 0 and settling_ms() == 0 do
   local first, at
   for _, limit in ipairs(limits) do
-    if free_permits(limit) > 0 then
+    if not is_lock_line(limit) and free_permits(limit) > 0 then
       local head, left = next_parked(limit)
       if head and (not first or head[1] < first[1]) then first, at = head, limit end
       if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
@@ -29,4 +30,5 @@ while #limits > 1 and slots > 0 and settling_ms() == 0 do
   resume(at, first)
 end
 for _, limit in ipairs(limits) do promote(limit) end
+for _, limit in ipairs(joined) do promote(limit) end
 return { 0, grants, wait_ms, more, emptied }

@@ -5,8 +5,7 @@ local worker = argument()
 for _, task in ipairs(redis.call('ZRANGE', LEASES, 0, 9999)) do
   local record = load_record(task)
   if record and string.sub(record[NONCE], 1, #worker) == worker then
-    grants[#grants + 1] = { task, record[NONCE], record[LIMIT], record[ATTEMPT], record[TICKET], record[QUEUE],
-      record[DELIVERIES], redis.call('HGET', MESSAGES, task) or '' }
+    grants[#grants + 1] = grant_of(task, record)
   end
 end
 return grants

@@ -2,6 +2,7 @@
 -- KEYS, ARGV[1..4] as in common.lua (slots 0, no queues); then how many at most.
 -- Returns { { task id, limit }, ... }; as many as asked for means that there may be more.
 redis.call('ZREM', LEASES, '')
+reap_locks(200)
 local cleared = {}
 for i, reclaimed in ipairs(reap(tonumber(argument()))) do
   cleared[i] = { reclaimed[1], reclaimed[2][LIMIT] }
@@ -11,6 +12,9 @@ for _, entry in ipairs(cleared) do
     for _, head in ipairs(line_heads(entry[2])) do hint(head[3]) end
   end
 end
+
+-- Of identity locks that went with them: hints only, the caller has no slots.
+for _, line in ipairs(joined) do promote(line) end
 
 -- A killed worker cannot say goodbye, so what was kept for it goes after a day.
 local DAY_MS = 86400000

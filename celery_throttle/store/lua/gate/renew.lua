@@ -1,5 +1,5 @@
 -- Renew the leases of everything a worker holds; a holder that the store lost puts itself back if there is room.
--- KEYS, ARGV[1..4] as in common.lua; then n, n x (task id, nonce, limit, permits, attempt).
+-- KEYS, ARGV[1..4] as in common.lua; then n, n x (task id, nonce, limit, permits, attempt, lock).
 -- Returns a list with an answer for each: 1 renewed, 2 put back, 0 lost.
 redis.call('ZREM', LEASES, '')
 
@@ -15,22 +15,24 @@ local function step_back(task, record)
   redis.call('HDEL', MESSAGES, task)
 end
 
-local function renew(task, nonce, limit, permits, attempt)
+local function renew(task, nonce, limit, permits, attempt, spec)
   local record = load_record(task)
   if record and record[STATE] == 'H' then
     if record[NONCE] ~= nonce then return 0 end
     redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
-    return 1
+    return renew_lock(task, record) and 1 or 0
   end
-  redis.call('HSETNX', LIMITS, limit, permits)
+  if limit ~= '' then redis.call('HSETNX', LIMITS, limit, permits) end
   if free_permits(limit) <= 0 then return 0 end
+  local held = { 'H', nonce, limit, attempt, '', '', 0, spec }
+  if not renew_lock(task, held) then return 0 end
   if record then step_back(task, record) end
-  hold(task, { 'H', nonce, limit, attempt, '', '', 0 }, nonce)
+  hold(task, held, nonce)
   return 2
 end
 
 local answers = {}
 for i = 1, tonumber(argument()) do
-  answers[i] = renew(argument(), argument(), argument(), argument(), tonumber(argument()))
+  answers[i] = renew(argument(), argument(), argument(), argument(), tonumber(argument()), decoded(argument()))
 end
 return answers

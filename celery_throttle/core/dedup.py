@@ -1,0 +1,225 @@
+"""The options of a task that runs once, checked when it is bound."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
+from celery_throttle.errors import ConfigurationError
+
+__all__ = ["DEDUP_OPTIONS", "Dedup", "LockPlan", "OnConflict", "Until", "task_dedup", "with_fencing_token"]
+
+Until = Literal["finished", "success", "started", "expires"]
+OnConflict = Literal["return_existing", "raise", "skip", "replace", "keep_last"]
+
+#: What needs ``singleton=True`` beside it.
+DEDUP_OPTIONS = ("unique_on", "until", "on_conflict", "remember", "lock_ttl")
+_PER_CALL = ("unique_on", "on_conflict")
+
+_NEWEST = ("replace", "keep_last")
+_LONGEST = 10 * 365 * 86400.0
+
+
+@dataclass(frozen=True)
+class LockPlan:
+    """What one call of a task does with its identity lock.
+
+    Attributes:
+        identity: of the call.
+        dedup: the task's options, with those of the call.
+        claim: what the store gave for it when it was published, "0" if nothing was claimed.
+        first: the task that had the lock then.
+    """
+
+    identity: str
+    dedup: Dedup
+    claim: str = "0"
+    first: str = ""
+
+    @property
+    def spec(self) -> str:
+        """The same as the scripts want it, see locks.lua; all times are milliseconds."""
+        dedup = self.dedup
+        remember, ttl = round(dedup.remember * 1000), round(dedup.lock_ttl * 1000)
+        plan = [self.identity, dedup.until, remember, ttl, dedup.on_conflict, self.claim, "run", self.first, "0"]
+        return json.dumps(plan, separators=(",", ":"))
+
+
+def with_fencing_token(spec: str, token: int) -> str:
+    """Return a plan as the scripts want it, with the token that was granted."""
+    return json.dumps([*json.loads(spec)[:-1], str(token)], separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Dedup:
+    """How a task runs once: ``singleton=True`` and what goes with it.
+
+    Attributes:
+        unique_on: the arguments that make calls the same: names or dotted paths, or a function of all arguments; None
+            for all of them.
+        until: when another call may come: when it has ended (``finished``), when it has succeeded (``success``: after a
+            failure only it may run again, until ``lock_ttl`` has passed), when it has begun (``started``), or
+            ``lock_ttl`` after it was published, whatever became of it (``expires``).
+        on_conflict: what happens to another call before that.
+        remember: seconds for which the outcome of a success counts.
+        lock_ttl: seconds for which a task that was published, but does not run, keeps its lock.
+    """
+
+    unique_on: tuple[str, ...] | Callable[..., object] | None = None
+    until: Until = "finished"
+    on_conflict: OnConflict = "return_existing"
+    remember: float = 0.0
+    lock_ttl: float = 86400.0
+
+    def plan(
+        self, task_name: str, arguments: Mapping[str, object], args: Iterable[Any], kwargs: Mapping[str, Any]
+    ) -> LockPlan:
+        """Return what a call does with its lock.
+
+        Args:
+            task_name: of the task.
+            arguments: of the call, by name, with the defaults of those left out.
+            args: the same as given.
+            kwargs: the same as given.
+
+        Raises:
+            ConfigurationError: the arguments cannot be compared.
+        """
+        value: object = arguments
+        if callable(self.unique_on):
+            value = self.unique_on(*args, **kwargs)
+        elif self.unique_on is not None:
+            value = {path: pick(arguments, path) for path in self.unique_on}
+        try:
+            return LockPlan(identity_of(task_name, value), self)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"Task {task_name}: cannot tell whether its arguments are the same as another call's ({error}): "
+                f"name those that count with unique_on=['order_id'], or give unique_on a function that returns text"
+            ) from None
+
+    def carried(self, header: Mapping[str, object]) -> LockPlan | None:
+        """Return the plan that a message carries in its header, None if it has none that can be used."""
+        identity, claim, conflict = (header.get(name) for name in ("identity", "claim", "on_conflict"))
+        if not isinstance(identity, str) or len(identity) != IDENTITY_LENGTH or conflict not in get_args(OnConflict):
+            return None
+        claim = claim if isinstance(claim, str) and claim.isdecimal() else "0"
+        first = header.get("first")
+        first = first if isinstance(first, str) else ""
+        return LockPlan(identity, replace(self, on_conflict=conflict), claim, first)  # type: ignore[arg-type]
+
+    def for_call(self, task_name: str, options: object) -> Dedup:
+        """Return the options with those of one call: ``throttle={"on_conflict": "raise"}``.
+
+        Raises:
+            ConfigurationError: an option cannot work.
+        """
+        if options is None:
+            return self
+        if not isinstance(options, Mapping) or not set(options) <= set(_PER_CALL):
+            raise ConfigurationError(
+                f"Task {task_name}: throttle= of a call must be a dict with {' or '.join(map(repr, _PER_CALL))}, "
+                f"got {options!r}"
+            )
+        changed = self
+        if "unique_on" in options:
+            changed = replace(changed, unique_on=_unique_on(task_name, options["unique_on"]))
+        if "on_conflict" in options:
+            changed = replace(
+                changed, on_conflict=_one_of(task_name, "on_conflict", options["on_conflict"], OnConflict)
+            )
+        _check_together(task_name, changed)
+        return changed
+
+
+def task_dedup(
+    task_name: str, singleton: object, options: Mapping[str, object], parameters: set[str] | None
+) -> Dedup | None:
+    """Return what ``singleton=`` and the options beside it mean for a task, None if it is no singleton.
+
+    Args:
+        task_name: for the messages.
+        singleton: as given.
+        options: the others by name, those that were given.
+        parameters: the names of the task's parameters, None if it takes any.
+
+    Raises:
+        ConfigurationError: an option cannot work, or not together with the others.
+    """
+    if not isinstance(singleton, bool):
+        raise ConfigurationError(f"Task {task_name}: singleton must be True or False, got {singleton!r}")
+    given = {name: value for name, value in options.items() if value is not None}
+    if not singleton:
+        if given:
+            names = ", ".join(sorted(given))
+            raise ConfigurationError(f"Task {task_name}: {names} needs singleton=True beside it")
+        return None
+    dedup = Dedup(
+        unique_on=_unique_on(task_name, given.get("unique_on")),
+        until=_one_of(task_name, "until", given.get("until", "finished"), Until),
+        on_conflict=_one_of(task_name, "on_conflict", given.get("on_conflict", "return_existing"), OnConflict),
+        remember=_seconds(task_name, "remember", given.get("remember", 0.0), 0.0),
+        lock_ttl=_seconds(task_name, "lock_ttl", given.get("lock_ttl", 86400.0), 1.0),
+    )
+    _check_together(task_name, dedup)
+    _check_parameters(task_name, dedup, parameters)
+    return dedup
+
+
+def _check_together(task_name: str, dedup: Dedup) -> None:
+    remember, until, conflict = dedup.remember > 0, dedup.until, dedup.on_conflict
+    newest = conflict in _NEWEST
+    for wrong, options, why in (
+        (remember and until == "started", "remember with until='started'", "at its start the outcome is not known"),
+        (remember and until == "expires", "remember with until='expires'", "lock_ttl alone says how long it counts"),
+        (remember and newest, f"remember with on_conflict={conflict!r}", "what is remembered does not run again"),
+        (until == "expires" and newest, f"until='expires' with on_conflict={conflict!r}", "use until='finished'"),
+        (until == "success" and newest, f"until='success' with on_conflict={conflict!r}", "use until='finished'"),
+        (
+            until == "started" and conflict == "keep_last",
+            "until='started' with on_conflict='keep_last'",
+            "use 'replace'",
+        ),
+    ):
+        if wrong:
+            raise ConfigurationError(f"Task {task_name}: {options} makes no sense: {why}")
+
+
+def _check_parameters(task_name: str, dedup: Dedup, parameters: set[str] | None) -> None:
+    if parameters is None or not isinstance(dedup.unique_on, tuple):
+        return
+    for path in dedup.unique_on:
+        if path.partition(".")[0] not in parameters:
+            takes = ", ".join(sorted(parameters)) or "nothing"
+            raise ConfigurationError(f"Task {task_name}: unique_on names {path!r}, but the task takes {takes}")
+
+
+def _unique_on(task_name: str, value: Any) -> tuple[str, ...] | Callable[..., object] | None:
+    if value is None or callable(value):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value):
+        return tuple(value)
+    raise ConfigurationError(
+        f"Task {task_name}: unique_on must be a list of argument names such as ['order_id'], or a function of the "
+        f"arguments, got {value!r}"
+    )
+
+
+def _one_of(task_name: str, option: str, value: object, choices: Any) -> Any:
+    if value in get_args(choices):
+        return value
+    known = ", ".join(map(repr, get_args(choices)))
+    raise ConfigurationError(f"Task {task_name}: {option} must be one of {known}, got {value!r}")
+
+
+def _seconds(task_name: str, option: str, value: object, least: float) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= _LONGEST:
+        raise ConfigurationError(
+            f"Task {task_name}: {option} must be seconds or a timedelta, {least:g} or more, got {value!r}"
+        )
+    return float(seconds)

@@ -1,0 +1,77 @@
+"""Which calls of a task are the same call: an identity, made of the task's name and of its arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from celery_throttle.errors import ConfigurationError
+
+__all__ = ["IDENTITY_LENGTH", "canonical", "identity_of", "pick"]
+
+IDENTITY_LENGTH = 40
+
+_TEXTUAL = (Decimal, UUID, datetime, date, time, timedelta)
+
+
+def identity_of(task_name: str, value: object) -> str:
+    """Return the identity of a call: the same for equal values, of the same length whatever they are.
+
+    Raises:
+        TypeError: a value has no canonical form.
+    """
+    text = json.dumps([task_name, canonical(value)], ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:IDENTITY_LENGTH]
+
+
+def canonical(value: object) -> Any:  # noqa: PLR0911 - a return for each kind of value
+    """Return a value as JSON can write it, such that a message that was on its way through a broker gives the same.
+
+    So a tuple is a list, the keys of a mapping are text, and their order does not count.
+
+    Raises:
+        TypeError: nothing is known of how to compare such a value.
+    """
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (list, tuple)):
+        return [canonical(item) for item in value]
+    if isinstance(value, Mapping):
+        pairs = [[_key(key), canonical(item)] for key, item in value.items()]
+        return {"map": sorted(pairs, key=lambda pair: str(pair[0]))}
+    if isinstance(value, (set, frozenset)):
+        return {"set": sorted(json.dumps(canonical(item)) for item in value)}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"bytes": bytes(value).hex()}
+    if isinstance(value, _TEXTUAL):
+        return {type(value).__name__: str(value)}
+    raise TypeError(f"cannot compare a {type(value).__name__}")
+
+
+def _key(key: object) -> str:
+    # As JSON writes the keys of a mapping.
+    return key if isinstance(key, str) else json.dumps(canonical(key))
+
+
+def pick(arguments: Mapping[str, object], path: str) -> object:
+    """Return what a dotted path names among the arguments of a call: ``order_id``, ``order.id``.
+
+    Raises:
+        ConfigurationError: there is no such thing.
+    """
+    found: Any = arguments
+    for name in path.split("."):
+        try:
+            found = found[name] if isinstance(found, Mapping) else getattr(found, name)
+        except (KeyError, AttributeError):
+            raise ConfigurationError(f"unique_on: the call has no {path!r}, only {', '.join(arguments)}") from None
+    return found

@@ -1,0 +1,8 @@
+-- Say who has an identity lock.
+-- KEYS, ARGV[1..4] as in common.lua (slots 0); then identity.
+-- Returns nil, or { state, task id, fencing token, since (ms), ms left, task id that runs next }; states as in locks.lua.
+local identity = argument()
+local lock = load_lock(identity)
+if not lock or lock[L_STATE] == 'S' then return false end
+local left = tonumber(redis.call('ZSCORE', LOCK_ENDS, identity)) - NOW
+return { lock[L_STATE], lock[L_TASK], lock[L_FENCE], lock[L_SINCE], left, lock[L_NEXT] }

@@ -1,0 +1,38 @@
+"""What a worker says of a task that does not run, because another call of it has the identity lock."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from celery import states
+
+from celery_throttle.errors import DuplicateTask
+from celery_throttle.worker.outage import fail
+
+if TYPE_CHECKING:
+    from celery_throttle.store.replies import LockState
+
+__all__ = ["say"]
+
+logger = logging.getLogger(__name__)
+
+
+def say(request: Any, lock: LockState) -> None:
+    """End a request that must not run: its result says why, its canvas hears of it.
+
+    Args:
+        request: of the duplicate.
+        lock: its verdict: ``duplicate``, ``skip``, ``replaced`` or ``done``.
+    """
+    logger.info("Task %s[%s] does not run (%s): %s has its lock", request.name, request.id, lock.verdict, lock.first)
+    if lock.verdict == "duplicate":
+        fail(request, DuplicateTask(request.name, lock.first))
+    elif lock.verdict == "replaced":
+        request._announce_revoked("replaced", False, None, False)  # noqa: SLF001 - as Celery says it of a revoked one
+    elif lock.verdict == "skip" and request.store_errors:
+        request.task.backend.store_result(request.id, None, states.IGNORED, request=request._context)  # noqa: SLF001
+    # "done": this is the very task, delivered again, and its outcome is where the first delivery put it.
+    request.acknowledge()
+    if lock.verdict != "done":
+        request.send_event("task-duplicate", existing=lock.first, verdict=lock.verdict)

@@ -1,0 +1,137 @@
+"""Tasks that run once, and hold until the test lets them go: ``let_go(label)`` makes the file they wait for."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from celery_throttle import Throttled
+from tests.support.journal import Journal
+
+app = Celery("once", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=True,
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+
+def _hold(task: Any, label: str) -> str:
+    journal = Journal.from_environment()
+    with journal.run(task.request, label):
+        journal.write("fence", label=label, task_id=task.request.id, token=task.fencing_token)
+        deadline = time.monotonic() + 60
+        while not Path(f"{journal.path}.{label}").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+    return label
+
+
+def _quick(task: Any, label: str) -> str:
+    journal = Journal.from_environment()
+    with journal.run(task.request, label):
+        journal.write("fence", label=label, task_id=task.request.id, token=task.fencing_token)
+    return label
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True)
+def hold(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, acks_late=True)
+def hold_late(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, limit=1)
+def hold_one(self: Any, label: str) -> str:
+    """With a limit as well."""
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True)
+def quick(self: Any, label: str) -> str:
+    return _quick(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=["order"], remember=600, acks_late=True)
+def charge(self: Any, order: str, amount: int = 0) -> str:
+    _quick(self, order)
+    return f"{order}: {amount}"
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="raise")
+def hold_raise(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="skip")
+def hold_skip(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=[], on_conflict="replace")
+def hold_replace(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=[], on_conflict="keep_last")
+def hold_last(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, until="started")
+def hold_started(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, until="success")
+def fails(self: Any, label: str) -> None:
+    _quick(self, label)
+    raise ValueError(label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True)
+def fails_finished(self: Any, label: str) -> None:
+    _hold(self, label)
+    raise ValueError(label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, until="expires", lock_ttl=3)
+def hourly(self: Any, label: str) -> str:
+    return _quick(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, max_retries=2)
+def retries(self: Any, label: str) -> str:
+    """Fails twice, then holds."""
+    if self.request.retries < self.max_retries:
+        _quick(self, label)
+        raise self.retry(countdown=0.2)
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True)
+def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
+    """The end of a chord."""
+    with Journal.from_environment().run(self.request, label):
+        return sorted(labels)
+
+
+@app.task(shared=False, bind=True)
+def note(self: Any, outcome: object, label: str) -> str:
+    """A callback."""
+    with Journal.from_environment().run(self.request, f"{label}: {outcome}"):
+        return label
+
+
+@app.task(shared=False, bind=True)
+def note_error(self: Any, task_id: str, label: str) -> None:
+    """A callback for errors."""
+    with Journal.from_environment().run(self.request, f"{label}: {self.AsyncResult(task_id).result}"):
+        pass

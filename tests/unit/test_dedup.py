@@ -1,0 +1,83 @@
+"""The options of a task that runs once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celery_throttle.core.dedup import Dedup, task_dedup
+from celery_throttle.errors import ConfigurationError
+
+
+def dedup(parameters: set[str] | None = None, **options: Any) -> Dedup:
+    made = task_dedup("shop.charge", options.pop("singleton", True), options, parameters)
+    assert made is not None
+    return made
+
+
+def test_defaults() -> None:
+    assert dedup() == Dedup(None, "finished", "return_existing", 0.0, 86400.0)
+    assert task_dedup("shop.charge", False, {}, None) is None
+
+
+def test_a_timedelta_is_seconds() -> None:
+    assert dedup(remember=timedelta(days=1), lock_ttl=timedelta(hours=1)) == Dedup(remember=86400.0, lock_ttl=3600.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"singleton": "yes"}, "singleton"),
+        ({"singleton": False, "remember": 5}, "remember needs singleton=True"),
+        ({"unique_on": "order_id"}, "unique_on"),
+        ({"unique_on": [1]}, "unique_on"),
+        ({"unique_on": ["nothing"]}, "'nothing', but the task takes amount, order_id"),
+        ({"until": "done"}, "until"),
+        ({"on_conflict": "ignore"}, "on_conflict"),
+        ({"remember": "1d"}, "remember"),
+        ({"remember": True}, "remember"),
+        ({"lock_ttl": 0}, "lock_ttl"),
+        ({"remember": 5, "until": "started"}, "until='started'"),
+        ({"remember": 5, "until": "expires"}, "until='expires'"),
+        ({"remember": 5, "on_conflict": "replace"}, "on_conflict='replace'"),
+        ({"remember": 5, "on_conflict": "keep_last"}, "on_conflict='keep_last'"),
+        ({"until": "expires", "on_conflict": "replace"}, "until='expires'"),
+        ({"until": "success", "on_conflict": "keep_last"}, "until='success'"),
+        ({"until": "started", "on_conflict": "keep_last"}, "until='started'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named) as refused:
+        dedup({"order_id", "amount"}, **options)
+    assert "Task shop.charge" in str(refused.value)
+
+
+def test_any_argument_of_a_task_that_takes_any() -> None:
+    assert dedup(None, unique_on=["anything"]).unique_on == ("anything",)
+
+
+@pytest.mark.parametrize("options", [5, {"until": "started"}, {"on_conflict": "no"}, {"unique_on": 5}])
+def test_bad_options_of_a_call(options: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"Task shop\.charge"):
+        dedup().for_call("shop.charge", options)
+
+
+def test_options_of_a_call_are_checked_together_with_the_tasks() -> None:
+    with pytest.raises(ConfigurationError, match="remember"):
+        dedup(remember=5).for_call("shop.charge", {"on_conflict": "replace"})
+
+
+def test_a_function_of_the_arguments() -> None:
+    both = dedup(unique_on=lambda order, **_: order["id"])
+    one, other = ({"id": 1, "at": at} for at in (5, 6))
+    assert both.plan("t", {}, [one], {"b": 1}).identity == both.plan("t", {}, [other], {"b": 2}).identity
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{}, {"identity": 5}, {"identity": "short", "on_conflict": "raise"}, {"identity": "x" * 40, "on_conflict": "no"}],
+)
+def test_a_header_that_cannot_be_used_counts_as_none(header: dict[str, object]) -> None:
+    assert dedup().carried(header) is None

@@ -1,0 +1,308 @@
+"""Tasks that run once, on real workers: `singleton=True` and what goes with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import chain, chord, group
+
+from celery_throttle import DuplicateTask
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+    from tests.workers.conftest import State
+
+pytestmark = pytest.mark.worker
+
+ONCE = "tests.support.apps.once"
+QUICKLY = 15.0
+
+
+@pytest.fixture
+def app(workers: Workers) -> Any:
+    """The app, with two workers."""
+    workers.conf["throttle_lease"] = 60
+    workers.start_many(2, ONCE, concurrency=3)
+    return workers.app(ONCE)
+
+
+def send_by_name(app: Any, task: Any, *args: Any, **options: Any) -> Any:
+    """As a producer does that knows nothing of the library."""
+    return app.app.send_task(task.name, args=args, **options)
+
+
+def labels(journal: Journal) -> list[str]:
+    return [run.label for run in journal.runs()]
+
+
+def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    first = app.hold.delay("a")
+    assert app.hold.delay(label="a").id == first.id  # queued or running, by position or by name
+    journal.wait_running(1, "a")
+    assert app.hold.delay("a").id == first.id
+    locked = app.hold.locked_by("a")
+    assert (locked.task_id, locked.state) == (first.id, "running")
+    other = app.hold.delay("b")
+    assert other.id != first.id
+    let_go("a", "b")
+    assert first.get(timeout=QUICKLY) == "a"
+    other.get(timeout=QUICKLY)
+    until(lambda: app.hold.locked_by("a") is None, timeout=QUICKLY)
+    again = app.hold.delay("a")
+    assert again.id != first.id
+    assert again.get(timeout=QUICKLY) == "a"
+    assert sorted(labels(journal)) == ["a", "a", "b"]
+    tokens = [event["token"] for event in journal.events() if event["event"] == "fence" and event["label"] == "a"]
+    assert tokens == sorted(set(tokens))
+    state.wait_empty()
+
+
+def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(
+    app: Any, journal: Journal, state: State, let_go: Any
+) -> None:
+    """`send_task`, another language, a beat without the task: the gate catches what apply_async has not seen."""
+    first = app.hold.delay("a")
+    journal.wait_running(1, "a")
+    others = [send_by_name(app, app.hold, "a") for _ in range(3)]
+    state.wait_parked(3)
+    let_go("a")
+    assert first.get(timeout=QUICKLY) == "a"
+    assert [other.get(timeout=QUICKLY) for other in others] == ["a"] * 3
+    assert labels(journal) == ["a"]
+    state.wait_empty()
+
+
+def test_a_chord_with_duplicates_completes(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    app.hold.delay("part 0")
+    journal.wait_running(1, "part 0")
+    # Six slots: so the first six run, and the others are known as duplicates when they arrive.
+    header = [app.hold.s(f"part {number % 15}") for number in range(20)]
+    result = chord(header)(app.collect.s())
+    journal.wait_running(6)
+    let_go(*(f"part {number}" for number in range(15)))
+    assert result.get(timeout=QUICKLY) == sorted(f"part {number % 15}" for number in range(20))
+    assert sorted(labels(journal)) == sorted(["collect", *(f"part {number}" for number in range(15))])
+    state.wait_empty()
+
+
+def test_a_group_and_a_chain_with_duplicates_complete(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    first = app.hold.delay("a")
+    journal.wait_running(1, "a")
+    parts = group(app.hold.s("a"), app.quick.s("b"), app.hold.s("a")).apply_async()
+    links = chain(app.quick.s("c"), app.hold.si("a"), app.note.s("after")).apply_async()
+    last = chain(app.quick.s("d"), app.hold.si("a")).apply_async()
+    state.wait_parked(4)
+    let_go("a")
+    assert parts.get(timeout=QUICKLY) == ["a", "b", "a"]
+    assert links.get(timeout=QUICKLY) == "after"
+    assert last.get(timeout=QUICKLY) == "a"
+    assert first.get(timeout=QUICKLY) == "a"
+    assert sorted(labels(journal)) == ["a", "after: a", "b", "c", "d"]
+    state.wait_empty()
+
+
+def test_the_callbacks_of_both_callers_fire(app: Any, journal: Journal, let_go: Any) -> None:
+    app.hold.apply_async(["a"], link=app.note.s("first"))
+    journal.wait_running(1, "a")
+    app.hold.apply_async(["a"], link=app.note.s("second"))
+    failing = app.fails_finished.apply_async(["f"], link_error=app.note_error.s("first"))
+    journal.wait_running(1, "f")
+    app.fails_finished.apply_async(["f"], link_error=app.note_error.s("second"))
+    let_go("a", "f")
+    with pytest.raises(ValueError, match="f"):
+        failing.get(timeout=QUICKLY)
+    journal.wait_finished(6)
+    assert sorted(labels(journal)) == ["a", "f", "first: a", "first: f", "second: a", "second: f"]
+
+
+def test_what_was_remembered_does_not_run_again(app: Any, journal: Journal, state: State) -> None:
+    first = app.charge.delay("17", amount=5)
+    assert first.get(timeout=QUICKLY) == "17: 5"
+    until(lambda: app.charge.locked_by("17").state == "done", timeout=QUICKLY)
+    assert app.charge.delay("17", amount=6).id == first.id
+    other = send_by_name(app, app.charge, "17", 7)
+    assert other.get(timeout=QUICKLY) == "17: 5"
+    # The very same message once more.
+    app.app.send_task(app.charge.name, args=["17", 5], task_id=first.id)
+    result = chord([app.charge.s("17"), app.charge.s("18", 1)])(app.collect.s())
+    assert result.get(timeout=QUICKLY) == ["17: 5", "18: 1"]
+    state.wait_empty()
+    assert sorted(labels(journal)) == ["17", "18", "collect"]
+    assert app.charge.unlock("17")
+    assert app.charge.delay("17", amount=8).get(timeout=QUICKLY) == "17: 8"
+
+
+def test_raise(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    first = app.hold_raise.delay("a")
+    with pytest.raises(DuplicateTask, match=first.id) as raised:
+        app.hold_raise.delay("a")
+    assert raised.value.existing_id == first.id
+    journal.wait_running(1, "a")
+    elsewhere = send_by_name(app, app.hold_raise, "a")
+    with pytest.raises(DuplicateTask, match=first.id):
+        elsewhere.get(timeout=QUICKLY)
+    whole = chord([app.hold_raise.s("a"), app.quick.s("b")])(app.collect.s())
+    with pytest.raises(Exception, match="pending, running or remembered"):
+        whole.get(timeout=QUICKLY)
+    let_go("a")
+    first.get(timeout=QUICKLY)
+    assert "collect" not in labels(journal)
+    state.wait_empty()
+
+
+def test_skip(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    first = app.hold_skip.delay("a")
+    skipped = app.hold_skip.delay("a")
+    assert (skipped.id != first.id, skipped.state) == (True, "IGNORED")
+    journal.wait_running(1, "a")
+    elsewhere = send_by_name(app, app.hold_skip, "a")
+    until(lambda: elsewhere.state == "IGNORED", timeout=QUICKLY)
+    whole = chord([app.hold_skip.s("a"), app.quick.s("b")])(app.collect.s())
+    state.wait_parked(1)
+    let_go("a")
+    assert whole.get(timeout=QUICKLY) == ["a", "b"]
+    assert sorted(labels(journal)) == ["a", "b", "collect"]
+    state.wait_empty()
+
+
+def test_replace(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    app = workers.app(ONCE)
+    old = [app.hold_replace.delay(f"old {number}") for number in range(5)]
+    new = app.hold_replace.delay("new")
+    workers.start_many(2, ONCE, concurrency=3)
+    journal.wait_running(1, "new")
+    until(lambda: all(result.state == "REVOKED" for result in old), timeout=QUICKLY)
+    assert app.hold_replace.delay("late").id == new.id  # it runs: nothing to replace
+    let_go("new")
+    new.get(timeout=QUICKLY)
+    assert labels(journal) == ["new"]
+    state.wait_empty()
+
+
+def test_keep_last(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    first = app.hold_last.delay("first")
+    journal.wait_running(1, "first")
+    waiting = [app.hold_last.delay(f"waiting {number}") for number in range(5)]
+    last = app.hold_last.delay("last")
+    assert len({first.id, last.id, *(result.id for result in waiting)}) == 7
+    until(lambda: all(result.state == "REVOKED" for result in waiting), timeout=QUICKLY)
+    assert app.hold_last.locked_by("x").next_id == last.id
+    let_go("first", "last")
+    assert last.get(timeout=QUICKLY) == "last"
+    assert labels(journal) == ["first", "last"]
+    state.wait_empty()
+    until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
+
+
+def test_until_started(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    first = app.hold_started.delay("a")
+    journal.wait_running(1, "a")
+    second = app.hold_started.delay("a")
+    assert second.id != first.id
+    journal.wait_running(2, "a")
+    let_go("a")
+    first.get(timeout=QUICKLY)
+    second.get(timeout=QUICKLY)
+    state.wait_empty()
+
+
+def test_until_success_a_failure_keeps_the_lock(app: Any, journal: Journal) -> None:
+    first = app.fails.delay("a")
+    with pytest.raises(ValueError, match="a"):
+        first.get(timeout=QUICKLY)
+    until(lambda: app.fails.locked_by("a").state == "failed", timeout=QUICKLY)
+    assert app.fails.delay("a").id == first.id
+    elsewhere = send_by_name(app, app.fails, "a")
+    with pytest.raises(ValueError, match="a"):
+        elsewhere.get(timeout=QUICKLY)
+    assert labels(journal) == ["a"]
+
+
+def test_until_expires(app: Any, journal: Journal) -> None:
+    first = app.hourly.delay("a")
+    first.get(timeout=QUICKLY)
+    assert app.hourly.delay("a").id == first.id
+    until(lambda: app.hourly.locked_by("a") is None, timeout=QUICKLY)
+    second = app.hourly.delay("a")
+    second.get(timeout=QUICKLY)
+    assert second.id != first.id
+    assert labels(journal) == ["a", "a"]
+
+
+def test_retries_keep_the_lock(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    first = app.retries.delay("a")
+    duplicate = send_by_name(app, app.retries, "a")
+    journal.wait_running(1, "a")
+    assert app.retries.delay("a").id == first.id
+    journal.wait_started(3, "a")
+    assert app.retries.delay("a").id == first.id
+    let_go("a")
+    assert first.get(timeout=QUICKLY) == "a"
+    assert duplicate.get(timeout=QUICKLY) == "a"
+    assert {run.task_id for run in journal.runs()} == {first.id}
+    state.wait_empty()
+
+
+def test_a_countdown_keeps_the_lock_and_a_revoke_frees_it(workers: Workers, let_go: Any) -> None:
+    app = workers.app(ONCE)
+    workers.start(ONCE)
+    first = app.hold.apply_async(["a"], countdown=0.5)
+    assert app.hold.delay("a").id == first.id
+    let_go("a")
+    first.get(timeout=QUICKLY)
+
+    later = app.hold.apply_async(["b"], countdown=3600)
+    assert app.hold.locked_by("b").task_id == later.id
+    assert app.hold.locked_by("b").expires_in > 3600 + 80_000
+    later.revoke()
+    soon = app.hold.apply_async(["c"], expires=0.01, countdown=0.3)
+    until(lambda: soon.state == "REVOKED", timeout=QUICKLY)
+    until(lambda: app.hold.locked_by("c") is None, timeout=QUICKLY)
+
+
+def test_a_revoked_task_in_the_queue_frees_its_lock(workers: Workers, journal: Journal, let_go: Any) -> None:
+    app = workers.app(ONCE)
+    worker = workers.start(ONCE, concurrency=1)
+    app.hold.delay("busy")
+    journal.wait_running(1, "busy")
+    victim = app.hold_one.delay("a")
+    victim.revoke()
+    let_go("busy", "a")
+    until(lambda: victim.state == "REVOKED", timeout=QUICKLY)
+    until(lambda: app.hold_one.locked_by("a") is None, timeout=QUICKLY)
+    assert app.hold_one.delay("a").get(timeout=QUICKLY) == "a"
+    assert worker.running
+
+
+def test_with_a_limit_the_lock_comes_first_and_a_parked_one_keeps_it(
+    app: Any, journal: Journal, state: State, let_go: Any
+) -> None:
+    first = app.hold_one.delay("a")
+    journal.wait_running(1, "a")
+    second = app.hold_one.delay("b")
+    state.wait_parked(1)
+    assert app.hold_one.locked_by("b").state == "queued"
+    assert app.hold_one.delay("b").id == second.id
+    duplicates = [send_by_name(app, app.hold_one, "b"), send_by_name(app, app.hold_one, "a")]
+    state.wait_parked(3)
+    assert state.used() == {app.hold_one.name: 1}
+    let_go("a")
+    assert first.get(timeout=QUICKLY) == "a"
+    journal.wait_running(1, "b")
+    let_go("b")
+    assert second.get(timeout=QUICKLY) == "b"
+    assert [result.get(timeout=QUICKLY) for result in duplicates] == ["b", "a"]
+    assert labels(journal) == ["a", "b"]
+    state.wait_empty()
+
+
+def test_options_of_a_call(app: Any, journal: Journal) -> None:
+    first = app.charge.apply_async(["17", 5], throttle={"unique_on": ["amount"]})
+    first.get(timeout=QUICKLY)
+    assert app.charge.apply_async(["18", 5], throttle={"unique_on": ["amount"]}).id == first.id
+    with pytest.raises(DuplicateTask):
+        app.charge.s("18", 5).set(throttle={"unique_on": ["amount"], "on_conflict": "raise"}).apply_async()
+    assert labels(journal) == ["17"]
