@@ -30,7 +30,7 @@ REAP_TASK = "celery_throttle.reap"
 
 #: By app and task name, never by class: Celery makes a class of its own for every app that a task is shared with.
 _limits: WeakKeyDictionary[Any, dict[str, Limit]] = WeakKeyDictionary()
-_dedups: WeakKeyDictionary[Any, dict[str, Dedup]] = WeakKeyDictionary()
+_dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
 
 
 class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.7
@@ -90,8 +90,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             limits = _limits.setdefault(app, {})
             check_same(name, limit, limits)
             limits[name] = limit
-        if dedup is not None:
-            _dedups.setdefault(app, {})[name] = dedup
+        _dedups.setdefault(app, {})[name] = dedup
         if limit is not None or dedup is not None:
             _install(app)
 
@@ -118,7 +117,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
             ConfigurationError: ``throttle=`` cannot work, or the arguments cannot be compared.
         """
-        dedup = dedups_of(self.app).get(str(self.name))
+        dedup = self._dedup()
         if dedup is None and throttle is not None:
             raise ConfigurationError(f"Task {self.name}: throttle= of a call needs singleton=True on the task")
         options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
@@ -163,8 +162,15 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         client, identity = self._lock(args, kwargs)
         return bool(client.ask(client.store.unlock(identity)))
 
+    def _dedup(self) -> Dedup | None:
+        known = _dedups.get(self.app, {})
+        if self.name not in known:
+            # Celery shows a task to other threads a moment before it binds it.
+            self.on_bound(self.app)
+        return _dedups[self.app][str(self.name)]
+
     def _lock(self, args: Any, kwargs: Any) -> tuple[Any, str]:
-        dedup = dedups_of(self.app).get(str(self.name))
+        dedup = self._dedup()
         if dedup is None:
             raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
         return lock_client(self.app), plan_for(self, dedup, args, kwargs).identity
@@ -177,7 +183,7 @@ def limits_of(app: Any) -> dict[str, Limit]:
 
 def dedups_of(app: Any) -> dict[str, Dedup]:
     """Return how each task of the app runs once that does, by the task's name."""
-    return _dedups.get(app, {})
+    return {name: dedup for name, dedup in _dedups.get(app, {}).items() if dedup is not None}
 
 
 def _parameters(cls: type[Any]) -> set[str] | None:

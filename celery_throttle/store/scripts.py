@@ -142,6 +142,10 @@ class Store:
         """Claim an identity lock for a task about to be published; it lasts at least that many seconds."""
         return self._call("claim", "", 0, task, lock, int(least * 1000), int(awaited))
 
+    def succeeded(self, identity: str, task: str, fencing_token: int, remember: float) -> Call:
+        """Say that a task has succeeded, to be remembered for so many seconds."""
+        return self._call("succeeded", "", 0, identity, task, str(fencing_token), round(remember * 1000))
+
     def give_up(self, identity: str, task: str) -> Call:
         """Free the identity lock of a task that will never run."""
         return self._call("give_up", "", 0, identity, task)

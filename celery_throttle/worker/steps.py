@@ -23,6 +23,7 @@ from celery_throttle.store.client import connection_factory, make_client
 from celery_throttle.store.doctor import findings
 from celery_throttle.store.scripts import Store
 from celery_throttle.task import dedups_of, limits_of
+from celery_throttle.worker import remember
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.leases import Leases
 from celery_throttle.worker.ledger import Ledger
@@ -142,6 +143,7 @@ class Throttling:
             self.loop.detach()
         self.ledger.wait()
         task_revoked.disconnect(self._never_runs)
+        remember.end()
         self.timekeeper.stop()
         self._link.close()
         self._listener.close()
@@ -192,6 +194,7 @@ class WorkerStep(bootsteps.StartStopStep):
         """Put the gate where the consumer hands over its requests."""
         _refuse_unknown_celery(worker)
         worker.throttling = Throttling(worker)
+        remember.begin()  # now: the pool's processes are not there yet
         worker.process_task = worker.throttling.arrive
 
     def start(self, worker: Any) -> None:

@@ -13,6 +13,11 @@ from celery import Celery
 from celery_throttle import Throttled
 from tests.support.journal import Journal
 
+if "CLOCK_SKEW" in os.environ:
+    # A machine whose clock is wrong.
+    _time, _skew = time.time, float(os.environ["CLOCK_SKEW"])
+    time.time = lambda: _time() + _skew
+
 app = Celery("once", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
 app.conf.update(
     broker_connection_retry_on_startup=True,
@@ -57,6 +62,11 @@ def hold_one(self: Any, label: str) -> str:
 @app.task(shared=False, bind=True, base=Throttled, singleton=True)
 def quick(self: Any, label: str) -> str:
     return _quick(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, remember=600, acks_late=True)
+def hold_remembered(self: Any, label: str) -> str:
+    return _hold(self, label)
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=["order"], remember=600, acks_late=True)

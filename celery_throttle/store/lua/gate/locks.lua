@@ -205,6 +205,8 @@ function lock_ends(task, record, nonce, outcome)
   end
   local lock = load_lock(identity)
   if not lock or lock[L_TASK] ~= task or lock[L_NONCE] ~= nonce then return end
+  -- It had succeeded, and only its worker was lost before it could say so.
+  if lock[L_STATE] == 'D' and not ended then return end
   lock[L_NONCE] = ''
   if ended and lock[L_AWAITED] > 0 then
     redis.call('HSET', LOCKS, '\1' .. task, lock[L_AWAITED])
@@ -230,6 +232,7 @@ local function renew_lock(task, record)
   if not spec or spec[VERDICT] ~= 'run' or spec[UNTIL] == 'started' then return true end
   local identity = spec[IDENTITY]
   local lock = load_lock(identity)
+  if lock and lock[L_TASK] == task and lock[L_STATE] == 'D' then return true end
   if lock and lock[L_STATE] ~= 'Q' and (lock[L_TASK] ~= task or lock[L_STATE] ~= 'R') then return false end
   if not lock or lock[L_TASK] ~= task then
     -- Whoever claimed it meanwhile has not begun.
