@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.scripts import Call, Script, Store
+from celery_throttle.store.scripts import Call, Script, Store, inlined
 
 LUA = files("celery_throttle.store") / "lua" / "gate"
 ALONE = "started"  # the one that is too small to need what the others share
@@ -35,9 +35,8 @@ def store() -> Store:
 def test_a_script_is_loaded_with_what_all_share(name: str) -> None:
     """Once: the text and its SHA1, which is what the server knows it by."""
     script = Script.load(f"gate/{name}", *(f"gate/{shared}" for shared in SHARED))
-    common, own = (LUA / "common.lua").read_text("utf-8"), (LUA / f"{name}.lua").read_text("utf-8")
-    assert script.text.startswith(common)
-    assert script.text.endswith(own)
+    texts = [(LUA / f"{part}.lua").read_text("utf-8") for part in (*SHARED, name)]
+    assert script.text == inlined("\n".join(texts))
     assert script.sha == hashlib.sha1(script.text.encode()).hexdigest()
     assert Script.load(f"gate/{name}", *(f"gate/{shared}" for shared in SHARED)) is script
 
@@ -59,6 +58,11 @@ def test_no_script_uses_a_key_that_is_not_declared(name: str) -> None:
     assert {key for command, key in calls if command != "TIME"} <= {
         "LIMITS", "USED", "LEASES", "RECORDS", "PARKED", "MESSAGES", "META", "LOCKS", "LOCK_ENDS", "WAKE",
     }  # fmt: skip
+
+
+def test_constants_are_written_as_their_values() -> None:
+    text = "local A, LONG_B = 1, 20\nlocal OTHER = KEYS[1]\nreturn { A, LONG_B, 'A', AB, \"x\" } -- 'LIMIT'\n"
+    assert inlined(text) == "\nlocal OTHER = KEYS[1]\nreturn { 1, 20, 'A', AB, \"x\" } -- 'LIMIT'\n"
 
 
 def test_every_call_begins_alike(store: Store) -> None:

@@ -41,7 +41,7 @@ local joined = {} -- limits whose line somebody joined on the way
 -- Identity locks: how they work is in locks.lua, which comes after this.
 local IDENTITY, VERDICT = 1, 7
 local LOCK_LINES = {}
-local lock_starts, lock_ends, lock_allows, is_lock_line, promote_lock
+local open_locks, lock_starts, lock_ends, lock_allows, promote_lock
 
 local function argument()
   cursor = cursor + 1
@@ -49,12 +49,17 @@ local function argument()
 end
 
 local function decoded(packed)
-  return packed ~= '' and cjson.decode(packed) or nil
+  if packed == '' then return nil end
+  open_locks()
+  return cjson.decode(packed)
 end
 
 local function load_record(field)
   local packed = redis.call('HGET', RECORDS, field)
-  return packed and cjson.decode(packed) or nil
+  if not packed then return nil end
+  local record = cjson.decode(packed)
+  if record[LOCK] then open_locks() end
+  return record
 end
 
 local function save_record(field, record)
@@ -63,6 +68,11 @@ end
 
 local function next_ticket()
   return string.format('%016.0f', redis.call('HINCRBY', META, 'ticket', 1))
+end
+
+local function is_lock_line(line)
+  local kind = string.byte(line)
+  return kind == 2 or kind == 3
 end
 
 -- A task that waits for its identity lock, or only for a slot in which to be answered, is in another line.
@@ -257,7 +267,10 @@ end
 
 -- Give free permits of this limit to those whose turn it is: to the caller while it has slots, then by a hint.
 local function promote(limit)
-  if is_lock_line(limit) then return promote_lock(limit) end
+  if is_lock_line(limit) then
+    open_locks()
+    return promote_lock(limit)
+  end
   local free = free_permits(limit)
   local settling = free > 0 and settling_ms() or 0
   if settling > 0 then

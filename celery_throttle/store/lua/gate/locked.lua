@@ -1,6 +1,7 @@
 -- Say who has an identity lock.
 -- KEYS, ARGV[1..4] as in common.lua (slots 0); then identity.
 -- Returns nil, or { state, task id, fencing token, since (ms), ms left, task id that runs next }; states as in locks.lua.
+open_locks()
 local identity = argument()
 local lock = load_lock(identity)
 if not lock or lock[L_STATE] == 'S' then return false end

@@ -20,12 +20,12 @@ local function renew(task, nonce, limit, permits, attempt, spec)
   if record and record[STATE] == 'H' then
     if record[NONCE] ~= nonce then return 0 end
     redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
-    return renew_lock(task, record) and 1 or 0
+    return (not record[LOCK] or renew_lock(task, record)) and 1 or 0
   end
   if limit ~= '' then redis.call('HSETNX', LIMITS, limit, permits) end
   if free_permits(limit) <= 0 then return 0 end
   local held = { 'H', nonce, limit, attempt, '', '', 0, spec }
-  if not renew_lock(task, held) then return 0 end
+  if spec and not renew_lock(task, held) then return 0 end
   if record then step_back(task, record) end
   hold(task, held, nonce)
   return 2
