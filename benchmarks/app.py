@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from importlib import import_module
 from typing import Any
 
 from celery import Celery
@@ -161,6 +162,48 @@ def noop_result() -> None:
 @app.task(name="noop-result-throttled", base=Throttled, limit=_NEVER_REACHED)
 def noop_result_throttled() -> None:
     """Under a limit that is never reached, with a result in Redis."""
+
+
+# -- tasks that run once ----------------------------------------------------------------------------------------------
+
+
+def peer_configuration(url: str | None) -> dict[str, Any]:
+    """What other packages that run tasks once have to be told: where to keep their locks. The rest as they come."""
+    return {
+        "singleton_backend_url": url,
+        "ONCE": {"backend": "celery_once.backends.Redis", "settings": {"url": url}},
+    }
+
+
+def _once_bases() -> dict[str, dict[str, Any]]:
+    """Return the options that make a task run once, by who does it: ours, and those that are installed of the peers."""
+    found: dict[str, dict[str, Any]] = {"plain": {}, "ours": {"base": Throttled, "singleton": True}}
+    for peer, module, name, options in (
+        ("celery-singleton", "celery_singleton", "Singleton", {}),
+        ("celery-once", "celery_once", "QueueOnce", {"once": {"graceful": True}}),  # as the others: no exception
+    ):
+        try:
+            found[peer] = {"base": getattr(import_module(module), name), **options}
+        except ImportError:
+            continue
+    return found
+
+
+def _nothing(number: int) -> None:
+    """Do nothing."""
+
+
+def _stay(load: str, number: int, seconds: float) -> None:
+    """Say so at the start, then stay."""
+    journal.write(load, number, time.time(), 0)
+    time.sleep(seconds)
+
+
+app.conf.update(peer_configuration(app.conf.broker_url))
+_task: Any = app.task
+for _who, _options in _once_bases().items():
+    _task(name=f"once-{_who}", ignore_result=True, **_options)(_nothing)
+    _task(name=f"once-stay-{_who}", ignore_result=True, **_options)(_stay)
 
 
 # -- tasks that measure -----------------------------------------------------------------------------------------------

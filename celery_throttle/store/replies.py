@@ -163,7 +163,7 @@ def grants(raw: Any) -> tuple[Grant, ...]:
 def _lock(raw: bytes) -> LockState | None:
     if not raw:
         return None
-    _identity, _until, _remember, _ttl, _conflict, _claim, verdict, first, fence = json.loads(raw)
+    _identity, _until, _remember, _ttl, _conflict, _claim, verdict, first, fence, *_ = json.loads(raw)
     return LockState(verdict, first, int(fence), raw.decode())
 
 

@@ -16,6 +16,7 @@ from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
+    from tests.failures.tools import StoreState
     from tests.support.journal import Journal
     from tests.support.workers import Workers
 
@@ -118,7 +119,7 @@ def test_worker_killed_with_queued_and_parked_ones(workers: Workers, journal: Jo
     assert sorted(run.label for run in journal.runs()) == ["queued", "running", "running"]
 
 
-def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal) -> None:
+def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal, state: StoreState) -> None:
     """Somebody waits for a duplicate: when the first is lost for good, the duplicate runs, once."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(ONCE, concurrency=1)
@@ -127,6 +128,8 @@ def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal
     journal.wait_running(1, "a")
     workers.start(ONCE, concurrency=2)
     duplicates = [app.app.send_task(app.hold.name, args=["a"]) for _ in range(3)]
+    # Parked, or waiting for a slot of the first worker; on its way between the two, Celery itself would lose it.
+    until(lambda: len(unacknowledged(workers)) + len(state.parked) == 3, timeout=AT_ONCE)
     lost.kill()
     redeliver(workers)
     journal.wait_started(2, "a", timeout=WITHIN_LEASE)

@@ -10,10 +10,10 @@ local awaited = argument() == '1'
 local identity = spec[IDENTITY]
 
 local function claim()
-  local lock, conflict = load_lock(identity), spec[CONFLICT]
+  local lock, conflict = live_lock(identity), spec[CONFLICT]
   if lock and lock[L_TASK] == task then
     if lock[L_STATE] == 'D' then return { 0, task, '0' } end
-    lock[L_FLOOR] = math.max(lock[L_FLOOR], NOW + least_ms)
+    if spec[UNTIL] ~= 'expires' then lock[L_FLOOR] = math.max(lock[L_FLOOR], NOW + least_ms) end
     save_lock(identity, lock, tonumber(redis.call('ZSCORE', LOCK_ENDS, identity)))
     return { 2, '', lock[L_CLAIM] }
   end
@@ -22,8 +22,16 @@ local function claim()
   if state == 'S' or newest and state == 'Q' then
     local mine = new_lock(task, text(next_stamp()))
     save_lock(identity, mine, NOW + least_ms)
+    local waits = load_record(task)
+    if waits and waits[STATE] == 'P' and waits[LOCK] and waits[LOCK][VERDICT] ~= 'run' then
+      leave_line(task, waits)
+      waits[LOCK][VERDICT], waits[LOCK][FIRST], waits[LOCK][CLAIM] = 'run', '', mine[L_CLAIM]
+      enqueue(task, waits)
+      joined[#joined + 1] = line_of(waits)
+    end
     if state == 'S' then return { 1, '', mine[L_CLAIM] } end
     divert_replaced(lock[L_TASK])
+    if lock[L_NEXT] ~= '' and lock[L_NEXT] ~= task then divert_replaced(lock[L_NEXT]) end
     return { 3, lock[L_TASK], mine[L_CLAIM] }
   end
   if conflict == 'keep_last' and state == 'R' then
@@ -33,8 +41,13 @@ local function claim()
     return { before == '' and 1 or 3, before, spec[CLAIM] }
   end
   if awaited then
-    lock[L_AWAITED] = lock[L_AWAITED] + 1
-    redis.call('HSET', LOCKS, identity, cjson.encode(lock))
+    if state == 'D' or state == 'F' then
+      redis.call('HINCRBY', LOCKS, '\1' .. lock[L_TASK], 1)
+      redis.call('ZADD', LOCK_ENDS, 'GT', NOW + spec[TTL_MS], '\1' .. lock[L_TASK])
+    else
+      lock[L_AWAITED] = lock[L_AWAITED] + 1
+      redis.call('HSET', LOCKS, identity, cjson.encode(lock))
+    end
   end
   return { 0, lock[L_TASK], '0' }
 end

@@ -7,7 +7,7 @@
 -- KEYS[5] parked    ZSET  all scores 0; member = limit \0 queue \0 ticket task-id, so a line is a range
 -- KEYS[6] messages  HASH  task id -> the raw message, kept while the store is the only one that has it
 -- KEYS[7] meta      HASH  'birth' -> when this data began (ms); 'settling' -> until when nothing is granted (ms);
---                         'ticket' -> last ticket given; 'looked' -> limit that the last look ended with;
+--                         'ticket' -> last ticket given; 'looked', 'looked_locks' -> line that the last look ended with;
 --                         'park:' .. worker -> number and time (ms) of its last park call;
 --                         'offer:' .. limit \0 queue -> until (ms) and how long a passed-over queue stays so (ms);
 --                         'stamp' -> last fencing token or claim given
@@ -161,6 +161,7 @@ local function release(task, nonce, outcome)
     if outcome ~= 'return' then record[DELIVERIES] = record[DELIVERIES] + 1 end
     if record[LOCK] then lock_ends(task, record, nonce, 'retry') end
     enqueue(task, record)
+    if line_of(record) ~= record[LIMIT] then joined[#joined + 1] = line_of(record) end
   else
     redis.call('HDEL', MESSAGES, task)
     local goes_on = settle_twin(task, record, outcome == 'done' or outcome == 'failed')
@@ -296,22 +297,23 @@ local function promote(limit)
   if most == 0 then more = 1 end
 end
 
--- The limits that have a line, MAX_LINES at the most; with more of them, each call goes on where the last one ended.
-local function line_limits()
-  local limits, from = {}, '-'
-  local last = redis.call('HGET', META, 'looked')
+-- The limits that have a line, MAX_LINES at the most; with more of them, each call goes on where the last one ended. Lines
+-- of identity locks, whose names begin with \2 and \3, are counted apart: there may be many.
+local function lines_between(first, last_one, field)
+  local limits, from = {}, first
+  local last = redis.call('HGET', META, field)
   if last then from = '(' .. last .. '\1' end
   while #limits < MAX_LINES do
-    local found = redis.call('ZRANGEBYLEX', PARKED, from, '+', 'LIMIT', 0, 1)
+    local found = redis.call('ZRANGEBYLEX', PARKED, from, last_one, 'LIMIT', 0, 1)
     if not found[1] then break end
     local limit = string.sub(found[1], 1, string.find(found[1], '\0', 1, true) - 1)
     limits[#limits + 1] = limit
     from = '(' .. limit .. '\1'
   end
   if #limits == MAX_LINES then
-    redis.call('HSET', META, 'looked', limits[#limits])
+    redis.call('HSET', META, field, limits[#limits])
   elseif last then
-    redis.call('HDEL', META, 'looked')
+    redis.call('HDEL', META, field)
   end
   return limits
 end

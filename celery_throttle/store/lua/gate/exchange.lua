@@ -31,6 +31,7 @@ local function admit(task, nonce, limit, permits, attempt, spec)
   if record and record[STATE] == 'H' then
     if record[NONCE] == nonce then
       redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+      if record[LOCK] then renew_lock(task, record) end
       return record[LOCK] and record[LOCK][FENCE] or 1
     end
     local till = tonumber(redis.call('ZSCORE', LEASES, task) or 0)

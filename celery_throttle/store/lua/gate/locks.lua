@@ -9,12 +9,15 @@ local L_SINCE, L_NEXT, L_NEXT_CLAIM, L_FLOOR, L_AWAITED = 6, 7, 8, 9, 10
 local LOCKS, LOCK_ENDS = KEYS[8], KEYS[9]
 
 -- What a record says of its lock: identity, until ('finished', 'success', 'started', 'expires'), remember (ms), ttl while
--- queued (ms), what to do on conflict, claim (0: none), verdict, the task it is a duplicate of, fencing token. Verdicts:
+-- queued (ms), what to do on conflict, claim (0: none), verdict, the task it is a duplicate of, fencing token, the
+-- task it was a duplicate of when it was published, 1 if its lock was taken away while it ran. Verdicts:
 --   run        has the lock          follow   waits for the outcome of whoever has it
 --   next       runs after it         conclude the outcome is there
 --   duplicate, skip, replaced, done  must not run: to be said by a worker
-local UNTIL, REMEMBER_MS, TTL_MS, CONFLICT, CLAIM, FIRST, FENCE = 2, 3, 4, 5, 6, 8, 9
+local UNTIL, REMEMBER_MS, TTL_MS, CONFLICT, CLAIM, FIRST, FENCE, AWAITED_FIRST, UNLOCKED = 2, 3, 4, 5, 6, 8, 9, 10, 11
 local MAX_FOLLOWERS = 500
+-- A lock outlives the lease of its task, which is what counts: so whoever reclaims the permit finds the lock to be freed.
+local RUNNING = 2
 
 local function drop_lock(identity)
   redis.call('HDEL', LOCKS, identity)
@@ -28,7 +31,7 @@ local function reap_locks(count)
   return #ended
 end
 
-local next_stamp, text, load_lock, save_lock, new_lock, line_waits, divert_replaced, pass_lock_on, newest_waits
+local next_stamp, text, load_lock, live_lock, save_lock, new_lock, line_waits, divert_replaced, pass_lock_on, newest_waits
 local judge, judge_record, renew_lock, give_up_lock
 
 -- Most calls have nothing to do with locks, and making these functions takes a while: they are made when a record, an
@@ -55,6 +58,16 @@ local function open_claims()
     if not till or tonumber(till) <= NOW then return nil end
     local packed = redis.call('HGET', LOCKS, identity)
     return packed and cjson.decode(packed) or nil
+  end
+
+  -- The same, once its task has lost it if the task's worker is gone.
+  function live_lock(identity)
+    local lock = load_lock(identity)
+    if not lock or lock[L_STATE] ~= 'R' then return lock end
+    local till = redis.call('ZSCORE', LEASES, lock[L_TASK])
+    if not till or tonumber(till) > NOW then return lock end
+    reclaim(lock[L_TASK])
+    return load_lock(identity)
   end
 
   -- Numbers beyond 10^14 lose digits in cjson, so stamps are kept as text.
@@ -113,9 +126,10 @@ local function open_claims()
     if spec[FIRST] ~= '' and redis.call('HEXISTS', LOCKS, '\1' .. spec[FIRST]) == 1 then
       return 'conclude', spec[FIRST]
     end
-    local lock = load_lock(identity)
+    local lock = live_lock(identity)
     if not lock or lock[L_STATE] == 'S' and lock[L_TASK] ~= task then
-      lock = new_lock(task, spec[CLAIM] ~= '0' and spec[CLAIM] or text(next_stamp()))
+      if spec[CLAIM] == '0' then spec[CLAIM] = text(next_stamp()) end
+      lock = new_lock(task, spec[CLAIM])
       save_lock(identity, lock, NOW + spec[TTL_MS])
       return 'run', ''
     end
@@ -125,6 +139,8 @@ local function open_claims()
       if state == 'F' or state == 'S' then
         lock[L_STATE] = 'Q'
         save_lock(identity, lock, NOW + spec[TTL_MS])
+      elseif state == 'Q' and spec[UNTIL] ~= 'expires' then
+        save_lock(identity, lock, math.max(tonumber(redis.call('ZSCORE', LOCK_ENDS, identity)), NOW + spec[TTL_MS]))
       end
       return 'run', ''
     end
@@ -139,13 +155,16 @@ local function open_claims()
     end
     if tonumber(spec[CLAIM]) < tonumber(lock[L_CLAIM]) then return 'replaced', lock[L_TASK] end
     divert_replaced(lock[L_TASK])
+    if lock[L_NEXT] ~= '' and lock[L_NEXT] ~= task then divert_replaced(lock[L_NEXT]) end
     save_lock(identity, new_lock(task, spec[CLAIM]), NOW + spec[TTL_MS])
     return 'run', ''
   end
 
   function judge_record(task, record)
     local spec = record[LOCK]
+    spec[AWAITED_FIRST] = spec[AWAITED_FIRST] or spec[FIRST]
     spec[VERDICT], spec[FIRST] = judge(task, spec)
+    spec[FENCE], spec[UNLOCKED] = '0', nil
     return spec[VERDICT] == 'run'
   end
 
@@ -170,7 +189,11 @@ local function open_ends()
     if spec[VERDICT] ~= 'run' then return end
     local identity = spec[IDENTITY]
     local lock = load_lock(identity) or new_lock(task, spec[CLAIM])
-    spec[FENCE] = text(next_stamp())
+    if lock[L_TASK] ~= task then return end
+    -- One that is put back has the token that its task knows.
+    if not (lock[L_STATE] == 'R' and lock[L_NONCE] == record[NONCE] and spec[FENCE] ~= '0') then
+      spec[FENCE] = text(next_stamp())
+    end
     lock[L_NONCE], lock[L_FENCE], lock[L_SINCE] = record[NONCE], spec[FENCE], NOW
     if spec[UNTIL] == 'started' then
       lock[L_STATE] = 'S'
@@ -184,7 +207,7 @@ local function open_ends()
     else
       lock[L_FLOOR] = 0
     end
-    save_lock(identity, lock, NOW + LEASE_MS)
+    save_lock(identity, lock, NOW + RUNNING * LEASE_MS)
   end
 
   local function one_less_awaited(field)
@@ -205,7 +228,10 @@ local function open_ends()
   -- The task does not run any more; outcome as in common.lua.
   function lock_ends(task, record, nonce, outcome)
     local spec = record[LOCK]
-    if spec[VERDICT] == 'conclude' then one_less_awaited('\1' .. spec[FIRST]) end
+    local stays = outcome == 'retry' or outcome == 'requeue' or outcome == 'return'
+    if spec[VERDICT] == 'conclude' and spec[AWAITED_FIRST] == spec[FIRST] and not stays and outcome ~= 'lost' then
+      one_less_awaited('\1' .. spec[FIRST])
+    end
     if spec[VERDICT] ~= 'run' then return end
     local identity = spec[IDENTITY]
     local ended = outcome == 'done' or outcome == 'failed'
@@ -215,22 +241,27 @@ local function open_ends()
       redis.call('ZADD', LOCK_ENDS, NOW + math.max(spec[TTL_MS], LEASE_MS), '\0' .. identity)
       joined[#joined + 1] = '\2' .. identity
     end
-    local lock = load_lock(identity)
+    -- Also one that has just ended, with the lease: the nonce says whether it is still this task's.
+    local packed = redis.call('HGET', LOCKS, identity)
+    local lock = packed and cjson.decode(packed)
     if not lock or lock[L_TASK] ~= task or lock[L_NONCE] ~= nonce then return end
     -- It had succeeded, and only its worker was lost before it could say so.
     if lock[L_STATE] == 'D' and not ended then return end
     lock[L_NONCE] = ''
     if ended and lock[L_AWAITED] > 0 then
-      redis.call('HSET', LOCKS, '\1' .. task, lock[L_AWAITED])
+      redis.call('HINCRBY', LOCKS, '\1' .. task, lock[L_AWAITED])
+      lock[L_AWAITED] = 0
       redis.call('ZADD', LOCK_ENDS, NOW + spec[TTL_MS], '\1' .. task)
     end
     if ended and lock[L_NEXT] == '' and lasts(spec, lock, outcome) > NOW then
       lock[L_STATE] = outcome == 'done' and 'D' or 'F'
       save_lock(identity, lock, lasts(spec, lock, outcome))
-    elseif outcome == 'retry' or outcome == 'requeue' or outcome == 'return' then
+    elseif stays then
       lock[L_STATE] = 'Q'
-      save_lock(identity, lock, NOW + spec[TTL_MS])
-    elseif lock[L_FLOOR] > NOW and outcome == 'lost' then
+      local till = NOW + spec[TTL_MS]
+      if spec[UNTIL] == 'expires' and lock[L_FLOOR] > NOW then till = lock[L_FLOOR] end
+      save_lock(identity, lock, till)
+    elseif lock[L_FLOOR] > NOW and (outcome == 'lost' or spec[UNTIL] == 'expires') then
       lock[L_STATE] = 'Q'
       save_lock(identity, lock, lock[L_FLOOR])
     else
@@ -241,7 +272,7 @@ local function open_ends()
   -- Keep the lock of a task that runs, or bring it back after the store lost it; false if another task has it.
   function renew_lock(task, record)
     local spec = record[LOCK]
-    if spec[VERDICT] ~= 'run' or spec[UNTIL] == 'started' then return true end
+    if spec[VERDICT] ~= 'run' or spec[UNTIL] == 'started' or spec[UNLOCKED] then return true end
     local identity = spec[IDENTITY]
     local lock = load_lock(identity)
     if lock and lock[L_TASK] == task and lock[L_STATE] == 'D' then return true end
@@ -252,7 +283,7 @@ local function open_ends()
       lock[L_STATE], lock[L_FENCE] = 'R', spec[FENCE] or '0'
     end
     lock[L_NONCE] = record[NONCE]
-    save_lock(identity, lock, NOW + LEASE_MS)
+    save_lock(identity, lock, NOW + RUNNING * LEASE_MS)
     return true
   end
 
@@ -287,6 +318,16 @@ local function open_ends()
     return nil
   end
 
+  local function told_outcome(identity)
+    return redis.call('HEXISTS', LOCKS, '\0' .. identity) == 1
+  end
+
+  local function nobody_can_go(line, identity)
+    local oldest = line_heads(line)[1]
+    local record = oldest and load_record(oldest[2])
+    return record and record[LOCK][VERDICT] == 'follow' and not next_step(oldest[2], record, identity)
+  end
+
   -- Those who wait for an identity lock: start them, or have them told the outcome.
   function promote_lock(line)
     local identity = string.sub(line, 2)
@@ -295,16 +336,21 @@ local function open_ends()
       wait_ms = settling
       return
     end
+    -- Offers to other queues are for those who can start.
+    if not told_outcome(identity) and nobody_can_go(line, identity) then return end
     for _ = 1, MAX_FOLLOWERS do
       local head, left = next_parked(line)
       if not head then
         if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
-        if left == 0 and not line_waits(line) then drop_lock('\0' .. identity) end
+      if left == 0 and string.byte(line) == 2 and not line_waits(line) then drop_lock('\0' .. identity) end
         return
       end
       local task = head[2]
       local record = load_record(task)
       local step, first = next_step(task, record, identity)
+      local lock = load_lock(identity)
+      -- One that is not the next one any more must not stand in the way of the one that is.
+      if not step and record[LOCK][VERDICT] == 'next' and lock[L_NEXT] ~= task then step, first = 'run', '' end
       if not step then return end
       leave_line(task, record)
       record[LOCK][VERDICT], record[LOCK][FIRST] = step, first

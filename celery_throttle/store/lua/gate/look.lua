@@ -3,8 +3,8 @@
 -- Returns { 0, grants, wait_ms, more, emptied } as exchange.lua; wait_ms is at the latest when the next lease ends.
 if redis.call('EXISTS', PARKED, LEASES, LOCK_ENDS) == 0 then return { 0, {}, 0, 0, {} } end
 redis.call('ZREM', LEASES, '')
-reap_locks(64)
 reap(64)
+reap_locks(64)
 
 -- Somebody waits: if the holder that is next to lose its lease is gone, its permit must not idle until the next look.
 local function until_next_lease_ends()
@@ -13,14 +13,18 @@ local function until_next_lease_ends()
   if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
 end
 
-local limits = line_limits()
+local limits, lock_lines = lines_between('[\4', '+', 'looked'), {}
+if redis.call('ZRANGEBYLEX', PARKED, '-', '(\4', 'LIMIT', 0, 1)[1] then
+  limits[#limits + 1] = '' -- those who wait for nothing but a slot
+  lock_lines = lines_between('[\2', '(\4', 'looked_locks')
+end
 if #limits > 0 then until_next_lease_ends() end
 
 -- With several lines, those who wait longest get the slots.
 while #limits > 1 and slots > 0 and settling_ms() == 0 do
   local first, at
   for _, limit in ipairs(limits) do
-    if not is_lock_line(limit) and free_permits(limit) > 0 then
+    if free_permits(limit) > 0 then
       local head, left = next_parked(limit)
       if head and (not first or head[1] < first[1]) then first, at = head, limit end
       if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
@@ -30,5 +34,6 @@ while #limits > 1 and slots > 0 and settling_ms() == 0 do
   resume(at, first)
 end
 for _, limit in ipairs(limits) do promote(limit) end
+for _, line in ipairs(lock_lines) do promote(line) end
 for _, limit in ipairs(joined) do promote(limit) end
 return { 0, grants, wait_ms, more, emptied }

@@ -2,11 +2,11 @@
 -- KEYS, ARGV[1..4] as in common.lua (slots 0, no queues); then how many at most.
 -- Returns { { task id, limit }, ... }; as many as asked for means that there may be more.
 redis.call('ZREM', LEASES, '')
-reap_locks(200)
 local cleared = {}
 for i, reclaimed in ipairs(reap(tonumber(argument()))) do
   cleared[i] = { reclaimed[1], reclaimed[2][LIMIT] }
 end
+reap_locks(200)
 for _, entry in ipairs(cleared) do
   if free_permits(entry[2]) > 0 then
     for _, head in ipairs(line_heads(entry[2])) do hint(head[3]) end

@@ -23,8 +23,8 @@ local function renew(task, nonce, limit, permits, attempt, spec)
     return (not record[LOCK] or renew_lock(task, record)) and 1 or 0
   end
   if limit ~= '' then redis.call('HSETNX', LIMITS, limit, permits) end
-  if free_permits(limit) <= 0 then return 0 end
   local held = { 'H', nonce, limit, attempt, '', '', 0, spec }
+  if counted(held) and free_permits(limit) <= 0 then return 0 end
   if spec and not renew_lock(task, held) then return 0 end
   if record then step_back(task, record) end
   hold(task, held, nonce)

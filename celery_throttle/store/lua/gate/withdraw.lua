@@ -16,7 +16,10 @@ for _ = 1, tonumber(argument()) do
   local record, twin = load_record(task), load_record('\0' .. task)
   if record and record[STATE] == 'P' then
     leave_line(task, record)
-    if record[LOCK] then give_up_lock(record[LOCK][IDENTITY], task) end
+    if record[LOCK] then
+      lock_ends(task, record, '', 'again')
+      give_up_lock(record[LOCK][IDENTITY], task)
+    end
     withdraw(task, task, record)
   end
   if twin then withdraw(task, '\0' .. task, twin) end

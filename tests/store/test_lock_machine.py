@@ -1,0 +1,431 @@
+"""Any sequence of calls with identity locks, against what has to be true whatever happens.
+
+``HYPOTHESIS_EXAMPLES=5000`` runs that many random sequences; without it the same few run every time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.replies import TAKEN, Answer
+from tests.store.lock_caller import (
+    LOCK_ENDS,
+    LockCaller,
+    LockSnapshot,
+    Started,
+    check_locks,
+    end_lease,
+    end_lock,
+    peek_locks,
+    plan_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from redis import Redis
+
+    from celery_throttle.core.dedup import LockPlan, OnConflict, Until
+
+GPU = Limit("gpu", 1)
+IDENTITIES = ("same", "other")
+SLOTS = 8
+
+T = TypeVar("T")
+picks = st.integers(0, 9)
+outcomes = st.sampled_from(("done", "done", "failed", "retry", "again", "return", "requeue"))
+untils: st.SearchStrategy[tuple[Until, float]] = st.sampled_from(
+    (
+        ("finished", 0.0),
+        ("finished", 0.0),
+        ("finished", 600.0),
+        ("success", 0.0),
+        ("success", 600.0),
+        ("started", 0.0),
+        ("expires", 0.0),
+    )
+)
+conflicts: st.SearchStrategy[OnConflict] = st.sampled_from(
+    ("return_existing", "return_existing", "raise", "skip", "replace", "keep_last", "keep_last")
+)
+
+
+class Message(NamedTuple):
+    """What the broker has of a task."""
+
+    task: str
+    plan: LockPlan
+    limit: Limit | None
+    queue: int
+    attempt: int = 0
+
+
+class LockMachine(RuleBasedStateMachine):
+    """Publishers, a broker and two workers; the second one can start tasks of both queues."""
+
+    client: ClassVar[Redis]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client.flushall()
+        self.callers = (LockCaller(self.client, "aaaaaaaa", "a"), LockCaller(self.client, "bbbbbbbb", "a", "b"))
+        self.policies: dict[str, tuple[Until, float]] = {}
+        self.published = 0
+        #: what the broker has not delivered
+        self.broker: list[Message] = []
+        #: as it was delivered last
+        self.messages: dict[str, Message] = {}
+        self.running: list[Started] = []
+        #: whose lease has ended; they do not know it
+        self.late: list[Started] = []
+        self.last_token = 0
+        #: had their lock taken away while they ran
+        self.unlocked: set[str] = set()
+        #: tasks that had an outcome to be told
+        self.outcomes: set[str] = set()
+        #: tasks that wait for an outcome which is there
+        self.owed: set[str] = set()
+        #: the identities whose lock the last call may have freed
+        self.freed: set[str] = set()
+        self.before: LockSnapshot = peek_locks(self.client)
+
+    @initialize(first=untils, second=untils)
+    def policies_are(self, first: tuple[Until, float], second: tuple[Until, float]) -> None:
+        """Of each task that is published: it belongs to its arguments, what to do on conflict to the call."""
+        self.policies = dict(zip(IDENTITIES, (first, second), strict=True))
+
+    # -- publishers and the broker ------------------------------------------------------------------------------
+
+    @rule(
+        identity=st.sampled_from(IDENTITIES),
+        conflict=conflicts,
+        limited=st.booleans(),
+        queue=st.integers(0, 1),
+        how=st.sampled_from(("claim", "claim", "claim", "awaited", "unchecked")),
+        at_once=st.booleans(),
+    )
+    def publish(self, identity: str, conflict: OnConflict, limited: bool, queue: int, how: str, at_once: bool) -> None:
+        until, remember = self.policies[identity]
+        if conflict in {"replace", "keep_last"} and (remember or until in {"expires", "success"}):
+            conflict = "return_existing"
+        if conflict == "keep_last" and until == "started":
+            conflict = "replace"
+        plan = plan_of(identity, until=until, on_conflict=conflict, remember=remember)
+        task = f"t{self.published}"
+        self.published += 1
+        me = self.callers[0]
+        if how != "unchecked":
+            answer, other, claim = me.claim(task, plan, awaited=how == "awaited" and conflict != "raise")
+            self.freed = {identity}  # a queued one may be replaced; one that runs never is, see `nobody_else_frees`
+            if answer == TAKEN:
+                assert other
+                if how != "awaited":
+                    return
+            plan = plan_of(identity, until=until, on_conflict=conflict, remember=remember)
+            plan = type(plan)(identity, plan.dedup, claim, other if answer == TAKEN else "")
+        self.broker.append(Message(task, plan, GPU if limited else None, queue))
+        if at_once:
+            self._deliver(len(self.broker) - 1)
+
+    @precondition(lambda self: self.broker)
+    @rule(pick=picks)
+    def deliver(self, pick: int) -> None:
+        self._deliver(pick % len(self.broker))
+
+    @precondition(lambda self: self.messages)
+    @rule(pick=picks)
+    def deliver_twice(self, pick: int) -> None:
+        """The broker delivers what it has delivered before."""
+        message = self._one_of(list(self.messages.values()), -1 - pick)
+        self.broker.append(message)
+        self._deliver(len(self.broker) - 1)
+
+    @precondition(lambda self: self.broker)
+    @rule(pick=picks)
+    def give_up(self, pick: int) -> None:
+        """It is revoked, and that is noticed when it is delivered."""
+        message = self.broker.pop(pick % len(self.broker))
+        self.callers[0].give_up(message.plan.identity, message.task)
+
+    # -- workers ------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.running)
+    @rule(pick=picks, outcome=outcomes, slots=st.integers(0, 2), who=st.integers(0, 1))
+    def end(self, pick: int, outcome: str, slots: int, who: int) -> None:
+        started = self._one_of(self.running, pick)
+        if started.verdict != "run" and outcome in {"failed", "retry"}:
+            outcome = "done"
+        self._end(started, outcome, slots, self.callers[who])
+
+    @precondition(lambda self: self.late)
+    @rule(pick=picks, outcome=outcomes)
+    def end_late(self, pick: int, outcome: str) -> None:
+        """A task ends whose lease ended long ago."""
+        self._end(self._one_of(self.late, pick), outcome, 0, self.callers[0])
+
+    @precondition(lambda self: self.running)
+    @rule(pick=picks, both=st.booleans())
+    def lease_ends(self, pick: int, both: bool) -> None:
+        """Its worker is gone, or silent for too long; the lock may last a little longer."""
+        started = self._one_of(self.running, pick)
+        self.running.remove(started)
+        self.late.append(started)
+        end_lease(self.client, started, lock=both)
+        self.freed = {started_identity(started)}
+        if peek_locks(self.client).records.get(started.task, None) is None:
+            return
+        if started.task not in self._stored():
+            self.broker.append(self.messages[started.task])  # not acknowledged, so it comes again
+
+    @precondition(lambda self: self.late)
+    @rule(pick=picks)
+    def renew_late(self, pick: int) -> None:
+        """Its worker is there after all."""
+        started = self._one_of(self.late, pick)
+        self._renew(started)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def renew(self) -> None:
+        for started in list(self.running):
+            self._renew(started)
+
+    @rule(who=st.integers(0, 1), slots=st.integers(0, 2))
+    def look(self, who: int, slots: int) -> None:
+        self._reaped()
+        self._started(self.callers[who].look_once(slots))
+
+    @rule()
+    def reap(self) -> None:
+        self._reaped()
+        self.callers[0].reap()
+
+    @precondition(lambda self: self.messages)
+    @rule(pick=picks)
+    def withdraw(self, pick: int) -> None:
+        """A parked task is revoked."""
+        task = self._one_of(list(self.messages), -1 - pick)
+        for each in self.callers[0].withdraw(task):
+            assert each.task_id == task
+            self.owed.discard(task)
+
+    # -- operators, time and bad luck ---------------------------------------------------------------------------
+
+    @rule(identity=st.sampled_from(IDENTITIES))
+    def unlock(self, identity: str) -> None:
+        self.unlocked |= {started.nonce for started in self._holders(identity)}
+        self.callers[0].unlock(identity)
+        self.freed = {identity}
+
+    @rule(identity=st.sampled_from(IDENTITIES))
+    def lock_ends(self, identity: str) -> None:
+        """The time of one that waits, or is remembered, has passed."""
+        lock = peek_locks(self.client).live(identity)
+        if lock and lock.state in {"Q", "D", "F"}:
+            end_lock(self.client, identity)
+            self.freed = {identity}
+
+    @precondition(lambda self: self.published > 3)
+    @rule(back=st.booleans(), lucky=picks)
+    def forget(self, back: bool, lucky: int) -> None:
+        """The store loses everything, seldom; those who run put themselves back, unless others were faster."""
+        if lucky:
+            return
+        self.client.flushall()
+        self.owed.clear()
+        self.freed = set(IDENTITIES)
+        self.late += [started for started in self.running if not back]
+        self.running = [started for started in self.running if back]
+        if back:
+            self.renew()
+        else:
+            self.unlocked |= {started.nonce for started in self.late}
+
+    # -- always -------------------------------------------------------------------------------------------------
+
+    @invariant()
+    def indexes_agree(self) -> None:
+        check_locks(peek_locks(self.client))
+
+    @invariant()
+    def permits_are_not_exceeded(self) -> None:
+        assert peek_locks(self.client).used.get("gpu", 0) <= GPU.permits
+
+    @invariant()
+    def one_at_a_time(self) -> None:
+        """Of each identity, but for tasks whose lock was taken away; `started` only says that one begins at a time."""
+        store = peek_locks(self.client)
+        for identity in IDENTITIES:
+            if self.policies and self.policies[identity][0] != "started":
+                holders = [started for started in self._holders(identity) if started.nonce not in self.unlocked]
+                assert len(holders) <= 1, f"{[each.task for each in holders]} run at the same time"
+                for started in holders:
+                    lock = store.live(identity)
+                    assert lock, f"{started.task} runs without its lock"
+                    assert lock.task == started.task
+
+    @invariant()
+    def nobody_else_frees(self) -> None:
+        """One that runs keeps its lock until it ends, or its lease does, or somebody takes it away."""
+        store = peek_locks(self.client)
+        for identity in IDENTITIES:
+            before, now = self.before.live(identity), store.live(identity)
+            if before and before.state == "R" and identity not in self.freed:
+                assert now, f"the lock of {before.task} is gone"
+                assert (now.task, now.nonce) == (before.task, before.nonce)
+        self.before, self.freed = store, set()
+
+    def teardown(self) -> None:
+        """When everything has come to its end, nothing waits, and nothing is left."""
+        if not self.policies:
+            return
+        me = self.callers[1]
+        for _ in range(10 * self.published + 10):
+            if self.broker:
+                self._deliver(0)
+            elif self.running:
+                self._end(self.running[0], "done", SLOTS, me)
+            else:
+                self._reaped()
+                self._started(me.look_once(SLOTS))
+                if not self.broker and not self.running:
+                    break
+        store = peek_locks(self.client)
+        assert not store.line, "somebody waits, nothing runs"
+        assert not store.records
+        assert not store.used
+        left = {identity: lock for identity, lock in store.locks.items() if store.live(identity)}
+        assert {lock.state for lock in left.values()} <= {"D", "F", "S"} | self._never_came(left), left
+        for name, _ in self.client.zscan_iter(LOCK_ENDS):
+            self.client.zadd(LOCK_ENDS, {name: 1})
+        me.reap()
+        assert not self.client.exists(LOCK_ENDS, LOCK_ENDS.replace("lock_ends", "locks"))
+
+    # -- helpers ------------------------------------------------------------------------------------------------
+
+    def _never_came(self, left: Collection[str]) -> set[str]:
+        """Until it expires, a lock stays though its task was interrupted."""
+        return {"Q"} if any(self.policies[identity][0] == "expires" for identity in left) else set()
+
+    def _one_of(self, those: Sequence[T], pick: int) -> T:
+        return those[pick % len(those)]
+
+    def _holders(self, identity: str) -> Iterator[Started]:
+        """Who runs as far as the store has told, and may."""
+        found = (started for started in self.running if started.verdict == "run")
+        return (started for started in found if started_identity(started) == identity)
+
+    def _stored(self) -> frozenset[str]:
+        return peek_locks(self.client).messages
+
+    def _deliver(self, at: int) -> None:
+        message = self.broker.pop(at)
+        task, plan, limit = message.task, message.plan, message.limit
+        self.messages[task] = message
+        me = self.callers[message.queue]
+        self._reaped()
+        answer, started, others = me.ask_once(task, plan, limit, attempt=message.attempt)
+        self._started(others)
+        if answer > Answer.GRANTED_LAST:
+            self._started((started,))
+        elif answer == Answer.MUST_PARK:
+            queue = me.queues[-1]
+            self._started(me.put_once(task, plan, limit, attempt=message.attempt, slots=1, queue=queue))
+
+    def _started(self, those: Sequence[Started]) -> None:
+        for started in those:
+            if started.verdict == "run":
+                assert started.task not in self.owed, f"{started.task} runs though its first has ended"
+                assert started.token > self.last_token
+                self.last_token = started.token
+            else:
+                assert started.token == 0
+            if started.verdict == "conclude":
+                assert started.first in self.outcomes, f"{started.first} has no outcome to tell"
+            self.owed.discard(started.task)
+            self.running.append(started)
+
+    def _end(self, started: Started, outcome: str, slots: int, me: LockCaller) -> None:
+        (self.running if started in self.running else self.late).remove(started)
+        self.freed = {started_identity(started)}
+        held = peek_locks(self.client).records.get(started.task)
+        mine = held is not None and held.state == "H" and held.nonce == started.nonce
+        stored = started.task in self._stored()
+        if mine and outcome in {"done", "failed"} and started.verdict == "run":
+            self.outcomes.add(started.task)
+            self.owed |= self._owed_by(started)
+        if mine and outcome == "retry":
+            message = self.messages[started.task]
+            self.broker.append(message._replace(attempt=started.attempt + 1))
+        elif mine and not stored and outcome in {"return", "requeue", "again"}:
+            self.broker.append(self.messages[started.task])
+        self._reaped()
+        self._started(me.end(started, outcome, slots=slots))
+
+    def _owed_by(self, started: Started) -> set[str]:
+        """Those who follow it, unless another delivery of it goes on."""
+        store, identity = peek_locks(self.client), started_identity(started)
+        if started.task in store.twins:
+            return set()
+        return {task for task, record in store.records.items() if record.line == "\2" + identity}
+
+    def _renew(self, started: Started) -> None:
+        answer = self.callers[0].renew_once(started)
+        if answer and started in self.late:
+            self.late.remove(started)
+            self.running.append(started)
+        elif not answer and started in self.running:
+            self.running.remove(started)
+            self.late.append(started)
+
+    def _reaped(self) -> None:
+        """Those whose lease has ended lose what they have with the next call."""
+        self.freed |= {started_identity(started) for started in self.late}
+
+
+def started_identity(started: Started) -> str:
+    """Which lock it is about."""
+    return "same" if '"same"' in started.spec else "other"
+
+
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES") or 0)
+PROFILE = settings(
+    max_examples=EXAMPLES or 150,
+    stateful_step_count=60 if EXAMPLES else 30,
+    derandomize=not EXAMPLES,
+    database=None,
+    deadline=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+
+
+@pytest.fixture(autouse=True)
+def _consistent() -> None:
+    """Not the check of conftest.py, which knows of no locks; the machine has its own."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # finding the smallest failing sequence takes minutes
+def test_any_sequence_of_calls_keeps_the_promises_of_a_lock(redis: Redis) -> None:
+    """One at a time, tokens that grow, nobody stuck, nothing left, whatever the workers and the server do."""
+
+    class OnThisServer(LockMachine):
+        client = redis
+
+    run_state_machine_as_test(OnThisServer, settings=PROFILE)

@@ -1,0 +1,793 @@
+"""Identity locks: who may run, who waits for whom, and what becomes of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN
+from tests.store.caller import KEYS
+from tests.store.lock_caller import LIMITS, META, LockCaller, check_locks, end_lease, peek_locks, plan_of, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+    from celery_throttle.core.dedup import OnConflict, Until
+    from celery_throttle.core.limits import Limit
+    from tests.store.lock_caller import Started
+
+SHORT = 0.05
+LOST, RENEWED, PUT_BACK = 0, 1, 2
+
+PLAN = plan_of()
+SKIP = plan_of(on_conflict="skip")
+REPLACE = plan_of(on_conflict="replace")
+KEEP_LAST = plan_of(on_conflict="keep_last")
+
+
+@pytest.fixture(autouse=True)
+def _consistent(redis: Redis) -> Iterator[None]:
+    """As in conftest.py, for records that have a lock."""
+    yield
+    check_locks(peek_locks(redis))
+
+
+@pytest.fixture
+def worker(redis: Redis) -> LockCaller:
+    return LockCaller(redis, "aaaaaaaa", "q")
+
+
+@pytest.fixture
+def peer(redis: Redis) -> LockCaller:
+    return LockCaller(redis, "bbbbbbbb", "q")
+
+
+@pytest.fixture
+def brief(redis: Redis) -> LockCaller:
+    """A worker whose leases end almost at once."""
+    return LockCaller(redis, "dddddddd", "q", lease=SHORT)
+
+
+def state_of(worker: LockCaller) -> tuple[str, str] | None:
+    """Who has the lock, and how."""
+    found = worker.locked()
+    return (found.task_id, found.state) if found else None
+
+
+def told(started: tuple[Started, ...]) -> list[tuple[str, str, str]]:
+    """What was started, with its verdict and whose duplicate it is."""
+    return [(each.task, each.verdict, each.first) for each in started]
+
+
+# -- publishing ---------------------------------------------------------------------------------------------------
+
+
+def test_the_first_claim_takes_the_lock(worker: LockCaller) -> None:
+    answer, other, claim = worker.claim("t1", PLAN)
+    assert (answer, other) == (CLAIMED, "")
+    assert int(claim) > 0
+    found = worker.locked()
+    assert found
+    assert (found.task_id, found.state, found.fencing_token, found.next_id) == ("t1", "queued", 0, None)
+    assert 3590 < found.expires_in <= 3600
+
+
+def test_claiming_again_is_ours(worker: LockCaller) -> None:
+    """A retry publishes itself under the same id."""
+    _, _, claim = worker.claim("t1", PLAN)
+    assert worker.claim("t1", PLAN) == (OURS, "", claim)
+
+
+@pytest.mark.parametrize("conflict", ["return_existing", "raise", "skip"])
+def test_a_duplicate_is_told_who_has_it(worker: LockCaller, conflict: OnConflict) -> None:
+    worker.claim("t1", PLAN)
+    assert worker.claim("t2", plan_of(on_conflict=conflict)) == (TAKEN, "t1", "0")
+    assert state_of(worker) == ("t1", "queued")
+
+
+@pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
+def test_the_newest_replaces_one_that_is_queued(worker: LockCaller, plan: object) -> None:
+    before = worker.claim("t1", PLAN)[2]
+    answer, other, claim = worker.claim("t2", REPLACE if plan is REPLACE else KEEP_LAST)
+    assert (answer, other) == (REPLACED, "t1")
+    assert int(claim) > int(before)
+    assert state_of(worker) == ("t2", "queued")
+
+
+def test_one_that_runs_is_not_replaced(worker: LockCaller) -> None:
+    worker.start("t1", PLAN)
+    assert worker.claim("t2", REPLACE)[:2] == (TAKEN, "t1")
+    assert state_of(worker) == ("t1", "running")
+
+
+def test_the_last_one_is_kept_to_run_next(worker: LockCaller) -> None:
+    """Each newer one replaces the one before it."""
+    worker.start("t1", PLAN)
+    assert worker.claim("t2", KEEP_LAST)[:2] == (CLAIMED, "")
+    assert worker.claim("t3", KEEP_LAST)[:2] == (REPLACED, "t2")
+    found = worker.locked()
+    assert found
+    assert (found.task_id, found.next_id) == ("t1", "t3")
+
+
+def test_other_arguments_are_another_lock(worker: LockCaller) -> None:
+    worker.start("t1", PLAN)
+    assert worker.claim("t2", plan_of("other"))[0] == CLAIMED
+    worker.start("t3", plan_of("third"))
+
+
+def test_giving_up_frees_a_queued_one(worker: LockCaller) -> None:
+    """Its publishing failed, or it was revoked."""
+    worker.claim("t1", PLAN)
+    assert worker.give_up("same", "t2") == 0
+    assert worker.give_up("same", "t1") == 1
+    assert worker.give_up("same", "t1") == 0
+    assert worker.locked() is None
+
+
+def test_one_that_runs_is_not_given_up(worker: LockCaller) -> None:
+    worker.start("t1", PLAN)
+    assert worker.give_up("same", "t1") == 0
+    assert state_of(worker) == ("t1", "running")
+
+
+def test_giving_up_the_next_one_leaves_the_running_one(worker: LockCaller) -> None:
+    worker.start("t1", PLAN)
+    worker.claim("t2", KEEP_LAST)
+    assert worker.give_up("same", "t2") == 1
+    found = worker.locked()
+    assert found
+    assert (found.task_id, found.next_id) == ("t1", None)
+
+
+def test_giving_up_lets_the_follower_run(worker: LockCaller, peer: LockCaller) -> None:
+    worker.claim("t1", PLAN)
+    assert peer.arrive("t2", PLAN) == ()
+    worker.give_up("same", "t1")
+    assert told(peer.look_once()) == [("t2", "run", "")]
+
+
+def test_unlocking_takes_the_lock_from_whoever_has_it(worker: LockCaller) -> None:
+    worker.claim("t1", PLAN)
+    assert worker.unlock("same", "t2") == 0
+    assert worker.unlock("same", "t1") == 1
+    assert worker.unlock("same") == 0
+    assert worker.locked() is None
+
+
+# -- at the gate ---------------------------------------------------------------------------------------------------
+
+
+def test_a_start_brings_a_fencing_token_that_grows(worker: LockCaller, peer: LockCaller) -> None:
+    tokens = []
+    for number in range(4):
+        started = (worker, peer)[number % 2].start(f"t{number}", PLAN)
+        found = worker.locked()
+        assert found
+        assert found.fencing_token == started.token
+        tokens.append(started.token)
+        worker.end(started)
+    assert tokens == sorted(set(tokens))
+
+
+def test_tokens_grow_over_a_loss_of_the_data(worker: LockCaller, redis: Redis) -> None:
+    before = worker.start("t1", PLAN).token
+    redis.flushall()
+    assert worker.start("t2", PLAN).token > before
+
+
+def test_tokens_grow_when_the_clock_was_set_back(worker: LockCaller, redis: Redis) -> None:
+    ahead = 4 * worker.start("t1", PLAN).token  # a number that Lua still knows exactly
+    redis.hset(META, "stamp", str(ahead))
+    assert worker.start("t2", plan_of("other")).token > ahead
+
+
+def test_asking_twice_gives_the_same_token(worker: LockCaller, redis: Redis) -> None:
+    """The first reply was lost."""
+    held = worker.start("t1", PLAN)
+    row = ("t1", held.nonce, "", 1, 0, PLAN.spec)
+    raw = redis.execute_command(*worker.store.exchange(worker.nonce(), 0, asked=[row]).eval())  # type: ignore[no-untyped-call]
+    assert int(raw[0][0]) == held.token
+
+
+def test_the_lock_comes_before_the_permit(worker: LockCaller, one: Limit, redis: Redis) -> None:
+    """A singleton that waits for a permit has its lock, and no one else gets it."""
+    held = worker.start("t1", PLAN, one)
+    assert worker.arrive("t2", plan_of("other"), one) == ()
+    found = worker.locked("other")
+    assert found
+    assert (found.task_id, found.state) == ("t2", "queued")
+    assert peek_locks(redis).records["t2"].verdict == "run"
+    (next_one,) = worker.end(held, slots=1)
+    assert (next_one.task, next_one.verdict) == ("t2", "run")
+    assert next_one.token > held.token
+
+
+def test_a_duplicate_takes_no_permit_while_it_waits(worker: LockCaller, two: Limit, redis: Redis) -> None:
+    """It waits in the line of its lock; the other permit is for others."""
+    worker.start("t1", PLAN, two)
+    assert worker.arrive("t2", PLAN, two, slots=1) == ()
+    store = peek_locks(redis)
+    assert store.used == {"gpu2": 1}
+    assert store.records["t2"].line == "\2same"
+    worker.start("t3", plan_of("other"), two)
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed"])
+def test_duplicates_are_told_the_outcome(worker: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
+    """All of them, though the limit has one permit only: to be told takes none."""
+    held = worker.start("t1", PLAN, one)
+    for task in ("t2", "t3"):
+        worker.arrive(task, PLAN, one)
+    followers = worker.end(held, outcome, slots=3)
+    assert told(followers) == [("t2", "conclude", "t1"), ("t3", "conclude", "t1")]
+    assert all(follower.token == 0 for follower in followers)
+    assert peek_locks(redis).used == {}
+    assert worker.locked() is None
+    for follower in followers:
+        worker.end(follower)
+    assert_empty(redis)
+
+
+def test_duplicates_without_a_slot_are_told_later(worker: LockCaller, peer: LockCaller) -> None:
+    """Whoever has the lock by then does not matter."""
+    held = worker.start("t0", PLAN)
+    waiting = [f"t{number}" for number in range(1, 6)]
+    for task in waiting:
+        worker.arrive(task, PLAN)
+    worker.end(held)
+    worker.claim("t9", PLAN)
+    assert told(peer.look_once(9)) == [(task, "conclude", "t0") for task in waiting]
+
+
+def test_a_duplicate_from_another_queue_is_told_the_outcome(worker: LockCaller, redis: Redis) -> None:
+    """Whoever ends the first one cannot start it."""
+    stranger = LockCaller(redis, "cccccccc", "q2")
+    held = worker.start("t1", PLAN)
+    stranger.arrive("t2", PLAN)
+    assert worker.end(held, slots=1) == ()
+    assert told(stranger.look_once()) == [("t2", "conclude", "t1")]
+
+
+def test_a_duplicate_runs_when_the_first_was_interrupted(worker: LockCaller) -> None:
+    """Rejected, ignored or revoked: it has no outcome."""
+    held = worker.start("t1", PLAN)
+    worker.arrive("t2", PLAN)
+    worker.arrive("t3", PLAN)
+    assert told(worker.end(held, "again", slots=2)) == [("t2", "run", "")]
+    assert state_of(worker) == ("t2", "running")
+
+
+def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller, redis: Redis) -> None:
+    """Its lease ends, nobody says anything."""
+    brief.start("t1", PLAN)
+    brief.arrive("t2", PLAN)
+    until(lambda: peek_locks(redis).now > peek_locks(redis).leases["t1"])
+    assert told(brief.look_once()) == [("t2", "run", "")]
+
+
+def test_a_late_end_frees_nobody_elses_lock(worker: LockCaller, redis: Redis) -> None:
+    late = worker.start("t1", PLAN)
+    worker.arrive("t2", PLAN)
+    end_lease(redis, late)
+    assert told(worker.look_once()) == [("t2", "run", "")]
+    assert worker.end(late, slots=1) == ()
+    assert state_of(worker) == ("t2", "running")
+
+
+def test_only_its_holder_frees_a_lock(worker: LockCaller) -> None:
+    held = worker.start("t1", PLAN)
+    worker.end(held._replace(nonce="aaaaaaaa:ff"))
+    worker.end(held._replace(task="t2"))
+    assert state_of(worker) == ("t1", "running")
+
+
+@pytest.mark.parametrize("outcome", ["retry", "requeue", "return"])
+def test_one_that_comes_again_keeps_its_lock(worker: LockCaller, outcome: str) -> None:
+    held = worker.start("t1", PLAN)
+    worker.arrive("t2", PLAN)
+    assert worker.end(held, outcome, slots=2) == ()
+    assert state_of(worker) == ("t1", "queued")
+    assert worker.claim("t3", PLAN)[0] == TAKEN
+    again = worker.start("t1", PLAN, attempt=1)
+    assert again.token > held.token
+    assert told(worker.end(again, slots=2)) == [("t2", "conclude", "t1")]
+
+
+@pytest.mark.parametrize("conflict", ["raise", "skip", "replace"])
+def test_what_a_worker_has_to_say_takes_a_slot_only(
+    worker: LockCaller, one: Limit, redis: Redis, conflict: OnConflict
+) -> None:
+    """The publisher could not check: the gate decides."""
+    worker.start("t1", PLAN, one)
+    verdict = {"raise": "duplicate", "skip": "skip", "replace": "follow"}[conflict]
+    grants = worker.arrive("t2", plan_of(on_conflict=conflict), one, slots=1)
+    if verdict == "follow":
+        assert grants == ()
+        assert peek_locks(redis).records["t2"].verdict == "follow"
+        return
+    assert told(grants) == [("t2", verdict, "t1")]
+    assert peek_locks(redis).used == {"gpu": 1}
+    worker.end(grants[0])
+    assert peek_locks(redis).used == {"gpu": 1}
+    assert state_of(worker) == ("t1", "running")
+
+
+def test_a_parked_one_is_told_that_it_was_replaced(worker: LockCaller, one: Limit) -> None:
+    """At once: it does not wait for a permit any more."""
+    worker.start("t0", plan_of("other"), one)
+    worker.arrive("t1", worker.publish("t1", REPLACE), one)
+    plan = worker.publish("t2", REPLACE)
+    assert [each[:2] for each in told(worker.look_once(2))] == [("t1", "replaced")]
+    worker.arrive("t2", plan, one)
+    assert state_of(worker) == ("t2", "queued")
+
+
+def test_one_that_was_replaced_on_its_way_does_not_run(worker: LockCaller) -> None:
+    old = worker.publish("t1", REPLACE)
+    new = worker.publish("t2", REPLACE)
+    assert told(worker.arrive("t1", old, slots=1)) == [("t1", "replaced", "t2")]
+    worker.start("t2", new)
+
+
+def test_the_last_one_runs_after_the_one_that_runs(worker: LockCaller) -> None:
+    """Those between them do not run."""
+    plans = {task: worker.publish(task, KEEP_LAST) for task in ("t1",)}
+    held = worker.start("t1", plans["t1"])
+    second = worker.publish("t2", KEEP_LAST)
+    assert worker.arrive("t2", second) == ()
+    third = worker.publish("t3", KEEP_LAST)
+    assert [each[:2] for each in told(worker.look_once(2))] == [("t2", "replaced")]
+    assert worker.arrive("t3", third) == ()
+    assert told(worker.end(held, slots=1)) == [("t3", "run", "")]
+
+
+def test_a_newer_one_that_arrives_first_is_the_last_one(worker: LockCaller) -> None:
+    """The order of publishing counts."""
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    second = worker.publish("t2", KEEP_LAST)
+    third = worker.publish("t3", KEEP_LAST)
+    assert worker.arrive("t3", third) == ()
+    assert told(worker.arrive("t2", second, slots=1)) == [("t2", "replaced", "t1")]
+    assert told(worker.end(held, slots=2)) == [("t3", "run", "")]
+
+
+def test_a_second_delivery_waits_for_the_first(worker: LockCaller, redis: Redis) -> None:
+    """The same task id is no duplicate of itself."""
+    held = worker.start("t1", PLAN)
+    assert worker.arrive("t1", PLAN, slots=1) == ()
+    assert peek_locks(redis).twins.keys() == {"t1"}
+    assert told(worker.end(held, "again", slots=1)) == [("t1", "run", "")]
+
+
+def test_a_revoked_one_that_is_parked_frees_its_lock(worker: LockCaller, one: Limit) -> None:
+    worker.start("t0", plan_of("other"), one)
+    worker.arrive("t1", PLAN, one)
+    worker.arrive("t2", PLAN)
+    assert [each.task_id for each in worker.withdraw("t1")] == ["t1"]
+    assert told(worker.look_once()) == [("t2", "run", "")]
+
+
+# -- how long ----------------------------------------------------------------------------------------------------
+
+
+def test_until_success_a_failure_keeps_the_lock(worker: LockCaller) -> None:
+    """Only the same task may run again."""
+    plan = plan_of(until="success")
+    worker.end(worker.start("t1", plan), "failed")
+    assert state_of(worker) == ("t1", "failed")
+    assert worker.claim("t2", plan)[:2] == (TAKEN, "t1")
+    assert told(worker.arrive("t2", plan, slots=1)) == [("t2", "conclude", "t1")]
+    worker.end(worker.start("t1", plan))
+    assert worker.locked() is None
+
+
+def test_until_started_it_is_free_from_the_start_on(worker: LockCaller) -> None:
+    plan = plan_of(until="started")
+    assert worker.claim("t1", plan)[0] == CLAIMED
+    assert worker.claim("t2", plan)[0] == TAKEN
+    first = worker.start("t1", plan)
+    assert worker.locked() is None
+    assert worker.claim("t2", plan)[0] == CLAIMED
+    second = worker.start("t2", plan)
+    assert second.token > first.token
+    worker.claim("t3", plan)
+    worker.end(first)
+    worker.end(second)
+    assert state_of(worker) == ("t3", "queued")
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed"])
+def test_until_expires_the_outcome_does_not_matter(worker: LockCaller, redis: Redis, outcome: str) -> None:
+    """From when it was published, to the millisecond."""
+    plan = plan_of(until="expires")
+    worker.claim("t1", plan)
+    ends = peek_locks(redis).ends["same"]
+    held = worker.start("t1", plan)
+    assert peek_locks(redis).ends["same"] == ends
+    worker.renew_once(held)
+    worker.end(held, outcome)
+    assert peek_locks(redis).ends["same"] == ends
+    assert state_of(worker) == ("t1", outcome)
+    assert told(worker.arrive("t2", plan, slots=1)) == [("t2", "conclude", "t1")]
+
+
+def test_until_expires_a_retry_does_not_begin_it_again(worker: LockCaller, redis: Redis) -> None:
+    plan = plan_of(until="expires")
+    worker.claim("t1", plan, least=3000)
+    ends = peek_locks(redis).ends["same"]
+    worker.end(worker.start("t1", plan), "retry")
+    again = worker.start("t1", plan, attempt=1)
+    assert peek_locks(redis).ends["same"] == ends
+    worker.end(again)
+    assert peek_locks(redis).ends["same"] == ends
+
+
+def test_until_expires_an_interrupted_one_keeps_its_lock(worker: LockCaller, redis: Redis) -> None:
+    """Whatever became of it."""
+    plan = plan_of(until="expires")
+    worker.claim("t1", plan)
+    ends = peek_locks(redis).ends["same"]
+    worker.end(worker.start("t1", plan), "again")
+    assert worker.claim("t2", plan)[:2] == (TAKEN, "t1")
+    assert peek_locks(redis).ends["same"] == ends
+
+
+def test_a_success_is_remembered(worker: LockCaller, redis: Redis) -> None:
+    """Another call has its outcome, and so has the same task delivered again."""
+    plan = plan_of(remember=0.05)
+    worker.end(worker.start("t1", plan))
+    assert state_of(worker) == ("t1", "done")
+    long = plan_of(remember=60)
+    worker.end(worker.start("t3", replace(long, identity="long")))
+    assert worker.claim("t4", replace(long, identity="long"))[:2] == (TAKEN, "t3")
+    assert told(worker.arrive("t4", replace(long, identity="long"), slots=1)) == [("t4", "conclude", "t3")]
+    assert told(worker.arrive("t3", replace(long, identity="long"), slots=2))[-1] == ("t3", "done", "t3")
+    until(lambda: worker.locked() is None)
+    worker.start("t2", plan)
+    worker.reap()
+    assert "same" in peek_locks(redis).locks
+
+
+def test_a_failure_is_not_remembered(worker: LockCaller) -> None:
+    plan = plan_of(remember=60)
+    worker.end(worker.start("t1", plan), "failed")
+    assert worker.locked() is None
+
+
+def test_a_success_is_remembered_though_its_lease_had_ended(worker: LockCaller, redis: Redis) -> None:
+    """Its worker stood still for too long, nobody else came meanwhile."""
+    plan = plan_of(remember=60)
+    held = worker.start("t1", plan)
+    end_lease(redis, held)
+    worker.end(held)
+    assert state_of(worker) == ("t1", "done")
+
+
+def test_a_success_that_was_told_of_early_outlives_its_worker(worker: LockCaller, redis: Redis) -> None:
+    plan = plan_of(remember=60)
+    (held,) = worker.put_once("t1", plan, slots=1)
+    assert worker.succeeded(held, "same", 60) == 1
+    end_lease(redis, held)
+    assert told(worker.look_once()) == [("t1", "done", "t1")]
+
+
+def test_an_early_success_of_another_grant_does_not_count(worker: LockCaller) -> None:
+    held = worker.start("t1", plan_of(remember=60))
+    assert worker.succeeded(held._replace(token=held.token - 1), "same", 60) == 0
+    assert state_of(worker) == ("t1", "running")
+
+
+# -- leases ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_is_renewed_with_its_lease(brief: LockCaller, redis: Redis) -> None:
+    held = brief.start("t1", PLAN)
+    ends = peek_locks(redis).ends["same"]
+    until(lambda: peek_locks(redis).now >= ends - SHORT * 500)
+    assert brief.renew_once(held) == RENEWED
+    store = peek_locks(redis)
+    assert store.ends["same"] > ends
+    assert store.ends["same"] >= store.leases["t1"]
+
+
+def test_a_lock_does_not_end_before_a_lease_that_was_asked_for_twice(brief: LockCaller, redis: Redis) -> None:
+    held = brief.start("t1", PLAN)
+    until(lambda: peek_locks(redis).now >= peek_locks(redis).leases["t1"] - SHORT * 500)
+    row = ("t1", held.nonce, "", 1, 0, PLAN.spec)
+    redis.execute_command(*brief.store.exchange(brief.nonce(), 0, asked=[row]).eval())  # type: ignore[no-untyped-call]
+    store = peek_locks(redis)
+    assert store.ends["same"] >= store.leases["t1"]
+
+
+def test_a_lock_is_put_back_after_the_store_lost_everything(worker: LockCaller, one: Limit, redis: Redis) -> None:
+    held = worker.start("t1", PLAN, one)
+    redis.flushall()
+    assert worker.renew_once(held) == PUT_BACK
+    assert state_of(worker) == ("t1", "running")
+    assert peek_locks(redis).used == {"gpu": 1}
+    assert worker.claim("t2", PLAN)[:2] == (TAKEN, "t1")
+    worker.end(held)
+    assert worker.locked() is None
+
+
+def test_a_lock_that_was_put_back_has_the_token_that_its_task_knows(worker: LockCaller, redis: Redis) -> None:
+    """Else what it says of its success is not believed."""
+    plan = plan_of(remember=60)
+    held = worker.start("t1", plan)
+    redis.flushall()
+    worker.renew_once(held)
+    assert worker.succeeded(held, "same", 60) == 1
+
+
+def test_a_running_one_takes_its_lock_back_from_one_that_has_not_begun(worker: LockCaller, redis: Redis) -> None:
+    held = worker.start("t1", PLAN)
+    redis.flushall()
+    worker.claim("t2", PLAN)
+    assert worker.renew_once(held) == PUT_BACK
+    assert worker.arrive("t2", PLAN, slots=1) == ()
+    assert told(worker.end(held, slots=1)) == [("t2", "conclude", "t1")]
+
+
+def test_a_lock_that_another_one_runs_with_is_lost(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
+    held = worker.start("t1", PLAN)
+    redis.flushall()
+    peer.start("t2", PLAN)
+    assert worker.renew_once(held) == LOST
+    assert state_of(worker) == ("t2", "running")
+    worker.end(held)
+    assert state_of(worker) == ("t2", "running")
+
+
+def test_a_started_one_that_is_put_back_leaves_the_lock_of_others_alone(worker: LockCaller, redis: Redis) -> None:
+    """It has been free since the start."""
+    plan = plan_of(until="started")
+    held = worker.start("t1", plan)
+    redis.flushall()
+    worker.claim("t2", plan)
+    assert worker.renew_once(held) == PUT_BACK
+    assert state_of(worker) == ("t2", "queued")
+    assert worker.claim("t3", plan)[:2] == (TAKEN, "t2")
+
+
+def test_an_unlocked_task_that_runs_does_not_take_its_lock_again(worker: LockCaller) -> None:
+    """Renewing its lease must not undo what an operator did."""
+    held = worker.start("t1", PLAN)
+    worker.unlock("same")
+    worker.renew_once(held)
+    assert worker.locked() is None
+    worker.claim("t2", SKIP)
+    worker.renew_once(held)
+    assert state_of(worker) == ("t2", "queued")
+
+
+def test_a_lost_one_that_goes_back_in_line_keeps_its_lock(worker: LockCaller, one: Limit, redis: Redis) -> None:
+    """It is pending again: a later call is its duplicate, not the other way round."""
+    (held,) = worker.put_once("t1", SKIP, one, slots=1)
+    end_lease(redis, held)
+    worker.reap()
+    assert state_of(worker) == ("t1", "queued")
+    assert worker.claim("t2", SKIP)[:2] == (TAKEN, "t1")
+
+
+def test_a_next_one_that_has_not_arrived_is_next_after_a_lost_one_too(worker: LockCaller, redis: Redis) -> None:
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    worker.publish("t2", KEEP_LAST)
+    end_lease(redis, held)
+    worker.reap()
+    assert state_of(worker) == ("t2", "queued")
+
+
+def test_the_next_one_keeps_the_lock_while_it_waits_for_a_permit(worker: LockCaller, one: Limit, redis: Redis) -> None:
+    """As long as a task that was published may wait, not as long as a lease."""
+    worker.start("t0", plan_of("other"), one)
+    worker.start("t1", worker.publish("t1", KEEP_LAST))
+    worker.arrive("t2", worker.publish("t2", KEEP_LAST), one)
+    worker.unlock("same")
+    worker.look_once()
+    assert state_of(worker) == ("t2", "queued")
+    store = peek_locks(redis)
+    assert store.ends["same"] - store.now > 3590_000
+
+
+# -- duplicates that somebody waits for --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed"])
+def test_an_awaited_duplicate_has_the_outcome_though_it_comes_late(
+    worker: LockCaller, redis: Redis, outcome: str
+) -> None:
+    held = worker.start("t1", worker.publish("t1", PLAN))
+    late = [worker.publish(task, PLAN, awaited=True) for task in ("t2", "t3")]
+    assert all(plan.first == "t1" for plan in late)
+    worker.end(held, outcome)
+    assert worker.locked() is None
+    for task, plan in zip(("t2", "t3"), late, strict=True):
+        (follower,) = worker.arrive(task, plan, slots=1)
+        assert told((follower,)) == [(task, "conclude", "t1")]
+        worker.end(follower)
+    assert_empty(redis)
+
+
+def test_an_awaited_duplicate_that_goes_back_in_line_is_counted_once(worker: LockCaller) -> None:
+    """Its worker was closing: it still is the same one."""
+    held = worker.start("t1", PLAN)
+    second, third = (worker.publish(task, PLAN, awaited=True) for task in ("t2", "t3"))
+    worker.end(held)
+    (follower,) = worker.arrive("t2", second, slots=1)
+    worker.end(follower, "return")
+    (again,) = worker.look_once()
+    assert told((again,)) == [("t2", "conclude", "t1")]
+    worker.end(again)
+    assert told(worker.arrive("t3", third, slots=1)) == [("t3", "conclude", "t1")]
+
+
+def test_an_unannounced_duplicate_does_not_take_the_place_of_an_awaited_one(worker: LockCaller) -> None:
+    held = worker.start("t1", PLAN)
+    awaited = worker.publish("t2", PLAN, awaited=True)
+    worker.arrive("t3", PLAN)
+    (follower,) = worker.end(held, slots=1)
+    assert told((follower,)) == [("t3", "conclude", "t1")]
+    worker.end(follower)
+    assert told(worker.arrive("t2", awaited, slots=1)) == [("t2", "conclude", "t1")]
+
+
+def test_an_awaited_duplicate_of_a_remembered_one_has_its_outcome_though_it_comes_late(
+    worker: LockCaller, redis: Redis
+) -> None:
+    """Its memory had not ended when the duplicate was published."""
+    plan = plan_of(remember=60)
+    worker.end(worker.start("t1", plan))
+    late = worker.publish("t2", plan, awaited=True)
+    assert late.first == "t1"
+    redis.zadd(KEYS.all[8], {"same": 1}, xx=True)
+    assert told(worker.arrive("t2", late, slots=1)) == [("t2", "conclude", "t1")]
+
+
+def test_an_awaited_duplicate_runs_if_the_first_never_had_an_outcome(worker: LockCaller) -> None:
+    held = worker.start("t1", PLAN)
+    late = worker.publish("t2", PLAN, awaited=True)
+    worker.end(held, "again")
+    assert told(worker.arrive("t2", late)) == [("t2", "run", "")]
+
+
+def test_an_awaited_duplicate_that_became_the_holder_goes_on_as_one(worker: LockCaller) -> None:
+    """It was interrupted, the one it was a duplicate of ended after all: it has the lock and keeps it."""
+    first = worker.start("t1", PLAN)
+    worker.publish("t3", PLAN, awaited=True)
+    late = worker.publish("t2", PLAN, awaited=True)
+    worker.end(first, "again")
+    second = worker.start("t2", late)
+    worker.end(second, "retry")
+    assert state_of(worker) == ("t2", "queued")
+    again = worker.start("t2", late, attempt=1)
+    worker.end(again)
+    assert worker.locked() is None
+
+
+# -- lines -------------------------------------------------------------------------------------------------------
+
+
+def test_the_one_before_the_last_does_not_run_after_it(worker: LockCaller) -> None:
+    """The first retries, the next one waits; a newer one replaces both."""
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    worker.arrive("t2", worker.publish("t2", KEEP_LAST))
+    worker.end(held, "retry")
+    newest = worker.publish("t3", KEEP_LAST)
+    started = [*worker.look_once(4)]
+    for each in started:
+        worker.end(each)
+    last = worker.start("t3", newest)
+    started += (*worker.look_once(4), *worker.end(last, slots=4))
+    assert [each[:2] for each in told(tuple(started))] == [("t2", "replaced")]
+
+
+def test_nobody_blocks_the_line_of_the_next_one(worker: LockCaller) -> None:
+    """As before, and there is a newer one still."""
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    worker.arrive("t2", worker.publish("t2", KEEP_LAST))
+    worker.end(held, "retry")
+    third = worker.publish("t3", KEEP_LAST)
+    for each in worker.look_once(4):
+        worker.end(each)
+    running = worker.start("t3", third)
+    worker.arrive("t4", worker.publish("t4", KEEP_LAST))
+    worker.end(running)
+    assert ("t4", "run", "") in told(worker.look_once(4))
+
+
+def test_nobody_blocks_the_line_of_the_next_one_after_a_lock_has_ended(worker: LockCaller, redis: Redis) -> None:
+    """The next one still waits, and another one was faster."""
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    worker.arrive("t2", worker.publish("t2", KEEP_LAST))
+    end_lease(redis, held)
+    redis.zadd(KEYS.all[8], {"same": 1}, xx=True)
+    running = worker.start("t3", worker.publish("t3", KEEP_LAST))
+    worker.arrive("t4", worker.publish("t4", KEEP_LAST))
+    worker.end(running)
+    assert ("t4", "run", "") in told(worker.look_once(4))
+
+
+def test_a_follower_that_is_published_again_is_not_stuck_behind_another(worker: LockCaller, redis: Redis) -> None:
+    """It has the lock then, though it waits in the line of those who wait for it."""
+    held = worker.start("t1", PLAN)
+    worker.arrive("t2", PLAN)
+    worker.arrive("t3", PLAN)
+    end_lease(redis, held)
+    worker.claim("t3", PLAN)
+    assert told(worker.look_once(4)) == [("t3", "run", "")]
+
+
+def test_one_that_ran_before_it_became_a_duplicate_has_no_token(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    """Tokens are for those who run."""
+    (held,) = worker.put_once("t1", PLAN, slots=1)
+    worker.unlock("same")
+    other = peer.start("t2", PLAN)
+    end_lease(redis, held)
+    assert worker.look_once() == ()
+    (follower,) = peer.end(other, slots=1)
+    assert (follower.task, follower.verdict, follower.token) == ("t1", "conclude", 0)
+
+
+def test_a_returned_verdict_is_offered_again_at_once(worker: LockCaller, one: Limit) -> None:
+    worker.start("t1", PLAN, one)
+    (verdict,) = worker.arrive("t2", SKIP, one, slots=1)
+    assert told(worker.end(verdict, "return", slots=1)) == [("t2", "skip", "t1")]
+
+
+def test_a_follower_of_another_queue_is_not_passed_over_while_it_cannot_start(worker: LockCaller, redis: Redis) -> None:
+    """It has had no turn yet that it could have missed."""
+    stranger = LockCaller(redis, "cccccccc", "q2")
+    held = worker.start("t1", PLAN)
+    stranger.arrive("t2", PLAN)
+    for _ in range(2):
+        worker.look_once()
+    assert not peek_locks(redis).offers
+    assert worker.end(held, slots=1) == ()
+    assert told(stranger.look_once()) == [("t2", "conclude", "t1")]
+
+
+# -- nothing stays -----------------------------------------------------------------------------------------------
+
+
+def assert_empty(redis: Redis) -> None:
+    """What stays are the limits, the counters and who has parked."""
+    store = peek_locks(redis)
+    assert (store.records, store.twins, store.used, store.locks, store.notes, store.ends) == ({}, {}, {}, {}, {}, {})
+    assert set(redis.scan_iter()) <= {LIMITS.encode(), META.encode()}
+
+
+@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("conflict", ["return_existing", "raise", "skip", "replace", "keep_last"])
+@pytest.mark.parametrize("until_", ["finished", "started"])
+def test_when_all_is_over_nothing_is_left(
+    worker: LockCaller, one: Limit, redis: Redis, until_: Until, conflict: OnConflict, *, limited: bool
+) -> None:
+    """Whatever the policy."""
+    plan = plan_of(until=until_, on_conflict=conflict)
+    running: list[Started] = []
+    for number in range(4):
+        mine = worker.publish(f"t{number}", plan)
+        running += worker.arrive(f"t{number}", mine, one if limited else None)
+    for _ in range(20):
+        running += worker.look_once(8)
+        if running:
+            running += worker.end(running.pop(0), slots=8)
+    assert not running
+    assert_empty(redis)
+
+
+@pytest.mark.parametrize("until_", ["finished", "success", "expires"])
+def test_what_was_remembered_goes_when_its_time_has_passed(brief: LockCaller, redis: Redis, until_: Until) -> None:
+    plan = plan_of(until=until_, remember=0.02 if until_ == "finished" else 0.0, lock_ttl=0.05)
+    brief.claim("t1", plan, least=0.05)
+    brief.end(brief.start("t1", plan), "done" if until_ == "finished" else "failed")
+    until(lambda: brief.locked() is None)
+    brief.reap()
+    assert_empty(redis)
