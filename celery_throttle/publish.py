@@ -9,6 +9,7 @@ import inspect
 import logging
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -21,16 +22,13 @@ from celery_throttle.core.keys import Keys
 from celery_throttle.errors import DuplicateTask
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
-from celery_throttle.store.client import make_client
-from celery_throttle.store.scripts import Store, execute
+from celery_throttle.store.caller import Caller
+from celery_throttle.store.scripts import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from redis import Redis
-
     from celery_throttle.core.dedup import Dedup, LockPlan
-    from celery_throttle.store.scripts import Call
 
 __all__ = ["HEADER", "LockClient", "lock_client", "plan_for", "publish"]
 
@@ -47,21 +45,18 @@ class LockClient:
 
     Args:
         app: a Celery app.
+
+    Attributes:
+        enabled: whether anything is throttled.
+        store: builds the calls.
+        ask: carries them out.
     """
 
     def __init__(self, app: Any) -> None:
         settings = settings_of(app)
         self.enabled = settings.enabled
-        self._client: Redis = make_client(settings.url)
+        self.ask = Caller(settings.url).call
         self.store = Store(Keys(settings.prefix), settings.lease)
-
-    def ask(self, call: Call) -> Any:
-        """Carry out a call.
-
-        Raises:
-            redis.exceptions.RedisError: the store did not answer, or refused.
-        """
-        return execute(self._client, call)
 
 
 def lock_client(app: Any) -> LockClient:
@@ -79,12 +74,17 @@ def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
     """
     args, kwargs = tuple(args or ()), dict(kwargs or {})
     try:
-        bound = inspect.signature(task.run).bind(*args, **kwargs)
+        bound = _signature(task.run).bind(*args, **kwargs)
     except TypeError:
         # The task will fail with these arguments; until then they are what they are.
         return dedup.plan(task.name, {"args": args, "kwargs": kwargs}, args, kwargs)
     bound.apply_defaults()
     return dedup.plan(task.name, bound.arguments, args, kwargs)
+
+
+@lru_cache(maxsize=512)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
 
 
 def publish(task: Any, dedup: Dedup, args: Any, kwargs: Any, options: dict[str, Any], send: Callable[..., Any]) -> Any:
@@ -133,10 +133,10 @@ def publish(task: Any, dedup: Dedup, args: Any, kwargs: Any, options: dict[str, 
 def _carried_on(options: dict[str, Any], dedup: Dedup) -> LockPlan | None:
     """Return the plan of a task that publishes itself again: a retry keeps its lock, whatever its arguments are now."""
     header = (options.get("headers") or {}).get(HEADER)
+    if not isinstance(header, dict):
+        return None
     request = getattr(current_task, "request", None)
-    if isinstance(header, dict) and request is not None and request.id == options["task_id"]:
-        return dedup.carried(header)
-    return None
+    return dedup.carried(header) if request is not None and request.id == options["task_id"] else None
 
 
 def _claim(task: Any, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool) -> tuple[int, str, str]:

@@ -20,6 +20,7 @@ OnConflict = Literal["return_existing", "raise", "skip", "replace", "keep_last"]
 DEDUP_OPTIONS = ("unique_on", "until", "on_conflict", "remember", "lock_ttl")
 _PER_CALL = ("unique_on", "on_conflict")
 
+_WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
 _NEWEST = ("replace", "keep_last")
 _LONGEST = 10 * 365 * 86400.0
 
@@ -46,12 +47,12 @@ class LockPlan:
         dedup = self.dedup
         remember, ttl = round(dedup.remember * 1000), round(dedup.lock_ttl * 1000)
         plan = [self.identity, dedup.until, remember, ttl, dedup.on_conflict, self.claim, "run", self.first, "0"]
-        return json.dumps(plan, separators=(",", ":"))
+        return _WRITE(plan)
 
 
 def with_fencing_token(spec: str, token: int) -> str:
     """Return a plan as the scripts want it, with the token that was granted."""
-    return json.dumps([*json.loads(spec)[:-1], str(token)], separators=(",", ":"))
+    return _WRITE([*json.loads(spec)[:8], str(token)])
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ __all__ = ["IDENTITY_LENGTH", "canonical", "identity_of", "pick"]
 
 IDENTITY_LENGTH = 40
 
+_WRITE = json.JSONEncoder(separators=(",", ":")).encode
 _TEXTUAL = (Decimal, UUID, datetime, date, time, timedelta)
 
 
@@ -25,7 +26,7 @@ def identity_of(task_name: str, value: object) -> str:
     Raises:
         TypeError: a value has no canonical form.
     """
-    text = json.dumps([task_name, canonical(value)], ensure_ascii=True, separators=(",", ":"))
+    text = _WRITE([task_name, canonical(value)])
     return hashlib.sha256(text.encode()).hexdigest()[:IDENTITY_LENGTH]
 
 

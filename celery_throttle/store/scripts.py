@@ -158,7 +158,8 @@ class Store:
 
     def claim(self, task: str, lock: str, least: float, *, awaited: bool = False) -> Call:
         """Claim an identity lock for a task about to be published; it lasts at least that many seconds."""
-        return self._call("claim", "", 0, task, lock, int(least * 1000), int(awaited))
+        rest = (task, lock, int(least * 1000), int(awaited))
+        return self._call("claim", "", 0, *rest, before=("gate/claim_soon",))
 
     def succeeded(self, identity: str, task: str, fencing_token: int, remember: float) -> Call:
         """Say that a task has succeeded, to be remembered for so many seconds."""
@@ -184,9 +185,11 @@ class Store:
         """Say goodbye for a worker."""
         return self._call("leave", "", 0, worker)
 
-    def _call(self, script: str, nonces: str, slots: int, *rest: Argument) -> Call:
+    def _call(self, script: str, nonces: str, slots: int, *rest: Argument, before: tuple[str, ...] = ()) -> Call:
         head = (*self._head, nonces, slots, len(self.queues), *self.queues)
-        return Call(Script.load(f"gate/{script}", "gate/common", "gate/locks"), (*head, *rest), len(self._head))
+        return Call(
+            Script.load(f"gate/{script}", *before, "gate/common", "gate/locks"), (*head, *rest), len(self._head)
+        )
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:

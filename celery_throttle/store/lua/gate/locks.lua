@@ -149,11 +149,12 @@ local function open_claims()
     if state == 'D' or state == 'F' then return 'conclude', lock[L_TASK] end
     if conflict ~= 'replace' and conflict ~= 'keep_last' then return 'follow', lock[L_TASK] end
     if spec[CLAIM] == '0' then spec[CLAIM] = text(next_stamp()) end
+    -- Somebody newer took its place when it was published, and may run by now.
+    if tonumber(spec[CLAIM]) < tonumber(lock[L_CLAIM]) then return 'replaced', lock[L_TASK] end
     if state == 'R' then
       if conflict == 'keep_last' then return newest_waits(lock, task, spec), lock[L_TASK] end
       return 'follow', lock[L_TASK]
     end
-    if tonumber(spec[CLAIM]) < tonumber(lock[L_CLAIM]) then return 'replaced', lock[L_TASK] end
     divert_replaced(lock[L_TASK])
     if lock[L_NEXT] ~= '' and lock[L_NEXT] ~= task then divert_replaced(lock[L_NEXT]) end
     save_lock(identity, new_lock(task, spec[CLAIM]), NOW + spec[TTL_MS])
