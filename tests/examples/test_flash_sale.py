@@ -1,0 +1,42 @@
+"""The flash sale: sold is what was in stock, nobody waits for a lock, the ledger has every order."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.examples.commands import Command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.worker
+
+
+def test_all_stock_is_sold_once_and_nobody_is_turned_away_before(tmp_path: Path) -> None:
+    with Command("flash_sale", tmp_path) as command:
+        summary = command.summary()
+        command.check_nothing_left()
+    assert summary["ok"] is True
+    below, above = summary["sales"]
+    stock = below["stock"]
+    assert below["requests"] < stock < above["requests"]
+    assert (below["sold"], below["refused_no_stock"]) == (below["requests"], 0)
+    assert (above["sold"], above["refused_no_stock"]) == (stock, above["requests"] - stock)
+    for sale in (below, above):
+        assert sale["at_once"] == 100
+        assert sale["sold"] == sale["stock_taken"] == sale["ledger_rows"]
+        assert sale["turned_away"] == sale["oversold"] == sale["orders_astray"] == 0
+        assert 0 < sale["p50_ms"] <= sale["p99_ms"]
+        assert sale["requests_per_second"] > 0
+    assert 1 <= summary["most_writers_at_once"] <= summary["writers_limit"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_nothing_is_left_when_it_is_interrupted(tmp_path: Path, number: int, status: int) -> None:
+    """While the buyers buy."""
+    with Command("flash_sale", tmp_path) as command:
+        assert command.interrupt(number, when="600 buyers") == status, command.progress()
+        command.check_nothing_left()

@@ -1,0 +1,49 @@
+"""The payments example: every order is charged once, whatever is clicked, repeated, killed or frozen."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.examples.commands import Command
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.worker
+
+
+def test_every_order_is_charged_once(tmp_path: Path) -> None:
+    with Command("payments", tmp_path) as command:
+        summary = command.summary()
+        command.check_nothing_left()
+    orders = summary["orders"]
+    assert summary["ok"] is True
+    assert summary["charges"] == orders == 9
+    assert summary["clicks"] == summary["webhooks"] == 3 * orders
+    assert summary["amount_charged"] == summary["amount_due"]
+    for wrong in (
+        "turned_away",
+        "orders_with_two_task_ids",
+        "needless_runs",
+        "orders_charged_twice",
+        "orders_not_charged",
+        "task_ids_told_otherwise",
+    ):
+        assert summary[wrong] == 0, wrong
+    killed = summary["killed_before_the_money_moved"] + summary["killed_after_the_money_moved"]
+    frozen = summary["frozen_before_the_money_moved"] + summary["frozen_after_the_money_moved"]
+    assert killed > 0
+    assert frozen > 0
+    assert summary["runs"] == orders + killed + frozen
+    assert summary["late_writes_refused"] == frozen
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_nothing_is_left_when_it_is_interrupted(tmp_path: Path, number: int, status: int) -> None:
+    """While one worker is killed and another one is frozen."""
+    with Command("payments", tmp_path) as command:
+        assert command.interrupt(number, when="freezes") == status, command.progress()
+        command.check_nothing_left()
