@@ -50,7 +50,8 @@ class Loop:
         self._direct = threading.RLock()
         self.detached = self.turning = False
         hub.on_tick.add(self.turn)
-        self.add_reader(self._wake_reader, self._drain_wakes)
+        # Not on the hub yet: until the worker's own loop begins, kombu before 5.7 falls over sockets it does not know.
+        self._readers[self._wake_reader] = self._drain_wakes
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """Run a function on the loop, soon; from any thread."""
@@ -87,7 +88,7 @@ class Loop:
             self.hub.remove(readable.fileno())
 
     def reattach(self) -> None:
-        """Register everything again: the worker's hub forgets its readers when the broker connection is lost."""
+        """Register everything, again: the worker's hub forgets its readers when the broker connection is lost."""
         for readable, callback in self._readers.items():
             self.hub.add_reader(readable.fileno(), callback)
 

@@ -63,6 +63,8 @@ class Throttling:
         threaded = worker.hub is None and not self.pumped
         self._hub = worker.hub or Hub(Timer())
         self.loop = self.gate.loop = Loop(self._hub, self.gate.tick, threaded=threaded)
+        if worker.hub is None:
+            self.loop.reattach()  # else with the worker's event loop
         keys, make = Keys(settings.prefix), connection_factory(settings.url)
         worker_id = uuid.uuid4().hex[:8]
         self.ledger = self.gate.ledger = Ledger(Store(keys, settings.lease), worker_id, self.gate)

@@ -40,6 +40,8 @@ class Worker:
             self._process = subprocess.Popen(
                 bound_to_parent(command),
                 cwd=ROOT,
+                # What a killed worker leaves behind goes with the directory of its log.
+                env=os.environ | {"TMPDIR": str(Path(log.name).parent)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
