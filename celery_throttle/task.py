@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.replies import Locked
 
-__all__ = ["REAP_TASK", "Throttled", "dedups_of", "limits_of"]
+__all__ = ["REAP_TASK", "Throttled", "dedup_of", "dedups_of", "limits_of"]
 
 #: The beat task, and its entry in ``beat_schedule``.
 REAP_TASK = "celery_throttle.reap"
@@ -184,6 +184,11 @@ def limits_of(app: Any) -> dict[str, Limit]:
 def dedups_of(app: Any) -> dict[str, Dedup]:
     """Return how each task of the app runs once that does, by the task's name."""
     return {name: dedup for name, dedup in _dedups.get(app, {}).items() if dedup is not None}
+
+
+def dedup_of(task: Any) -> Dedup | None:
+    """Return how a task runs once, None if it may run any number of times."""
+    return _dedups.get(task.app, {}).get(str(task.name))
 
 
 def _parameters(cls: type[Any]) -> set[str] | None:

@@ -13,7 +13,7 @@ from celery.signals import task_success
 from redis.exceptions import RedisError
 
 from celery_throttle.publish import lock_client
-from celery_throttle.task import dedups_of
+from celery_throttle.task import dedup_of
 from celery_throttle.worker.plans import plan_of
 
 __all__ = ["begin", "end"]
@@ -32,9 +32,11 @@ def end() -> None:
 
 
 def _succeeded(sender: Any = None, **_: Any) -> None:
-    dedup = dedups_of(sender.app).get(sender.name)
+    dedup = dedup_of(sender)
+    if dedup is None or not dedup.remember:
+        return
     token = sender.request.get("fencing_token")
-    if dedup is None or not dedup.remember or token is None:
+    if token is None:
         return
     identity = plan_of(sender.request, sender, dedup).identity
     client = lock_client(sender.app)

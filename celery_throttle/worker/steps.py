@@ -196,7 +196,8 @@ class WorkerStep(bootsteps.StartStopStep):
         """Put the gate where the consumer hands over its requests."""
         _refuse_unknown_celery(worker)
         worker.throttling = Throttling(worker)
-        remember.begin()  # now: the pool's processes are not there yet
+        if any(dedup.remember for dedup in dedups_of(worker.app).values()):
+            remember.begin()  # now: the pool's processes are not there yet
         worker.process_task = worker.throttling.arrive
 
     def start(self, worker: Any) -> None:

@@ -4,7 +4,7 @@
 if redis.call('EXISTS', PARKED, LEASES, LOCK_ENDS) == 0 then return { 0, {}, 0, 0, {} } end
 redis.call('ZREM', LEASES, '')
 reap(64)
-reap_locks(64)
+if NOW % 5 == 0 then reap_locks(64) end -- now and then: nothing waits for it
 
 -- Somebody waits: if the holder that is next to lose its lease is gone, its permit must not idle until the next look.
 local function until_next_lease_ends()
