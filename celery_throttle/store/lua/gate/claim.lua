@@ -21,7 +21,11 @@ local function claim()
   local state = lock and lock[L_STATE] or 'S'
   if state == 'S' or newest and state == 'Q' then
     local mine = new_lock(task, text(next_stamp()))
-    save_lock(identity, mine, NOW + least_ms)
+    if state == 'S' then
+      save_lock(identity, mine, NOW + least_ms)
+    else
+      replace_lock(identity, lock, mine, NOW + least_ms)
+    end
     local waits = load_record(task)
     if waits and waits[STATE] == 'P' and waits[LOCK] and waits[LOCK][VERDICT] ~= 'run' then
       leave_line(task, waits)
@@ -29,10 +33,7 @@ local function claim()
       enqueue(task, waits)
       joined[#joined + 1] = line_of(waits)
     end
-    if state == 'S' then return { 1, '', mine[L_CLAIM] } end
-    divert_replaced(lock[L_TASK])
-    if lock[L_NEXT] ~= '' and lock[L_NEXT] ~= task then divert_replaced(lock[L_NEXT]) end
-    return { 3, lock[L_TASK], mine[L_CLAIM] }
+    return { state == 'S' and 1 or 3, state == 'S' and '' or lock[L_TASK], mine[L_CLAIM] }
   end
   if conflict == 'keep_last' and state == 'R' then
     local before = lock[L_NEXT]

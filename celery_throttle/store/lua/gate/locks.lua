@@ -28,11 +28,10 @@ end
 local function reap_locks(count)
   local ended = redis.call('ZRANGEBYSCORE', LOCK_ENDS, '-inf', NOW, 'LIMIT', 0, count)
   for _, identity in ipairs(ended) do drop_lock(identity) end
-  return #ended
 end
 
-local next_stamp, text, load_lock, live_lock, save_lock, new_lock, line_waits, divert_replaced, pass_lock_on, newest_waits
-local judge, judge_record, renew_lock, give_up_lock
+local next_stamp, text, load_lock, live_lock, save_lock, new_lock, line_waits, divert_replaced, replace_lock, pass_lock_on
+local newest_waits, judge, judge_record, renew_lock, give_up_lock
 
 -- Most calls have nothing to do with locks, and making these functions takes a while: they are made when a record, an
 -- argument or a line shows that they are needed. Who gets a lock:
@@ -92,6 +91,13 @@ local function open_claims()
     joined[#joined + 1] = ''
   end
 
+  -- The newest takes the place of whoever waits with the lock, and of whoever was to run next.
+  function replace_lock(identity, old, new, till)
+    divert_replaced(old[L_TASK])
+    if old[L_NEXT] ~= '' and old[L_NEXT] ~= new[L_TASK] then divert_replaced(old[L_NEXT]) end
+    save_lock(identity, new, till)
+  end
+
   function line_waits(line)
     return redis.call('ZRANGEBYLEX', PARKED, '[' .. line .. '\0', '(' .. line .. '\1', 'LIMIT', 0, 1)[1] ~= nil
   end
@@ -128,6 +134,8 @@ local function open_claims()
     end
     local lock = live_lock(identity)
     if not lock or lock[L_STATE] == 'S' and lock[L_TASK] ~= task then
+      -- Whoever adds one clears some, so what has ended does not pile up where there is no beat.
+      reap_locks(4)
       if spec[CLAIM] == '0' then spec[CLAIM] = text(next_stamp()) end
       lock = new_lock(task, spec[CLAIM])
       save_lock(identity, lock, NOW + spec[TTL_MS])
@@ -155,9 +163,7 @@ local function open_claims()
       if conflict == 'keep_last' then return newest_waits(lock, task, spec), lock[L_TASK] end
       return 'follow', lock[L_TASK]
     end
-    divert_replaced(lock[L_TASK])
-    if lock[L_NEXT] ~= '' and lock[L_NEXT] ~= task then divert_replaced(lock[L_NEXT]) end
-    save_lock(identity, new_lock(task, spec[CLAIM]), NOW + spec[TTL_MS])
+    replace_lock(identity, lock, new_lock(task, spec[CLAIM]), NOW + spec[TTL_MS])
     return 'run', ''
   end
 
@@ -179,7 +185,6 @@ local function open_claims()
     end
     return true
   end
-
 end
 
 -- How long a lock lasts, and who comes next.

@@ -1,10 +1,9 @@
 -- Start what can start: clear a few expired holders, then serve every line that has free permits, oldest ticket first.
 -- KEYS, ARGV[1..4] as in common.lua.
 -- Returns { 0, grants, wait_ms, more, emptied } as exchange.lua; wait_ms is at the latest when the next lease ends.
-if redis.call('EXISTS', PARKED, LEASES, LOCK_ENDS) == 0 then return { 0, {}, 0, 0, {} } end
+if redis.call('EXISTS', PARKED, LEASES) == 0 then return { 0, {}, 0, 0, {} } end
 redis.call('ZREM', LEASES, '')
 reap(64)
-if NOW % 5 == 0 then reap_locks(64) end -- now and then: nothing waits for it
 
 -- Somebody waits: if the holder that is next to lose its lease is gone, its permit must not idle until the next look.
 local function until_next_lease_ends()
