@@ -163,11 +163,10 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return bool(client.ask(client.store.unlock(identity)))
 
     def _dedup(self) -> Dedup | None:
-        known = _dedups.get(self.app, {})
-        if self.name not in known:
+        if self.name not in _dedups.get(self.app, {}):
             # Celery shows a task to other threads a moment before it binds it.
             self.on_bound(self.app)
-        return _dedups[self.app][str(self.name)]
+        return dedup_of(self)
 
     def _lock(self, args: Any, kwargs: Any) -> tuple[Any, str]:
         dedup = self._dedup()

@@ -66,6 +66,11 @@ class LockState:
     fencing_token: int
     spec: str
 
+    @property
+    def starts(self) -> bool:
+        """Whether something has to run, the task or what gives it the outcome of its first; else it is only told."""
+        return self.verdict in ("run", "conclude")
+
 
 @dataclass(frozen=True)
 class Reply:

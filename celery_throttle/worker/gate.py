@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
+from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.limits import Limit
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
@@ -44,8 +45,6 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY = 5.0
 #: Seconds until a call that the store refused (out of memory, read-only) is tried again.
 _PUT_OFF = 1.0
-#: Verdicts on a task that does not run; they take no more than a few words.
-_SAID = ("duplicate", "skip", "replaced", "done")
 
 
 class Gate:
@@ -288,6 +287,8 @@ class Gate:
             return
         del self._entering[run]
         if fencing_token:
+            # In the plan too, should the lock have to be put back; that of a parked one comes with its token.
+            run.lock = with_fencing_token(run.lock, fencing_token)
             run.fence(fencing_token)
         self.leases.add(run)
         self._execute(run)
@@ -317,7 +318,7 @@ class Gate:
 
     def resumed(self, grant: Grant) -> None:
         """See `Decisions`."""
-        if grant.limit and not (grant.lock and grant.lock.verdict != "run"):
+        if grant.limit and (grant.lock is None or grant.lock.verdict == "run"):
             self._full.add(grant.limit)
         if self._closing or self._factory is None:
             self.ledger.release(grant.limit, grant.task_id, grant.nonce, "return")
@@ -327,7 +328,7 @@ class Gate:
             self.ledger.release(grant.limit, grant.task_id, grant.nonce, "done")
         elif run.request.revoked():
             self._give_back(run, "again")
-        elif grant.lock and grant.lock.verdict in _SAID:
+        elif grant.lock and not grant.lock.starts:
             say(run.request, grant.lock)
             self._give_back(run, "done")
         else:

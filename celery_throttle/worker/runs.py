@@ -13,7 +13,6 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.conclude import CONCLUDE
-from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.worker.parcel import unpack
 
 if TYPE_CHECKING:
@@ -69,9 +68,8 @@ class Run:
         return self.limit.permits if self.limit else 0
 
     def fence(self, token: int) -> None:
-        """It has its lock: let the body see the fencing token, and the store, should it have to put the lock back."""
+        """It has its lock: let the body see the fencing token."""
         self.request.request_dict["fencing_token"] = token
-        self.lock = with_fencing_token(self.lock, token)
 
     @property
     def attempt(self) -> int:
