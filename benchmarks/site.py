@@ -182,6 +182,7 @@ class Site:
                 bound_to_parent(command),
                 cwd=ROOT,  # `-m` finds this package there
                 env=os.environ
+                | {"TMPDIR": str(self._directory)}  # a killed pool leaves a directory there
                 | {CONFIGURATION: json.dumps(self._conf | {"throttle_enabled": throttled}), JOURNAL: self._journal_url},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -172,7 +172,8 @@ class Workers:
             process = subprocess.Popen(
                 bound_to_parent(command),
                 cwd=self._directory,
-                env=os.environ | self.environment(conf) | dict(env or {}),
+                # Celery's pool makes a directory there, and one that is killed leaves it behind.
+                env=os.environ | {"TMPDIR": str(self._directory)} | self.environment(conf) | dict(env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,81 @@
+"""The client that publishes wait for: what redis-py's own would have done for it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_throttle.store.caller import Caller as RawClient
+from celery_throttle.store.client import connection_factory
+from celery_throttle.store.scripts import Call, Script
+from tests.store.cost import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.store.caller import Caller
+
+
+@pytest.fixture(autouse=True)
+def _consistent() -> None:
+    """Not the check of conftest.py: nothing here is about tasks."""
+
+
+@pytest.fixture
+def raw(server: EmbeddedServer) -> Iterator[RawClient]:
+    client = RawClient(server.url)
+    yield client
+    while client._free:
+        client._free.pop().disconnect()
+
+
+def test_a_call_is_packed_as_redis_py_packs_it(worker: Caller, server: EmbeddedServer) -> None:
+    call = worker.store.park("n\u00e9", 1, "w", 7, [("t\u00e9", "gpu", 4, 0, "q", b"\xff\r\n\0", "")])
+    expected = connection_factory(server.url)().pack_command(*call.evalsha())
+    assert call.packed() == b"".join(expected)
+
+
+def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, raw: RawClient, redis: Redis) -> None:
+    call = worker.store.locked("x" * 40)
+    assert raw.call(call) is None
+    with commands(redis) as calls:
+        assert raw.call(call) is None
+    assert "eval" not in calls
+
+
+def test_a_connection_is_used_again_and_a_broken_one_is_not(worker: Caller, raw: RawClient, redis: Redis) -> None:
+    call = worker.store.locked("x" * 40)
+    raw.call(call)
+    [first] = raw._free
+    raw.call(call)
+    assert list(raw._free) == [first]
+    redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
+    assert raw.call(call) is None
+    assert list(raw._free) != [first]
+
+
+def test_a_refused_call_leaves_the_connection_usable(worker: Caller, raw: RawClient) -> None:
+    with pytest.raises(ResponseError):
+        raw.call(Call(Script("bad", "return redis.call('NONSENSE')", "0" * 40), (0,)))
+    [kept] = raw._free
+    assert raw.call(worker.store.locked("x" * 40)) is None
+    assert list(raw._free) == [kept]
+
+
+def test_a_forked_process_has_connections_of_its_own(worker: Caller, raw: RawClient) -> None:
+    """Two processes on one connection would read each other's replies."""
+    call = worker.store.locked("x" * 40)
+    raw.call(call)
+    [parents] = raw._free
+    child = os.fork()
+    if not child:
+        raw.call(call)
+        os._exit(parents in raw._free)
+    assert os.waitpid(child, 0)[1] == 0
+    assert list(raw._free) == [parents]
