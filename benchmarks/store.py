@@ -38,7 +38,7 @@ class _Line:
     def __init__(self, client: Redis, keys: Keys, limit: str = "crowded") -> None:
         self.client, self.keys, self.limit = client, keys, limit
         self.store = Store(keys, _HOUR, ("throttled",))
-        self.call(self.store.exchange("x", 0, asked=[("holder", "holder", limit, 1, 0, "")]))
+        self.call(self.store.exchange("x", 0, asked=[("holder", "holder", limit, "1", 0, "", "")]))
 
     def call(self, call: Call) -> Any:
         return execute(self.client, call)
@@ -48,14 +48,14 @@ class _Line:
         number = 0
         while some := list(islice(tasks, _AT_ONCE)):
             number += 1
-            rows = [(task, self.limit, 1, 0, "throttled", message, "") for task, message in some]
+            rows = [(task, self.limit, "1", 0, "throttled", message, "", "") for task, message in some]
             answer = reply(self.call(self.store.park("x", 0, "bench", number, rows)))
             if answer.answers != (1,) or answer.grants:
                 raise BenchmarkError(f"parking failed: {answer}")
 
     def hold(self, count: int, limit: str, *, lease: float = _HOUR) -> None:
         store = Store(self.keys, lease, ("throttled",))
-        tasks = ((str(uuid.uuid4()), f"bench:{n:x}", limit, 10**9, 0, "") for n in range(count))
+        tasks = ((str(uuid.uuid4()), f"bench:{n:x}", limit, str(10**9), 0, "", "") for n in range(count))
         while some := list(islice(tasks, 1000)):
             answer = reply(self.call(store.exchange("x", 0, asked=some)))
             if set(answer.answers) != {1}:
@@ -167,7 +167,7 @@ def server_time(bench: Bench) -> list[Figure]:
             for _ in range(chunks):
                 for parked, line in lines.items():
                     tasks = [(str(uuid.uuid4()), "bench:1") for _ in range(pairs)]
-                    admits = [line.store.exchange("x", 1, asked=[(*task, "free", 5000, 0, "")]) for task in tasks]
+                    admits = [line.store.exchange("x", 1, asked=[(*task, "free", "5000", 0, "", "")]) for task in tasks]
                     releases = [line.store.exchange("x", 0, released=[(*task, "done")]) for task in tasks]
                     used["admit", parked] += _microseconds(line, admits)
                     used["release", parked] += _microseconds(line, releases)

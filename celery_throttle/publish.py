@@ -118,7 +118,9 @@ def publish(task: Any, dedup: Dedup, args: Any, kwargs: Any, options: dict[str, 
         if dedup.on_conflict != "raise":
             first = other
     header = {"identity": plan.identity, "claim": claim, "on_conflict": dedup.on_conflict, "first": first}
-    options["headers"] = {**(options.get("headers") or {}), HEADER: header}
+    headers = options.get("headers") or {}
+    before = headers.get(HEADER)
+    options["headers"] = {**headers, HEADER: {**(before if isinstance(before, dict) else {}), **header}}
     options["headers"].pop("fencing_token", None)
     try:
         result = send(args, kwargs, **options)

@@ -8,28 +8,31 @@ from weakref import WeakKeyDictionary
 
 from celery import Task
 
+from celery_throttle.arguments import values_of
 from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
-from celery_throttle.core.options import check_option_names, check_same, task_limit
+from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, check_same, task_terms
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.publish import lock_client, plan_for, publish
+from celery_throttle.publish import HEADER, lock_client, plan_for, publish
 from celery_throttle.store import replies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
     from celery_throttle.core.dedup import Dedup, OnConflict, Until
-    from celery_throttle.core.limits import Limit
+    from celery_throttle.core.limits import Limit, Part
+    from celery_throttle.core.rates import Rate
+    from celery_throttle.core.terms import Terms
     from celery_throttle.store.replies import Locked
 
-__all__ = ["REAP_TASK", "Throttled", "dedup_of", "dedups_of", "limits_of"]
+__all__ = ["REAP_TASK", "Throttled", "dedup_of", "dedups_of", "terms_of"]
 
 #: The beat task, and its entry in ``beat_schedule``.
 REAP_TASK = "celery_throttle.reap"
 
 #: By app and task name, never by class: Celery makes a class of its own for every app that a task is shared with.
-_limits: WeakKeyDictionary[Any, dict[str, Limit]] = WeakKeyDictionary()
+_terms: WeakKeyDictionary[Any, dict[str, Terms]] = WeakKeyDictionary()
 _dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
 
 
@@ -43,7 +46,13 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         def charge(order_id, amount): ...
 
     Attributes:
-        limit: how many runs at once: a number for this task alone, a `Limit` to share it, None for no limit.
+        limit: how many runs at once: a number for this task alone, a `Limit` to share it, a list of them (a run takes a
+            permit of each, all or none), None for no limit.
+        key: splits the task's own limit and rate, as in `Limit`: each value has its own permits and its own line; so do
+            fair_by, weights and max_parked.
+        rate: how many may start: "100/m", or several; alone or beside a limit. ``burst``: as in `Limit`.
+        cost: how many permits and starts a run takes: a number, the name of an argument, or a function of them all.
+        start_deadline: seconds (or a timedelta) that a call may wait for its permit; after that it expires, visibly.
         singleton: one call with the same arguments is pending or runs at a time; what follows needs it.
         unique_on: which arguments count: names, dotted paths (``["order.id"]``), or a function of the arguments; an
             empty list: none, one call of the task at a time. By default all count.
@@ -67,7 +76,15 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     """
 
     abstract = True
-    limit: ClassVar[int | Limit | None] = None
+    limit: ClassVar[int | Limit | Sequence[Limit] | None] = None
+    key: ClassVar[Part | None] = None
+    rate: ClassVar[str | Rate | Sequence[str | Rate] | None] = None
+    burst: ClassVar[int | Sequence[int] | None] = None
+    fair_by: ClassVar[Part | None] = None
+    weights: ClassVar[Mapping[Any, int] | None] = None
+    max_parked: ClassVar[int | None] = None
+    cost: ClassVar[int | Part | None] = None
+    start_deadline: ClassVar[float | timedelta | None] = None
     singleton: ClassVar[bool] = False
     unique_on: ClassVar[Sequence[str] | Callable[..., object] | None] = None
     until: ClassVar[Until | None] = None
@@ -81,17 +98,16 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         name = str(cls.name)
         known = {attribute for base in (*Throttled.__mro__, *cls.__mro__[1:]) for attribute in vars(base)}
         check_option_names(name, vars(cls), known)
-        limit = task_limit(name, cls.limit)
-        # Not getattr: a function among the options would become a method.
-        options = {option: inspect.getattr_static(cls, option) for option in DEDUP_OPTIONS}
-        options = {option: getattr(value, "__func__", value) for option, value in options.items()}
-        dedup = task_dedup(name, cls.singleton, options, _parameters(cls))
-        if limit is not None:
-            limits = _limits.setdefault(app, {})
-            check_same(name, limit, limits)
-            limits[name] = limit
+        parameters = _parameters(cls)
+        terms = task_terms(name, _options(cls, LIMIT_OPTIONS), parameters)
+        dedup = task_dedup(name, cls.singleton, _options(cls, DEDUP_OPTIONS), parameters)
+        known_terms = _terms.setdefault(app, {})
+        known_terms.pop(name, None)
+        if terms is not None:
+            check_same(name, terms, known_terms)
+            known_terms[name] = terms
         _dedups.setdefault(app, {})[name] = dedup
-        if limit is not None or dedup is not None:
+        if terms is not None or dedup is not None:
             _install(app)
 
     def apply_async(
@@ -122,6 +138,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             raise ConfigurationError(f"Task {self.name}: throttle= of a call needs singleton=True on the task")
         options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
         send = super().apply_async
+        options = self._with_values(args, kwargs, options | {"task_id": task_id})
+        task_id = options.pop("task_id")
         if dedup is None or self.app.conf.task_always_eager or not lock_client(self.app).enabled:
             return send(args, kwargs, task_id=task_id, **options)
         dedup = dedup.for_call(str(self.name), throttle)
@@ -162,6 +180,18 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         client, identity = self._lock(args, kwargs)
         return bool(client.ask(client.store.unlock(identity)))
 
+    def _with_values(self, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """Say in the message which of its limits' permits the call needs: found out once, kept with it."""
+        terms = _terms.get(self.app, {}).get(str(self.name))
+        if terms is None or not terms.varies or not lock_client(self.app).enabled:
+            return options
+        headers = options.get("headers") or {}
+        # A retry publishes the task that runs here.
+        if self.request.id == options["task_id"] is not None and terms.carried(headers.get(HEADER)):
+            return options
+        values = values_of(self, terms, args, kwargs)
+        return options | {"headers": {**headers, HEADER: values}}
+
     def _dedup(self) -> Dedup | None:
         if self.name not in _dedups.get(self.app, {}):
             # Celery shows a task to other threads a moment before it binds it.
@@ -175,9 +205,9 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return lock_client(self.app), plan_for(self, dedup, args, kwargs).identity
 
 
-def limits_of(app: Any) -> dict[str, Limit]:
-    """Return the limit of every throttled task of the app, by the task's name."""
-    return _limits.get(app, {})
+def terms_of(app: Any) -> dict[str, Terms]:
+    """Return the limits of every throttled task of the app and what goes with them, by the task's name."""
+    return _terms.get(app, {})
 
 
 def dedups_of(app: Any) -> dict[str, Dedup]:
@@ -188,6 +218,12 @@ def dedups_of(app: Any) -> dict[str, Dedup]:
 def dedup_of(task: Any) -> Dedup | None:
     """Return how a task runs once, None if it may run any number of times."""
     return _dedups.get(task.app, {}).get(str(task.name))
+
+
+def _options(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
+    # Not getattr: a function among the options would become a method.
+    values = {name: inspect.getattr_static(cls, name) for name in names}
+    return {name: getattr(value, "__func__", value) for name, value in values.items()}
 
 
 def _parameters(cls: type[Any]) -> set[str] | None:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import lcm
+from typing import Any
 
+from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["Limit"]
+__all__ = ["Limit", "Part", "shown"]
+
+#: What picks a part of the arguments: a name or dotted path, or a function of all of them.
+Part = str | Callable[..., Any]
 
 _LONGEST_NAME = 200
+_MOST_BURST = 10**6
+_MOST_WEIGHT = 1000
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A named cap: at most ``permits`` runs at once, over all workers, first come first served.
+    """A named cap: at most ``permits`` runs at once, over all workers, first come first served; a rate, or both.
 
     Give the same limit to several tasks and they share its permits, also when their queues differ::
 
@@ -22,25 +33,138 @@ class Limit:
         @app.task(base=Throttled, limit=gpu)
         def train(...): ...
 
+        Limit("tenant", 2, key="tenant_id")                      # two for each tenant, each with its own line
+        Limit("api", 8, rate="100/m", burst=10)                  # eight at once, and so many starts
+        Limit("mail", rate=["10/s", "5000/h"], burst=[1, 500])   # a rate alone, or several
+        Limit("api", 8, fair_by="tenant_id")                     # those who wait take turns by tenant
+
+    Args:
+        name: 1 to 200 printable characters.
+        permits: how many at once; None for any number, if there is a rate.
+        key: what splits it: the name of an argument, a dotted path (``"order.customer_id"``) or a function of the
+            arguments. Each value has its own permits, rates and line.
+        rate: how many may start: "10/s", "100/m", "5000/h" or "1/d", or a list of them; exact, over all workers.
+        burst: how many may start at once after a pause; one number, or one for each rate.
+        fair_by: what takes turns among those who wait, as ``key``; by default first come, first served.
+        weights: how many turns in a round a value of ``fair_by`` has, 1 by default.
+        max_parked: how many may wait (for each key); more are refused when they are published.
+
     Raises:
-        ConfigurationError: the name or the number cannot work.
+        ConfigurationError: the name, a number or a rate cannot work.
 
     Warning:
         The cap counts runs that the workers know of. A worker that is cut off from the store for longer than its
-        lease still runs what it had started, while its permits go to others.
+        lease still runs what it had started, while its permits go to others. A rate is one of starts: whoever waits
+        for one may start up to a tenth of a second late without what follows being put off, but never more than
+        ``count + burst`` in a period.
     """
 
     name: str
-    permits: int
+    permits: int | None = None
+    key: Part | None = field(default=None, kw_only=True)
+    rate: str | Rate | Sequence[str | Rate] | None = field(default=None, kw_only=True, hash=False)
+    burst: int | Sequence[int] = field(default=1, kw_only=True, hash=False)
+    fair_by: Part | None = field(default=None, kw_only=True)
+    weights: Mapping[Any, int] | None = field(default=None, kw_only=True, hash=False)
+    max_parked: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        _check(self.name, self.permits)
+        name: object = self.name
+        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME:
+            raise ConfigurationError(
+                f"Limit name must be 1 to 200 printable characters, got {self.name!r}: write Limit('gpu', 4)"
+            )
+        self._check_numbers()
+        self._check_parts()
+        self.rates  # noqa: B018 - raises what is wrong with them
+
+    @cached_property
+    def rates(self) -> tuple[tuple[Rate, int], ...]:
+        """Its rates, each with its burst."""
+        if self.rate is None:
+            return ()
+        try:
+            rates = read_rates(self.rate)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"Limit {self.name!r}: {error}") from None
+        burst = self.burst
+        bursts = tuple(burst) if isinstance(burst, Sequence) else (burst,) * len(rates)
+        if len(bursts) != len(rates):
+            raise ConfigurationError(
+                f"Limit {self.name!r}: burst has {len(bursts)} numbers for {len(rates)} rates: give one for all, or "
+                f"one for each"
+            )
+        for several in bursts:
+            self._check_whole("burst", several, _MOST_BURST)
+        both = tuple(zip(rates, bursts, strict=True))
+        _check_each_matters(self.name, both)
+        return both
+
+    @cached_property
+    def declared(self) -> str:
+        """What the store has to know of it: its permits, or more as rules.lua says."""
+        if not self.rates and not self.max_parked:
+            return str(self.permits)
+        rates = [[rate.count, rate.period, burst] for rate, burst in self.rates]
+        return json.dumps([self.permits or 0, rates, self.max_parked or 0], separators=(",", ":"))
+
+    def pool(self, key: str | None) -> str:
+        """The name under which the store counts its permits, for one key if it has keys."""
+        return self.name if key is None else f"{self.name}\x1f{key}"
+
+    def step(self, value: object) -> int:
+        """How far one turn of this value of ``fair_by`` takes it: less for one that weighs more."""
+        weights = self.weights or {}
+        return lcm(*weights.values()) // weights.get(value, 1)
+
+    def _check_numbers(self) -> None:
+        if self.permits is not None:
+            self._check_whole("permits", self.permits)
+        elif self.rate is None:
+            raise ConfigurationError(f"Limit {self.name!r}: permits must be a whole number of 1 or more, got None")
+        if self.rate is None and self.burst != 1:
+            raise ConfigurationError(f"Limit {self.name!r}: burst needs a rate beside it: write rate='100/m', burst=10")
+        if self.max_parked is not None:
+            self._check_whole("max_parked", self.max_parked)
+
+    def _check_parts(self) -> None:
+        for option in ("key", "fair_by"):
+            part = getattr(self, option)
+            if part is not None and not callable(part) and not (isinstance(part, str) and part):
+                raise ConfigurationError(
+                    f"Limit {self.name!r}: {option} must be the name of an argument such as 'customer_id', or a "
+                    f"function of the arguments, got {part!r}"
+                )
+        if self.weights is not None:
+            if self.fair_by is None:
+                raise ConfigurationError(f"Limit {self.name!r}: weights needs fair_by='tenant_id' beside it")
+            if not isinstance(self.weights, Mapping):
+                raise ConfigurationError(f"Limit {self.name!r}: weights must be a dict such as {{'gold': 3}}")
+            for value, weight in self.weights.items():
+                self._check_whole(f"weights[{value!r}]", weight, _MOST_WEIGHT)
+
+    def _check_whole(self, option: str, value: object, most: float = float("inf")) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            up_to = "" if most == float("inf") else f", {most:g} at the most"
+            raise ConfigurationError(
+                f"Limit {self.name!r}: {option} must be a whole number of 1 or more{up_to}, got {value!r}"
+            )
 
 
-def _check(name: object, permits: object) -> None:
-    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= _LONGEST_NAME:
-        raise ConfigurationError(
-            f"Limit name must be 1 to 200 printable characters, got {name!r}: write Limit('gpu', 4)"
-        )
-    if isinstance(permits, bool) or not isinstance(permits, int) or permits < 1:
-        raise ConfigurationError(f"Limit {name!r}: permits must be a whole number of 1 or more, got {permits!r}")
+def shown(pool: str) -> str:
+    """Return the name of a limit, and of its key if it has one, for people: ``tenant[acme]``."""
+    name, split, key = pool.partition("\x1f")
+    return f"{name}[{key}]" if split else name
+
+
+def _check_each_matters(name: str, rates: Sequence[tuple[Rate, Any]]) -> None:
+    """Refuse a rate that another one always covers, since nobody writes one that does nothing on purpose."""
+    for rate, burst in rates:
+        for other, its_burst in rates:
+            if rate is not other and other.period * rate.count >= rate.period * other.count and its_burst <= burst:
+                apart = f"{other.period / other.count / 1e6:g} s"
+                raise ConfigurationError(
+                    f"Limit {name!r}: {rate} never matters beside {other} with a burst of {its_burst}, which starts "
+                    f"one every {apart}: give the slower rate a larger burst, one number for each rate, such as "
+                    f"rate=['10/s', '5000/h'], burst=[1, 500]"
+                )

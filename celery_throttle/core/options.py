@@ -2,57 +2,165 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.dedup import DEDUP_OPTIONS
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.terms import MOST_COST, Terms, is_cost
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["TASK_OPTIONS", "check_option_names", "check_same", "task_limit"]
+__all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "check_same", "task_terms"]
 
+#: Of these, a limit of the task's own is made.
+_OWN = ("key", "rate", "burst", "fair_by", "weights", "max_parked")
+#: What goes with ``limit=``.
+LIMIT_OPTIONS = ("limit", *_OWN, "cost", "start_deadline")
 #: What ``@app.task(base=Throttled, ...)`` understands beside Celery's own options.
-TASK_OPTIONS = ("limit", "singleton", *DEDUP_OPTIONS)
-#: What other throttles call things that this version cannot do: ignoring them would leave a task unprotected.
-_NOT_YET = frozenset({"rate", "burst", "key", "cost"})
+TASK_OPTIONS = (*LIMIT_OPTIONS, "singleton", *DEDUP_OPTIONS)
+_MOST_LIMITS = 8
 
 
-def task_limit(task_name: str, option: object) -> Limit | None:
-    """Return the limit that ``limit=option`` means for this task: a number is a limit named after the task.
-
-    Raises:
-        ConfigurationError: the option is neither a whole number of 1 or more, nor a `Limit`, nor None.
-    """
-    if option is None or isinstance(option, Limit):
-        return option
-    if isinstance(option, bool) or not isinstance(option, int) or option < 1:
-        raise ConfigurationError(
-            f"Task {task_name}: limit must be a whole number of 1 or more or a Limit, got {option!r}; "
-            f"write limit=5 or limit=Limit('gpu', 4)"
-        )
-    return Limit(task_name, option)
-
-
-def check_same(task_name: str, limit: Limit, declared: Mapping[str, Limit]) -> None:
-    """Refuse a limit that another task of the app declares with another number.
+def task_terms(task_name: str, options: Mapping[str, Any], parameters: set[str] | None) -> Terms | None:
+    """Return what ``limit=`` and the options beside it mean for a task, None if nothing limits it.
 
     Args:
-        task_name: the task that declares the limit now.
-        limit: what it declares.
-        declared: the limits declared so far, by task name.
+        task_name: names its own limit, and is in the messages.
+        options: by name (`LIMIT_OPTIONS`), those that were given.
+        parameters: the names of the task's parameters, None if it takes any.
+
+    Raises:
+        ConfigurationError: an option cannot work, or not together with the others.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    limits = _limits(task_name, given)
+    if not limits:
+        for name in ("cost", "start_deadline"):
+            if name in given:
+                raise ConfigurationError(f"Task {task_name}: {name} needs a limit: write limit=5, {name}=...")
+        return None
+    _check_together(task_name, limits)
+    # Those with a key first: whoever waits should wait where only its own kind is in the way.
+    limits = sorted(limits, key=lambda limit: limit.key is None)
+    terms = Terms(tuple(limits), _cost(task_name, given.get("cost", 1), limits), _deadline(task_name, given))
+    _check_parameters(task_name, terms, parameters)
+    return terms
+
+
+def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
+    limit, own = given.get("limit"), {name: given[name] for name in _OWN if name in given}
+    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
+        if limit is None and own and "rate" not in own:
+            names = ", ".join(own)
+            raise ConfigurationError(f"Task {task_name}: {names} needs a limit or a rate beside it: write limit=5")
+        return [_own_limit(task_name, limit, own)] if limit is not None or own else []
+    limits = list(limit) if isinstance(limit, (list, tuple)) else [limit]
+    if not 1 <= len(limits) <= _MOST_LIMITS or not all(isinstance(each, Limit) for each in limits):
+        raise ConfigurationError(
+            f"Task {task_name}: limit must be a whole number of 1 or more, a Limit or a list of up to {_MOST_LIMITS} "
+            f"of them, got {limit!r}; write limit=5 or limit=Limit('gpu', 4)"
+        )
+    if not own:
+        return limits
+    if "rate" not in own:
+        raise ConfigurationError(
+            f"Task {task_name}: {', '.join(own)} belongs in the Limit here: "
+            f"write limit=Limit({limits[0].name!r}, {limits[0].permits}, {next(iter(own))}=...)"
+        )
+    return [*limits, _own_limit(task_name, None, own)]
+
+
+def _own_limit(task_name: str, permits: int | None, own: Mapping[str, Any]) -> Limit:
+    try:
+        return Limit(task_name, permits, **own)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Task {task_name}: {str(error).partition(': ')[2] or error}") from None
+
+
+def _check_together(task_name: str, limits: Sequence[Limit]) -> None:
+    names = [limit.name for limit in limits]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigurationError(f"Task {task_name}: limit {twice!r} is there twice: name each limit once")
+    fair = [limit.name for limit in limits if limit.fair_by is not None]
+    if len(fair) > 1:
+        raise ConfigurationError(
+            f"Task {task_name}: limits {' and '.join(map(repr, fair))} both have fair_by: a task takes turns in one "
+            f"line only"
+        )
+
+
+def _cost(task_name: str, cost: Any, limits: Sequence[Limit]) -> Any:
+    if (isinstance(cost, str) and cost) or callable(cost):
+        return cost
+    if not is_cost(cost):
+        raise ConfigurationError(
+            f"Task {task_name}: cost must be a whole number from 1 to {MOST_COST}, the name of an argument or a "
+            f"function of the arguments, got {cost!r}"
+        )
+    for limit in limits:
+        if limit.permits is not None and cost > limit.permits:
+            raise ConfigurationError(
+                f"Task {task_name}: cost {cost} is more than the {limit.permits} permits of limit {limit.name!r}: "
+                f"raise the one or lower the other"
+            )
+    return cost
+
+
+def _deadline(task_name: str, given: Mapping[str, Any]) -> float | None:
+    if "start_deadline" not in given:
+        return None
+    value = given["start_deadline"]
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+        raise ConfigurationError(
+            f"Task {task_name}: start_deadline must be seconds or a timedelta, more than 0, got {value!r}"
+        )
+    return float(seconds)
+
+
+def _check_parameters(task_name: str, terms: Terms, parameters: set[str] | None) -> None:
+    if parameters is None:
+        return
+    parts = [("cost", terms.cost)]
+    parts += [(option, getattr(limit, option)) for limit in terms.limits for option in ("key", "fair_by")]
+    for option, part in parts:
+        if isinstance(part, str) and part.partition(".")[0] not in parameters:
+            takes = ", ".join(sorted(parameters)) or "nothing"
+            raise ConfigurationError(f"Task {task_name}: {option} names {part!r}, but the task takes {takes}")
+
+
+def check_same(task_name: str, terms: Terms, declared: Mapping[str, Terms]) -> None:
+    """Refuse a limit that another task of the app declares otherwise.
+
+    Args:
+        task_name: the task that declares its limits now.
+        terms: what it declares.
+        declared: what was declared so far, by task name.
 
     Raises:
         ConfigurationError: names both tasks.
     """
     for other, known in declared.items():
-        if other != task_name and known.name == limit.name and known != limit:
-            raise ConfigurationError(
-                f"Task {task_name}: limit {limit.name!r} has {limit.permits} permits here and {known.permits} in task "
-                f"{other}: give both tasks the same Limit"
-            )
+        for limit in terms.limits if other != task_name else ():
+            for its in known.limits:
+                if its.name == limit.name and (its.declared, its.key is None) != (limit.declared, limit.key is None):
+                    raise ConfigurationError(
+                        f"Task {task_name}: limit {limit.name!r} {_said(limit)} here and {_said(its)} in task "
+                        f"{other}: give both tasks the same Limit"
+                    )
+
+
+def _said(limit: Limit) -> str:
+    said = f"has {limit.permits or 'any number of'} permits"
+    if limit.rates:
+        said += " and " + ", ".join(f"{rate} (burst {burst})" for rate, burst in limit.rates)
+    if limit.max_parked:
+        said += f", max_parked={limit.max_parked}"
+    return said + (" for each key" if limit.key is not None else "")
 
 
 def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -64,15 +172,12 @@ def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str
         known: names that Celery or the task's own base classes define; they are none of our business.
 
     Raises:
-        ConfigurationError: a name is close to an option of ours, or names what only other versions can do, and nobody
-            else knows it.
+        ConfigurationError: a name is close to an option of ours, and nobody else knows it.
     """
     known = set(known)
     for name in given:
         if name in known or name in TASK_OPTIONS or name.startswith("_"):
             continue
-        if name in _NOT_YET:
-            raise ConfigurationError(f"Task {task_name}: option {name!r} is not supported by this version; remove it")
         close = get_close_matches(name.lower(), TASK_OPTIONS, n=1, cutoff=0.75)
         if close:
             raise ConfigurationError(f"Task {task_name}: unknown option {name!r}, did you mean {close[0]!r}?")

@@ -274,7 +274,7 @@ class _Calls:
         arguments: list[str | int] = [1, self.key, call_id, max_wait, len(self.rates)]
         for name, rate, burst in zip(self.fields, self.rates, self.bursts, strict=True):
             arguments += (name, rate.count, *_spacing("cost", rate, cost), *_spacing("burst", rate, max(burst, cost)))
-        return Call(Script.load(script, "rate_common"), tuple(arguments))
+        return Call(Script.load(script, "gcra", "rate_common"), tuple(arguments))
 
 
 def _left(ahead: int, parts: int, rate: Rate, burst: int) -> int:

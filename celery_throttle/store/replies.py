@@ -48,6 +48,12 @@ class Grant:
     deliveries: int
     message: bytes
     lock: LockState | None = None
+    more: str = ""
+
+    @property
+    def expired(self) -> bool:
+        """Whether it waited for too long and does not run."""
+        return '"x":' in self.more
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,7 @@ class Reply:
         wait: seconds after which to look again, 0 if there is no need.
         more: whether there is more to start than the caller had slots for.
         emptied: limits with a free permit and nobody in line whom the caller could start.
+        refused: of a park: which tasks were not set aside, because as many wait as may.
     """
 
     answers: tuple[int, ...]
@@ -90,6 +97,7 @@ class Reply:
     wait: float
     more: bool
     emptied: tuple[str, ...]
+    refused: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,21 +155,32 @@ def locked(raw: Any) -> Locked | None:
 
 def reply(raw: Any) -> Reply:
     """Read the reply of exchange.lua, park.lua or look.lua."""
-    answers, granted, wait_ms, more, emptied = raw
+    answers, granted, wait_ms, more, emptied, *refused = raw
     return Reply(
         tuple(map(int, answers)) if isinstance(answers, list) else (answers,),
         grants(granted) if granted else (),
         wait_ms / 1000,
         bool(more),
         tuple(limit.decode() for limit in emptied),
+        tuple(each - 1 for each in refused[0]) if refused else (),
     )
 
 
 def grants(raw: Any) -> tuple[Grant, ...]:
     """Read a list of grants."""
     return tuple(
-        Grant(task.decode(), nonce.decode(), limit.decode(), attempt, queue.decode(), deliveries, message, _lock(lock))
-        for task, nonce, limit, attempt, _ticket, queue, deliveries, message, lock in raw
+        Grant(
+            task.decode(),
+            nonce.decode(),
+            limit.decode(),
+            attempt,
+            queue.decode(),
+            deliveries,
+            message,
+            _lock(lock),
+            needs.decode(),
+        )
+        for task, nonce, limit, attempt, _ticket, queue, deliveries, message, lock, needs in raw
     )
 
 

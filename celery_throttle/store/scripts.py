@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.keys import Keys
 
-__all__ = ["Call", "Script", "Store", "execute", "execute_async", "pack"]
+__all__ = ["SHARED", "Call", "HolderRow", "ParkRow", "Script", "Store", "execute", "execute_async", "pack"]
 
 Argument = str | bytes | int
+#: task id, nonce, limit, permits, attempt, lock, more: as exchange.lua says
+HolderRow = tuple[str, str, str, str, int, str, str]
+#: task id, limit, permits, attempt, queue, message, lock, more: as park.lua says
+ParkRow = tuple[str, str, str, int, str, bytes, str, str]
+#: What comes before every script of the gate.
+SHARED = ("gcra", "gate/common", "gate/locks", "gate/rules")
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Store:
         slots: int,
         released: Iterable[tuple[str, str, str]] = (),
         started: Iterable[tuple[str, str]] = (),
-        asked: Iterable[tuple[str, str, str, int, int, str]] = (),
+        asked: Iterable[HolderRow] = (),
     ) -> Call:
         """Give back permits, forget started messages, ask for permits, take what is next."""
         return self._call("exchange", nonces, slots, *_flat(released), *_flat(started), *_flat(asked))
@@ -131,24 +137,24 @@ class Store:
         slots: int,
         worker: str,
         number: int,
-        tasks: Iterable[tuple[str, str, int, int, str, bytes, str]],
+        tasks: Iterable[ParkRow],
     ) -> Call:
-        """Set tasks aside: (task id, limit, permits, attempt, queue, message, lock) each."""
+        """Set tasks aside."""
         return self._call("park", nonces, slots, worker, number, *_flat(tasks))
 
     def look(self, nonces: str, slots: int) -> Call:
         """Start what can start."""
         return self._call("look", nonces, slots)
 
-    def renew(self, held: Iterable[tuple[str, str, str, int, int, str]]) -> Call:
-        """Renew leases: (task id, nonce, limit, permits, attempt, lock) each."""
+    def renew(self, held: Iterable[HolderRow]) -> Call:
+        """Renew leases."""
         return self._call("renew", "", 0, *_flat(held))
 
     def reap(self, most: int) -> Call:
         """Clear at most that many expired holders."""
         return self._call("reap", "", 0, most)
 
-    def declare(self, known_birth: str, limits: Iterable[tuple[str, int]]) -> Call:
+    def declare(self, known_birth: str, limits: Iterable[tuple[str, str]]) -> Call:
         """Say how many permits each limit has."""
         return self._call("declare", "", 0, known_birth, *_flat(limits))
 
@@ -187,9 +193,7 @@ class Store:
 
     def _call(self, script: str, nonces: str, slots: int, *rest: Argument, before: tuple[str, ...] = ()) -> Call:
         head = (*self._head, nonces, slots, len(self.queues), *self.queues)
-        return Call(
-            Script.load(f"gate/{script}", *before, "gate/common", "gate/locks"), (*head, *rest), len(self._head)
-        )
+        return Call(Script.load(f"gate/{script}", *before, *SHARED), (*head, *rest), len(self._head))
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:

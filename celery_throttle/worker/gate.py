@@ -16,7 +16,8 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
 from celery_throttle.core.dedup import with_fencing_token
-from celery_throttle.core.limits import Limit
+from celery_throttle.core.terms import NOTHING, needs_again
+from celery_throttle.worker.needs import needs_of
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
 from celery_throttle.worker.plans import plan_of
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.settings import StoreErrorAction
+    from celery_throttle.core.terms import Terms
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
     from celery_throttle.worker.leases import Leases
     from celery_throttle.worker.ledger import Ledger
@@ -45,6 +47,8 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY = 5.0
 #: Seconds until a call that the store refused (out of memory, read-only) is tried again.
 _PUT_OFF = 1.0
+#: The same for a task that may not be parked because too many are; twice as long each time.
+_CROWDED, _CROWDED_MOST = 0.5, 30.0
 
 
 class Gate:
@@ -52,7 +56,7 @@ class Gate:
 
     Args:
         pool: Celery's pool; its number of processes is the number of slots.
-        limits: the limit of each task that has one, by the task's name.
+        terms: the limits of each task that has some, by the task's name.
         dedups: how each task runs once that does, by the task's name.
         on_store_error: what to do with throttled tasks while the store is out of reach.
         timekeeper: for everything that has to happen later.
@@ -65,14 +69,14 @@ class Gate:
     def __init__(
         self,
         pool: Any,
-        limits: Mapping[str, Limit],
+        terms: Mapping[str, Terms],
         dedups: Mapping[str, Dedup],
         on_store_error: StoreErrorAction,
         timekeeper: Timekeeper,
     ) -> None:
-        self._slots, self._limits, self._dedups, self._timekeeper = Slots(pool), limits, dedups, timekeeper
+        self._slots, self._terms, self._dedups, self._timekeeper = Slots(pool), terms, dedups, timekeeper
         self.outage = Outage(on_store_error, self._execute, self._prefetch)
-        self._by_name = {limit.name: limit for limit in limits.values()}
+        self._declared = {limit.name: limit.declared for each in terms.values() for limit in each.limits}
         self._waiting: deque[Run] = deque()  # for a slot
         self._entering: dict[Run, None] = {}  # have a slot, wait for the store's word
         self._lining: dict[Run, None] = {}  # have none, are being parked
@@ -158,7 +162,8 @@ class Gate:
     def _claim(self) -> int:
         """Return how many slots go to the lines of the permits given back now; look if there may be more to start."""
         free = max(self._free_slots, 0)
-        claims = min(free, sum(not limit or limit in self._closed for limit in self.ledger.released_limits))
+        released = self.ledger.released_limits
+        claims = min(free, sum(not limits or not self._closed.isdisjoint(limits) for limits in released))
         if self._waiting and free and (claims or self._hungry):
             # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
             self._parked_first = not self._parked_first
@@ -171,26 +176,30 @@ class Gate:
     def _arrive(self, request: Any) -> None:
         if self._closing:
             return
-        run = Run(request, self._limits.get(request.task.name))
-        if not self._plan(run):
-            return
+        run = Run(request, NOTHING)
+        if self._plan(run):
+            self._line_up(run)
+
+    def _line_up(self, run: Run) -> None:
         slot = not self._waiting and self._free_slots > 0
-        if slot or (run.limit and run.limit.name in self._closed):
+        if slot or not self._closed.isdisjoint(run.needs.pools):
             # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
             self._enter(run, slot=slot)
         else:
             self._waiting.append(run)
 
     def _plan(self, run: Run) -> bool:
-        """Find out which identity lock the run needs; False if that cannot be told, and the run has ended."""
+        """Find out which permits and which lock the run needs; False if that cannot be told, and it has ended."""
         request = run.request
-        dedup = self._dedups.get(request.task.name)
-        if dedup is not None:
-            try:
+        terms, dedup = self._terms.get(request.task.name), self._dedups.get(request.task.name)
+        try:
+            if terms is not None:
+                run.needs = needs_of(request, request.task, terms)
+            if dedup is not None:
                 run.lock = plan_of(request, request.task, dedup).spec
-            except Exception as error:  # noqa: BLE001 - the user's own function, too
-                fail(request, error)
-                return False
+        except Exception as error:  # noqa: BLE001 - the user's own function, too
+            fail(request, error)
+            return False
         return True
 
     def never_runs(self, task: Any, context: Any) -> None:
@@ -231,7 +240,7 @@ class Gate:
 
     def _give_back(self, run: Run, outcome: Outcome) -> None:
         self.leases.remove(run)
-        self.ledger.release(run.limit_name, run.request.id, run.nonce, outcome)
+        self.ledger.release(run.needs.pools, run.request.id, run.nonce, outcome)
 
     def tend_pool(self) -> None:
         """Notice lost children while there is a permit to get back from them."""
@@ -244,7 +253,7 @@ class Gate:
         run.nonce = run.nonce or self.ledger.nonce()
         if not self.ledger.link.up:
             self.outage.meet(run)
-        elif run.limit_name in self._closed and not run.permit:
+        elif not run.permit and not self._closed.isdisjoint(run.needs.pools):
             self._park(run, slot=slot)
         else:
             self._entering[run] = None
@@ -268,7 +277,7 @@ class Gate:
         waiting, self._waiting = self._waiting, deque()
         for run in waiting:
             # One that has asked before may hold a permit already, and must not be parked behind itself.
-            if run.limit and run.limit.name == limit and not run.permit:
+            if limit in run.needs.pools and not run.permit:
                 self._enter(run, slot=False)
             else:
                 self._waiting.append(run)
@@ -279,8 +288,8 @@ class Gate:
 
     def granted(self, run: Run, *, last: bool, fencing_token: int) -> None:
         """See `Decisions`."""
-        if last and run.limit:
-            self._full.add(run.limit.name)
+        if last:
+            self._full.add(run.needs.pool)
         if run not in self._entering:
             # Its broker connection was lost meanwhile; the broker delivers it again.
             self._give_back(run, "again")
@@ -297,8 +306,8 @@ class Gate:
         """See `Decisions`."""
         if run in self._entering:
             run.permit = False
-            if run.limit and not run.lock:  # else it may be its lock that is taken
-                self._full.add(run.limit.name)
+            if len(run.needs.pools) == 1 and not run.lock:  # else it may be its lock that is taken
+                self._full.add(run.needs.pool)
             self._park(run, slot=True)
 
     def parked(self, run: Run) -> None:
@@ -308,6 +317,20 @@ class Gate:
             request.acknowledge()
             self._forget(request)
             logger.debug("Task %s[%s] parked", request.name, request.id)
+
+    def crowded(self, run: Run) -> None:
+        """See `Decisions`."""
+        if self._take_out(run):
+            run.permit = False
+            pause = min(_CROWDED * 2**run.refusals, _CROWDED_MOST)
+            run.refusals += 1
+            self._prefetch(1)
+            self._timekeeper.later(pause, lambda: self.loop.post(self._come_again, run, self._queues))
+
+    def _come_again(self, run: Run, queues: QueueMap | None) -> None:
+        if queues is self._queues and not self._closing:  # else the broker delivers it again
+            self._prefetch(-1)
+            self._line_up(run)
 
     def _take_out(self, run: Run) -> bool:
         """Whether the run still waited for the store's word; now it does not."""
@@ -321,11 +344,15 @@ class Gate:
         if grant.limit and (grant.lock is None or grant.lock.verdict == "run"):
             self._full.add(grant.limit)
         if self._closing or self._factory is None:
-            self.ledger.release(grant.limit, grant.task_id, grant.nonce, "return")
+            self.ledger.release((grant.limit,), grant.task_id, grant.nonce, "return")
             return
         run = self._unpack(grant, self._factory)
         if run is None:
-            self.ledger.release(grant.limit, grant.task_id, grant.nonce, "done")
+            self.ledger.release((grant.limit,), grant.task_id, grant.nonce, "done")
+        elif grant.expired:
+            # As Celery says it of one that waited in the broker for too long.
+            run.request._announce_revoked("expired", False, None, True)  # noqa: SLF001
+            self._give_back(run, "again")
         elif run.request.revoked():
             self._give_back(run, "again")
         elif grant.lock and not grant.lock.starts:
@@ -369,9 +396,7 @@ class Gate:
     # -- resumed tasks -------------------------------------------------------------------------------------------
 
     def _unpack(self, grant: Grant, factory: RequestFactory) -> Run | None:
-        # A limit that this worker does not declare was parked by an older or newer version of the app.
-        limit = (self._by_name.get(grant.limit) or Limit(grant.limit, 1)) if grant.limit else None
-        run = Run(None, limit, grant.nonce, stored=True)
+        run = Run(None, needs_again(grant.limit, grant.more, self._declared), grant.nonce, stored=True)
         run.lock = grant.lock.spec if grant.lock else ""
         conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
         try:
@@ -428,7 +453,7 @@ class Gate:
     def store_up(self) -> None:
         """The store answers (again)."""
         holding, held = self.leases.all(), self.outage.over()
-        self.ledger.declare((limit.name, limit.permits) for limit in self._by_name.values())
+        self.ledger.declare(self._declared.items())
         if holding:
             self.ledger.renew(holding, self.leases.judge)
         self.ledger.reconcile(run.nonce for run in (*holding, *held))
@@ -441,7 +466,7 @@ class Gate:
         for run in again:
             run.permit = False
         # Asking works in a full store, parking does not.
-        self._closed.difference_update(run.limit.name for run in again if run.limit)
+        self._closed.difference_update(pool for run in again for pool in run.needs.pools)
         self._prefetch(len(again))
         self._timekeeper.later(_PUT_OFF, lambda: self.loop.post(self._try_again, again, self._queues))
 

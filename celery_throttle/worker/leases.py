@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from celery_throttle.core.limits import shown
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.runs import holders
 
@@ -87,7 +88,7 @@ class Leases:
                 "lease_lost: task %s[%s] still runs, but its %s is gone",
                 run.request.name,
                 run.request.id,
-                f"permit of limit {run.limit.name!r}" if run.limit else "identity lock",
+                f"permit of limit {shown(run.needs.pool)!r}" if run.needs.pools else "identity lock",
                 extra={"action": "lease_lost", "task_id": run.request.id},
             )
         elif answer == _PUT_BACK and ended:

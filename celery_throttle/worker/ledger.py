@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
+from celery_throttle.core.limits import shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store import replies
 from celery_throttle.store.replies import Answer
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
-    from celery_throttle.store.scripts import Store
+    from celery_throttle.store.scripts import ParkRow, Store
     from celery_throttle.worker.link import Link
     from celery_throttle.worker.runs import Outcome, Run
 
@@ -48,6 +49,9 @@ class Decisions(Protocol):
     def parked(self, run: Run) -> None:
         """The store has its message: the broker's can be acknowledged."""
 
+    def crowded(self, run: Run) -> None:
+        """It was not parked: as many wait for its limit as may."""
+
     def put_off(self, runs: list[Run]) -> None:
         """The store is there but refused a call, which had no effect: ask again after a while."""
 
@@ -64,7 +68,7 @@ class _ParkCall:
 
     number: int
     runs: tuple[Run, ...]
-    rows: tuple[tuple[str, str, int, int, str, bytes, str], ...]
+    rows: tuple[ParkRow, ...]
 
 
 class Ledger:
@@ -84,9 +88,9 @@ class Ledger:
         self.paused = False
         self._numbers = itertools.count(1)
         self._asked: list[Run] = []
-        self._released: list[tuple[str, tuple[str, str, str]]] = []
+        self._released: list[tuple[tuple[str, ...], tuple[str, str, str]]] = []
         self._started: list[tuple[str, str]] = []
-        self._parks: list[tuple[Run, tuple[str, str, int, int, str, bytes, str], bool]] = []
+        self._parks: list[tuple[Run, ParkRow, bool]] = []
         self._parking: _ParkCall | None = None
         self._looking = False
         self._under_way = 0
@@ -104,9 +108,9 @@ class Ledger:
         return self._parking.runs if self._parking else ()
 
     @property
-    def released_limits(self) -> list[str]:
-        """The limits of the permits that go back with the next exchange."""
-        return [limit for limit, _ in self._released]
+    def released_limits(self) -> list[tuple[str, ...]]:
+        """The limits of each run whose permits go back with the next exchange."""
+        return [limits for limits, _ in self._released]
 
     def nonce(self) -> str:
         """A new name for one delivery."""
@@ -126,9 +130,9 @@ class Ledger:
         if self.link.up:
             self._send(self.store.give_up(identity, task_id), lambda raw: None)
 
-    def release(self, limit: str, task_id: str, nonce: str, outcome: Outcome) -> None:
-        """Give a permit back, an identity lock, or both."""
-        self._released.append((limit, (task_id, nonce, outcome)))
+    def release(self, limits: tuple[str, ...], task_id: str, nonce: str, outcome: Outcome) -> None:
+        """Give permits back, an identity lock, or both."""
+        self._released.append((limits, (task_id, nonce, outcome)))
 
     def started(self, run: Run) -> None:
         """An early-ack task started: the store may forget its message."""
@@ -136,7 +140,8 @@ class Ledger:
 
     def park(self, run: Run, queue: str, message: bytes, *, slot: bool) -> None:
         """Set a task aside; whoever's turn it is gets its slot, if it has one."""
-        row = (run.request.id, run.limit_name, run.permits, run.attempt, queue, message, run.lock)
+        needs = run.needs
+        row = (run.request.id, needs.pool, needs.declared, run.attempt, queue, message, run.lock, needs.more)
         self._parks.append((run, row, slot))
 
     def forget_unsent(self) -> None:
@@ -192,14 +197,16 @@ class Ledger:
         self._known = set(expected)
         self._send(self.store.mine(self._worker_id), self._compare)
 
-    def declare(self, limits: Iterable[tuple[str, int]]) -> None:
+    def declare(self, limits: Iterable[tuple[str, str]]) -> None:
         """Say how many permits each limit has; notices a store that was emptied."""
+        ours = dict(limits)
 
         def heard(raw: Any) -> None:
-            if isinstance(raw, bytes):
-                self._birth = raw.decode()
+            if isinstance(raw, list):
+                self._birth, *changed = (each.decode() for each in raw)
+                _tell_changes(ours, changed)
 
-        self._send(self.store.declare(self._birth, limits), heard)
+        self._send(self.store.declare(self._birth, ours.items()), heard)
 
     def renew(self, held: list[Run], judge: Callable[[list[Run], Any], None]) -> None:
         """Renew at once, before anything else is asked on a new connection."""
@@ -299,9 +306,13 @@ class Ledger:
             self._parking = None
             if self._failed(raw, list(parking.runs)):
                 return
-            for run in parking.runs:
-                self._gate.parked(run)
-            self._settle(replies.reply(raw))
+            answer = replies.reply(raw)
+            for place, run in enumerate(parking.runs):
+                if place in answer.refused:
+                    self._gate.crowded(run)
+                else:
+                    self._gate.parked(run)
+            self._settle(answer)
 
         self._send(call, heard)
 
@@ -324,4 +335,13 @@ class Ledger:
             return
         for grant in replies.grants(raw):
             if grant.nonce not in self._known:
-                self.release(grant.limit, grant.task_id, grant.nonce, "return")
+                self.release((grant.limit,), grant.task_id, grant.nonce, "return")
+
+
+def _tell_changes(ours: dict[str, str], changed: list[str]) -> None:
+    for limit, before in zip(changed[::2], changed[1::2], strict=True):
+        logger.warning(
+            "celery_throttle: limit %r was declared as %s and is %s from now on, as this worker has it: "
+            "if this is no new release, give all workers the same",
+            shown(limit), before, ours[limit],
+        )  # fmt: skip

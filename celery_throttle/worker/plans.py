@@ -9,7 +9,7 @@ from celery_throttle.publish import HEADER, plan_for
 if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup, LockPlan
 
-__all__ = ["plan_of"]
+__all__ = ["header_of", "plan_of"]
 
 _CANVAS = ("callbacks", "errbacks", "chain", "chord")
 
@@ -25,7 +25,7 @@ def plan_of(request: Any, task: Any, dedup: Dedup) -> LockPlan:
     Raises:
         ConfigurationError: the arguments cannot be compared.
     """
-    if carried := dedup.carried(_header(request)):
+    if carried := dedup.carried(header_of(request)):
         return carried
     if dedup.on_conflict == "skip" and _in_canvas(request):
         # Skipped, it would leave the rest waiting for ever.
@@ -33,7 +33,8 @@ def plan_of(request: Any, task: Any, dedup: Dedup) -> LockPlan:
     return plan_for(task, dedup, request.args, request.kwargs)
 
 
-def _header(request: Any) -> dict[str, object]:
+def header_of(request: Any) -> dict[str, object]:
+    """Return what our publisher wrote into the message, nothing if it was not ours."""
     about = getattr(request, "request_dict", None)
     found = about.get(HEADER) if about is not None else getattr(request, HEADER, None)
     return found if isinstance(found, dict) else {}

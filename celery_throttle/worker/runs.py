@@ -18,7 +18,8 @@ from celery_throttle.worker.parcel import unpack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_throttle.core.limits import Limit
+    from celery_throttle.core.terms import Needs
+    from celery_throttle.store.scripts import HolderRow
 
 __all__ = ["Outcome", "RequestFactory", "Run", "holders", "watch"]
 
@@ -31,7 +32,7 @@ class Run:
 
     Attributes:
         request: Celery's request.
-        limit: what caps it, None if nothing does.
+        needs: what it takes of its limits.
         lock: what it does with its identity lock, as the store wants it; "" if it needs none.
         nonce: names this delivery as a holder.
         stored: whether the store keeps the message, because it was parked and resumed.
@@ -39,33 +40,25 @@ class Run:
         permit: whether the store has been asked for a permit with this nonce, so that one may have to be given back.
         requeue: whether the task was rejected to be delivered again.
         lost: whether its lease was lost while it ran.
+        refusals: how often it could not be parked, because as many wait as may.
     """
 
-    __slots__ = ("job", "limit", "lock", "lost", "nonce", "permit", "request", "requeue", "stored")
+    __slots__ = ("job", "lock", "lost", "needs", "nonce", "permit", "refusals", "request", "requeue", "stored")
 
     request: Any
 
-    def __init__(self, request: Any, limit: Limit | None, nonce: str = "", *, stored: bool = False) -> None:
-        self.request, self.limit, self.nonce, self.stored = request, limit, nonce, stored
+    def __init__(self, request: Any, needs: Needs, nonce: str = "", *, stored: bool = False) -> None:
+        self.request, self.needs, self.nonce, self.stored = request, needs, nonce, stored
         self.permit = stored
         self.lock = ""
         self.job: Any = None
         self.requeue = self.lost = False
+        self.refusals = 0
 
     @property
     def guarded(self) -> bool:
         """Whether it needs the store's word to run."""
-        return self.limit is not None or bool(self.lock)
-
-    @property
-    def limit_name(self) -> str:
-        """Of its limit, "" if it has none."""
-        return self.limit.name if self.limit else ""
-
-    @property
-    def permits(self) -> int:
-        """Of its limit, 0 if it has none."""
-        return self.limit.permits if self.limit else 0
+        return bool(self.needs.pools) or bool(self.lock)
 
     def fence(self, token: int) -> None:
         """It has its lock: let the body see the fencing token."""
@@ -77,9 +70,12 @@ class Run:
         return int(self.request.request_dict.get("retries") or 0)
 
 
-def holders(runs: list[Run]) -> list[tuple[str, str, str, int, int, str]]:
+def holders(runs: list[Run]) -> list[HolderRow]:
     """Return what the store has to know of each run that holds a permit, or wants one."""
-    return [(run.request.id, run.nonce, run.limit_name, run.permits, run.attempt, run.lock) for run in runs]
+    return [
+        (run.request.id, run.nonce, run.needs.pool, run.needs.declared, run.attempt, run.lock, run.needs.more)
+        for run in runs
+    ]
 
 
 def watch(request: Any, ended: Callable[[Outcome], None]) -> None:

@@ -22,7 +22,7 @@ from celery_throttle.settings import settings_of
 from celery_throttle.store.client import connection_factory, make_client
 from celery_throttle.store.doctor import findings
 from celery_throttle.store.scripts import Store
-from celery_throttle.task import dedups_of, limits_of
+from celery_throttle.task import dedups_of, terms_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.leases import Leases
@@ -56,7 +56,7 @@ class Throttling:
         self._revoked: set[str] = set()
         self.timekeeper = Timekeeper()
         self.gate = Gate(
-            worker.pool, limits_of(worker.app), dedups_of(worker.app), settings.on_store_error, self.timekeeper
+            worker.pool, terms_of(worker.app), dedups_of(worker.app), settings.on_store_error, self.timekeeper
         )
         # A solo pool runs tasks in the thread that consumes, so there the gate must live in that thread too.
         self.pumped = worker.hub is None and isinstance(worker.pool, SoloPool)
@@ -153,7 +153,7 @@ class Throttling:
         self._client.close()
 
     def _end_again(self, run: Any) -> None:
-        self.loop.post(self.ledger.release, run.limit_name, run.request.id, run.nonce, "done")
+        self.loop.post(self.ledger.release, run.needs.pools, run.request.id, run.nonce, "done")
 
     def _never_runs(self, sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
         if not terminated:
@@ -190,7 +190,7 @@ class WorkerStep(bootsteps.StartStopStep):
 
     def include_if(self, worker: Any) -> bool:
         """Only where there is something to throttle."""
-        return bool(limits_of(worker.app) or dedups_of(worker.app)) and settings_of(worker.app).enabled
+        return bool(terms_of(worker.app) or dedups_of(worker.app)) and settings_of(worker.app).enabled
 
     def create(self, worker: Any) -> None:
         """Put the gate where the consumer hands over its requests."""

@@ -69,7 +69,9 @@ class Caller:
         started: Iterable[tuple[str, str]] = (),
         asked: Iterable[Held] = (),
     ) -> Reply:
-        rows = [(held.task, held.nonce, held.limit.name, held.limit.permits, held.attempt, "") for held in asked]
+        rows = [
+            (held.task, held.nonce, held.limit.name, str(held.limit.permits), held.attempt, "", "") for held in asked
+        ]
         return replies.reply(execute(self.client, self.store.exchange(self.nonce(), slots, released, started, rows)))
 
     def ask(self, task: str, limit: Limit, *, attempt: int = 0) -> tuple[Answer, Held]:
@@ -89,7 +91,7 @@ class Caller:
 
     def park(self, *parcels: Parcel, slots: int = 0, number: int | None = None) -> Reply:
         """Set tasks aside; a number given twice is the same call again."""
-        rows = [(p.task, p.limit.name, p.limit.permits, p.attempt, p.queue, p.message, "") for p in parcels]
+        rows = [(p.task, p.limit.name, str(p.limit.permits), p.attempt, p.queue, p.message, "", "") for p in parcels]
         number = next(self._numbers) if number is None else number
         return replies.reply(execute(self.client, self.store.park(self.nonce(), slots, self.name, number, rows)))
 
@@ -102,7 +104,7 @@ class Caller:
         return replies.reply(execute(self.client, self.store.look(self.nonce(), slots)))
 
     def renew(self, *held: Held) -> list[int]:
-        rows = [(h.task, h.nonce, h.limit.name, h.limit.permits, h.attempt, "") for h in held]
+        rows = [(h.task, h.nonce, h.limit.name, str(h.limit.permits), h.attempt, "", "") for h in held]
         return cast("list[int]", execute(self.client, self.store.renew(rows)))
 
     def reap(self, most: int = 100) -> list[tuple[str, str]]:
@@ -112,8 +114,8 @@ class Caller:
 
     def declare(self, *limits: Limit, known: str = "") -> str:
         """Say how many permits limits have, as a worker does that starts (or that knows of this birth of the store)."""
-        rows = [(limit.name, limit.permits) for limit in limits]
-        return cast("bytes", execute(self.client, self.store.declare(known, rows))).decode()
+        rows = [(limit.name, str(limit.permits)) for limit in limits]
+        return cast("list[bytes]", execute(self.client, self.store.declare(known, rows)))[0].decode()
 
     def withdraw(self, *tasks: str) -> tuple[Withdrawn, ...]:
         return replies.withdrawn(execute(self.client, self.store.withdraw(tasks)))

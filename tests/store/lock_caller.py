@@ -91,7 +91,7 @@ class LockCaller(Caller):
     ) -> tuple[int, Started, tuple[Started, ...]]:
         """Arrive at the gate: the answer, what would run, and what else was started."""
         nonce = self.nonce()
-        row = (task, nonce, *_columns(limit), attempt, plan.spec)
+        row = (task, nonce, *_columns(limit), attempt, plan.spec, "")
         back = [(released.task, released.nonce, outcome)] if released else []
         reply = replies.reply(execute(self.client, self.store.exchange(self.nonce(), slots, back, asked=[row])))
         token = reply.answers[0]
@@ -116,7 +116,7 @@ class LockCaller(Caller):
     ) -> tuple[Started, ...]:
         """Set it aside; what is started in the slots."""
         message = message_of(task, attempt)
-        row = (task, *_columns(limit), attempt, queue or self.queues[0], message, plan.spec)
+        row = (task, *_columns(limit), attempt, queue or self.queues[0], message, plan.spec, "")
         call = self.store.park(self.nonce(), slots, self.name, next(self._numbers), [row])
         return started_of(replies.reply(execute(self.client, call)))
 
@@ -141,7 +141,7 @@ class LockCaller(Caller):
 
     def renew_once(self, started: Started) -> int:
         """The answer: 1 renewed, 2 put back, 0 lost."""
-        row = (started.task, started.nonce, *_columns(started.limit), started.attempt, started.spec)
+        row = (started.task, started.nonce, *_columns(started.limit), started.attempt, started.spec, "")
         (answer,) = cast("list[int]", execute(self.client, self.store.renew([row])))
         return answer
 
@@ -159,8 +159,8 @@ class LockCaller(Caller):
         return replies.locked(execute(self.client, self.store.locked(identity)))
 
 
-def _columns(limit: Limit | None) -> tuple[str, int]:
-    return (limit.name, limit.permits) if limit else ("", 1)
+def _columns(limit: Limit | None) -> tuple[str, str]:
+    return (limit.name, str(limit.permits)) if limit else ("", "1")
 
 
 def started_of(reply: Reply) -> tuple[Started, ...]:

@@ -67,7 +67,7 @@ class Model:
             self.birth, self.settling = birth, bool(known)
         assert birth == self.birth
         if known != birth:
-            self.permits.update((limit.name, limit.permits) for limit in limits)
+            self.permits.update((limit.name, limit.permits or 0) for limit in limits)
 
     def holders(self, limit: str) -> int:
         return sum(entry.state == "H" and entry.limit == limit for entry in self.entries.values())
@@ -105,7 +105,7 @@ class Model:
         if entry:
             return Answer.MUST_PARK if held.attempt > entry.attempt else Answer.ALREADY_PARKED
         limit = held.limit.name
-        self.permits.setdefault(limit, held.limit.permits)
+        self.permits.setdefault(limit, held.limit.permits or 0)
         free = self.free(limit)
         if free <= 0 or self.turn(limit, queues) != Turn():
             return Answer.MUST_PARK
@@ -114,7 +114,7 @@ class Model:
 
     def park(self, parcel: Parcel) -> bool:
         """Set aside; False if it was needless, because this message or a newer one waits already."""
-        self.permits.setdefault(parcel.limit.name, parcel.limit.permits)
+        self.permits.setdefault(parcel.limit.name, parcel.limit.permits or 0)
         entry = self.entries.get(parcel.task)
         if entry is None:
             self.entries[parcel.task] = self._waiting("P", parcel, self._next_ticket())
@@ -175,7 +175,7 @@ class Model:
             entry.expired = False
             return 1
         limit = held.limit.name
-        self.permits.setdefault(limit, held.limit.permits)
+        self.permits.setdefault(limit, held.limit.permits or 0)
         if self.free(limit) <= 0:
             return 0
         if entry:

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import NoScriptError
 
-from celery_throttle.store.scripts import Script, execute, execute_async
+from celery_throttle.store.scripts import SHARED, Script, execute, execute_async
 from tests.store.caller import KEYS, Caller
 from tests.store.cost import commands
 from tests.store.peek import peek
@@ -25,7 +25,7 @@ NAMES = ("declare", "exchange", "leave", "look", "mine", "park", "reap", "renew"
 
 def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, one: Limit, redis: Redis) -> None:
     """Restarted, failed over or flushed: the call is carried out once, and the script is known from then on."""
-    call = worker.store.declare("", [(one.name, one.permits)])
+    call = worker.store.declare("", [(one.name, str(one.permits))])
     with pytest.raises(NoScriptError):
         redis.execute_command(*call.evalsha())  # type: ignore[no-untyped-call]
     execute(redis, call)
@@ -47,7 +47,7 @@ def test_scripts_forgotten_in_between_do_not_matter(worker: Caller, two: Limit, 
 
 def test_an_asyncio_client_does_the_same(worker: Caller, one: Limit, server: EmbeddedServer, redis: Redis) -> None:
     """Once with the whole script, once by its name."""
-    call = worker.store.declare("", [(one.name, one.permits)])
+    call = worker.store.declare("", [(one.name, str(one.permits))])
 
     async def declare_twice() -> list[object]:
         async with AsyncRedis.from_url(server.url) as client:
@@ -61,7 +61,7 @@ def test_an_asyncio_client_does_the_same(worker: Caller, one: Limit, server: Emb
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_knows_a_script_by_the_name_we_use(redis: Redis, name: str) -> None:
     """Every script compiles, and its SHA1 is the one we send."""
-    script = Script.load(f"gate/{name}", "gate/common")
+    script = Script.load(f"gate/{name}", *SHARED)
     assert redis.script_load(script.text) == script.sha
 
 

@@ -263,7 +263,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @invariant()
     def permits_are_not_exceeded(self) -> None:
-        assert peek_locks(self.client).used.get("gpu", 0) <= GPU.permits
+        assert peek_locks(self.client).used.get("gpu", 0) <= (GPU.permits or 0)
 
     @invariant()
     def one_at_a_time(self) -> None:

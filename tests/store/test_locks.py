@@ -189,7 +189,7 @@ def test_tokens_grow_when_the_clock_was_set_back(worker: LockCaller, redis: Redi
 def test_asking_twice_gives_the_same_token(worker: LockCaller, redis: Redis) -> None:
     """The first reply was lost."""
     held = worker.start("t1", PLAN)
-    row = ("t1", held.nonce, "", 1, 0, PLAN.spec)
+    row = ("t1", held.nonce, "", "1", 0, PLAN.spec, "")
     raw = redis.execute_command(*worker.store.exchange(worker.nonce(), 0, asked=[row]).eval())  # type: ignore[no-untyped-call]
     assert int(raw[0][0]) == held.token
 
@@ -498,7 +498,7 @@ def test_a_lock_is_renewed_with_its_lease(brief: LockCaller, redis: Redis) -> No
 def test_a_lock_does_not_end_before_a_lease_that_was_asked_for_twice(brief: LockCaller, redis: Redis) -> None:
     held = brief.start("t1", PLAN)
     until(lambda: peek_locks(redis).now >= peek_locks(redis).leases["t1"] - SHORT * 500)
-    row = ("t1", held.nonce, "", 1, 0, PLAN.spec)
+    row = ("t1", held.nonce, "", "1", 0, PLAN.spec, "")
     redis.execute_command(*brief.store.exchange(brief.nonce(), 0, asked=[row]).eval())  # type: ignore[no-untyped-call]
     store = peek_locks(redis)
     assert store.ends["same"] >= store.leases["t1"]

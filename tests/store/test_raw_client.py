@@ -36,7 +36,7 @@ def raw(server: EmbeddedServer) -> Iterator[RawClient]:
 
 
 def test_a_call_is_packed_as_redis_py_packs_it(worker: Caller, server: EmbeddedServer) -> None:
-    call = worker.store.park("n\u00e9", 1, "w", 7, [("t\u00e9", "gpu", 4, 0, "q", b"\xff\r\n\0", "")])
+    call = worker.store.park("n\u00e9", 1, "w", 7, [("t\u00e9", "gpu", "4", 0, "q", b"\xff\r\n\0", "", "")])
     expected = connection_factory(server.url)().pack_command(*call.evalsha())
     assert call.packed() == b"".join(expected)
 

@@ -3,46 +3,95 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.core.options import check_option_names, check_same, task_limit
+from celery_throttle.core.options import check_option_names, check_same, task_terms
 from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery_throttle.core.terms import Terms
+
+PARAMETERS = {"order", "customer_id", "pages"}
+
+
+def terms(parameters: set[str] | None = PARAMETERS, **options: Any) -> Terms:
+    found = task_terms("app.work", options, parameters)
+    assert found
+    return found
 
 
 def test_a_number_is_a_limit_named_after_the_task() -> None:
-    assert task_limit("app.work", 5) == Limit("app.work", 5)
+    assert terms(limit=5).limits == (Limit("app.work", 5),)
 
 
 def test_a_limit_stays_what_it_is() -> None:
     """So that several tasks share it."""
     gpu = Limit("gpu", 4)
-    assert task_limit("app.work", gpu) is gpu
+    assert terms(limit=gpu).limits[0] is gpu
 
 
 def test_no_option_is_no_limit() -> None:
-    assert task_limit("app.work", None) is None
+    assert task_terms("app.work", {"limit": None, "rate": None}, None) is None
 
 
-@pytest.mark.parametrize("option", [0, -1, 2.5, "5", True, False, [Limit("a", 1)]])
+@pytest.mark.parametrize("option", [0, -1, 2.5, "5", True, False, [], [5], [Limit("a", 1), "b"]])
 def test_anything_else_is_refused(option: Any) -> None:
     """The message names the task and what it got."""
     with pytest.raises(ConfigurationError, match=r"Task app\.work: limit .*got " + re.escape(repr(option))):
-        task_limit("app.work", option)
+        terms(limit=option)
+
+
+def test_what_goes_with_a_number_is_the_tasks_own() -> None:
+    own = Limit("app.work", 2, key="customer_id", rate="100/m", burst=10, max_parked=7)
+    assert terms(limit=2, key="customer_id", rate="100/m", burst=10, max_parked=7).limits == (own,)
+    assert terms(rate="100/m").limits == (Limit("app.work", rate="100/m"),)
+
+
+def test_a_rate_beside_limits_is_one_more() -> None:
+    """Those with a key come first: whoever waits waits there, out of the way of others."""
+    api, tenant = Limit("api", 8), Limit("tenant", 2, key="customer_id")
+    assert terms(limit=[api, tenant], rate="100/m").limits == (tenant, api, Limit("app.work", rate="100/m"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": "customer_id"}, r"key needs a limit or a rate beside it"),
+        ({"limit": 2, "key": "customer"}, r"key names 'customer', but the task takes customer_id, order, pages"),
+        ({"limit": 2, "key": 3}, r"key must be the name of an argument"),
+        (
+            {"limit": Limit("gpu", 4), "key": "order"},
+            r"key belongs in the Limit here: write limit=Limit\('gpu', 4",
+        ),
+        ({"limit": 2, "burst": 3}, r"burst needs a rate beside it"),
+        ({"rate": "100"}, r"write '10/s'"),
+        ({"rate": ["10/s", "5000/h"]}, r"10/s never matters beside 5000/h .* burst=\[1, 500\]"),
+        ({"rate": ["10/s", "5000/h"], "burst": [1]}, r"burst has 1 numbers for 2 rates"),
+        ({"cost": 2}, r"cost needs a limit"),
+        ({"limit": 2, "cost": 3}, r"cost 3 is more than the 2 permits of limit 'app\.work'"),
+        ({"limit": 2, "cost": 0}, r"cost must be a whole number from 1"),
+        ({"limit": 2, "cost": "page"}, r"cost names 'page'"),
+        ({"limit": 2, "start_deadline": 0}, r"start_deadline must be seconds"),
+        ({"limit": 2, "max_parked": 0}, r"max_parked must be a whole number"),
+        ({"limit": 2, "weights": {"a": 2}}, r"weights needs fair_by"),
+        ({"limit": [Limit("a", 1), Limit("a", 2)]}, r"limit 'a' is there twice"),
+        (
+            {"limit": [Limit("a", 1, fair_by="order"), Limit("b", 2, fair_by="order")]},
+            r"limits 'a' and 'b' both have fair_by",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match="Task app.work: .*" + said):
+        terms(**options)
 
 
 @pytest.mark.parametrize("name", ["limits", "Limit", "limt", "lmit"])
 def test_a_misspelt_option_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name!r}, did you mean 'limit'"):
-        check_option_names("app.work", [name], [])
-
-
-@pytest.mark.parametrize("name", ["rate", "cost", "key"])
-def test_an_option_of_another_version_is_refused(name: str) -> None:
-    """Ignoring it would leave the task unprotected."""
-    with pytest.raises(ConfigurationError, match=f"{name!r} is not supported"):
         check_option_names("app.work", [name], [])
 
 
@@ -59,11 +108,17 @@ def test_what_somebody_else_defines_is_theirs(name: str) -> None:
 
 def test_two_numbers_for_one_limit_are_refused() -> None:
     """The message names both tasks."""
-    with pytest.raises(ConfigurationError, match=r"Task app\.b: limit 'gpu' has 5 permits here and 4 in task app\.a"):
-        check_same("app.b", Limit("gpu", 5), {"app.a": Limit("gpu", 4)})
+    with pytest.raises(ConfigurationError, match=r"Task app\.b: limit 'gpu' has 5 permits here and has 4 permits"):
+        check_same("app.b", terms(limit=Limit("gpu", 5)), {"app.a": terms(limit=Limit("gpu", 4))})
+
+
+def test_one_limit_with_and_without_keys_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"has 5 permits for each key here and has 5 permits in task app\.a"):
+        check_same("app.b", terms(limit=Limit("gpu", 5, key="order")), {"app.a": terms(limit=Limit("gpu", 5))})
 
 
 def test_the_same_limit_twice_is_shared() -> None:
     """Also a task that is bound again with another number replaces its own declaration."""
-    check_same("app.b", Limit("gpu", 4), {"app.a": Limit("gpu", 4), "app.c": Limit("cpu", 9)})
-    check_same("app.b", Limit("gpu", 5), {"app.b": Limit("gpu", 4)})
+    gpu = Limit("gpu", 4)
+    check_same("app.b", terms(limit=gpu), {"app.a": terms(limit=gpu), "app.c": terms(limit=Limit("cpu", 9))})
+    check_same("app.b", terms(limit=Limit("gpu", 5)), {"app.b": terms(limit=gpu)})

@@ -14,7 +14,7 @@ from celery_throttle.store.scripts import Call, Script, Store, inlined
 LUA = files("celery_throttle.store") / "lua" / "gate"
 ALONE = "started"  # the one that is too small to need what the others share
 BEFORE = "claim_soon"  # what comes before all that, in one of them
-SHARED = ("common", "locks")
+SHARED = ("common", "locks", "rules")
 NAMES = sorted({path.name.removesuffix(".lua") for path in LUA.iterdir()} - {*SHARED, ALONE, BEFORE})
 KEYS = Keys("test")
 
@@ -73,12 +73,16 @@ def test_every_call_begins_alike(store: Store) -> None:
 
 def test_lists_are_sent_with_their_length(store: Store) -> None:
     call = store.exchange(
-        "w:1", 0, [("t1", "w:0", "done")], [], [("t2", "w:1", "gpu", 4, 0, ""), ("t3", "w:2", "gpu", 4, 1, "{}")]
+        "w:1",
+        0,
+        [("t1", "w:0", "done")],
+        [],
+        [("t2", "w:1", "gpu", "4", 0, "", ""), ("t3", "w:2", "gpu", "4", 1, "{}", "{}")],
     )
     assert arguments(call)[6:] == [
         *(1, "t1", "w:0", "done"),
         0,
-        *(2, "t2", "w:1", "gpu", 4, 0, "", "t3", "w:2", "gpu", 4, 1, "{}"),
+        *(2, "t2", "w:1", "gpu", "4", 0, "", "", "t3", "w:2", "gpu", "4", 1, "{}", "{}"),
     ]
 
 
@@ -87,8 +91,8 @@ def test_iterators_are_read_once(store: Store) -> None:
 
 
 def test_messages_are_sent_as_they_are(store: Store) -> None:
-    call = store.park("w:1", 1, "w", 7, [("t", "gpu", 4, 0, "q1", b"\xff\0", "")])
-    assert arguments(call)[6:] == ["w", 7, 1, "t", "gpu", 4, 0, "q1", b"\xff\0", ""]
+    call = store.park("w:1", 1, "w", 7, [("t", "gpu", "4", 0, "q1", b"\xff\0", "", "")])
+    assert arguments(call)[6:] == ["w", 7, 1, "t", "gpu", "4", 0, "q1", b"\xff\0", "", ""]
 
 
 def test_one_call_can_be_sent_both_ways(store: Store) -> None:

@@ -12,7 +12,7 @@ from celery import Celery, shared_task
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.settings import settings_of
-from celery_throttle.task import limits_of
+from celery_throttle.task import terms_of
 from tests.support.workers import ROOT
 
 REDIS = "redis://127.0.0.1:1/0"  # nobody listens there, and nobody is asked
@@ -162,11 +162,11 @@ def test_the_first_of_several_brokers_is_the_store(brokers: Any) -> None:
         {"limit": True},
         {"limit": "5"},
         {"limit": 2.5},
-        {"limit": [Limit("a", 1)]},
+        {"limit": [Limit("a", 1), 5]},
         {"limits": 5},
         {"limt": 5},
         {"Limit": 5},
-        {"limit": 5, "rate": "100/m"},
+        {"limit": 5, "rate": "100"},
         {"limit": 5, "key": "customer_id"},
         {"singleton": 1},
         {"limit": 5, "unique_on": ["a"]},
@@ -237,7 +237,7 @@ def test_where_a_limit_can_be_written() -> None:
     app.task(nothing, shared=False, base=Base, limit=None, name="shop.none")
     app.task(nothing, shared=False, name="shop.plain")
     app.finalize()
-    assert limits_of(app) == {
+    assert _limits_of(app) == {
         "shop.class": Limit("by-class", 3),
         "shop.option": Limit("shop.option", 2),
         "shop.annotated": Limit("shop.annotated", 7),
@@ -252,8 +252,8 @@ def test_a_shared_task_is_throttled_in_every_app(monkeypatch: pytest.MonkeyPatch
     one, two = make_app(), make_app(task_annotations={"shop.shared": {"limit": 9}})
     one.finalize()
     two.finalize()
-    assert limits_of(one) == {"shop.shared": Limit("shop.shared", 2)}
-    assert limits_of(two) == {"shop.shared": Limit("shop.shared", 9)}
+    assert _limits_of(one) == {"shop.shared": Limit("shop.shared", 2)}
+    assert _limits_of(two) == {"shop.shared": Limit("shop.shared", 9)}
 
 
 # -- what is not throttled -------------------------------------------------------------------------------------------
@@ -291,3 +291,7 @@ def test_a_producer_needs_no_store_and_imports_no_worker() -> None:
         [sys.executable, "-c", path, str(ROOT), program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def _limits_of(app: Celery) -> dict[str, Limit]:
+    return {name: limit for name, terms in terms_of(app).items() for limit in terms.limits}

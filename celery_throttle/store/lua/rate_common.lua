@@ -1,11 +1,10 @@
--- Shared by the scripts that ask for a start (put in front of them): the first microsecond at which all rates allow it.
+-- Shared by the scripts that ask for a start (put in front of them, after gcra.lua): the first microsecond at which all rates allow it.
 --
 -- KEYS[1] rate  HASH  per rate: its field -> '<us> <parts> <us> <parts>', until when it is booked, now and before the
 --                     last booking (only now, once that was cancelled); 'seen' -> store time (us) of the last booking;
 --                     'last' -> its id; 'start' -> its start (us), no field once it was cancelled
 -- ARGV[1] id of this call, ARGV[2] longest wait (us), ARGV[3] number of rates, then for each: field, parts in a
 -- microsecond, cost (us), cost (parts), burst (us), burst (parts).
--- The time between two starts need not be a whole number of microseconds, so it has parts, and nothing is rounded.
 local RATE, ID, MAX_WAIT = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local clock = redis.call('TIME')
 local NOW = clock[1] * 1000000 + clock[2]
@@ -30,25 +29,10 @@ local function load_rate(i)
   return rate
 end
 
--- Until when it is booked if this call starts then. A start is a whole microsecond and may be a part of one late; that
--- part is not lost, or the rate would run slow.
-local function booked(rate, start)
-  local us, parts = rate.us, rate.parts
-  if us < start - 1 or us == start - 1 and parts == 0 then us, parts = start, 0 end
-  us, parts = us + rate.cost_us, parts + rate.cost_parts
-  if parts >= rate.in_us then us, parts = us + 1, parts - rate.in_us end
-  return us, parts
-end
-
-local function earliest(rate)
-  local us, parts = booked(rate, NOW)
-  return us - rate.burst_us + (parts > rate.burst_parts and 1 or 0)
-end
-
 local rates, start = {}, NOW
 for i = 1, tonumber(ARGV[3]) do
   rates[i] = load_rate(i)
-  start = math.max(start, earliest(rates[i]))
+  start = math.max(start, earliest(rates[i], NOW))
 end
 
 local function answer(allowed)

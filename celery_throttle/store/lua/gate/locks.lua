@@ -30,7 +30,7 @@ local function reap_locks(count)
   for _, identity in ipairs(ended) do drop_lock(identity) end
 end
 
-local next_stamp, text, load_lock, live_lock, save_lock, new_lock, line_waits, divert_replaced, replace_lock, pass_lock_on
+local next_stamp, text, load_lock, live_lock, save_lock, new_lock, divert_replaced, replace_lock, pass_lock_on
 local newest_waits, judge, judge_record, renew_lock, give_up_lock
 
 -- Most calls have nothing to do with locks, and making these functions takes a while: they are made when a record, an
@@ -96,10 +96,6 @@ local function open_claims()
     divert_replaced(old[L_TASK])
     if old[L_NEXT] ~= '' and old[L_NEXT] ~= new[L_TASK] then divert_replaced(old[L_NEXT]) end
     save_lock(identity, new, till)
-  end
-
-  function line_waits(line)
-    return redis.call('ZRANGEBYLEX', PARKED, '[' .. line .. '\0', '(' .. line .. '\1', 'LIMIT', 0, 1)[1] ~= nil
   end
 
   -- Free for another task: whoever is to run next gets it; else it is gone.
@@ -241,7 +237,7 @@ local function open_ends()
     if spec[VERDICT] ~= 'run' then return end
     local identity = spec[IDENTITY]
     local ended = outcome == 'done' or outcome == 'failed'
-    if ended and line_waits('\2' .. identity) then
+    if ended and waits('\2' .. identity) then
       local told = cjson.encode({ task, redis.call('HGET', META, 'ticket') or '0' })
       redis.call('HSET', LOCKS, '\0' .. identity, told)
       redis.call('ZADD', LOCK_ENDS, NOW + math.max(spec[TTL_MS], LEASE_MS), '\0' .. identity)
@@ -348,7 +344,7 @@ local function open_ends()
       local head, left = next_parked(line)
       if not head then
         if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
-      if left == 0 and string.byte(line) == 2 and not line_waits(line) then drop_lock('\0' .. identity) end
+        if left == 0 and string.byte(line) == 2 and not waits(line) then drop_lock('\0' .. identity) end
         return
       end
       local task = head[2]

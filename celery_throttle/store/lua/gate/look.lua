@@ -9,7 +9,7 @@ reap(64)
 local function until_next_lease_ends()
   local first = redis.call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
   local left = first[2] and math.max(first[2] - NOW, 0) + 5 or 0
-  if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
+  soon(left)
 end
 
 local limits, lock_lines = lines_between('[\4', '+', 'looked'), {}
@@ -20,17 +20,21 @@ end
 if #limits > 0 then until_next_lease_ends() end
 
 -- With several lines, those who wait longest get the slots.
+local stuck = {} -- lines whose first cannot start
 while #limits > 1 and slots > 0 and settling_ms() == 0 do
   local first, at
   for _, limit in ipairs(limits) do
-    if free_permits(limit) > 0 then
+    if not stuck[limit] and free_permits(limit) > 0 then
       local head, left = next_parked(limit)
       if head and (not first or head[1] < first[1]) then first, at = head, limit end
-      if left > 0 and (wait_ms == 0 or left < wait_ms) then wait_ms = left end
+      soon(left)
     end
   end
   if not first then break end
-  resume(at, first)
+  local record = load_head(at, first)
+  local blocker = kept_by(at, first, record, free_permits(at), { moves = 0 })
+  if not blocker then resume(first, record) end
+  stuck[at] = blocker ~= nil
 end
 for _, limit in ipairs(limits) do promote(limit) end
 for _, line in ipairs(lock_lines) do promote(line) end

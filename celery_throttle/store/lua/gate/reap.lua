@@ -21,7 +21,7 @@ local DAY_MS = 86400000
 if #cleared == 0 then
   local meta = redis.call('HGETALL', META)
   for i = 1, #meta, 2 do
-    local at = string.match(meta[i], '^park:') and string.match(meta[i + 1], ' (%d+)$')
+    local at = string.match(meta[i], '^park:') and string.match(meta[i + 1], '^%S+ (%d+)')
       or string.match(meta[i], '^offer:') and string.match(meta[i + 1], '^(%d+) ')
     if at and tonumber(at) < NOW - DAY_MS then redis.call('HDEL', META, meta[i]) end
   end

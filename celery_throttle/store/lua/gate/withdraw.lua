@@ -16,6 +16,11 @@ for _ = 1, tonumber(argument()) do
   local record, twin = load_record(task), load_record('\0' .. task)
   if record and record[STATE] == 'P' then
     leave_line(task, record)
+    if record[MORE] then
+      -- It may have kept those behind it from starting.
+      joined[#joined + 1] = record[LIMIT]
+      if record[MORE].n then drop_barrier(task, record) end
+    end
     if record[LOCK] then
       lock_ends(task, record, '', 'again')
       give_up_lock(record[LOCK][IDENTITY], task)

@@ -1,0 +1,40 @@
+"""The arguments of a call by name, and what a task's limits need to know of them."""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.core.terms import Terms
+
+__all__ = ["by_name", "values_of"]
+
+
+def by_name(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of a call by name, with the defaults of those left out; None if they do not fit the task."""
+    try:
+        bound = _signature(task.run).bind(*args, **kwargs)
+    except TypeError:
+        return None
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def values_of(task: Any, terms: Terms, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return what of a call's arguments matters to its limits, see `Terms.values`.
+
+    Raises:
+        ConfigurationError: an argument is not there, or not what it has to be.
+    """
+    args, kwargs = tuple(args or ()), dict(kwargs or {})
+    # One that does not fit will fail when it runs; until then its arguments are what they are.
+    return terms.values(task.name, by_name(task, args, kwargs) or kwargs, args, kwargs)
+
+
+@lru_cache(maxsize=512)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)

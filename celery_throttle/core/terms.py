@@ -1,0 +1,197 @@
+"""On what terms a task runs: its limits, and what each call takes of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.identity import canonical, pick
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_throttle.core.limits import Limit, Part
+
+__all__ = ["MOST_COST", "NOTHING", "Needs", "Terms", "is_cost", "key_text", "needs_again"]
+
+_LONGEST_KEY = 100
+MOST_COST = 100_000
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one call takes of its limits.
+
+    Attributes:
+        pools: the limits, with the key's value where they have one (see `Limit.pool`), those with a key first.
+        declared: what the store has to know of the first one.
+        more: what the store has to know beside that, as rules.lua says; "" for one permit of one limit.
+    """
+
+    pools: tuple[str, ...]
+    declared: str = ""
+    more: str = ""
+
+    @property
+    def pool(self) -> str:
+        """The first one, "" if it takes nothing."""
+        return self.pools[0] if self.pools else ""
+
+
+#: What a call takes that has no limit.
+NOTHING = Needs(())
+
+
+def needs_again(limit: str, more: str, declared: Mapping[str, str]) -> Needs:
+    """Return what a parked task takes, from what the store kept of it.
+
+    Args:
+        limit: in whose line it was.
+        more: as the store has it.
+        declared: what this worker declares of each limit, by name.
+    """
+    kept = json.loads(more) if more else {}
+    if "n" not in kept:
+        return Needs((limit,), declared.get(_name(limit), ""), more) if limit else NOTHING
+    kept["n"] = [[pool, cost, declared.get(_name(pool), "")] for pool, cost, *_ in kept["n"]]
+    pools = tuple(pool for pool, *_ in kept["n"])
+    return Needs(pools, kept["n"][0][2], json.dumps(kept, separators=(",", ":")))
+
+
+def _name(pool: str) -> str:
+    return pool.partition("\x1f")[0]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The limits of a task, and what goes with them.
+
+    Attributes:
+        limits: all of them; those with a key come first.
+        cost: how many permits and starts a call takes: a number, the name of an argument, or a function of them all.
+        start_deadline: seconds that a call may wait at the gate, None for ever.
+    """
+
+    limits: tuple[Limit, ...]
+    cost: int | Part = 1
+    start_deadline: float | None = None
+
+    @property
+    def varies(self) -> bool:
+        """Whether it depends on the arguments."""
+        return not isinstance(self.cost, int) or any(limit.key or limit.fair_by for limit in self.limits)
+
+    @cached_property
+    def same(self) -> Needs:
+        """What every call takes, if it does not depend on the arguments."""
+        return self.needs({})
+
+    def values(
+        self, task_name: str, arguments: Mapping[str, object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what depends on the arguments of a call, as a message can carry it: ``keys``, ``fair``, ``cost``.
+
+        Args:
+            task_name: for the messages.
+            arguments: by name, with the defaults of those left out.
+            args: as given.
+            kwargs: as given.
+
+        Raises:
+            ConfigurationError: an argument is not there, or not what it has to be.
+        """
+
+        def of(option: str, part: Part) -> object:
+            try:
+                return part(*args, **kwargs) if callable(part) else pick(arguments, part)
+            except ConfigurationError as error:
+                said = str(error).removeprefix("unique_on: ")
+                raise ConfigurationError(f"Task {task_name}: {option}: {said}") from None
+
+        values: dict[str, Any] = {}
+        keys = {limit.name: key_text(of("key", limit.key)) for limit in self.limits if limit.key}
+        if keys:
+            values["keys"] = keys
+        for limit in self.limits:
+            if limit.fair_by:
+                value = of("fair_by", limit.fair_by)
+                values["fair"] = [key_text(value), limit.step(value if _is_plain(value) else None)]
+        if not isinstance(self.cost, int):
+            values["cost"] = _cost(task_name, of("cost", self.cost))
+        return values
+
+    def needs(self, values: Mapping[str, Any]) -> Needs:
+        """Return what a call takes whose arguments have these values."""
+        cost, keys = values.get("cost", self.cost), values.get("keys", {})
+        pools = [(limit.pool(keys[limit.name] if limit.key else None), limit) for limit in self.limits]
+        if not pools:
+            return NOTHING
+        more: dict[str, Any] = {}
+        if len(pools) > 1 or cost != 1:
+            more["n"] = [[pool, cost, limit.declared] for pool, limit in pools]
+        for pool, limit in pools:
+            if limit.fair_by:
+                more["f"] = [pool, *values["fair"]]
+        if self.start_deadline is not None:
+            more["d"] = round(self.start_deadline * 1000)
+        written = json.dumps(more, separators=(",", ":")) if more else ""
+        return Needs(tuple(pool for pool, _ in pools), self.limits[0].declared, written)
+
+    def carried(self, values: object) -> bool:
+        """Whether these values, from a message, are all that a call has to say."""
+        if not isinstance(values, dict):
+            return False
+        keys, cost, fair = values.get("keys", {}), values.get("cost", 1), values.get("fair")
+        return (
+            isinstance(keys, dict)
+            and all(isinstance(keys.get(limit.name), str) for limit in self.limits if limit.key)
+            and (isinstance(self.cost, int) or ("cost" in values and is_cost(cost)))
+            and (not any(limit.fair_by for limit in self.limits) or _is_fair(fair))
+        )
+
+
+def key_text(value: object) -> str:
+    """Return the value of a key as text: itself if that is short and printable, else a hash.
+
+    Raises:
+        ConfigurationError: nothing is known of how to compare such a value.
+    """
+    if type(value) is str and value.isprintable() and 0 < len(value) <= _LONGEST_KEY:
+        return value
+    if type(value) is int:
+        return str(value)
+    try:
+        text = json.dumps(canonical(value), separators=(",", ":"))
+    except TypeError as error:
+        raise ConfigurationError(f"key: {error}: name an argument that is text or a number") from None
+    if text.isprintable() and len(text) <= _LONGEST_KEY:
+        return text
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (str, int))
+
+
+def is_cost(cost: object) -> bool:
+    return isinstance(cost, int) and not isinstance(cost, bool) and 1 <= cost <= MOST_COST
+
+
+def _is_fair(fair: object) -> bool:
+    match fair:
+        case [str(), int(step)]:
+            return step > 0
+    return False
+
+
+def _cost(task_name: str, cost: object) -> int:
+    if not is_cost(cost):
+        raise ConfigurationError(
+            f"Task {task_name}: cost must be a whole number from 1 to {MOST_COST}, got {cost!r}: "
+            f"write cost=2, cost='pages' or a function of the arguments that returns one"
+        )
+    return int(cost)  # type: ignore[call-overload,no-any-return]

@@ -1,0 +1,366 @@
+"""Limits by key, several at once, rates, costs, turns: what the scripts do with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.limits import Limit
+from tests.store.caller import KEYS
+from tests.store.peek import LEASES, LIMITS, META
+from tests.store.terms_caller import TermsCaller, lines, nothing_left, started, terms, used
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.terms import Needs
+
+TIMED, ENDS = KEYS.all[7], KEYS.all[8]
+API, TENANT = Limit("api", 3), Limit("tenant", 2, key="tenant")
+BOTH = terms(API, TENANT)
+
+
+@pytest.fixture
+def worker(redis: Redis) -> TermsCaller:
+    return TermsCaller(redis, "aaaaaaaa", "q")
+
+
+def of(tenant: str) -> Needs:
+    """What a task of this tenant needs of both limits."""
+    return BOTH.needs({"keys": {"tenant": tenant}})
+
+
+# -- by key ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_key_has_its_own_permits_and_its_own_line(worker: TermsCaller, redis: Redis) -> None:
+    one = terms(Limit("tenant", 1, key="tenant"))
+    a, b = one.needs({"keys": {"tenant": "a"}}), one.needs({"keys": {"tenant": "b"}})
+    first = worker.arrive("a1", a)
+    assert first
+    assert not worker.arrive("a2", a)
+    assert worker.arrive("b1", b)
+    assert not worker.arrive("b2", b)
+    assert used(redis) == {"tenant/a": 1, "tenant/b": 1}
+    assert worker.end(first, slots=2) == ("a2",)
+    assert redis.hkeys(LIMITS) == [b"tenant"], "declared once, not for each key"
+
+
+def test_a_key_may_be_the_name_of_another_limit(worker: TermsCaller) -> None:
+    """And one name may begin with another."""
+    keyed = terms(Limit("api", 1, key="k"))
+    assert worker.arrive("t1", keyed.needs({"keys": {"api": "x"}}))
+    assert worker.arrive("t2", terms(Limit("api x", 1)).same)
+    assert worker.arrive("t3", terms(Limit("x", 1)).same)
+    assert not worker.arrive("t4", keyed.needs({"keys": {"api": "x"}}))
+
+
+# -- several -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_or_nothing(worker: TermsCaller, redis: Redis) -> None:
+    for number in (1, 2):
+        assert worker.arrive(f"a{number}", of("a"))
+    assert not worker.arrive("a3", of("a"))
+    assert used(redis) == {"api": 2, "tenant/a": 2}, "whoever waits holds nothing"
+    assert lines(redis) == {"tenant/a": ["a3"]}
+
+
+def test_a_flooding_tenant_does_not_block_others_on_the_shared_limit(worker: TermsCaller, redis: Redis) -> None:
+    for number in range(20):
+        worker.arrive(f"a{number}", of("a"))
+    assert worker.arrive("b1", of("b"))
+    assert used(redis) == {"api": 3, "tenant/a": 2, "tenant/b": 1}
+
+
+def test_those_who_piled_up_on_the_shared_limit_make_way(worker: TermsCaller, redis: Redis) -> None:
+    """The shared limit was full when they came, their own was not."""
+    others = [worker.arrive(f"c{number}", terms(API).same) for number in range(3)]
+    for number in range(20):
+        worker.arrive(f"a{number}", of("a"))
+    worker.arrive("b1", of("b"))
+    assert lines(redis)["api"][-1] == "b1"
+    ran: list[str] = []
+    for other in others:
+        assert other
+        ran += worker.end(other, slots=9)
+    assert ran == ["a0", "a1", "b1"]
+    assert used(redis) == {"api": 3, "tenant/a": 2, "tenant/b": 1}
+    assert lines(redis) == {"tenant/a": [f"a{number}" for number in range(2, 20)]}, "in their order"
+
+
+def test_a_line_does_not_go_to_a_full_limit_as_a_whole(worker: TermsCaller, redis: Redis) -> None:
+    a = [worker.arrive(f"a{number}", of("a")) for number in range(10)]
+    assert worker.arrive("c1", terms(API).same)
+    assert a[0]
+    # The shared limit is full again at once, so what the tenant got back is for one more at the most.
+    worker.put_for("c2", terms(API).same)
+    worker.end(a[0], slots=0)
+    worker.look(1)
+    assert len(lines(redis)["tenant/a"]) >= 7
+
+
+def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redis) -> None:
+    """Others keep either limit busy, and never leave both free at once."""
+    sides = [Limit("left", 1), Limit("right", 1)]
+    running: dict[str, tuple[str, str]] = {}
+    for limit in sides:
+        held = worker.arrive(f"{limit.name}0", terms(limit).same)
+        assert held
+        running[limit.name] = held.task, held.nonce
+    assert not worker.arrive("both", terms(*sides).same)
+    ran: tuple[str, ...] = ()
+    for turn in range(100):
+        limit = sides[turn % 2]
+        worker.put_for(f"{limit.name} {turn}", terms(limit).same)
+        if limit.name in running:
+            task, nonce = running.pop(limit.name)
+            reply = worker.exchange(1, released=[(task, nonce, "done")])
+            ran = started(reply)
+            if "both" in ran:
+                break
+            running.update({grant.limit: (grant.task_id, grant.nonce) for grant in reply.grants})
+    assert ran == ("both",)
+    assert used(redis) == {"left": 1, "right": 1}
+    assert not [field for field in redis.hkeys(LIMITS) if field[:1] == b"\1"], "and bars nobody any more"
+
+
+def test_what_came_back_from_an_empty_store_counts_on_every_limit(worker: TermsCaller, redis: Redis) -> None:
+    permit = worker.arrive("a1", of("a"))
+    assert permit
+    redis.flushall()
+    assert worker.renew_for(permit) == 2
+    assert used(redis) == {"api": 1, "tenant/a": 1}
+    worker.end(permit)
+    assert nothing_left(redis)
+
+
+def test_a_lost_worker_frees_every_limit(redis: Redis) -> None:
+    brief, worker = TermsCaller(redis, "bbbbbbbb", "q"), TermsCaller(redis, "aaaaaaaa", "q")
+    for number in (1, 2):
+        brief.arrive(f"a{number}", of("a"))
+    worker.arrive("a3", of("a"))
+    redis.zadd(LEASES, {"a1": 1})
+    assert started(worker.look(1)) == ("a3",)
+    assert used(redis) == {"api": 2, "tenant/a": 2}
+
+
+# -- costs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cost_takes_that_many_permits(worker: TermsCaller, redis: Redis) -> None:
+    gpu = Limit("gpu", 4)
+    big, small = terms(gpu, cost=3).same, terms(gpu).same
+    held = worker.arrive("big", big)
+    assert held
+    assert worker.arrive("s1", small)
+    assert not worker.arrive("s2", small)
+    assert used(redis) == {"gpu": 4}
+    assert worker.end(held, slots=5) == ("s2",)
+    assert used(redis) == {"gpu": 2}
+
+
+def test_one_that_needs_many_is_not_overtaken(worker: TermsCaller) -> None:
+    gpu = Limit("gpu", 4)
+    small = [worker.arrive(f"s{number}", terms(gpu).same) for number in range(4)]
+    worker.arrive("big", terms(gpu, cost=4).same)
+    worker.arrive("s9", terms(gpu).same)
+    for held in small[:3]:
+        assert held
+        assert worker.end(held, slots=5) == ()
+    assert small[3]
+    assert worker.end(small[3], slots=5) == ("big",)
+
+
+def test_one_that_needs_more_than_there_are_runs_alone(worker: TermsCaller, redis: Redis) -> None:
+    """The limit was lowered since, or the cost is found out for each call."""
+    gpu = Limit("gpu", 2)
+    held = worker.arrive("s", terms(gpu).same)
+    assert held
+    assert not worker.arrive("big", terms(gpu, cost="pages").needs({"cost": 5}))
+    assert worker.end(held, slots=1) == ("big",)
+    assert used(redis) == {"gpu": 5}
+
+
+# -- rates -------------------------------------------------------------------------------------------------------------
+
+
+def test_starts_come_as_the_rate_allows(worker: TermsCaller, redis: Redis) -> None:
+    mail = terms(Limit("mail", rate="20/s", burst=2)).same
+    assert [bool(worker.arrive(f"m{number}", mail)) for number in range(4)] == [True, True, False, False]
+    reply = worker.look(9)
+    assert not reply.grants
+    assert 0 < reply.wait <= 0.05, "it says when the next start is due"
+    until(lambda: started(worker.look(9)) == ("m2",))
+    until(lambda: started(worker.look(9)) == ("m3",))
+    assert used(redis) == {"mail": 4}
+
+
+def test_a_rate_counts_starts_and_nothing_else(worker: TermsCaller, redis: Redis) -> None:
+    """One that is refused, withdrawn or comes back has no start."""
+    mail = terms(Limit("mail", 1, rate="1/d", burst=3)).same
+    first = worker.arrive("m1", mail)
+    assert first
+    assert not worker.arrive("m2", mail)
+    worker.withdraw("m2")
+    assert worker.renew_for(first) == 1
+    worker.end(first)
+    second = worker.arrive("m3", mail)
+    assert second
+    worker.end(second)
+    third = worker.arrive("m4", mail)
+    assert third
+    worker.end(third)
+    assert not worker.arrive("m5", mail)
+    assert redis.hexists(TIMED, "\5mail")
+
+
+def test_what_is_booked_ends_by_itself(worker: TermsCaller, redis: Redis) -> None:
+    held = worker.arrive("m1", terms(Limit("mail", rate="20/s")).same)
+    assert held
+    worker.end(held)
+    assert redis.zscore(ENDS, "\5mail") is not None
+
+    def cleared() -> bool:
+        worker.reap()
+        return not redis.exists(TIMED, ENDS)
+
+    until(cleared)
+
+
+def test_several_rates_and_a_rate_for_each_key(worker: TermsCaller) -> None:
+    mail = terms(Limit("mail", rate=["1/s", "1/d"], burst=[1, 2], key="who"))
+    a, b = mail.needs({"keys": {"mail": "a"}}), mail.needs({"keys": {"mail": "b"}})
+    assert worker.arrive("a1", a)
+    assert worker.arrive("b1", b)
+    assert not worker.arrive("a2", a)
+    until(lambda: started(worker.look(9)) == ("a2",))
+    assert not worker.arrive("a3", a)
+    assert worker.look(9).wait > 10, "the day's rate is used up"
+
+
+def test_a_cost_is_that_many_starts(worker: TermsCaller) -> None:
+    mail = Limit("mail", rate="1/d", burst=5)
+    assert worker.arrive("m1", terms(mail, cost=4).same)
+    assert not worker.arrive("m2", terms(mail, cost=2).same)
+
+
+def test_a_rate_beside_a_limit_waits_for_both(worker: TermsCaller, redis: Redis) -> None:
+    mail = terms(Limit("tenant", 1, key="who"), Limit("mail", rate="20/s"))
+    a, b = mail.needs({"keys": {"tenant": "a"}}), mail.needs({"keys": {"tenant": "b"}})
+    assert worker.arrive("a1", a)
+    assert not worker.arrive("b1", b)
+    assert not worker.arrive("a2", a)
+    assert lines(redis) == {"mail": ["b1"], "tenant/a": ["a2"]}
+    until(lambda: started(worker.look(9)) == ("b1",))
+
+
+# -- turns -------------------------------------------------------------------------------------------------------------
+
+
+def in_turns(limit: Limit) -> dict[str, Needs]:
+    each = terms(limit)
+    return {who: each.needs({"fair": [who, limit.step(who)]}) for who in ("a", "b", "c")}
+
+
+def serve(worker: TermsCaller, first: tuple[str, str], count: int) -> list[str]:
+    """Let one task after the other run; who ran, by the letter of its key."""
+    order: list[str] = []
+    task, nonce = first
+    for _ in range(count):
+        (grant,) = worker.exchange(1, released=[(task, nonce, "done")]).grants
+        task, nonce = grant.task_id, grant.nonce
+        order.append(task[0])
+    return order
+
+
+def test_keys_take_turns(worker: TermsCaller) -> None:
+    needs = in_turns(Limit("api", 1, fair_by="who"))
+    held = worker.arrive("x", needs["a"])
+    assert held
+    for number in range(6):
+        worker.arrive(f"a{number}", needs["a"])
+    for number in range(3):
+        worker.arrive(f"b{number}", needs["b"])
+    worker.arrive("c0", needs["c"])
+    order = serve(worker, (held.task, held.nonce), 10)
+    assert sorted(order[:3]) == ["a", "b", "c"]
+    assert sorted(order[3:7]) == ["a", "a", "b", "b"]
+    assert order[7:] == ["a", "a", "a"], "and none is left idle"
+
+
+def test_who_has_not_been_there_saves_nothing_up(worker: TermsCaller) -> None:
+    needs = in_turns(Limit("api", 1, fair_by="who"))
+    held = worker.arrive("x", needs["a"])
+    assert held
+    for number in range(12):
+        worker.arrive(f"a{number}", needs["a"])
+    order = serve(worker, (held.task, held.nonce), 6)
+    (grant,) = worker.mine()
+    for number in range(4):
+        worker.arrive(f"b{number}", needs["b"])
+    order = serve(worker, (grant.task_id, grant.nonce), 6)
+    assert sorted(order[:6]) == ["a", "a", "a", "b", "b", "b"]
+
+
+def test_a_heavier_key_has_more_turns(worker: TermsCaller) -> None:
+    needs = in_turns(Limit("api", 1, fair_by="who", weights={"a": 3}))
+    held = worker.arrive("x", needs["c"])
+    assert held
+    for number in range(9):
+        worker.arrive(f"a{number}", needs["a"])
+        worker.arrive(f"b{number}", needs["b"])
+    order = serve(worker, (held.task, held.nonce), 8)
+    assert order.count("a") == 6
+
+
+# -- as long as may be, as many as may be ------------------------------------------------------------------------------
+
+
+def test_one_that_may_not_wait_any_longer_is_told_so(worker: TermsCaller, redis: Redis) -> None:
+    gpu = Limit("gpu", 1)
+    held = worker.arrive("g1", terms(gpu).same)
+    worker.arrive("g2", terms(gpu, start_deadline=0.05).same)
+    worker.arrive("g3", terms(gpu).same)
+    assert held
+
+    def told() -> bool:
+        grants = worker.look(1).grants
+        return [(grant.task_id, grant.limit, grant.expired) for grant in grants] == [("g2", "", True)]
+
+    until(told)
+    assert used(redis) == {"gpu": 1}
+    assert worker.end(held, slots=1) == ("g3",)
+
+
+def test_one_that_starts_in_time_has_no_deadline_any_more(worker: TermsCaller, redis: Redis) -> None:
+    gpu = Limit("gpu", 1)
+    held = worker.arrive("g1", terms(gpu).same)
+    assert held
+    worker.arrive("g2", terms(gpu, start_deadline=600.0).same)
+    assert worker.end(held, slots=1) == ("g2",)
+    assert redis.zrange(LEASES, 0, -1) == [b"g2"]
+    assert not worker.look(1).grants
+
+
+def test_no_more_are_parked_than_may_wait(worker: TermsCaller, redis: Redis) -> None:
+    gpu = terms(Limit("gpu", 1, max_parked=2)).same
+    worker.arrive("g1", gpu)
+    worker.arrive("g2", gpu)
+    worker.arrive("g3", gpu)
+    assert worker.put_for("g4", gpu).refused == (0,)
+    assert lines(redis) == {"gpu": ["g2", "g3"]}
+
+
+def test_a_park_call_sent_again_says_again_who_was_refused(worker: TermsCaller, redis: Redis) -> None:
+    gpu = terms(Limit("gpu", 1, max_parked=1)).same
+    worker.arrive("g1", gpu)
+    worker.arrive("g2", gpu)
+    assert worker.put_for("g3", gpu, number=77).refused == (0,)
+    worker.withdraw("g2")
+    again = worker.put_for("g3", gpu, number=77)
+    assert (again.answers, again.refused) == ((0,), (0,))
+    assert lines(redis) == {}
+    assert redis.hget(META, "park:aaaaaaaa")
