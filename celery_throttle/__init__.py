@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from celery_throttle import beat, conclude  # noqa: F401  # register their tasks
 from celery_throttle.core.limits import Limit
-from celery_throttle.errors import ConfigurationError, DuplicateTask, StoreUnavailable, ThrottleError
+from celery_throttle.errors import (
+    ConfigurationError,
+    DuplicateTask,
+    LeaseLost,
+    LimitExceeded,
+    NotAcquired,
+    StoreUnavailable,
+    ThrottleError,
+)
+from celery_throttle.limited import RateLimited
 from celery_throttle.task import Throttled
 
-__all__ = ["ConfigurationError", "DuplicateTask", "Limit", "StoreUnavailable", "ThrottleError", "Throttled"]
+__all__ = [
+    "ConfigurationError",
+    "DuplicateTask",
+    "LeaseLost",
+    "Limit",
+    "LimitExceeded",
+    "NotAcquired",
+    "RateLimited",
+    "StoreUnavailable",
+    "ThrottleError",
+    "Throttled",
+]
 
 __version__ = "0.1.0"

@@ -4,13 +4,22 @@
     ``ConfigurationError``: an option or setting that cannot work; raised when the task is bound or the worker starts.
     ``DuplicateTask``: another call of a task that runs once has its lock, and ``on_conflict="raise"``.
     ``LeaseLost``: what was held is held no longer: its lease ended, somebody took it away or the store lost its data.
+    ``LimitExceeded``: as many calls wait for a limit as may (``max_parked``).
     ``NotAcquired``: somebody else had it all the time one was ready to wait.
     ``StoreUnavailable``: the store (Redis) did not answer, or refused; ``__cause__`` has the client's error.
 """
 
 from __future__ import annotations
 
-__all__ = ["ConfigurationError", "DuplicateTask", "LeaseLost", "NotAcquired", "StoreUnavailable", "ThrottleError"]
+__all__ = [
+    "ConfigurationError",
+    "DuplicateTask",
+    "LeaseLost",
+    "LimitExceeded",
+    "NotAcquired",
+    "StoreUnavailable",
+    "ThrottleError",
+]
 
 
 class ThrottleError(Exception):
@@ -39,6 +48,24 @@ class DuplicateTask(ThrottleError):
 
 class LeaseLost(ThrottleError):
     """What was held is held no longer; others may have it, and what was written since may have to be undone."""
+
+
+class LimitExceeded(ThrottleError):
+    """As many calls wait for a limit as may; this one was not published.
+
+    Args:
+        task_name: the task.
+        limit: the limit, with its key.
+        parked: how many wait.
+        most: its ``max_parked``.
+    """
+
+    def __init__(self, task_name: str, limit: str, parked: int, most: int) -> None:
+        super().__init__(task_name, limit, parked, most)
+        self.task_name, self.limit, self.parked, self.most = task_name, limit, parked, most
+
+    def __str__(self) -> str:
+        return f"{self.task_name} was not published: {self.parked} wait for limit {self.limit!r}, {self.most} may"
 
 
 class NotAcquired(ThrottleError):

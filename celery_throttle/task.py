@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from celery import Task
+from redis.exceptions import RedisError
 
 from celery_throttle.arguments import values_of
 from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
+from celery_throttle.core.limits import shown
 from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, check_same, task_terms
 from celery_throttle.core.settings import Settings
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.errors import ConfigurationError, LimitExceeded
 from celery_throttle.publish import HEADER, lock_client, plan_for, publish
 from celery_throttle.store import replies
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.replies import Locked
 
 __all__ = ["REAP_TASK", "Throttled", "dedup_of", "dedups_of", "terms_of"]
+
+logger = logging.getLogger(__name__)
 
 #: The beat task, and its entry in ``beat_schedule``.
 REAP_TASK = "celery_throttle.reap"
@@ -131,6 +136,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
 
         Raises:
             DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
+            LimitExceeded: as many wait for one of its limits as may (``max_parked``).
             ConfigurationError: ``throttle=`` cannot work, or the arguments cannot be compared.
         """
         dedup = self._dedup()
@@ -139,6 +145,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
         send = super().apply_async
         options = self._with_values(args, kwargs, options | {"task_id": task_id})
+        self._check_crowd(args, kwargs, options)
         task_id = options.pop("task_id")
         if dedup is None or self.app.conf.task_always_eager or not lock_client(self.app).enabled:
             return send(args, kwargs, task_id=task_id, **options)
@@ -191,6 +198,25 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             return options
         values = values_of(self, terms, args, kwargs)
         return options | {"headers": {**headers, HEADER: values}}
+
+    def _check_crowd(self, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
+        """Refuse what would wait behind as many as may; the worker checks it again."""
+        terms = _terms.get(self.app, {}).get(str(self.name))
+        if terms is None or not terms.crowds or self.app.conf.task_always_eager:
+            return
+        if self.request.id == options["task_id"] is not None:
+            return  # a retry: it was let in before
+        carried = (options.get("headers") or {}).get(HEADER)
+        values = carried if carried and terms.carried(carried) else values_of(self, terms, args, kwargs)
+        client = lock_client(self.app)
+        for pool, most in terms.most_parked(values) if client.enabled else ():
+            try:
+                parked = client.ask(client.store.crowd(pool))
+            except RedisError as error:
+                logger.warning("celery_throttle: %s is published unchecked, workers check it: %s", self.name, error)
+                return
+            if parked >= most:
+                raise LimitExceeded(str(self.name), shown(pool), parked, most)
 
     def _dedup(self) -> Dedup | None:
         if self.name not in _dedups.get(self.app, {}):

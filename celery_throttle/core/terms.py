@@ -86,6 +86,20 @@ class Terms:
         return not isinstance(self.cost, int) or any(limit.key or limit.fair_by for limit in self.limits)
 
     @cached_property
+    def crowds(self) -> bool:
+        """Whether only so many may wait for one of its limits."""
+        return any(limit.max_parked for limit in self.limits)
+
+    def most_parked(self, values: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """Return which limits of a call with these values only so many may wait for, and how many."""
+        keys = values.get("keys", {})
+        return [
+            (limit.pool(keys[limit.name] if limit.key else None), limit.max_parked)
+            for limit in self.limits
+            if limit.max_parked
+        ]
+
+    @cached_property
     def same(self) -> Needs:
         """What every call takes, if it does not depend on the arguments."""
         return self.needs({})

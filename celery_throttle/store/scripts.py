@@ -142,6 +142,15 @@ class Store:
         """Set tasks aside."""
         return self._call("park", nonces, slots, worker, number, *_flat(tasks))
 
+    def send_back(self, row: ParkRow, nonce: str, pause: float, limits: Iterable[str]) -> Call:
+        """Put a task that has begun back to the head of its line; these limits start nothing for so many seconds."""
+        pause_ms = round(pause * 1000)
+        return self._call("send_back", "", 0, row[0], nonce, *row[1:], pause_ms, *_flat((limit,) for limit in limits))
+
+    def crowd(self, limit: str) -> Call:
+        """Ask how many wait for a limit."""
+        return self._call("crowd", "", 0, limit)
+
     def look(self, nonces: str, slots: int) -> Call:
         """Start what can start."""
         return self._call("look", nonces, slots)

@@ -17,6 +17,7 @@ from celery.worker import state
 
 from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.terms import NOTHING, needs_again
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.worker.needs import needs_of
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.settings import StoreErrorAction
     from celery_throttle.core.terms import Terms
+    from celery_throttle.limited import RateLimited
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
     from celery_throttle.worker.leases import Leases
     from celery_throttle.worker.ledger import Ledger
@@ -89,6 +91,7 @@ class Gate:
         self._look_at: float | None = None  # when the store said that something may change
         self._closing = False
         self._queues: QueueMap | None = None
+        self._last_queues: QueueMap | None = None  # also while there is no broker connection
         self._factory: RequestFactory | None = None
         self._consumer: Any = None
 
@@ -101,6 +104,7 @@ class Gate:
     def connected(self, consumer: Any, queues: QueueMap, factory: RequestFactory) -> None:
         """The worker consumes again: from these queues, with requests made by this factory."""
         self._consumer, self._queues, self._factory = consumer, queues, factory
+        self._last_queues = queues
         self._hungry = True
 
     def disconnected(self) -> None:
@@ -216,7 +220,11 @@ class Gate:
 
     def _execute(self, run: Run) -> None:
         self._running.add(run)
-        watch(run.request, lambda outcome: self.loop.post(self._ended, run, outcome))
+        watch(
+            run.request,
+            lambda outcome: self.loop.post(self._ended, run, outcome),
+            lambda error: self.loop.post(self._limited, run, error),
+        )
         try:
             run.job = self._slots.run(run.request)
         except TaskRevokedError:
@@ -237,6 +245,30 @@ class Gate:
                 outcome = "lost"
             if run.permit:
                 self._give_back(run, outcome)
+
+    def _limited(self, run: Run, error: RateLimited) -> None:
+        if run not in self._running:
+            return
+        self._running.discard(run)
+        request = run.request
+        state.task_ready(request)
+        if not run.needs.pools or not run.permit:
+            said = f"Task {request.name} raised RateLimited, but it has no limit: give it one, limit=5 or rate='100/m'"
+            fail(request, ConfigurationError(said))
+            if run.permit:
+                self._give_back(run, "failed")
+            return
+        about = [pool for pool in run.needs.pools if error.limit in (None, pool.partition("\x1f")[0])]
+        logger.info("Task %s[%s] is rate limited: %s", request.name, request.id, error)
+        request.send_event("task-rate-limited", retry_after=error.retry_after)
+        queue = self._last_queues.queue_of(request.message) if self._last_queues else ""
+        # It has been packed before, or could be: its message came from a broker.
+        self.ledger.send_back(run, queue, pack(request.message), error.retry_after, about or list(run.needs.pools))
+
+    def sent_back(self, run: Run) -> None:
+        """See `Decisions`."""
+        self.leases.remove(run)
+        run.request.acknowledge()
 
     def _give_back(self, run: Run, outcome: Outcome) -> None:
         self.leases.remove(run)

@@ -52,6 +52,9 @@ class Decisions(Protocol):
     def crowded(self, run: Run) -> None:
         """It was not parked: as many wait for its limit as may."""
 
+    def sent_back(self, run: Run) -> None:
+        """The store has the message of a task that had begun, and its permit."""
+
     def put_off(self, runs: list[Run]) -> None:
         """The store is there but refused a call, which had no effect: ask again after a while."""
 
@@ -92,6 +95,7 @@ class Ledger:
         self._started: list[tuple[str, str]] = []
         self._parks: list[tuple[Run, ParkRow, bool]] = []
         self._parking: _ParkCall | None = None
+        self._limited: list[tuple[Run, ParkRow, float, list[str]]] = []
         self._looking = False
         self._under_way = 0
         self._known: set[str] = set()
@@ -100,7 +104,8 @@ class Ledger:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be sent or answered."""
-        return not (self._asked or self._released or self._started or self._parks or self._under_way)
+        waiting = self._asked or self._released or self._started or self._parks or self._limited
+        return not (waiting or self._under_way)
 
     @property
     def parking(self) -> tuple[Run, ...]:
@@ -140,9 +145,11 @@ class Ledger:
 
     def park(self, run: Run, queue: str, message: bytes, *, slot: bool) -> None:
         """Set a task aside; whoever's turn it is gets its slot, if it has one."""
-        needs = run.needs
-        row = (run.request.id, needs.pool, needs.declared, run.attempt, queue, message, run.lock, needs.more)
-        self._parks.append((run, row, slot))
+        self._parks.append((run, _park_row(run, queue, message), slot))
+
+    def send_back(self, run: Run, queue: str, message: bytes, pause: float, limits: list[str]) -> None:
+        """Set a task aside that has begun, at the head of its line; these limits start nothing for so many seconds."""
+        self._limited.append((run, _park_row(run, queue, message), pause, limits))
 
     def forget_unsent(self) -> None:
         """The broker connection is gone, and with it every request that has not been decided: drop them."""
@@ -160,6 +167,8 @@ class Ledger:
             return
         if self._parks and not self._parking:
             self._send_parks(short)
+        if self._limited:
+            self._send_limited()
         if self._asked or self._released:
             self._send_exchange(claims)
         elif self._started:
@@ -316,6 +325,25 @@ class Ledger:
 
         self._send(call, heard)
 
+    def _send_limited(self) -> None:
+        back, self._limited = self._limited, []
+        for each in back:
+            self._send_one_back(each)
+
+    def _send_one_back(self, each: tuple[Run, ParkRow, float, list[str]]) -> None:
+        run, row, pause, limits = each
+
+        def heard(raw: Any) -> None:
+            if self._failed(raw, []):
+                # Nobody else has its message, so it is kept, and its permit renewed, until the store takes it.
+                self._limited.append(each)
+                self.paused = isinstance(raw, RedisError)
+                return
+            self._gate.sent_back(run)
+            self._settle(replies.reply(raw))
+
+        self._send(self.store.send_back(row, run.nonce, pause, limits), heard)
+
     def _failed(self, raw: Any, runs: list[Run]) -> bool:
         if isinstance(raw, StoreUnavailable):
             return True  # The gate hears of it from the link, once for all.
@@ -336,6 +364,11 @@ class Ledger:
         for grant in replies.grants(raw):
             if grant.nonce not in self._known:
                 self.release((grant.limit,), grant.task_id, grant.nonce, "return")
+
+
+def _park_row(run: Run, queue: str, message: bytes) -> ParkRow:
+    needs = run.needs
+    return run.request.id, needs.pool, needs.declared, run.attempt, queue, message, run.lock, needs.more
 
 
 def _tell_changes(ours: dict[str, str], changed: list[str]) -> None:

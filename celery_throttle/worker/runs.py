@@ -13,6 +13,7 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.imports import symbol_by_name
 
 from celery_throttle.conclude import CONCLUDE
+from celery_throttle.limited import RateLimited
 from celery_throttle.worker.parcel import unpack
 
 if TYPE_CHECKING:
@@ -78,8 +79,13 @@ def holders(runs: list[Run]) -> list[HolderRow]:
     ]
 
 
-def watch(request: Any, ended: Callable[[Outcome], None]) -> None:
+def watch(request: Any, ended: Callable[[Outcome], None], limited: Callable[[RateLimited], None]) -> None:
     """Call back when the pool is through with a request, however it ends.
+
+    Args:
+        request: Celery's request.
+        ended: called when it has ended.
+        limited: called instead, and in place of what Celery does, if it raised `RateLimited`.
 
     The class that Celery generates for requests replaces ``on_success`` without calling what it replaces, so the
     request itself is what we can wrap. A call may come more than once and from any thread.
@@ -88,6 +94,8 @@ def watch(request: Any, ended: Callable[[Outcome], None]) -> None:
 
     def success(result: Any, **kwargs: Any) -> Any:
         failed, value, _ = result
+        if failed and isinstance(error := _raised(value.exception), RateLimited):
+            return limited(error)
         try:
             return on_success(result, **kwargs)
         finally:
@@ -109,9 +117,12 @@ def watch(request: Any, ended: Callable[[Outcome], None]) -> None:
     request.on_success, request.on_failure, request.on_timeout = success, failure, timeout
 
 
+def _raised(error: BaseException) -> BaseException:
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
 def _outcome(error: BaseException) -> Outcome:
-    if isinstance(error, ExceptionWithTraceback):
-        error = error.exc
+    error = _raised(error)
     if isinstance(error, Retry):
         return "retry"
     if isinstance(error, (Ignore, Reject, Terminated, WorkerLostError)) or not isinstance(error, Exception):

@@ -188,9 +188,9 @@ class Model:
         old = self.entries.pop(task)
         if old.state == "P":
             self.leave_line(old)
-        self.entries[task] = entry = Entry(**store.records[task]._asdict(), message=store.messages.get(task))
+        self.entries[task] = entry = _entry(store.records[task], store.messages.get(task))
         if task in store.twins:
-            entry.twin = Entry(**store.twins[task]._asdict(), message=store.twin_messages[task])
+            entry.twin = _entry(store.twins[task], store.twin_messages[task])
 
     def withdraw(self, task: str) -> list[bytes]:
         """The messages that were waiting."""
@@ -216,3 +216,8 @@ class Model:
     def _next_ticket(self) -> str:
         self.ticket += 1
         return f"{self.ticket:016d}"
+
+
+def _entry(record: Record, message: bytes | None) -> Entry:
+    state, nonce, limit, attempt, ticket, queue, deliveries, *_ = record
+    return Entry(state, limit, attempt, ticket, queue, deliveries, message, nonce)

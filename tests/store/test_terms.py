@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.store import replies
+from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS
 from tests.store.peek import LEASES, LIMITS, META
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, started, terms, used
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.terms import Needs
+    from celery_throttle.store.replies import Reply
+    from tests.store.terms_caller import Permit
 
 TIMED, ENDS = KEYS.all[7], KEYS.all[8]
 API, TENANT = Limit("api", 3), Limit("tenant", 2, key="tenant")
@@ -364,3 +368,69 @@ def test_a_park_call_sent_again_says_again_who_was_refused(worker: TermsCaller, 
     assert (again.answers, again.refused) == ((0,), (0,))
     assert lines(redis) == {}
     assert redis.hget(META, "park:aaaaaaaa")
+
+
+# -- sent back by the outside ------------------------------------------------------------------------------------------
+
+
+def send_back(worker: TermsCaller, permit: Permit, pause: float, *pools: str) -> Reply:
+    needs = permit.needs
+    row = (permit.task, needs.pool, needs.declared, 0, "q", b"again", "", needs.more)
+    call = worker.store.send_back(row, permit.nonce, pause, pools or needs.pools)
+    return replies.reply(execute(worker.client, call))
+
+
+def test_one_that_is_sent_back_is_first_again_when_its_limit_goes_on(worker: TermsCaller, redis: Redis) -> None:
+    api = terms(Limit("api", 1)).same
+    held = worker.arrive("a", api)
+    worker.arrive("b", api)
+    assert held
+    reply = send_back(worker, held, 0.1)
+    assert not reply.grants
+    assert 0 < reply.wait <= 0.1
+    assert used(redis) == {}
+    assert lines(redis) == {"api": ["a", "b"]}
+    assert not worker.arrive("c", api)
+    until(lambda: started(worker.look(1)) == ("a",))
+    (grant,) = worker.mine()
+    assert grant.message == b"again"
+    assert redis.hkeys(LIMITS)[0] == b"api"
+
+
+def test_those_sent_back_keep_their_order(worker: TermsCaller, redis: Redis) -> None:
+    api = terms(Limit("api", 2)).same
+    both = [worker.arrive(task, api) for task in ("a", "b")]
+    for held in both:
+        assert held
+        send_back(worker, held, 600)
+    worker.arrive("c", api)
+    assert lines(redis) == {"api": ["a", "b", "c"]}
+
+
+def test_only_the_limit_that_it_is_about_is_held(worker: TermsCaller) -> None:
+    held = worker.arrive("a1", of("a"))
+    assert held
+    send_back(worker, held, 600, "tenant\x1fa")
+    assert not worker.arrive("a2", of("a"))
+    assert worker.arrive("b1", of("b"))
+
+
+def test_one_whose_lease_was_lost_is_not_put_in_twice(worker: TermsCaller, redis: Redis) -> None:
+    api = terms(Limit("api", 1)).same
+    held = worker.arrive("a", api)
+    assert held
+    redis.zadd(LEASES, {"a": 1})
+    worker.put_for("a", api)
+    worker.look(1)
+    (grant,) = worker.mine() or (None,)
+    send_back(worker, held, 600)
+    assert used(redis) == ({"api": 1} if grant else {})
+
+
+def test_one_that_an_emptied_store_does_not_know_is_kept(worker: TermsCaller, redis: Redis) -> None:
+    held = worker.arrive("a1", of("a"))
+    assert held
+    redis.flushall()
+    send_back(worker, held, 0)
+    assert started(worker.look(1)) == ("a1",)
+    assert used(redis) == {"api": 1, "tenant/a": 1}

@@ -382,7 +382,7 @@ local function resume(head, record)
     enqueue(task, record)
     return false
   end
-  if record[MORE] and record[MORE].f then turn_served(record[MORE].f, record[TICKET]) end
+  if record[MORE] and record[MORE].f and string.byte(record[TICKET]) ~= 45 then turn_served(record[MORE].f, record[TICKET]) end
   local nonce = NONCES .. '.' .. #grants
   hold(task, record, nonce, true)
   slots = slots - 1

@@ -1,0 +1,41 @@
+"""What a task raises when the outside tells it that it is asked too often."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from celery.exceptions import Ignore
+
+from celery_throttle.errors import ConfigurationError, ThrottleError
+
+__all__ = ["RateLimited"]
+
+
+class RateLimited(Ignore, ThrottleError):
+    """Raise it in the body of a throttled task, for a 429 of an API, say::
+
+        if answer.status_code == 429:
+            raise RateLimited(retry_after=float(answer.headers["Retry-After"]))
+
+    The task goes back to the head of its line, without costing a retry, and its limits (for its key) start nothing
+    until then, on any worker. It runs again from its beginning, with the same arguments and the same id.
+
+    To Celery's own code it is an `Ignore`: no failure, no retry, no result.
+
+    Args:
+        retry_after: seconds, or a timedelta.
+        limit: the name of the limit that this is about; by default all limits of the task.
+
+    Raises:
+        ConfigurationError: ``retry_after`` cannot work.
+    """
+
+    def __init__(self, retry_after: float | timedelta, limit: str | None = None) -> None:
+        seconds: object = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+            raise ConfigurationError(f"RateLimited: retry_after must be seconds or a timedelta, got {retry_after!r}")
+        super().__init__(seconds, limit)
+        self.retry_after, self.limit = float(seconds), limit
+
+    def __str__(self) -> str:
+        return f"asked too often, again in {self.retry_after:g} s"

@@ -1,0 +1,84 @@
+"""Tasks that the outside tells to come later, and tasks of which only so many may wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from celery_throttle import Limit, RateLimited, Throttled
+from tests.support.journal import Journal
+
+app = Celery("limited", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=True,
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+
+def _call(task: Any, label: str, retry_after: float, limit: str | None = None) -> str:
+    """Be told to come later until the test lets it go."""
+    journal = Journal.from_environment()
+    with journal.run(task.request, label):
+        if not Path(f"{journal.path}.{label}").exists():
+            raise RateLimited(retry_after, limit)
+    return f"{label} after {task.request.retries}"
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=4)
+def call(self: Any, label: str, retry_after: float = 0.2) -> str:
+    return _call(self, label, retry_after)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=4, acks_late=True)
+def call_late(self: Any, label: str, retry_after: float = 0.2) -> str:
+    return _call(self, label, retry_after)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=1)
+def call_one(self: Any, label: str, retry_after: float = 0.2) -> str:
+    return _call(self, label, retry_after)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=4, key="customer")
+def call_for(self: Any, label: str, customer: str, retry_after: float = 0.2) -> str:  # noqa: ARG001 - the key
+    return _call(self, label, retry_after)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=4, singleton=True)
+def call_once(self: Any, label: str, retry_after: float = 0.2) -> str:
+    return _call(self, label, retry_after)
+
+
+@app.task(shared=False, bind=True)
+def plain(self: Any, label: str) -> str:
+    """Not throttled."""
+    with Journal.from_environment().run(self.request, label):
+        return label
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True)
+def call_without(self: Any, label: str, retry_after: float = 0.2) -> str:
+    """No limit that could hold starts."""
+    return _call(self, label, retry_after)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=Limit("crowd", 1, max_parked=2))
+def crowd(self: Any, label: str) -> str:
+    journal = Journal.from_environment()
+    with journal.run(self.request, label):
+        deadline = time.monotonic() + 60
+        while not Path(f"{journal.path}.{label}").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+    return label
+
+
+@app.task(shared=False)
+def collect(labels: list[str]) -> list[str]:
+    """The end of a chord."""
+    return sorted(labels)

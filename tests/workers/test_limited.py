@@ -1,0 +1,134 @@
+"""Tasks that are told from outside to come later, and those that may not even wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import chord
+
+from celery_throttle import ConfigurationError, LimitExceeded
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+    from tests.workers.conftest import State
+
+pytestmark = pytest.mark.worker
+
+LIMITED = "tests.support.apps.limited"
+
+
+def runs_of(journal: Journal, label: str) -> int:
+    return sum(run.label == label for run in journal.runs())
+
+
+@pytest.mark.parametrize("name", ["call", "call_late", "call_once"])
+def test_a_rate_limited_task_comes_again_without_a_retry(
+    workers: Workers, journal: Journal, state: State, let_go: Any, name: str
+) -> None:
+    workers.start(LIMITED, concurrency=2)
+    result = getattr(workers.app(LIMITED), name).delay("a")
+    until(lambda: runs_of(journal, "a") >= 3)
+    let_go("a")
+    assert result.get(timeout=20) == "a after 0"
+    assert {run.task_id for run in journal.runs()} == {result.id}
+    state.wait_empty()
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+def test_on_every_pool(workers: Workers, journal: Journal, state: State, let_go: Any, pool: str) -> None:
+    workers.start(LIMITED, concurrency=2, pool=pool)
+    result = workers.app(LIMITED).call.delay("a")
+    until(lambda: runs_of(journal, "a") >= 2)
+    let_go("a")
+    assert result.get(timeout=20) == "a after 0"
+    state.wait_empty()
+
+
+def test_nobody_else_starts_meanwhile_and_it_is_first_afterwards(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    workers.start_many(2, LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    app.call_one.delay("first", 3.0)
+    until(lambda: runs_of(journal, "first") == 1)
+    state.wait_parked(1)
+    let_go("first", "second", "third")
+    app.call_one.delay("second")
+    app.call_one.delay("third")
+    state.wait_parked(3)
+    app.plain.delay("plain")
+    journal.wait_finished(1, "plain")
+    assert state.parked() == 3, "they wait, and plain tasks do not"
+    journal.wait_finished(5)
+    order = [run.label for run in journal.runs() if run.label != "plain"]
+    assert order == ["first", "first", "second", "third"]
+    state.wait_empty()
+
+
+def test_only_its_key_is_held(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    let_go("b")
+    app.call_for.delay("a", "acme", 600)
+    state.wait_parked(1)
+    assert app.call_for.delay("b", "other").get(timeout=20) == "b after 0"
+    assert state.parked() == 1
+    assert runs_of(journal, "a") == 1
+
+
+def test_a_chord_waits_for_it(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    let_go("b")
+    result = chord([app.call.s("a"), app.call.s("b")], app.collect.s()).delay()
+    until(lambda: runs_of(journal, "a") >= 2)
+    let_go("a")
+    assert result.get(timeout=20) == ["a after 0", "b after 0"]
+    state.wait_empty()
+
+
+def test_it_survives_its_worker(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    """Acknowledged early, killed while the task is held back: the store has the message."""
+    worker = workers.start(LIMITED, concurrency=1)
+    result = workers.app(LIMITED).call.delay("a", 1.0)
+    until(lambda: runs_of(journal, "a") == 1)
+    state.wait_parked(1)
+    worker.kill()
+    let_go("a")
+    workers.start(LIMITED, concurrency=1)
+    assert result.get(timeout=20) == "a after 0"
+    state.wait_empty()
+
+
+def test_without_a_limit_it_fails_and_says_why(workers: Workers, state: State) -> None:
+    workers.start(LIMITED, concurrency=1)
+    result = workers.app(LIMITED).call_without.delay("a")
+    with pytest.raises(ConfigurationError, match="raised RateLimited, but it has no limit"):
+        result.get(timeout=20)
+    state.wait_empty()
+
+
+def test_no_more_are_published_than_may_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(LIMITED, concurrency=1)
+    app = workers.app(LIMITED)
+    app.crowd.delay("a")
+    journal.wait_running(1)
+    app.crowd.delay("b")
+    app.crowd.delay("c")
+    state.wait_parked(2)
+    with pytest.raises(LimitExceeded, match=r"crowd was not published: 2 wait for limit 'crowd', 2 may") as refused:
+        app.crowd.delay("d")
+    assert (refused.value.parked, refused.value.most, refused.value.limit) == (2, 2, "crowd")
+    let_go("a", "b", "c", "d")
+    journal.wait_finished(3)
+    app.crowd.delay("d")
+    journal.wait_finished(4)
+    state.wait_empty()
+
+
+def test_without_a_store_it_is_published_all_the_same(workers: Workers) -> None:
+    workers.conf["throttle_url"] = "redis://127.0.0.1:1/0"
+    assert workers.app(LIMITED).crowd.delay("a").id
