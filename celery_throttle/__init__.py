@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from celery_throttle import beat, conclude  # noqa: F401  # register their tasks
-from celery_throttle.core.limits import Limit
 from celery_throttle.errors import (
     ConfigurationError,
     DuplicateTask,
@@ -14,6 +13,7 @@ from celery_throttle.errors import (
     ThrottleError,
 )
 from celery_throttle.limited import RateLimited
+from celery_throttle.permits import Limit, Permit
 from celery_throttle.task import Throttled
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Limit",
     "LimitExceeded",
     "NotAcquired",
+    "Permit",
     "RateLimited",
     "StoreUnavailable",
     "ThrottleError",

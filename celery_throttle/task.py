@@ -14,6 +14,7 @@ from celery_throttle.arguments import values_of
 from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
 from celery_throttle.core.limits import shown
 from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, check_same, task_terms
+from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded
 from celery_throttle.publish import HEADER, lock_client, plan_for, publish
@@ -190,13 +191,15 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     def _with_values(self, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
         """Say in the message which of its limits' permits the call needs: found out once, kept with it."""
         terms = _terms.get(self.app, {}).get(str(self.name))
-        if terms is None or not terms.varies or not lock_client(self.app).enabled:
+        start = options.get("eta")
+        reserved = terms is not None and terms.paced and isinstance(start, ReservedStart) and start.pool
+        if terms is None or not (terms.varies or reserved) or not lock_client(self.app).enabled:
             return options
         headers = options.get("headers") or {}
         # A retry publishes the task that runs here.
         if self.request.id == options["task_id"] is not None and terms.carried(headers.get(HEADER)):
             return options
-        values = values_of(self, terms, args, kwargs)
+        values = values_of(self, terms, args, kwargs) | ({"reserved": reserved} if reserved else {})
         return options | {"headers": {**headers, HEADER: values}}
 
     def _check_crowd(self, args: Any, kwargs: Any, options: dict[str, Any]) -> None:

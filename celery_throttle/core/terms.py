@@ -86,6 +86,11 @@ class Terms:
         return not isinstance(self.cost, int) or any(limit.key or limit.fair_by for limit in self.limits)
 
     @cached_property
+    def paced(self) -> bool:
+        """Whether one of its limits has a rate, of which a start may be booked in advance."""
+        return any(limit.rates for limit in self.limits)
+
+    @cached_property
     def crowds(self) -> bool:
         """Whether only so many may wait for one of its limits."""
         return any(limit.max_parked for limit in self.limits)
@@ -145,8 +150,11 @@ class Terms:
         if not pools:
             return NOTHING
         more: dict[str, Any] = {}
-        if len(pools) > 1 or cost != 1:
+        reserved = values.get("reserved")
+        if len(pools) > 1 or cost != 1 or reserved:
             more["n"] = [[pool, cost, limit.declared] for pool, limit in pools]
+        if reserved:
+            more["r"] = reserved
         for pool, limit in pools:
             if limit.fair_by:
                 more["f"] = [pool, *values["fair"]]

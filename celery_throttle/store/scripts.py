@@ -147,6 +147,14 @@ class Store:
         pause_ms = round(pause * 1000)
         return self._call("send_back", "", 0, row[0], nonce, *row[1:], pause_ms, *_flat((limit,) for limit in limits))
 
+    def wait(self, nonces: str, slots: int, holders: Iterable[str]) -> Call:
+        """Say who still waits outside of tasks."""
+        return self._call("wait", nonces, slots, *_flat((holder,) for holder in holders))
+
+    def reserve(self, limit: str, declared: str, cost: int, longest: float) -> Call:
+        """Book a start that is at most so many seconds away."""
+        return self._call("reserve", "", 0, limit, declared, cost, round(longest * 1_000_000))
+
     def crowd(self, limit: str) -> Call:
         """Ask how many wait for a limit."""
         return self._call("crowd", "", 0, limit)

@@ -19,9 +19,14 @@ def needs_of(request: Any, task: Any, terms: Terms) -> Needs:
     Raises:
         ConfigurationError: an argument is not there, or not what it has to be.
     """
-    if not terms.varies:
+    if not terms.varies and not terms.paced:
         return terms.same
     header = header_of(request)
-    if terms.carried(header):
-        return terms.needs(header)
-    return terms.needs(values_of(task, terms, request.args, request.kwargs))
+    values = header if terms.carried(header) else values_of(task, terms, request.args, request.kwargs)
+    reserved = header.get("reserved")
+    if terms.paced and isinstance(reserved, str) and not request.request_dict.get("retries"):
+        # A start that was booked in advance is for the first run only.
+        values = {**values, "reserved": reserved}
+    elif "reserved" in values:
+        values = {name: value for name, value in values.items() if name != "reserved"}
+    return terms.needs(values) if values else terms.same

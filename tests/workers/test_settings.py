@@ -294,4 +294,5 @@ def test_a_producer_needs_no_store_and_imports_no_worker() -> None:
 
 
 def _limits_of(app: Celery) -> dict[str, Limit]:
-    return {name: limit for name, terms in terms_of(app).items() for limit in terms.limits}
+    found = [(name, limit) for name, terms in terms_of(app).items() for limit in terms.limits]
+    return {name: Limit(limit.name, limit.permits) for name, limit in found}

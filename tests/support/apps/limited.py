@@ -82,3 +82,12 @@ def crowd(self: Any, label: str) -> str:
 def collect(labels: list[str]) -> list[str]:
     """The end of a chord."""
     return sorted(labels)
+
+
+booked = Limit("booked", rate="1/d")
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=booked)
+def book(self: Any, label: str) -> str:
+    with Journal.from_environment().run(self.request, label):
+        return label

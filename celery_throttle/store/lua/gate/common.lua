@@ -169,8 +169,11 @@ local function hold(task, record, nonce, starts)
   if record[MORE] then record[MORE].d = nil end
   if record[MORE] and record[MORE].n then
     if counted(record) then
-      for _, need in ipairs(record[MORE].n) do take(need[1], need[2], starts, waited) end
+      for _, need in ipairs(record[MORE].n) do
+        take(need[1], need[2], starts and need[1] ~= record[MORE].r, waited)
+      end
     end
+    record[MORE].r = nil
     drop_barrier(task, record)
   elseif counted(record) then
     if rules[record[LIMIT]] then
@@ -275,6 +278,12 @@ local function lines_from(first, last_one, most)
     from = '(' .. limit .. '\1'
   end
   return limits
+end
+
+-- Somebody waits: if the holder that is next to lose its lease is gone, its permit must not idle until the next look.
+local function until_next_lease_ends()
+  local first = redis.call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
+  if first[2] then soon(math.max(first[2] - NOW, 0) + 5) end
 end
 
 -- The first of each queue's part of the line, oldest ticket first: { {ticket, task, queue}, ... }

@@ -5,13 +5,6 @@ if redis.call('EXISTS', PARKED, LEASES) == 0 then return { 0, {}, 0, 0, {} } end
 redis.call('ZREM', LEASES, '')
 reap(64)
 
--- Somebody waits: if the holder that is next to lose its lease is gone, its permit must not idle until the next look.
-local function until_next_lease_ends()
-  local first = redis.call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
-  local left = first[2] and math.max(first[2] - NOW, 0) + 5 or 0
-  soon(left)
-end
-
 local limits, lock_lines = lines_between('[\4', '+', 'looked'), {}
 if redis.call('ZRANGEBYLEX', PARKED, '-', '(\4', 'LIMIT', 0, 1)[1] then
   limits[#limits + 1] = '' -- those who wait for nothing but a slot

@@ -11,6 +11,7 @@ local function park(task, limit, permits, attempt, queue, message, spec, more)
   if limit ~= '' then declare_limit(limit, permits) end
   if more then
     if more.n then declare_needs(more.n) end
+    if more.o then more.d = LEASE_MS end
     if more.d then more.d = NOW + more.d end
   end
   if not record then

@@ -13,11 +13,12 @@
 --   d  until when it may wait (ms); kept in KEYS[3] while it does
 --   m  how often it went from one line to another
 --   o  1: nobody's message, but a holder outside of tasks, who must ask again before d
+--   r  the limit of which its start was booked before (reserve.lua), so that its rates do not count it again
 -- Until when rates are booked is in KEYS[8] at \5 .. limit: 'seen us' and, for each rate, 'us parts', by count/period. Turns
 -- are there at \6 .. limit (start of the last one served) and \6 .. limit \31 key (end of the last one given).
 local LATE_US, BARRIER_MS, BOUNCES, TURNS_MS = 100000, 60000, 8, 3600000
 
-local load_control, save_control, fair_ticket, declare_needs, is_full
+local load_control, save_control, fair_ticket, declare_needs, is_full, reserve_start
 
 local function open_ruled_limits()
   local NOW_US = clock[1] * 1000000 + clock[2]
@@ -106,9 +107,7 @@ local function open_ruled_limits()
     return math.max(math.ceil((start_of(load_rates(limit, rule, cost), true) - NOW_US) / 1000), 0)
   end
 
-  local function book(limit, rule, cost, waited)
-    local loaded = load_rates(limit, rule, cost)
-    local start = math.min(start_of(loaded, waited), NOW_US)
+  local function book_at(limit, loaded, start)
     local kept, till = { seen = string.format('%.0f', NOW_US) }, NOW_US
     for _, rate in ipairs(loaded) do
       local us, parts = booked(rate, start)
@@ -116,6 +115,19 @@ local function open_ruled_limits()
     end
     redis.call('HSET', LOCKS, '\5' .. limit, cjson.encode(kept))
     redis.call('ZADD', LOCK_ENDS, math.ceil(till / 1000) + 1, '\5' .. limit)
+  end
+
+  local function book(limit, rule, cost, waited)
+    local loaded = load_rates(limit, rule, cost)
+    book_at(limit, loaded, math.min(start_of(loaded, waited), NOW_US))
+  end
+
+  function reserve_start(limit, rule, cost, longest)
+    local loaded = load_rates(limit, rule, cost)
+    local start = math.max(start_of(loaded, false), NOW_US)
+    if start - NOW_US > longest then return { NOW_US - 1, NOW_US } end
+    book_at(limit, loaded, start)
+    return { start, NOW_US }
   end
 
   function rule_free(limit, rule, free)
@@ -128,8 +140,9 @@ local function open_ruled_limits()
   end
 
   -- Whether so many permits are free now, and if not, after how long (ms) to ask again (0: when somebody gives one back).
-  function room_for(limit, cost)
+  function room_for(limit, cost, booked_before)
     local free, due = free_permits(limit)
+    if booked_before and due > 0 and not rules[limit].closed then return unused(limit) >= cost, 0 end
     -- One that takes more than there are runs alone.
     if free < math.min(cost, math.max(permits_of(limit), 1)) then return false, due end
     local rule = rules[limit]
@@ -173,7 +186,7 @@ local function open_needs()
   function blocked_by(at, task, record)
     for _, need in ipairs(record[MORE].n) do
       local limit, cost = need[1], need[2]
-      local room, due = room_for(limit, cost)
+      local room, due = room_for(limit, cost, record[MORE].r == limit)
       soon(due)
       if not room or barred(limit, task, record[TICKET]) then return limit end
       if limit ~= at then

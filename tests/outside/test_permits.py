@@ -1,0 +1,203 @@
+"""Permits outside of tasks, alone: threads, asyncio, processes that die."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
+from celery_throttle.core.reserved import ReservedStart
+from celery_throttle.publish import HEADER
+from tests.store.peek import PARKED
+from tests.support.waiting import until
+from tests.workers.conftest import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery import Celery
+    from redis import Redis
+
+
+@pytest.fixture
+def state(redis: Redis) -> State:
+    return State(redis)
+
+
+def test_as_many_as_the_limit_says(gpu: Limit, app: Celery, state: State) -> None:
+    with gpu.acquire(app=app) as permit:
+        assert isinstance(permit, Permit)
+        assert state.used() == {"gpu": 1}
+        with pytest.raises(NotAcquired, match="no permit of limit 'gpu' is free"):
+            gpu.acquire(0, app=app)
+        with pytest.raises(NotAcquired, match="came in time"):
+            gpu.acquire(0.05, app=app)
+        assert state.parked() == 0, "whoever gives up leaves the line"
+    assert state.empty()
+    assert permit.release(), "again: the same answer"
+
+
+def test_first_come_first_served(gpu: Limit, app: Celery, state: State) -> None:
+    order: list[int] = []
+
+    def want(number: int) -> None:
+        with gpu.acquire(app=app):
+            order.append(number)
+
+    threads = [threading.Thread(target=want, args=(number,)) for number in range(5)]
+    with gpu.acquire(app=app):
+        for count, thread in enumerate(threads, 1):
+            thread.start()
+            state.wait_parked(count)
+    for thread in threads:
+        thread.join(20)
+    assert order == [0, 1, 2, 3, 4]
+    state.wait_empty()
+
+
+def test_for_asyncio(gpu: Limit, app: Celery, state: State) -> None:
+    async def main() -> list[int]:
+        order: list[int] = []
+
+        async def want(number: int) -> None:
+            async with gpu.acquire_async(20, app=app):
+                order.append(number)
+
+        permit = await gpu.acquire_async(app=app)
+        wanted = [asyncio.ensure_future(want(number)) for number in range(3)]
+        await asyncio.to_thread(state.wait_parked, len(wanted))
+        wanted[1].cancel()
+        await asyncio.wait([wanted[1]])
+        with pytest.raises(NotAcquired):
+            await gpu.acquire_async(0.01, app=app)
+        with pytest.raises(NotAcquired):
+            await gpu.acquire_async(0, app=app)
+        await asyncio.to_thread(permit.release)
+        await asyncio.gather(wanted[0], wanted[2])
+        return order
+
+    assert sorted(asyncio.run(main())) in ([0, 2], [1, 2], [0, 1])
+    state.wait_empty()
+
+
+def test_each_key_has_its_own_and_a_cost_takes_many(app: Celery, state: State) -> None:
+    tenant = Limit("tenant", 2, key="tenant_id")
+    with tenant.acquire(key="a", cost=2, app=app), tenant.acquire(key="b", app=app):
+        assert state.used() == {"tenant\x1fa": 2, "tenant\x1fb": 1}
+        with pytest.raises(NotAcquired):
+            tenant.acquire(0, key="a", app=app)
+    assert state.empty()
+
+
+def test_a_permit_is_renewed_while_it_is_held(gpu: Limit, app: Celery, state: State) -> None:
+    with gpu.acquire(app=app) as permit:
+        first = state.lease_end(permit.owner)
+        until(lambda: state.lease_end(permit.owner) >= first + 1.0)
+        assert not permit.lost
+        assert 0 < permit.lease_left <= 1.0
+
+
+def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
+    def lose() -> None:
+        with gpu.acquire(app=app) as permit:
+            redis.flushall()
+            other = gpu.acquire(app=app)
+            until(lambda: permit.lost)
+            other.release()
+
+    with pytest.raises(LeaseLost, match="'gpu' is not held by"):
+        lose()
+    state.wait_empty()
+
+
+def test_those_who_wait_line_up_again_in_an_emptied_store(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
+    held = gpu.acquire(app=app)
+    got: list[bool] = []
+    thread = threading.Thread(target=lambda: got.append(gpu.acquire(20, app=app).release()))
+    thread.start()
+    state.wait_parked(1)
+    redis.flushall()
+    state.wait_parked(1)
+    held.release()
+    thread.join(20)
+    assert got == [True]
+    state.wait_empty()
+
+
+def test_a_process_that_is_killed_gives_way(
+    gpu: Limit, app: Celery, state: State, redis: Redis, process: Callable[[], Any]
+) -> None:
+    """One that holds, and one that waits: within one lease of theirs."""
+    with process() as holder:
+        assert [holder.stdout.readline() for _ in range(2)] == ["asks\n", "holds\n"]
+        with process() as waiter:
+            assert waiter.stdout.readline() == "asks\n"
+            state.wait_parked(1)
+            waiter.kill()
+            waiter.wait()
+            holder.kill()
+            holder.wait()
+            with gpu.acquire(20, app=app):
+                assert state.used() == {"gpu": 1}
+    until(lambda: not redis.exists(PARKED))
+    state.wait_empty()
+
+
+def test_a_rate_waits_for_its_start(app: Celery) -> None:
+    mail = Limit("mail", rate="20/s")
+    with mail.acquire(app=app), mail.acquire(20, app=app):
+        pass
+    slow = Limit("slow", rate="1/d")
+    with slow.acquire(app=app), pytest.raises(NotAcquired):
+        slow.acquire(0.05, app=app)
+
+
+def test_a_start_is_booked_in_advance(app: Celery) -> None:
+    mail = Limit("mail", rate="1/m", burst=2)
+    starts = [mail.reserve(app=app) for _ in range(4)]
+    apart = [round((late - early).total_seconds(), 3) for early, late in pairwise(starts[1:])]
+    assert apart == [pytest.approx(60, abs=1), 60.0]
+    with pytest.raises(NotAcquired, match="more than 5 s away"):
+        mail.reserve(max_wait=5, app=app)
+    with pytest.raises(ConfigurationError, match="no rate to book"):
+        Limit("gpu", 1).reserve(app=app)
+
+
+def test_a_task_says_that_its_start_was_booked(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(app, "send_task", lambda *args, **options: sent.append(options))
+    mail = Limit("mail", rate="1/m")
+
+    @app.task(shared=False, base=Throttled, limit=mail)
+    def send() -> None: ...
+
+    start = mail.reserve(app=app)
+    assert isinstance(start, ReservedStart)
+    send.apply_async(eta=start)
+    send.apply_async()
+    assert [(options.get("headers") or {}).get(HEADER) for options in sent] == [{"reserved": "mail"}, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": -1}, "timeout must be seconds"),
+        ({"cost": 0}, "Limit 'gpu': cost must be"),
+        ({"key": "a"}, "Limit 'gpu': leave key out"),
+    ],
+)
+def test_what_cannot_work_is_refused(gpu: Limit, app: Celery, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        gpu.acquire(**options, app=app)
+    with pytest.raises(ConfigurationError, match="say whose permit it is"):
+        Limit("tenant", 1, key="k").acquire(app=app)
+
+
+def test_without_a_store_it_says_so(app: Celery, gpu: Limit) -> None:
+    app.conf.throttle_url = "redis://127.0.0.1:1/0"
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        gpu.acquire(app=app)

@@ -1,0 +1,67 @@
+"""Permits outside of tasks, beside tasks on real workers."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import Limit
+from tests.workers.conftest import State, let_go
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+LIMITED = "tests.support.apps.limited"
+
+__all__ = ["let_go"]  # a fixture
+
+
+@pytest.fixture
+def state(redis: Redis) -> State:
+    return State(redis)
+
+
+def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(LIMITED, concurrency=3)
+    app = workers.app(LIMITED)
+    limit = Limit(app.call_one.name, 1)
+    let_go("a", "b")
+    order: list[str] = []
+
+    def want() -> None:
+        with limit.acquire(30, app=app):
+            order.extend(run.label for run in journal.runs())
+            order.append("outside")
+
+    other = threading.Thread(target=want)
+    with limit.acquire(app=app):
+        app.call_one.delay("a")
+        state.wait_parked(1)
+        other.start()
+        state.wait_parked(2)
+        app.call_one.delay("b")
+        state.wait_parked(3)
+        assert not journal.runs()
+    other.join(30)
+    journal.wait_finished(2)
+    assert order == ["a", "outside"]
+    state.wait_empty()
+
+
+def test_a_booked_start_is_not_counted_again(workers: Workers, journal: Journal, state: State) -> None:
+    workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    limit = Limit("booked", rate="1/d")
+    start = limit.reserve(app=app)
+    app.book.delay("late")
+    state.wait_parked(1)
+    app.book.apply_async(("early",), eta=start)
+    journal.wait_finished(1, "early")
+    assert state.parked() == 1
