@@ -13,6 +13,7 @@ from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
     from celery_throttle.core.limits import Limit, Part
 
@@ -40,6 +41,10 @@ class Needs:
     def pool(self) -> str:
         """The first one, "" if it takes nothing."""
         return self.pools[0] if self.pools else ""
+
+    def waits_in(self, closed: AbstractSet[str]) -> bool:
+        """Whether it has to wait if these limits are full or have a line."""
+        return not closed.isdisjoint(self.pools) and '"r":' not in self.more
 
 
 #: What a call takes that has no limit.

@@ -186,7 +186,7 @@ class Gate:
 
     def _line_up(self, run: Run) -> None:
         slot = not self._waiting and self._free_slots > 0
-        if slot or not self._closed.isdisjoint(run.needs.pools):
+        if slot or run.needs.waits_in(self._closed):
             # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
             self._enter(run, slot=slot)
         else:
@@ -285,7 +285,7 @@ class Gate:
         run.nonce = run.nonce or self.ledger.nonce()
         if not self.ledger.link.up:
             self.outage.meet(run)
-        elif not run.permit and not self._closed.isdisjoint(run.needs.pools):
+        elif not run.permit and run.needs.waits_in(self._closed):
             self._park(run, slot=slot)
         else:
             self._entering[run] = None

@@ -36,12 +36,12 @@ def test_in_turn_with_the_tasks_that_wait(workers: Workers, journal: Journal, st
     order: list[str] = []
 
     def want() -> None:
-        with limit.acquire(30, app=app):
+        with limit.acquire(30, app=app.app):
             order.extend(run.label for run in journal.runs())
             order.append("outside")
 
     other = threading.Thread(target=want)
-    with limit.acquire(app=app):
+    with limit.acquire(app=app.app):
         app.call_one.delay("a")
         state.wait_parked(1)
         other.start()
@@ -59,7 +59,7 @@ def test_a_booked_start_is_not_counted_again(workers: Workers, journal: Journal,
     workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
     limit = Limit("booked", rate="1/d")
-    start = limit.reserve(app=app)
+    start = limit.reserve(app=app.app)
     app.book.delay("late")
     state.wait_parked(1)
     app.book.apply_async(("early",), eta=start)

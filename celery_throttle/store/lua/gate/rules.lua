@@ -186,10 +186,12 @@ local function open_needs()
   function blocked_by(at, task, record)
     for _, need in ipairs(record[MORE].n) do
       local limit, cost = need[1], need[2]
-      local room, due = room_for(limit, cost, record[MORE].r == limit)
+      local booked_before = record[MORE].r == limit
+      local room, due = room_for(limit, cost, booked_before)
       soon(due)
       if not room or barred(limit, task, record[TICKET]) then return limit end
-      if limit ~= at then
+      -- Those who wait for the rate alone are not before one that has its start.
+      if limit ~= at and not (booked_before and permits_of(limit) == NO_LIMIT) then
         local head, left = next_parked(limit)
         if left > 0 then return limit end
         if head and (record[TICKET] == '' or head[1] < record[TICKET]) then return limit end
