@@ -12,7 +12,6 @@ import pytest
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.publish import HEADER
-from tests.store.peek import PARKED
 from tests.support.waiting import until
 from tests.workers.conftest import State
 
@@ -128,9 +127,7 @@ def test_those_who_wait_line_up_again_in_an_emptied_store(gpu: Limit, app: Celer
     state.wait_empty()
 
 
-def test_a_process_that_is_killed_gives_way(
-    gpu: Limit, app: Celery, state: State, redis: Redis, process: Callable[[], Any]
-) -> None:
+def test_a_process_that_is_killed_gives_way(gpu: Limit, app: Celery, state: State, process: Callable[[], Any]) -> None:
     """One that holds, and one that waits: within one lease of theirs."""
     with process() as holder:
         assert [holder.stdout.readline() for _ in range(2)] == ["asks\n", "holds\n"]
@@ -146,7 +143,7 @@ def test_a_process_that_is_killed_gives_way(
 
     def cleared() -> bool:
         gpu.acquire(app=app).release()  # whoever comes by clears what has ended, as the beat task does
-        return not redis.exists(PARKED)
+        return state.parked() == 0
 
     until(cleared)
     state.wait_empty()
