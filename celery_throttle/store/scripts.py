@@ -31,7 +31,7 @@ HolderRow = tuple[str, str, str, str, int, str, str]
 #: task id, limit, permits, attempt, queue, message, lock, more: as park.lua says
 ParkRow = tuple[str, str, str, int, str, bytes, str, str]
 #: What comes before every script of the gate.
-SHARED = ("gcra", "gate/common", "gate/locks", "gate/rules")
+SHARED = ("gcra", "gate/common", "gate/lines", "gate/locks", "gate/rules")
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,17 @@ class Script:
         return cls(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-_CONSTANTS = re.compile(r"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = (\d+(?:, \d+)*)$", re.MULTILINE)
+_VALUE = r"(?:\d+|KEYS\[\d+\])"
+_CONSTANTS = re.compile(rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_VALUE}(?:, {_VALUE})*)$", re.MULTILINE)
 _NAME_OR_STRING = re.compile(r"'[^'\n]*'|\b[A-Z][A-Z_]*\b")
 
 
 def inlined(text: str) -> str:
-    """Return a script with its constants (``local STATE, NONCE = 1, 2``) written as their values.
+    """Return a script with its constants (``local STATE, NONCE = 1, 2``, ``local USED = KEYS[2]``) written as values.
 
-    Lua makes every function of a script anew in every call, and pays for each local that a function uses; with some
-    forty constants in sight of as many functions that took longer than the script's own work.
+    Lua makes every function of a script anew in every call, and pays for each local that a function uses, the more the
+    more locals there are; with some forty constants in sight of as many functions that took longer than the script's
+    own work.
     """
     values: dict[str, str] = {}
     for names, numbers in _CONSTANTS.findall(text):

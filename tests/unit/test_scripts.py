@@ -14,7 +14,7 @@ from celery_throttle.store.scripts import Call, Script, Store, inlined
 LUA = files("celery_throttle.store") / "lua" / "gate"
 ALONE = "started"  # the one that is too small to need what the others share
 BEFORE = "claim_soon"  # what comes before all that, in one of them
-SHARED = ("common", "locks", "rules")
+SHARED = ("common", "lines", "locks", "rules")
 NAMES = sorted({path.name.removesuffix(".lua") for path in LUA.iterdir()} - {*SHARED, ALONE, BEFORE})
 KEYS = Keys("test")
 
@@ -62,8 +62,8 @@ def test_no_script_uses_a_key_that_is_not_declared(name: str) -> None:
 
 
 def test_constants_are_written_as_their_values() -> None:
-    text = "local A, LONG_B = 1, 20\nlocal OTHER = KEYS[1]\nreturn { A, LONG_B, 'A', AB, \"x\" } -- 'LIMIT'\n"
-    assert inlined(text) == "\nlocal OTHER = KEYS[1]\nreturn { 1, 20, 'A', AB, \"x\" } -- 'LIMIT'\n"
+    text = "local A, LONG_B = 1, 20\nlocal K = KEYS[1]\nlocal C = ARGV[1]\nreturn { A, LONG_B, 'A', AB, K, C }\n"
+    assert inlined(text) == "\n\nlocal C = ARGV[1]\nreturn { 1, 20, 'A', AB, KEYS[1], C }\n"
 
 
 def test_every_call_begins_alike(store: Store) -> None:

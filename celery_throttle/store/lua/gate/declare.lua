@@ -4,6 +4,7 @@
 -- Returns { birth, limit, permits before, ... }: when the data of this store began; and those limits that had been declared
 -- otherwise.
 local SETTLE_MS = 4000
+open_lines()
 local known = argument()
 local birth = redis.call('HGET', META, 'birth')
 if not birth then

@@ -5,12 +5,16 @@ if redis.call('EXISTS', PARKED, LEASES) == 0 then return { 0, {}, 0, 0, {} } end
 redis.call('ZREM', LEASES, '')
 reap(64)
 
+open_lines()
 local limits, lock_lines = lines_between('[\4', '+', 'looked'), {}
 if redis.call('ZRANGEBYLEX', PARKED, '-', '(\4', 'LIMIT', 0, 1)[1] then
   limits[#limits + 1] = '' -- those who wait for nothing but a slot
   lock_lines = lines_between('[\2', '(\4', 'looked_locks')
 end
-if #limits > 0 then until_next_lease_ends() end
+if #limits > 0 then
+  anybody = true
+  until_next_lease_ends()
+end
 
 -- With several lines, those who wait longest get the slots.
 local stuck = {} -- lines whose first cannot start
@@ -18,7 +22,7 @@ while #limits > 1 and slots > 0 and settling_ms() == 0 do
   local first, at
   for _, limit in ipairs(limits) do
     if not stuck[limit] and free_permits(limit) > 0 then
-      local head, left = next_parked(limit)
+      local head, left = turn_of(limit)
       if head and (not first or head[1] < first[1]) then first, at = head, limit end
       soon(left)
     end

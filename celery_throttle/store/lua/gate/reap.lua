@@ -2,6 +2,7 @@
 -- KEYS, ARGV[1..4] as in common.lua (slots 0, no queues); then how many at most.
 -- Returns { { task id, limit }, ... }; as many as asked for means that there may be more.
 redis.call('ZREM', LEASES, '')
+open_lines()
 local cleared = {}
 for i, reclaimed in ipairs(reap(tonumber(argument()))) do
   cleared[i] = { reclaimed[1], reclaimed[2][LIMIT] }

@@ -4,6 +4,7 @@
 -- nothing of; the rest as in exchange.lua.
 redis.call('ZREM', LEASES, '')
 open_rules()
+open_lines()
 reap(8)
 local known, lines = {}, {}
 for i = 1, tonumber(argument()) do
