@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-import weakref
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.lease import Lease, logger
+from celery_throttle.primitives.async_held import AsyncHeld, in_background
+from celery_throttle.primitives.lease import logger
 from celery_throttle.primitives.lock import next_look
 from celery_throttle.primitives.lock_calls import Grant, LockCalls, answer, info, patience, shown
 from celery_throttle.store.scripts import execute_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-    from types import TracebackType
+    from collections.abc import AsyncIterator, Callable
 
     from redis.asyncio import Redis
-    from typing_extensions import Self
 
     from celery_throttle.primitives.lock_calls import Answer, Attempt, LockInfo
 
 __all__ = ["AsyncHeldLock", "AsyncIdentityLock"]
 
-#: The loop itself only has weak references to its tasks.
-_background: set[asyncio.Task[Any]] = set()
 
-
-def _in_background(work: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    _background.add(task)
-    task.add_done_callback(_background.discard)
-
-
-class AsyncHeldLock(Lease):
+class AsyncHeldLock(AsyncHeld):
     """As `HeldLock`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
 
     def __init__(
@@ -50,73 +40,18 @@ class AsyncHeldLock(Lease):
         deadline: float,
         on_lost: Callable[[AsyncHeldLock], object] | None,
     ) -> None:
-        super().__init__(attempt.identity, attempt.owner, seconds=attempt.lease, deadline=deadline, on_lost=on_lost)
+        grant = Grant(attempt.key, attempt.owner, fencing_token)
+        super().__init__(
+            client,
+            attempt.identity,
+            attempt.owner,
+            seconds=attempt.lease,
+            deadline=deadline,
+            on_lost=on_lost,
+            renewal=partial(calls.renew, grant),
+            giving_back=partial(calls.release, grant),
+        )
         self.fencing_token = fencing_token
-        self._client, self._calls = client, calls
-        self._grant = Grant(attempt.key, attempt.owner, fencing_token)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._released is not None:
-            return
-        try:
-            released = await self.release()
-        except Exception:
-            if error is None:
-                raise
-            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
-            return
-        if error is None and not released:
-            raise self._lose()
-
-    async def renew(self, lease: float | None = None) -> bool:
-        """As `HeldLock.renew`."""
-        self._check_held()
-        seconds = self._seconds if lease is None else lease
-        call = self._calls.renew(self._grant, seconds)
-        started = time.monotonic()
-        if not await execute_async(self._client, call):
-            self._check_held()  # a release that came between is no loss
-            raise self._lose()
-        self._seconds, self._deadline = seconds, started + seconds
-        return True
-
-    async def release(self) -> bool:
-        """As `HeldLock.release`."""
-        self._releasing = True
-        if self._released is None:
-            released = bool(await execute_async(self._client, self._calls.release(self._grant)))
-            if not released:
-                self._lose()
-            self._released = released
-        return self._released
-
-    def keep(self) -> None:
-        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
-        _in_background(_keep(weakref.ref(self), self._seconds / 3))
-
-    async def renew_quietly(self) -> float | None:
-        """Renew for the task; return how long to wait until the next time, None if there is none."""
-        try:
-            await self.renew()
-        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
-            return self._pause_after(error)
-        return self._seconds / 3
-
-
-async def _keep(held: weakref.ref[AsyncHeldLock], pause: float | None) -> None:
-    while pause is not None:
-        await asyncio.sleep(pause)
-        pause = await _renew(held)
-
-
-async def _renew(held: weakref.ref[AsyncHeldLock]) -> float | None:
-    lease = held()
-    return await lease.renew_quietly() if lease is not None else None
 
 
 class AsyncIdentityLock:
@@ -173,7 +108,7 @@ class AsyncIdentityLock:
         except asyncio.CancelledError:
             # The same owner may have had it before: that one is not ours to release.
             if owner is None:
-                _in_background(self._undo(attempt))
+                in_background(self._undo(attempt))
             raise
         if held is not None and renew:
             held.keep()
@@ -243,4 +178,4 @@ class AsyncIdentityLock:
                     return held
                 if left <= 0:
                     return None
-                await hints.get_message(timeout=min(left, next_look(held)))
+                await hints.get_message(timeout=min(left, next_look(held.holder.lease_left)))

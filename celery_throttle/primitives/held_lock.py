@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from celery_throttle.primitives.lease import RenewableLease
+from celery_throttle.primitives.held import Held
 from celery_throttle.primitives.lock_calls import Grant
-from celery_throttle.store.scripts import execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["HeldLock"]
 
 
-class HeldLock(RenewableLease):
+class HeldLock(Held):
     """One grant of an identity lock; in a ``with`` statement it is released at the end of the block.
 
     Leaving the block raises `LeaseLost` if the lock was lost meanwhile, unless the block raises something itself.
@@ -42,41 +41,15 @@ class HeldLock(RenewableLease):
         deadline: float,
         on_lost: Callable[[HeldLock], object] | None,
     ) -> None:
-        super().__init__(attempt.identity, attempt.owner, seconds=attempt.lease, deadline=deadline, on_lost=on_lost)
+        grant = Grant(attempt.key, attempt.owner, fencing_token)
+        super().__init__(
+            client,
+            attempt.identity,
+            attempt.owner,
+            seconds=attempt.lease,
+            deadline=deadline,
+            on_lost=on_lost,
+            renewal=partial(calls.renew, grant),
+            giving_back=partial(calls.release, grant),
+        )
         self.fencing_token = fencing_token
-        self._client, self._calls = client, calls
-        self._grant = Grant(attempt.key, attempt.owner, fencing_token)
-
-    def renew(self, lease: float | None = None) -> bool:
-        """Let the lease end that many seconds from now (by default as many as at first); always True.
-
-        As ``extend`` and ``reacquire`` of redis-py's own lock: nobody has to look at the answer to stay safe.
-
-        Raises:
-            LeaseLost: it is not held any more.
-            redis.exceptions.RedisError: Redis did not answer; the lease goes on as before, or was renewed.
-        """
-        self._check_held()
-        seconds = self._seconds if lease is None else lease
-        call = self._calls.renew(self._grant, seconds)
-        started = time.monotonic()
-        if not execute(self._client, call):
-            self._check_held()  # a release that came between is no loss
-            raise self._lose()
-        self._seconds, self._deadline = seconds, started + seconds
-        return True
-
-    def release(self) -> bool:
-        """Give it back; False, and nothing is changed, if it was not held any more. Again: the same answer.
-
-        Raises:
-            redis.exceptions.RedisError: Redis did not answer; call it again, or leave it to the end of the lease.
-        """
-        self._releasing = True
-        self._stop.put(None)
-        if self._released is None:
-            released = bool(execute(self._client, self._calls.release(self._grant)))
-            if not released:
-                self._lose()
-            self._released = released
-        return self._released

@@ -180,11 +180,11 @@ class IdentityLock:
                     return held
                 if left <= 0:
                     return None
-                hints.get_message(timeout=min(left, next_look(held)))
+                hints.get_message(timeout=min(left, next_look(held.holder.lease_left)))
 
 
-def next_look(refused: Answer) -> float:
+def next_look(lease_left: float) -> float:
     """Return after how many seconds to look again, should no hint come: when the lease ends, or now and then."""
     # A little late and not all at once; never at once, which would be a busy loop.
     spread = random.uniform(0.002, 0.02)  # noqa: S311 - no secret
-    return min(refused.holder.lease_left, _LOOK_AGAIN) + spread
+    return min(lease_left, _LOOK_AGAIN) + spread

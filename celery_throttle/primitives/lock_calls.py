@@ -15,7 +15,22 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.naming import named_key
 from celery_throttle.store.scripts import Call, Script
 
-__all__ = ["Answer", "Attempt", "Grant", "LockCalls", "LockInfo", "answer", "info", "milliseconds", "patience", "shown"]
+__all__ = [
+    "RECEIPT_MS",
+    "Answer",
+    "Attempt",
+    "Grant",
+    "LockCalls",
+    "LockInfo",
+    "answer",
+    "checked_name",
+    "info",
+    "milliseconds",
+    "patience",
+    "program_name",
+    "shown",
+    "store_time",
+]
 
 #: How long a release that is sent again gets the same answer: redis-py's own retries take up to a minute.
 RECEIPT_MS = 60_000
@@ -102,7 +117,7 @@ class LockCalls:
     def acquire(self, identity: str | bytes, lease: float | None, owner: str | None) -> Attempt:
         """Take the lock."""
         lease = self.lease if lease is None else lease
-        owner = _nonce() if owner is None else _checked_owner(owner)
+        owner = f"{program_name()}:{secrets.token_hex(8)}" if owner is None else checked_name("owner", owner)
         key = self.key(identity)
         call = _call("lock_acquire", (key, self._fence), owner, milliseconds("lease", lease))
         return Attempt(identity, key, owner, lease, call)
@@ -173,6 +188,27 @@ def shown(identity: object) -> str:
     return repr(clipped) + ("..." if clipped != identity else "")
 
 
+def program_name() -> str:
+    """Return the name of this program: whoever finds something taken wants to know by whom."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def checked_name(what: str, name: object) -> str:
+    """Return the name of whoever holds something, if it can be one.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_OWNER or not name.isprintable():
+        raise ConfigurationError(f"{what} must be 1 to {_MAX_OWNER} printable characters, got {shown(name)}")
+    return name
+
+
+def store_time(microseconds: int) -> datetime:
+    """Return a time of the store's clock."""
+    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc)
+
+
 def _call(script: str, keys: tuple[str, ...], *arguments: str | int) -> Call:
     return Call(Script.load(script), (len(keys), *keys, *arguments))
 
@@ -180,19 +216,8 @@ def _call(script: str, keys: tuple[str, ...], *arguments: str | int) -> Call:
 def _info(token: int, since_us: int, left_ms: int, owner: str | bytes) -> LockInfo:
     # A client made with decode_responses=True gives text.
     owner = owner.decode() if isinstance(owner, bytes) else owner
-    return LockInfo(owner, token, max(left_ms, 0) / 1000, datetime.fromtimestamp(since_us / 1e6, timezone.utc))
+    return LockInfo(owner, token, max(left_ms, 0) / 1000, store_time(since_us))
 
 
 def _token(grant: Grant) -> str:
     return "" if grant.fencing_token is None else str(grant.fencing_token)
-
-
-def _nonce() -> str:
-    # Whoever finds the lock taken wants to know by whom.
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
-
-
-def _checked_owner(owner: object) -> str:
-    if not isinstance(owner, str) or not 0 < len(owner) <= _MAX_OWNER or not owner.isprintable():
-        raise ConfigurationError(f"owner must be 1 to {_MAX_OWNER} printable characters, got {shown(owner)}")
-    return owner

@@ -1,0 +1,115 @@
+"""What is held on one server, for asyncio; a task renews it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.primitives.lease import Lease, logger
+from celery_throttle.primitives.lock_calls import shown
+from celery_throttle.store.scripts import execute_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+
+    from redis.asyncio import Redis
+    from typing_extensions import Self
+
+    from celery_throttle.store.scripts import Call
+
+__all__ = ["AsyncHeld", "in_background"]
+
+#: The loop itself only has weak references to its tasks.
+_background: set[asyncio.Task[Any]] = set()
+
+
+def in_background(work: Coroutine[Any, Any, None]) -> None:
+    """Let the running loop do some work that nobody waits for."""
+    task = asyncio.get_running_loop().create_task(work)
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+
+
+class AsyncHeld(Lease):
+    """As `Held`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+
+    def __init__(
+        self,
+        client: Redis,
+        identity: str | bytes,
+        owner: str,
+        *,
+        seconds: float,
+        deadline: float,
+        on_lost: Callable[[Any], object] | None,
+        renewal: Callable[[float], Call],
+        giving_back: Callable[[], Call],
+    ) -> None:
+        super().__init__(identity, owner, seconds=seconds, deadline=deadline, on_lost=on_lost)
+        self._client, self._renewal, self._giving_back = client, renewal, giving_back
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._released is not None:
+            return
+        try:
+            released = await self.release()
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
+            return
+        if error is None and not released:
+            raise self._lose()
+
+    async def renew(self, lease: float | None = None) -> bool:
+        """As `HeldLock.renew`."""
+        self._check_held()
+        seconds = self._seconds if lease is None else lease
+        call = self._renewal(seconds)
+        started = time.monotonic()
+        if not await execute_async(self._client, call):
+            self._check_held()  # a release that came between is no loss
+            raise self._lose()
+        self._seconds, self._deadline = seconds, started + seconds
+        return True
+
+    async def release(self) -> bool:
+        """As `HeldLock.release`."""
+        self._releasing = True
+        if self._released is None:
+            released = bool(await execute_async(self._client, self._giving_back()))
+            if not released:
+                self._lose()
+            self._released = released
+        return self._released
+
+    def keep(self) -> None:
+        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
+        in_background(_keep(weakref.ref(self), self._seconds / 3))
+
+    async def renew_quietly(self) -> float | None:
+        """Renew for the task; return how long to wait until the next time, None if there is none."""
+        try:
+            await self.renew()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
+            return self._pause_after(error)
+        return self._seconds / 3
+
+
+async def _keep(held: weakref.ref[AsyncHeld], pause: float | None) -> None:
+    while pause is not None:
+        await asyncio.sleep(pause)
+        pause = await _renew(held)
+
+
+async def _renew(held: weakref.ref[AsyncHeld]) -> float | None:
+    lease = held()
+    return await lease.renew_quietly() if lease is not None else None
