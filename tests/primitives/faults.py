@@ -52,13 +52,16 @@ def lose_a_reply() -> None:
 
 
 class StoreClock:
-    """What the scripts of one module take for the store's time."""
+    """What the scripts of one module take for the store's time; without a module, those of its own calls."""
 
-    def __init__(self, client: Redis, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, client: Redis, module: ModuleType | None = None, monkeypatch: pytest.MonkeyPatch | None = None
+    ) -> None:
         self._client = client
         self.set(1_800_000_000_000_000)
-        monkeypatch.setattr(module, "execute", self._execute)
-        monkeypatch.setattr(module, "execute_async", self._execute_async)
+        if module is not None and monkeypatch is not None:
+            monkeypatch.setattr(module, "execute", self.execute)
+            monkeypatch.setattr(module, "execute_async", self._execute_async)
 
     def set(self, now: int) -> None:
         """Let it be then (us)."""
@@ -72,7 +75,8 @@ class StoreClock:
         """Let time pass, or go back."""
         self.set(self.now + microseconds)
 
-    def _execute(self, client: Redis, call: Call) -> object:
+    def execute(self, client: Redis, call: Call) -> object:
+        """Carry out a call at that time."""
         return execute(client, _by_the_clock(call))
 
     async def _execute_async(self, client: AsyncRedis, call: Call) -> object:

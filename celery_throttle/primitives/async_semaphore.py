@@ -1,0 +1,166 @@
+"""The fair semaphore for asyncio: the same scripts, the same line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from celery_throttle.primitives.async_held import in_background
+from celery_throttle.primitives.held_permit import AsyncHeldPermit
+from celery_throttle.primitives.lease import logger
+from celery_throttle.primitives.lock import next_look
+from celery_throttle.primitives.lock_calls import patience, shown
+from celery_throttle.primitives.mailbox import AsyncMailboxes
+from celery_throttle.primitives.semaphore import STAY
+from celery_throttle.primitives.semaphore_calls import (
+    Granted,
+    SemaphoreCalls,
+    SemaphoreState,
+    answer,
+    hinted,
+    not_acquired,
+    state,
+)
+from celery_throttle.store.scripts import execute_async
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from redis.asyncio import Redis
+
+    from celery_throttle.primitives.mailbox import AsyncMailbox
+    from celery_throttle.primitives.semaphore_calls import PermitInfo, Turn, Waits
+
+__all__ = ["AsyncFairSemaphore"]
+
+
+class AsyncFairSemaphore:
+    """As `FairSemaphore`, on an asyncio client; both may be used on one name, and stand in one line.
+
+    ::
+
+        from redis.asyncio import Redis
+
+        from celery_throttle.primitives import AsyncFairSemaphore
+
+        async def encode(client: Redis) -> int:
+            encoders = AsyncFairSemaphore(client, "encoders", 3)
+            async with encoders.hold("web-1", timeout=30, renew=True) as permit:
+                return permit.ticket
+
+    Args:
+        client: a client of redis.asyncio; closing it closes the connections that waits have left, too.
+        name: what is limited.
+        limit: how many permits there are, unless `set_limit` says otherwise.
+        lease: how many seconds a permit lasts unless it is renewed, by default.
+        prefix: what all keys begin with.
+
+    Raises:
+        ConfigurationError: an argument cannot work; so do all methods.
+
+    Warning:
+        As `FairSemaphore`. Also, renewal is a task of the event loop: code that blocks the loop for longer than two
+        thirds of the lease loses the permit. An acquire that is cancelled leaves the line, or hands on what it has just
+        got, in the background; a loop that ends at once leaves it to the end of the lease.
+    """
+
+    def __init__(self, client: Redis, name: str, limit: int, lease: float = 60.0, *, prefix: str = "throttle") -> None:
+        self._client = client
+        self._calls = SemaphoreCalls(prefix, name, limit, lease)
+        self._mailboxes = AsyncMailboxes(client, self._calls.channel)
+
+    def __repr__(self) -> str:
+        return f"<AsyncFairSemaphore {shown(self._calls.name)}>"
+
+    async def acquire(
+        self,
+        holder: str | None = None,
+        timeout: float | None = None,
+        lease: float | None = None,
+        *,
+        blocking: bool = True,
+        renew: bool = False,
+        on_lost: Callable[[AsyncHeldPermit], object] | None = None,
+    ) -> AsyncHeldPermit | None:
+        """As `FairSemaphore.acquire`; a task renews, and ``on_lost`` is called in the event loop."""
+        wait = patience(blocking, timeout)
+        turn = self._calls.turn(holder, lease)
+        try:
+            granted = await self._wait(turn, time.monotonic() + wait) if wait else (await self._ask(turn))[0]
+        except asyncio.CancelledError:
+            in_background(self._withdraw(turn))
+            raise
+        if not isinstance(granted, Granted):
+            return None
+        held = AsyncHeldPermit(self._client, self._calls, turn, granted, on_lost)
+        if renew:
+            held.keep()
+        return held
+
+    @asynccontextmanager
+    async def hold(
+        self,
+        holder: str | None = None,
+        timeout: float | None = None,
+        lease: float | None = None,
+        *,
+        renew: bool = False,
+        on_lost: Callable[[AsyncHeldPermit], object] | None = None,
+    ) -> AsyncIterator[AsyncHeldPermit]:
+        """As `FairSemaphore.hold`."""
+        held = await self.acquire(holder, timeout, lease, renew=renew, on_lost=on_lost)
+        if held is None:
+            raise not_acquired(self._calls.name, timeout)
+        async with held:
+            yield held
+
+    async def limit(self) -> int:
+        """As `FairSemaphore.limit`."""
+        return (await self._look()).limit
+
+    async def set_limit(self, limit: int | None) -> None:
+        """As `FairSemaphore.set_limit`."""
+        call = self._calls.set_limit(limit)
+        while await execute_async(self._client, call):
+            pass
+
+    async def holders(self) -> tuple[PermitInfo, ...]:
+        """As `FairSemaphore.holders`."""
+        return state(await execute_async(self._client, self._calls.look_at_all())).holders
+
+    async def waiting(self) -> int:
+        """As `FairSemaphore.waiting`."""
+        return (await self._look()).waiting
+
+    async def _look(self) -> SemaphoreState:
+        return state(await execute_async(self._client, self._calls.look()))
+
+    async def _ask(self, turn: Turn, stay: float = 0, channel: str = "") -> tuple[Granted | Waits | None, float]:
+        asked_at = time.monotonic()
+        raw = await execute_async(self._client, self._calls.acquire(turn, stay, channel))
+        return answer(raw, turn, asked_at), asked_at
+
+    async def _wait(self, turn: Turn, deadline: float) -> Granted | None:
+        async with self._mailboxes.one() as mailbox:
+            return await self._wait_at(mailbox, turn, deadline)
+
+    async def _wait_at(self, mailbox: AsyncMailbox, turn: Turn, deadline: float) -> Granted | None:
+        while True:
+            stay = STAY if time.monotonic() < deadline else 0
+            found, asked_at = await self._ask(turn, stay, mailbox.channel)
+            if found is None or isinstance(found, Granted):
+                return found
+            hint = await mailbox.wait(min(max(deadline - time.monotonic(), 0), next_look(found.lease_left)))
+            if granted := hinted(hint, turn, asked_at):
+                return granted
+
+    async def _withdraw(self, turn: Turn) -> None:
+        """Leave the line, or hand on what a cancelled call may have got."""
+        try:
+            await execute_async(self._client, self._calls.release(turn))
+        except RedisError as error:
+            logger.warning("celery_throttle: cannot leave the line of %s: %s", shown(self._calls.name), error)

@@ -1,0 +1,12 @@
+-- Give a permit back, or leave the line, and hand over what is free; any other permit is left as it is.
+-- KEYS[1] to KEYS[6], ARGV[1], ARGV[2] as in semaphore_common.lua
+-- KEYS[7] receipt  STRING  '1' for a while after this script took the permit back, so that the same call, sent again
+--                          because its reply was lost, gets the same answer
+-- ARGV[3] how long the receipt lasts (ms)
+-- Returns 1: given back, by this call or by the same call before, 0: it was neither held nor waited for.
+-- A removal goes first: after it a server that is out of memory lets the rest pass.
+if free(PERMIT) + leave_line(PERMIT) == 0 then return redis.call('EXISTS', KEYS[7]) end
+redis.call('SET', KEYS[7], '1', 'PX', ARGV[3])
+reap()
+hand_over()
+return 1

@@ -1,0 +1,265 @@
+"""Programs that are killed or stopped, and a server that goes away, while a permit is held or waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from celery_throttle.embedded import bound_to_parent
+from celery_throttle.primitives import FairSemaphore, semaphore
+from tests.conftest import ROOT
+from tests.store.cost import commands
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+
+#: Seconds a permit lasts here, so that one that idles for its whole lease fails the test.
+LEASE = 100.0
+
+# Waits for a permit, says so, and keeps it until its input ends.
+PROGRAM = """
+import sys
+from redis import Redis
+from celery_throttle.primitives import FairSemaphore
+
+url, name, lease = sys.argv[1:]
+with FairSemaphore(Redis.from_url(url), "one", 1, lease=float(lease)).hold(name, renew=True) as held:
+    print(held.ticket, flush=True)
+    sys.stdin.read()
+"""
+
+
+class Program:
+    """Another process that wants the permit."""
+
+    def __init__(self, url: str, name: str, lease: float) -> None:
+        command = [sys.executable, "-c", PROGRAM, url, name, str(lease)]
+        self._process = subprocess.Popen(
+            bound_to_parent(command), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ticket(self) -> int:
+        """Wait until it has the permit."""
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+    def signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """As the kernel does that runs out of memory."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> int:
+        """Let it give back the permit."""
+        self._process.communicate(timeout=20)
+        return self._process.returncode
+
+    def close(self) -> None:
+        self.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+@pytest.fixture
+def program(server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., Program]]:
+    """Starts programs on the emptied server; those in line listen when it returns. They end with the test."""
+    started: list[Program] = []
+
+    def start(name: str, lease: float = LEASE) -> Program:
+        one = FairSemaphore(redis, "one", 1)
+        there = len(one.holders()) + one.waiting()
+        started.append(Program(server.url, name, lease))
+        until(lambda: len(one.holders()) + one.waiting() == there + 1)
+        until(lambda: len(redis.pubsub_channels()) >= one.waiting())
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture
+def one(redis: Redis) -> FairSemaphore:
+    return FairSemaphore(redis, "one", 1)
+
+
+def test_programs_are_served_in_order(program: Callable[..., Program], one: FairSemaphore) -> None:
+    programs = [program(f"{number}") for number in range(4)]
+    tickets = []
+    for waiting, each in zip((3, 2, 1, 0), programs, strict=True):
+        tickets.append(each.ticket())
+        assert one.waiting() == waiting
+        assert each.end() == 0
+    assert tickets == sorted(set(tickets))
+    assert one.holders() == ()
+
+
+def test_one_that_is_killed_with_a_permit_loses_it(program: Callable[..., Program], one: FairSemaphore) -> None:
+    """The next in line has it when the lease ends, and no sooner."""
+    holder, following = program("holder", 1.0), program("next")
+    holder.ticket()
+    (info,) = one.holders()
+    assert info.holder == "holder"
+    holder.kill()
+    assert following.ticket() > info.ticket
+    assert following.end() == 0
+    assert (one.holders(), one.waiting()) == ((), 0)
+
+
+def test_those_who_are_killed_in_line_block_nobody(program: Callable[..., Program], one: FairSemaphore) -> None:
+    """Nor does the permit that one of them is handed: it is not connected, so it has to show up soon."""
+    holder, dead = program("holder"), [program(f"dead {number}") for number in range(3)]
+    last = program("last")
+    holder.ticket()
+    for each in dead:
+        each.kill()
+    assert holder.end() == 0
+    assert last.ticket()
+    assert [info.holder for info in one.holders()] == ["last"]
+    assert last.end() == 0
+    assert (one.holders(), one.waiting()) == ((), 0)
+
+
+def test_those_who_are_killed_in_line_leave_nothing(
+    program: Callable[..., Program], one: FairSemaphore, redis: Redis
+) -> None:
+    """No call needs to come: the keys end by themselves."""
+    holder = one.acquire("holder", lease=600)
+    assert holder is not None
+    dead = [program(f"dead {number}") for number in range(2)]
+    for each in dead:
+        each.kill()
+    until(lambda: one.waiting() == 0)
+    assert holder.release()
+    assert not [key for key in redis.scan_iter() if b":released:" not in key]
+
+
+def test_one_that_is_stopped_in_line_is_not_served_twice(program: Callable[..., Program], one: FairSemaphore) -> None:
+    """It was handed a permit and does not know. When it goes on, others have it, and it waits again."""
+    holder, stopped = program("holder"), program("stopped", 1.0)
+    holder.ticket()
+    stopped.signal(signal.SIGSTOP)
+    assert holder.end() == 0
+    assert [info.holder for info in one.holders()] == ["stopped"]
+    mine = one.acquire("next", 20)
+    assert mine is not None
+    stopped.signal(signal.SIGCONT)
+    until(lambda: one.waiting() == 1)
+    assert [info.holder for info in one.holders()] == ["next"]
+    assert mine.release()
+    assert stopped.ticket() > mine.ticket
+    assert stopped.end() == 0
+
+
+def test_lost_data_is_a_lost_permit_and_a_new_line(
+    program: Callable[..., Program], one: FairSemaphore, redis: Redis
+) -> None:
+    """Whoever waited waits again, or has a permit."""
+    held = one.acquire("holder")
+    waiting = program("waiting")
+    redis.flushall()
+    assert waiting.ticket()
+    assert held is not None
+    assert held.release() is False
+    assert held.lost
+    assert waiting.end() == 0
+
+
+def test_scripts_and_connections_lost_while_waiting(one: FairSemaphore, redis: Redis) -> None:
+    """All clients are thrown out, the server knows no script any more: the line is as it was."""
+    with ThreadPoolExecutor(1) as pool:
+        held = one.acquire("holder")
+        assert held is not None
+        future = pool.submit(one.acquire, "next", 60)
+        until(lambda: redis.pubsub_channels() and one.waiting() == 1)
+        redis.script_flush()
+        redis.client_kill_filter(_type="pubsub")
+        held.release()
+        assert future.result(20)
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
+def test_a_server_that_is_restarted_has_the_line_still(own_server: EmbeddedServer) -> None:
+    """With its data: who held holds, who waited waits."""
+    with Redis.from_url(own_server.url) as client, ThreadPoolExecutor(1) as pool:
+        one = FairSemaphore(client, "one", 1)
+        held = one.acquire("holder")
+        assert held is not None
+        future = pool.submit(one.acquire, "next", 60)
+        until(lambda: one.waiting() == 1)
+        own_server.kill()
+        own_server.restart()
+        assert held.renew()
+        assert not future.done()
+        assert held.release()
+        following = future.result(30)
+        assert following is not None
+        assert following.ticket > held.ticket
+
+
+def test_a_server_that_does_not_answer_is_reported(own_server: EmbeddedServer, monkeypatch: Any) -> None:
+    """And the place in line ends by itself."""
+    monkeypatch.setattr(semaphore, "STAY", 0.5)
+    options: dict[str, Any] = {"socket_timeout": 0.1, "retry": Retry(NoBackoff(), 0)}
+    with Redis.from_url(own_server.url, **options) as client, ThreadPoolExecutor(1) as pool:
+        one = FairSemaphore(client, "one", 1)
+        held = one.acquire("holder", lease=600)
+        assert held is not None
+        future = pool.submit(one.acquire, "next", 60)
+        until(lambda: one.waiting() == 1)
+        own_server.freeze()
+        with pytest.raises(RedisError):
+            future.result(20)
+        own_server.thaw()
+        until(lambda: one.waiting() == 0)
+        assert held.renew()
+        until(lambda: not client.pubsub_channels())
+
+
+def test_one_who_may_not_subscribe_is_served_too(one: FairSemaphore, redis: Redis, server: EmbeddedServer) -> None:
+    """It looks now and then; without asking all the time."""
+    redis.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-subscribe"])
+    with Redis.from_url(server.url, username="deaf", password="x") as client, ThreadPoolExecutor(1) as pool:
+        held = one.acquire("holder")
+        assert held is not None
+        with commands(redis) as calls:
+            assert FairSemaphore(client, "one", 1).acquire(timeout=1) is None
+        assert calls["evalsha"] <= 8
+        future = pool.submit(FairSemaphore(client, "one", 1).acquire, "deaf", 30)
+        until(lambda: one.waiting() == 1)
+        held.release()
+        assert future.result(20)
+    redis.acl_deluser("deaf")
+
+
+def test_a_fork_does_not_share_its_parents_mailbox(one: FairSemaphore) -> None:
+    """Two processes on one connection would read each other's hints."""
+    one.acquire("holder")
+    assert one.acquire("parent", timeout=0.01) is None
+    assert len(one._mailboxes._idle) == 1
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with one._mailboxes.one() as mailbox:
+            os.write(writing, mailbox.channel.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read().decode() not in {"", one._mailboxes._idle[0].channel}
