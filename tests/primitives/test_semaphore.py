@@ -461,11 +461,11 @@ def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer) -
         until(client.pubsub_channels)
         turn = one._calls.turn("waits, too", 60)
         look = one._calls.acquire(turn, 60, "nobody").eval()
-        client.execute_command(*look)  # type: ignore[no-untyped-call]
+        client.execute_command(*look)
         client.config_set("maxmemory", 1)
         with pytest.raises(OutOfMemoryError):
             one.acquire(timeout=5)
-        assert client.execute_command(*look)[0] == 0  # type: ignore[no-untyped-call]
+        assert client.execute_command(*look)[0] == 0
         assert held.renew()
         assert held.release()
         following = future.result(20)

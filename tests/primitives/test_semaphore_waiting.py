@@ -246,7 +246,7 @@ def test_who_is_interrupted_leaves_nothing(
         one.acquire("interrupted", lease=600)
     monkeypatch.undo()
     until(lambda: not redis.pubsub_channels())  # closed, and not only forgotten: the traceback has it still
-    assert caught.tb
+    assert caught.tb is not None
     assert one.waiting() == 0
     assert [info.holder for info in one.holders()] == ([] if granted else ["holder"])
 

@@ -21,17 +21,17 @@ if redis.call('HEXISTS', HOLDERS, PERMIT) == 1 then
   redis.call('HDEL', HOLDERS, '') -- a first write that a full server allows, so it allows the rest
   return held()
 end
-if redis.call('ZSCORE', LINE, PERMIT) then
+local ticket = redis.call('ZSCORE', LINE, PERMIT)
+if ticket then
   redis.call('HDEL', HOLDERS, '')
   redis.call('ZADD', LOOKS, NOW + math.max(STAY_MS, 1), PERMIT)
 end
 
 reap()
 hand_over()
-local got = held()
+local got = ticket and held()
 if got then return got end
 
-local ticket = redis.call('ZSCORE', LINE, PERMIT)
 if not ticket then
   local last = redis.call('ZREVRANGE', LINE, 0, 0, 'WITHSCORES')[2]
   -- Later than all in line, also if the clock was set back.

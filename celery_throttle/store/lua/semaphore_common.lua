@@ -61,29 +61,27 @@ local function listens(channel)
 end
 
 -- It has the permit from here on: for its lease if it hears of that, else until it had to look again.
-local function hand_to(permit, ticket, look_till)
+local function hand_to(permit, ticket)
   local lease, channel = string.match(redis.call('HGET', WAITERS, permit), '^(%d+) (.*)$')
-  local till = NOW + lease
-  if not listens(channel) then till = math.min(till, look_till) end
+  local till, look_till = NOW + lease, tonumber(redis.call('ZSCORE', LOOKS, permit))
   leave_line(permit)
+  if look_till <= NOW then return 0 end
+  if not listens(channel) then till = math.min(till, look_till) end
   grant(permit, ticket, till)
   if permit ~= PERMIT then
     redis.pcall('PUBLISH', channel, text(till - NOW) .. ' ' .. text(ticket) .. ' ' .. permit)
   end
+  return 1
 end
 
 -- Give what is free to those who wait, in the order of their tickets. Returns 1 if that was not all.
 local function hand_over()
+  local free_permits = limit - redis.call('ZCARD', LEASES)
   for _ = 1, HANDED_OVER do
-    if redis.call('ZCARD', LEASES) >= limit then return 0 end
+    if free_permits <= 0 then return 0 end
     local first = redis.call('ZRANGE', LINE, 0, 0, 'WITHSCORES')
     if not first[1] then return 0 end
-    local look_till = tonumber(redis.call('ZSCORE', LOOKS, first[1]))
-    if look_till > NOW then
-      hand_to(first[1], first[2], look_till)
-    else
-      leave_line(first[1])
-    end
+    free_permits = free_permits - hand_to(first[1], first[2])
   end
   return 1
 end

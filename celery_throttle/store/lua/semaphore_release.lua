@@ -5,7 +5,7 @@
 -- ARGV[3] how long the receipt lasts (ms)
 -- Returns 1: given back, by this call or by the same call before, 0: it was neither held nor waited for.
 -- A removal goes first: after it a server that is out of memory lets the rest pass.
-if free(PERMIT) + leave_line(PERMIT) == 0 then return redis.call('EXISTS', KEYS[7]) end
+if free(PERMIT) == 0 and leave_line(PERMIT) == 0 then return redis.call('EXISTS', KEYS[7]) end
 redis.call('SET', KEYS[7], '1', 'PX', ARGV[3])
 reap()
 hand_over()
