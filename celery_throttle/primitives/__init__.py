@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from celery_throttle.core.rates import Rate
 from celery_throttle.primitives.async_lock import AsyncHeldLock, AsyncIdentityLock
+from celery_throttle.primitives.async_redlock import AsyncHeldRedlock, AsyncRedlock
 from celery_throttle.primitives.async_semaphore import AsyncFairSemaphore
 from celery_throttle.primitives.counter import AsyncCounter, Counter
 from celery_throttle.primitives.held_lock import HeldLock
@@ -23,8 +24,10 @@ __all__ = [
     "AsyncFairSemaphore",
     "AsyncHeldLock",
     "AsyncHeldPermit",
+    "AsyncHeldRedlock",
     "AsyncIdentityLock",
     "AsyncRateLimiter",
+    "AsyncRedlock",
     "AsyncReservation",
     "Counter",
     "Decision",

@@ -1,40 +1,25 @@
-"""What is held on one server, for asyncio; a task renews it."""
+"""What is held on one server, for asyncio."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-import weakref
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.primitives.lease import Lease, logger
-from celery_throttle.primitives.lock_calls import shown
+from celery_throttle.primitives.async_lease import AsyncRenewableLease
 from celery_throttle.store.scripts import execute_async
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from types import TracebackType
+    from collections.abc import Callable
 
     from redis.asyncio import Redis
-    from typing_extensions import Self
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["AsyncHeld", "in_background"]
-
-#: The loop itself only has weak references to its tasks.
-_background: set[asyncio.Task[Any]] = set()
+__all__ = ["AsyncHeld"]
 
 
-def in_background(work: Coroutine[Any, Any, None]) -> None:
-    """Let the running loop do some work that nobody waits for."""
-    task = asyncio.get_running_loop().create_task(work)
-    _background.add(task)
-    task.add_done_callback(_background.discard)
-
-
-class AsyncHeld(Lease):
-    """As `Held`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+class AsyncHeld(AsyncRenewableLease):
+    """As `Held`, on an asyncio client."""
 
     def __init__(
         self,
@@ -50,24 +35,6 @@ class AsyncHeld(Lease):
     ) -> None:
         super().__init__(identity, owner, seconds=seconds, deadline=deadline, on_lost=on_lost)
         self._client, self._renewal, self._giving_back = client, renewal, giving_back
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._released is not None:
-            return
-        try:
-            released = await self.release()
-        except Exception:
-            if error is None:
-                raise
-            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
-            return
-        if error is None and not released:
-            raise self._lose()
 
     async def renew(self, lease: float | None = None) -> bool:
         """As `HeldLock.renew`."""
@@ -90,26 +57,3 @@ class AsyncHeld(Lease):
                 self._lose()
             self._released = released
         return self._released
-
-    def keep(self) -> None:
-        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
-        in_background(_keep(weakref.ref(self), self._seconds / 3))
-
-    async def renew_quietly(self) -> float | None:
-        """Renew for the task; return how long to wait until the next time, None if there is none."""
-        try:
-            await self.renew()
-        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
-            return self._pause_after(error)
-        return self._seconds / 3
-
-
-async def _keep(held: weakref.ref[AsyncHeld], pause: float | None) -> None:
-    while pause is not None:
-        await asyncio.sleep(pause)
-        pause = await _renew(held)
-
-
-async def _renew(held: weakref.ref[AsyncHeld]) -> float | None:
-    lease = held()
-    return await lease.renew_quietly() if lease is not None else None

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.async_held import AsyncHeld, in_background
+from celery_throttle.primitives.async_held import AsyncHeld
+from celery_throttle.primitives.async_lease import in_background
 from celery_throttle.primitives.lease import logger
 from celery_throttle.primitives.lock import next_look
 from celery_throttle.primitives.lock_calls import Grant, LockCalls, answer, info, patience, shown

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_throttle.primitives.async_held import in_background
+from celery_throttle.primitives.async_lease import in_background
 from celery_throttle.primitives.held_permit import AsyncHeldPermit
 from celery_throttle.primitives.lease import logger
 from celery_throttle.primitives.lock import next_look

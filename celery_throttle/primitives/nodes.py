@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["Failed", "Node", "Question", "ask"]
+__all__ = ["AGAIN", "BACKLOG", "Failed", "Node", "Question", "ask"]
 
 #: Seconds after which the thread of a node that nobody asks anything ends.
 _IDLE = 10.0
 #: Calls that may pile up for a node that does not answer; then the oldest are dropped, whose leases end soonest.
-_BACKLOG = 1000
+BACKLOG = 1000
 #: Seconds between two attempts to reach a server that is owed a release.
-_AGAIN = 0.1
+AGAIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Node:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._jobs: deque[Job] = deque(maxlen=_BACKLOG)
+        self._jobs: deque[Job] = deque(maxlen=BACKLOG)
         self._running = False
         self._asked_at: float | None = None
 
@@ -125,7 +125,7 @@ class Node:
             except (RedisConnectionError, RedisTimeoutError) as error:
                 if time.monotonic() >= job.insist_until:
                     return Failed(error)
-                time.sleep(_AGAIN)
+                time.sleep(AGAIN)
             except Exception as error:  # noqa: BLE001 - one server that fails must not stop the others
                 return Failed(error)
 

@@ -14,63 +14,23 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["Quorum"]
+__all__ = ["Quorum", "Votes", "ended", "granted", "still_held"]
 
 
-class Quorum:
-    """The servers, and how they vote: more than half of them must agree.
+class Votes:
+    """How the votes of so many servers count: more than half of them must agree.
 
     Args:
-        clients: one for each server.
-        node_timeout: seconds to wait for replies.
+        servers: how many there are.
+        node_timeout: seconds that were waited for their replies.
     """
 
-    def __init__(self, clients: Sequence[Redis], node_timeout: float) -> None:
-        self._nodes = [Node(client) for client in clients]
-        self._timeout = node_timeout
-        self._size = len(clients) // 2 + 1
+    def __init__(self, servers: int, node_timeout: float) -> None:
+        self._size, self._timeout = servers // 2 + 1, node_timeout
 
-    def take(self, call: Call) -> bool:
-        """Carry out lock_acquire.lua; whether a majority granted it.
+    def decided(self, vote: Callable[[object], bool]) -> Callable[[Sequence[object]], bool]:
+        """Return what tells whether the replies so far are enough."""
 
-        Raises:
-            StoreUnavailable: too few servers replied, whatever they replied.
-        """
-        question, replies = ask(self._nodes, call, timeout=self._timeout, enough=self._decided(_granted))
-        if _count(replies, _granted) >= self._size:
-            return True
-        question.withdrawn = True
-        if len(_missing(replies)) > len(replies) - self._size:
-            raise self._unavailable(replies)
-        return False
-
-    def keep(self, call: Call) -> bool:
-        """Carry out lock_acquire.lua for what is held; whether a majority had it still.
-
-        A server that came back empty takes the lock again, but its vote does not count until the next time.
-
-        Raises:
-            StoreUnavailable: too few servers replied to tell.
-        """
-        _, replies = ask(self._nodes, call, timeout=self._timeout, enough=self._decided(_still_held))
-        return self._verdict(replies, _still_held)
-
-    def give_back(self, call: Call, lease: float) -> bool:
-        """Carry out lock_release.lua; whether a majority had it still.
-
-        A server that is out of reach gets it when it is back, unless the lease is over by then.
-
-        Raises:
-            StoreUnavailable: too few servers replied to tell.
-        """
-        _, replies = ask(self._nodes, call, timeout=self._timeout, enough=self._decided(_ended), insist=lease)
-        return self._verdict(replies, _ended)
-
-    def give_back_later(self, call: Call, lease: float) -> None:
-        """As `give_back`, without waiting for it."""
-        ask(self._nodes, call, timeout=0, enough=lambda replies: True, insist=lease)
-
-    def _decided(self, vote: Callable[[object], bool]) -> Callable[[Sequence[object]], bool]:
         def decided(replies: Sequence[object]) -> bool:
             yes, missing = _count(replies, vote), len(_missing(replies))
             # Those who have not replied yet are waited for as long as they can turn it, also after others have failed.
@@ -78,8 +38,24 @@ class Quorum:
 
         return decided
 
-    def _verdict(self, replies: Sequence[object], vote: Callable[[object], bool]) -> bool:
-        """Return what a majority says; those who are silent might say either."""
+    def taken(self, replies: Sequence[object]) -> bool:
+        """Return whether a majority granted it.
+
+        Raises:
+            StoreUnavailable: too few servers replied, whatever they replied.
+        """
+        if _count(replies, granted) >= self._size:
+            return True
+        if len(_missing(replies)) > len(replies) - self._size:
+            raise self._unavailable(replies)
+        return False
+
+    def verdict(self, replies: Sequence[object], vote: Callable[[object], bool]) -> bool:
+        """Return what a majority says; those who are silent might say either.
+
+        Raises:
+            StoreUnavailable: too few servers replied to tell.
+        """
         yes, missing = _count(replies, vote), len(_missing(replies))
         if yes >= self._size:
             return True
@@ -96,6 +72,61 @@ class Quorum:
         return error
 
 
+class Quorum:
+    """The servers, asked at the same time.
+
+    Args:
+        clients: one for each server.
+        node_timeout: seconds to wait for replies.
+    """
+
+    def __init__(self, clients: Sequence[Redis], node_timeout: float) -> None:
+        self._nodes = [Node(client) for client in clients]
+        self._timeout = node_timeout
+        self._votes = Votes(len(clients), node_timeout)
+
+    def take(self, call: Call) -> bool:
+        """Carry out lock_acquire.lua; whether a majority granted it.
+
+        Raises:
+            StoreUnavailable: too few servers replied, whatever they replied.
+        """
+        question, replies = ask(self._nodes, call, timeout=self._timeout, enough=self._votes.decided(granted))
+        try:
+            taken = self._votes.taken(replies)
+        except StoreUnavailable:
+            question.withdrawn = True
+            raise
+        question.withdrawn = not taken
+        return taken
+
+    def keep(self, call: Call) -> bool:
+        """Carry out lock_acquire.lua for what is held; whether a majority had it still.
+
+        A server that came back empty takes the lock again, but its vote does not count until the next time.
+
+        Raises:
+            StoreUnavailable: too few servers replied to tell.
+        """
+        _, replies = ask(self._nodes, call, timeout=self._timeout, enough=self._votes.decided(still_held))
+        return self._votes.verdict(replies, still_held)
+
+    def give_back(self, call: Call, lease: float) -> bool:
+        """Carry out lock_release.lua; whether a majority had it still.
+
+        A server that is out of reach gets it when it is back, unless the lease is over by then.
+
+        Raises:
+            StoreUnavailable: too few servers replied to tell.
+        """
+        _, replies = ask(self._nodes, call, timeout=self._timeout, enough=self._votes.decided(ended), insist=lease)
+        return self._votes.verdict(replies, ended)
+
+    def give_back_later(self, call: Call, lease: float) -> None:
+        """As `give_back`, without waiting for it."""
+        ask(self._nodes, call, timeout=0, enough=lambda replies: True, insist=lease)
+
+
 def _missing(replies: Sequence[object]) -> list[object]:
     return [reply for reply in replies if reply is None or isinstance(reply, Failed)]
 
@@ -104,13 +135,16 @@ def _count(replies: Sequence[object], vote: Callable[[object], bool]) -> int:
     return sum(vote(reply) for reply in replies)
 
 
-def _granted(reply: object) -> bool:
+def granted(reply: object) -> bool:
+    """Whether lock_acquire.lua granted it."""
     return isinstance(reply, list) and reply[0] > 0
 
 
-def _still_held(reply: object) -> bool:
+def still_held(reply: object) -> bool:
+    """Whether lock_acquire.lua found it held by the same owner."""
     return isinstance(reply, list) and reply[0] == 2  # noqa: PLR2004 - as the script says
 
 
-def _ended(reply: object) -> bool:
+def ended(reply: object) -> bool:
+    """Whether lock_release.lua ended it."""
     return reply == 1

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from celery_throttle.primitives.lock_calls import Attempt
 
-__all__ = ["HeldRedlock", "Redlock"]
+__all__ = ["RETRY", "HeldRedlock", "Redlock", "check_servers", "checked_drift", "ends_sooner"]
 
 _FEWEST = 3
 _MAX_DRIFT = 0.5
 #: Expiry on the servers is exact to a millisecond; twice that, as the algorithm has it.
 _PRECISION = 0.002
 #: Seconds between two attempts; random, so that those who split the votes do not split them again.
-_RETRY = (0.02, 0.2)
+RETRY = (0.02, 0.2)
 
 
 class HeldRedlock(RenewableLease):
@@ -139,14 +139,11 @@ class Redlock:
         node_timeout: float = 0.2,
         drift: float = 0.01,
     ) -> None:
-        if len(clients) < _FEWEST:
-            raise ConfigurationError(
-                f"Redlock needs {_FEWEST} or more independent servers, got {len(clients)}: for one, use IdentityLock"
-            )
+        check_servers(clients)
         milliseconds("node_timeout", node_timeout)
         self.calls = LockCalls(prefix, lease)
         self.quorum = Quorum(clients, node_timeout)
-        self._drift = _checked_drift(drift)
+        self._drift = checked_drift(drift)
 
     def acquire(
         self,
@@ -177,7 +174,7 @@ class Redlock:
             left = deadline - time.monotonic()
             if held is not None or left <= 0:
                 break
-            time.sleep(min(left, random.uniform(*_RETRY)))  # noqa: S311 - no secret
+            time.sleep(min(left, random.uniform(*RETRY)))  # noqa: S311 - no secret
         if trouble is not None:
             raise trouble
         if held is not None and renew:
@@ -209,7 +206,7 @@ class Redlock:
 
     def drift(self, lease: float) -> float:
         """Return how much sooner than on the servers' clocks a lease ends on ours."""
-        return lease * self._drift + _PRECISION
+        return ends_sooner(lease, self._drift)
 
     def _attempt(
         self, identity: str | bytes, lease: float | None, on_lost: Callable[[HeldRedlock], object] | None
@@ -228,7 +225,21 @@ class Redlock:
         return None, trouble
 
 
-def _checked_drift(drift: object) -> float:
+def check_servers(clients: Sequence[object]) -> None:
+    """Raise a ConfigurationError if these are too few servers for a majority to mean something."""
+    if len(clients) < _FEWEST:
+        raise ConfigurationError(
+            f"Redlock needs {_FEWEST} or more independent servers, got {len(clients)}: for one, use IdentityLock"
+        )
+
+
+def checked_drift(drift: object) -> float:
+    """Return how far clocks may run apart, if that is a part of a lease; else raise a ConfigurationError."""
     if isinstance(drift, bool) or not isinstance(drift, int | float) or not 0 <= drift <= _MAX_DRIFT:
         raise ConfigurationError(f"drift must be a part of the lease, 0 to {_MAX_DRIFT}, got {drift!r}")
     return float(drift)
+
+
+def ends_sooner(lease: float, drift: float) -> float:
+    """Return how many seconds sooner than on the servers' clocks a lease ends on ours."""
+    return lease * drift + _PRECISION

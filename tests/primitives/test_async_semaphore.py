@@ -16,7 +16,7 @@ from celery_throttle.primitives import (
     AsyncFairSemaphore,
     AsyncHeldPermit,
     FairSemaphore,
-    async_held,
+    async_lease,
     async_semaphore,
     lock,
 )
@@ -178,7 +178,7 @@ def test_renewal_by_a_task(run: Any) -> None:
         async with one.hold(lease=0.6, renew=True) as held:
             assert await one.acquire(timeout=1.3) is None
             assert not held.lost
-        await so(lambda: not async_held._background)
+        await so(lambda: not async_lease._background)
 
     run(scenario)
 
@@ -190,7 +190,7 @@ def test_renewal_ends_with_the_last_reference(run: Any) -> None:
         del held
         gc.collect()
         assert gone() is None
-        await so(lambda: not async_held._background)
+        await so(lambda: not async_lease._background)
 
     run(scenario)
 

@@ -4,90 +4,24 @@ from __future__ import annotations
 
 import inspect
 import os
-import secrets
 import textwrap
 import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
-from redis.retry import Retry
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired, StoreUnavailable
-from celery_throttle.primitives import HeldRedlock, IdentityLock, Redlock, nodes
-from tests.conftest import new_server
+from celery_throttle.primitives import HeldRedlock, Redlock, nodes
+from tests.primitives.cluster import NODE_TIMEOUT
 from tests.support.waiting import always, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from celery_throttle.embedded import EmbeddedServer
-
-NODE_TIMEOUT = 0.5
-
-
-class Cluster:
-    """Independent servers, and what each of them thinks."""
-
-    def __init__(
-        self, servers: list[EmbeddedServer], clients: list[Redis], views: list[Redis], hasty: list[Redis]
-    ) -> None:
-        self.servers, self.clients, self.views, self.hasty = servers, clients, views, hasty
-        #: Calls that nobody waits for may still come after a test.
-        self.prefix = secrets.token_hex(4)
-
-    def redlock(self, **options: Any) -> Redlock:
-        """Return a Redlock with threads of its own."""
-        return Redlock(self.clients, prefix=self.prefix, node_timeout=NODE_TIMEOUT, **options)
-
-    def owners(self) -> list[str | None]:
-        """Who has the lock, by each server."""
-        infos = [self.each(index).locked_by("a") for index in range(3)]
-        return [info.owner if info else None for info in infos]
-
-    def each(self, index: int) -> IdentityLock:
-        """Return the locks of one server alone."""
-        return IdentityLock(self.views[index], prefix=self.prefix)
-
-    def asked(self) -> list[bool]:
-        """Whether each server was ever asked for a lock, and had it to give."""
-        return [bool(view.exists(f"{{{self.prefix}}}:1:lock:fence")) for view in self.views]
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[list[EmbeddedServer]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(new_server()) for _ in range(3)]
-
-
-@pytest.fixture
-def cluster(running: list[EmbeddedServer]) -> Iterator[Cluster]:
-    """Three servers; each test leaves them running or not, as it likes."""
-    with ExitStack() as stack:
-
-        def connect(server: EmbeddedServer, timeout: float) -> Redis:
-            client: Redis = Redis.from_url(server.url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
-            stack.callback(client.close)
-            return client
-
-        for server in running:
-            if server.running:
-                server.thaw()
-            else:
-                server.restart()
-        views = [connect(server, 5) for server in running]
-        # Longer than any test may take: it is not the client that ends the wait for a server.
-        clients, hasty = [connect(server, 30) for server in running], [connect(server, 0.05) for server in running]
-        yield Cluster(running, clients, views, hasty)
-        for server in running:
-            if server.running:
-                server.thaw()
+    from tests.primitives.cluster import Cluster
 
 
 def take(lock: Redlock, **options: Any) -> HeldRedlock:
@@ -356,7 +290,7 @@ def test_threads_end_when_there_is_nothing_to_do(cluster: Cluster, monkeypatch: 
 
 
 def test_calls_do_not_pile_up_for_a_frozen_server(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "_BACKLOG", 5)
+    monkeypatch.setattr(nodes, "BACKLOG", 5)
     lock = cluster.redlock()
     take(lock).release()
     cluster.servers[0].freeze()

@@ -1,0 +1,82 @@
+"""A lease that a task renews, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.primitives.lease import Lease, logger
+from celery_throttle.primitives.lock_calls import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+__all__ = ["AsyncRenewableLease", "in_background"]
+
+#: The loop itself only has weak references to its tasks.
+_background: set[asyncio.Task[Any]] = set()
+
+
+def in_background(work: Coroutine[Any, Any, None]) -> None:
+    """Let the running loop do some work that nobody waits for."""
+    task = asyncio.get_running_loop().create_task(work)
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+
+
+class AsyncRenewableLease(Lease, ABC):
+    """As `RenewableLease`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._released is not None:
+            return
+        try:
+            released = await self.release()
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
+            return
+        if error is None and not released:
+            raise self._lose()
+
+    @abstractmethod
+    async def renew(self, lease: float | None = None) -> bool:
+        """Let the lease end that many seconds from now."""
+
+    @abstractmethod
+    async def release(self) -> bool:
+        """Give it back."""
+
+    def keep(self) -> None:
+        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
+        in_background(_keep(weakref.ref(self), self._seconds / 3))
+
+    async def renew_quietly(self) -> float | None:
+        """Renew for the task; return how long to wait until the next time, None if there is none."""
+        try:
+            await self.renew()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
+            return self._pause_after(error)
+        return self._seconds / 3
+
+
+async def _keep(held: weakref.ref[AsyncRenewableLease], pause: float | None) -> None:
+    while pause is not None:
+        await asyncio.sleep(pause)
+        pause = await _renew(held)
+
+
+async def _renew(held: weakref.ref[AsyncRenewableLease]) -> float | None:
+    lease = held()
+    return await lease.renew_quietly() if lease is not None else None

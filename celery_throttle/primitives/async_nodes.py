@@ -1,0 +1,119 @@
+"""Several independent servers, asked at the same time from an event loop: none of them can delay the others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from celery_throttle.primitives.async_lease import in_background
+from celery_throttle.primitives.nodes import AGAIN, BACKLOG, Failed
+from celery_throttle.store.scripts import execute_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from redis.asyncio import Redis
+
+    from celery_throttle.store.scripts import Call
+
+__all__ = ["AsyncNode", "AsyncQuestion", "ask_async", "tell"]
+
+
+class AsyncQuestion:
+    """As `Question`; ``insist_until`` is how long a server that is out of reach is asked again."""
+
+    def __init__(self, call: Call, servers: int, insist_until: float) -> None:
+        self.call, self.insist_until, self.withdrawn = call, insist_until, False
+        self._replies: list[object] = [None] * servers
+        self._changed = asyncio.Event()
+
+    def reply(self, index: int, reply: object) -> None:
+        """Note what a server replied."""
+        self._replies[index] = reply
+        self._changed.set()
+
+    async def wait(self, timeout: float, enough: Callable[[Sequence[object]], bool]) -> list[object]:
+        """Wait until the replies are enough, at most ``timeout`` seconds; return those that are there."""
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._until(enough), timeout)
+        return list(self._replies)
+
+    async def _until(self, enough: Callable[[Sequence[object]], bool]) -> None:
+        while not enough(self._replies):
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class AsyncNode:
+    """One server: calls go to it in order, from a task, which ends when there is nothing to do. Why: see `Node`."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+        self._jobs: deque[tuple[AsyncQuestion, int]] = deque(maxlen=BACKLOG)
+        self._running = False
+        self._asked_at: float | None = None
+
+    def send(self, question: AsyncQuestion, index: int) -> None:
+        """Send a call when those before it are done."""
+        self._jobs.append((question, index))
+        if not self._running:
+            self._running = True
+            in_background(self._work())
+
+    def silent_for(self) -> float:
+        """Return how many seconds the server has been owing a reply."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    async def _work(self) -> None:
+        try:
+            while self._jobs:
+                question, index = self._jobs.popleft()
+                if not question.withdrawn:
+                    self._asked_at = time.monotonic()
+                    question.reply(index, await self._carry_out(question))
+                    self._asked_at = None
+        finally:
+            # Also if the loop ends in between: the next one starts anew.
+            self._running, self._asked_at = False, None
+
+    async def _carry_out(self, question: AsyncQuestion) -> object:
+        while True:
+            try:
+                return await execute_async(self._client, question.call)
+            except (RedisConnectionError, RedisTimeoutError) as error:
+                if time.monotonic() >= question.insist_until:
+                    return Failed(error)
+                await asyncio.sleep(AGAIN)
+            except Exception as error:  # noqa: BLE001 - one server that fails must not stop the others
+                return Failed(error)
+
+
+async def ask_async(
+    nodes: Sequence[AsyncNode],
+    call: Call,
+    *,
+    timeout: float,
+    enough: Callable[[Sequence[object]], bool],
+) -> tuple[AsyncQuestion, list[object]]:
+    """As `ask`, for a call that nobody insists on."""
+    question = AsyncQuestion(call, len(nodes), 0.0)
+    for index, node in enumerate(nodes):
+        if node.silent_for() > timeout:
+            question.reply(index, Failed(TimeoutError("does not answer")))
+        else:
+            node.send(question, index)
+    return question, await question.wait(timeout, enough)
+
+
+def tell(nodes: Sequence[AsyncNode], call: Call, insist: float) -> AsyncQuestion:
+    """Send a call to all servers, for so many seconds also to those out of reach; what they reply may be waited for."""
+    question = AsyncQuestion(call, len(nodes), time.monotonic() + insist)
+    for index, node in enumerate(nodes):
+        node.send(question, index)
+    return question

@@ -1,0 +1,213 @@
+"""The lock on the majority of several independent servers, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from celery_throttle.errors import NotAcquired, StoreUnavailable
+from celery_throttle.primitives.async_lease import AsyncRenewableLease
+from celery_throttle.primitives.async_nodes import AsyncNode, ask_async, tell
+from celery_throttle.primitives.lock_calls import Grant, LockCalls, milliseconds, patience, shown
+from celery_throttle.primitives.quorum import Votes, ended, granted, still_held
+from celery_throttle.primitives.redlock import RETRY, check_servers, checked_drift, ends_sooner
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from redis.asyncio import Redis
+
+    from celery_throttle.primitives.lock_calls import Attempt
+    from celery_throttle.store.scripts import Call
+
+__all__ = ["AsyncHeldRedlock", "AsyncRedlock"]
+
+
+class AsyncQuorum:
+    """As `Quorum`, on asyncio clients."""
+
+    def __init__(self, clients: Sequence[Redis], node_timeout: float) -> None:
+        self._nodes = [AsyncNode(client) for client in clients]
+        self._timeout = node_timeout
+        self._votes = Votes(len(clients), node_timeout)
+
+    async def take(self, call: Call) -> bool:
+        """As `Quorum.take`."""
+        enough = self._votes.decided(granted)
+        question, replies = await ask_async(self._nodes, call, timeout=self._timeout, enough=enough)
+        # Those that were not asked yet are only if a majority has granted it.
+        question.withdrawn = True
+        taken = self._votes.taken(replies)
+        question.withdrawn = not taken
+        return taken
+
+    async def keep(self, call: Call) -> bool:
+        """As `Quorum.keep`."""
+        enough = self._votes.decided(still_held)
+        _, replies = await ask_async(self._nodes, call, timeout=self._timeout, enough=enough)
+        return self._votes.verdict(replies, still_held)
+
+    async def give_back(self, call: Call, lease: float) -> bool:
+        """As `Quorum.give_back`."""
+        replies = await tell(self._nodes, call, lease).wait(self._timeout, self._votes.decided(ended))
+        return self._votes.verdict(replies, ended)
+
+    def give_back_later(self, call: Call, lease: float) -> None:
+        """As `Quorum.give_back_later`."""
+        tell(self._nodes, call, lease)
+
+
+class AsyncHeldRedlock(AsyncRenewableLease):
+    """As `HeldRedlock`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+
+    def __init__(
+        self,
+        lock: AsyncRedlock,
+        attempt: Attempt,
+        *,
+        deadline: float,
+        on_lost: Callable[[AsyncHeldRedlock], object] | None,
+    ) -> None:
+        super().__init__(attempt.identity, attempt.owner, seconds=attempt.lease, deadline=deadline, on_lost=on_lost)
+        self._lock, self._key = lock, attempt.key
+
+    async def renew(self, lease: float | None = None) -> bool:
+        """As `HeldRedlock.renew`."""
+        self._check_held()
+        seconds = self._seconds if lease is None else lease
+        call = self._lock.calls.acquire(self.identity, seconds, self.owner).call
+        started = time.monotonic()
+        if not await self._lock.quorum.keep(call):
+            self._check_held()  # a release that came between is no loss
+            raise self._lose()
+        self._seconds = seconds
+        self._deadline = max(self._deadline, started + seconds - self._lock.drift(seconds))
+        return True
+
+    async def release(self) -> bool:
+        """As `HeldRedlock.release`."""
+        self._releasing = True
+        if self._released is None:
+            call = self._lock.calls.release(Grant(self._key, self.owner, None))
+            released = await self._lock.quorum.give_back(call, self._seconds)
+            if not released:
+                self._lose()
+            self._released = released
+        return self._released
+
+
+class AsyncRedlock:
+    """As `Redlock`, on asyncio clients; both may be used on the same servers.
+
+    ::
+
+        from redis.asyncio import Redis
+
+        from celery_throttle.primitives import AsyncRedlock
+
+        async def report(clients: list[Redis]) -> bool:
+            locks = AsyncRedlock(clients)
+            async with locks.hold("nightly report", timeout=5, renew=True) as held:
+                return not held.lost
+
+    Args:
+        clients: one client of redis.asyncio for each server, with a short ``socket_timeout`` and no retries.
+        prefix: what all keys begin with.
+        lease: how long a lock lasts unless it is renewed, by default.
+        node_timeout: how long to wait for a server; short beside the lease.
+        drift: how far the servers' clocks may run apart during a lease, as a part of it.
+
+    Raises:
+        ConfigurationError: an argument cannot work; so do all methods.
+
+    Warning:
+        As `Redlock`: **no fencing token**, so it saves work, but proves nothing to the resource. Also, a release that a
+        server could not take is sent again by a task of the event loop: a loop that ends leaves it to the end of the
+        lease. So it does with an acquire that is cancelled on its way. Use one object in one loop.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Redis],
+        *,
+        prefix: str = "throttle",
+        lease: float = 10.0,
+        node_timeout: float = 0.2,
+        drift: float = 0.01,
+    ) -> None:
+        check_servers(clients)
+        milliseconds("node_timeout", node_timeout)
+        self.calls = LockCalls(prefix, lease)
+        self.quorum = AsyncQuorum(clients, node_timeout)
+        self._drift = checked_drift(drift)
+
+    async def acquire(
+        self,
+        identity: str | bytes,
+        lease: float | None = None,
+        *,
+        blocking: bool = False,
+        timeout: float | None = None,
+        renew: bool = False,
+        on_lost: Callable[[AsyncHeldRedlock], object] | None = None,
+    ) -> AsyncHeldRedlock | None:
+        """As `Redlock.acquire`; a task renews, and ``on_lost`` is called in the event loop."""
+        deadline = time.monotonic() + patience(blocking, timeout)
+        while True:
+            held, trouble = await self._attempt(identity, lease, on_lost)
+            left = deadline - time.monotonic()
+            if held is not None or left <= 0:
+                break
+            await asyncio.sleep(min(left, random.uniform(*RETRY)))  # noqa: S311 - no secret
+        if trouble is not None:
+            raise trouble
+        if held is not None and renew:
+            held.keep()
+        return held
+
+    @asynccontextmanager
+    async def hold(
+        self,
+        identity: str | bytes,
+        lease: float | None = None,
+        *,
+        timeout: float | None = None,
+        renew: bool = False,
+        on_lost: Callable[[AsyncHeldRedlock], object] | None = None,
+    ) -> AsyncIterator[AsyncHeldRedlock]:
+        """As `Redlock.hold`."""
+        held = await self.acquire(identity, lease, blocking=True, timeout=timeout, renew=renew, on_lost=on_lost)
+        if held is None:
+            raise NotAcquired(f"{shown(identity)} was held by somebody else for {timeout} seconds")
+        async with held:
+            yield held
+
+    def drift(self, lease: float) -> float:
+        """Return how much sooner than on the servers' clocks a lease ends on ours."""
+        return ends_sooner(lease, self._drift)
+
+    async def _attempt(
+        self, identity: str | bytes, lease: float | None, on_lost: Callable[[AsyncHeldRedlock], object] | None
+    ) -> tuple[AsyncHeldRedlock | None, StoreUnavailable | None]:
+        # A new owner each time: what is left of a failed attempt must not count as a vote for the next one.
+        attempt = self.calls.acquire(identity, lease, None)
+        started, trouble = time.monotonic(), None
+        try:
+            taken = await self.quorum.take(attempt.call)
+        except StoreUnavailable as error:
+            taken, trouble = False, error
+        except asyncio.CancelledError:
+            self._give_back(attempt)
+            raise
+        deadline = started + attempt.lease - self.drift(attempt.lease)
+        if taken and time.monotonic() < deadline:
+            return AsyncHeldRedlock(self, attempt, deadline=deadline, on_lost=on_lost), None
+        self._give_back(attempt)
+        return None, trouble
+
+    def _give_back(self, attempt: Attempt) -> None:
+        release = self.calls.release(Grant(attempt.key, attempt.owner, None))
+        self.quorum.give_back_later(release, attempt.lease)

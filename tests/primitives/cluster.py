@@ -1,0 +1,45 @@
+"""Three independent servers, and what each of them thinks of a lock."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.primitives import IdentityLock, Redlock
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+
+__all__ = ["NODE_TIMEOUT", "Cluster"]
+
+NODE_TIMEOUT = 0.5
+
+
+class Cluster:
+    """Independent servers, and what each of them thinks."""
+
+    def __init__(
+        self, servers: list[EmbeddedServer], clients: list[Redis], views: list[Redis], hasty: list[Redis]
+    ) -> None:
+        self.servers, self.clients, self.views, self.hasty = servers, clients, views, hasty
+        #: Calls that nobody waits for may still come after a test.
+        self.prefix = secrets.token_hex(4)
+
+    def redlock(self, **options: Any) -> Redlock:
+        """Return a Redlock with threads of its own."""
+        return Redlock(self.clients, prefix=self.prefix, node_timeout=NODE_TIMEOUT, **options)
+
+    def owners(self) -> list[str | None]:
+        """Who has the lock, by each server."""
+        infos = [self.each(index).locked_by("a") for index in range(3)]
+        return [info.owner if info else None for info in infos]
+
+    def each(self, index: int) -> IdentityLock:
+        """Return the locks of one server alone."""
+        return IdentityLock(self.views[index], prefix=self.prefix)
+
+    def asked(self) -> list[bool]:
+        """Whether each server was ever asked for a lock, and had it to give."""
+        return [bool(view.exists(f"{{{self.prefix}}}:1:lock:fence")) for view in self.views]
