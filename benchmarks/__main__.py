@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import caps, counter, once, overhead, recovery, store
+from benchmarks import caps, counter, market, once, overhead, recovery, semaphore, store
 from benchmarks.figures import table
 from benchmarks.site import Bench
 from celery_throttle.embedded import EmbeddedServer
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
     "caps": {"few-long": caps.few_long, "many-short": caps.many_short, "backlog": caps.backlog},
     "counter": {"advance": counter.advance},
+    "market": {"trade": market.market},
     "once": {"publish": once.publish, "run": once.run, "lost": once.lost, "lock-bytes": once.lock_bytes},
     "overhead": {"noop": overhead.noop, "bystanders": overhead.bystanders, "handover": overhead.handover},
     "recovery": {"worker-killed": recovery.worker_killed, "child-killed": recovery.child_killed},
+    "semaphore": {"three": semaphore.three, "one": semaphore.one},
     "store": {"idle": store.idle, "bytes": store.bytes_each, "server-time": store.server_time, "reap": store.reap},
 }
 

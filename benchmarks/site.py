@@ -13,7 +13,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery import Celery
 from redis import Redis
@@ -257,7 +257,16 @@ class Site:
         self.store.flushall()
 
 
-def peak(runs: Iterable[Run]) -> int:
+class Span(Protocol):
+    """Something that begins and ends."""
+
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+
+
+def peak(runs: Iterable[Span]) -> int:
     """Return the most that ran at one time; one that ends as another starts does not count twice."""
     changes = sorted(change for run in runs for change in ((run.start, 1), (run.end, -1)))
     highest = now = 0
