@@ -146,7 +146,9 @@ def test_a_server_that_thaws_does_not_keep_what_nobody_waited_for(cluster: Clust
     lock = Redlock(clients, prefix=cluster.prefix, node_timeout=NODE_TIMEOUT)
     other = lock.acquire("b")  # connected
     assert other is not None
+    until(lambda: all(cluster.asked()))  # all three, not only a majority
     other.release()
+    until(lambda: not any(cluster.each(index).locked_by("b") for index in range(3)))
     cluster.views[0].flushall()
     cluster.views[1].flushall()
     for server in cluster.servers[:2]:
