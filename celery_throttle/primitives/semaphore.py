@@ -78,8 +78,8 @@ class FairSemaphore:
     gets the next permit, and each attempt costs O(N log N) (ZINTERSTORE) under a lock. Kept here is the counter, as a
     ticket (never less than the time in us, so that no counter has to stay in Redis). Complexity: O(log N) and one round
     trip for each method, N those who hold or wait; `holders` is O(holders). An acquire that waits takes one call, or
-    two the first time, one more every two seconds, and none at the hand-over. About 300 bytes for each that holds, 500
-    for each that waits, 150 for the minute after a release.
+    two the first time, one more every two seconds, and none at the hand-over. About 300 bytes for each that holds, 450
+    for each that waits, 100 for the minute after a release.
 
     Args:
         client: a redis-py client. An acquire that waits needs a second connection, and a semaphore keeps up to eight of
