@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks of a worker on its own, when no hint comes.
 LOOK_EVERY = 5.0
+#: Limits, by key, that are known to be full; to forget them only means to ask the store again.
+_CLOSED_MOST = 10_000
 #: Seconds until a call that the store refused (out of memory, read-only) is tried again.
 _PUT_OFF = 1.0
 #: The same for a task that may not be parked because too many are; twice as long each time.
@@ -405,6 +407,8 @@ class Gate:
             self._shut(limit)
         self._full.clear()
         self._closed.difference_update(reply.emptied)
+        if len(self._closed) > _CLOSED_MOST:
+            self._closed.clear()
         self._hungry = self._hungry or reply.more
         at = monotonic() + reply.wait
         if reply.wait and (self._look_at is None or at < self._look_at):
