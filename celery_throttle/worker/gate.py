@@ -311,7 +311,7 @@ class Gate:
         waiting, self._waiting = self._waiting, deque()
         for run in waiting:
             # One that has asked before may hold a permit already, and must not be parked behind itself.
-            if limit in run.needs.pools and not run.permit:
+            if not run.permit and run.needs.waits_in({limit}):
                 self._enter(run, slot=False)
             else:
                 self._waiting.append(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -434,3 +435,37 @@ def test_one_that_an_emptied_store_does_not_know_is_kept(worker: TermsCaller, re
     send_back(worker, held, 0)
     assert started(worker.look(1)) == ("a1",)
     assert used(redis) == {"api": 1, "tenant/a": 1}
+
+
+def test_a_pause_that_ended_leaves_nothing_behind(worker: TermsCaller, redis: Redis) -> None:
+    """Also that of a key which nobody uses any more."""
+    held = worker.arrive("a1", of("a"))
+    assert held
+    send_back(worker, held, 0.05, "tenant\x1fa")
+    worker.withdraw("a1")
+    assert redis.hexists(LIMITS, "\1tenant\x1fa")
+
+    def cleared() -> bool:
+        worker.reap()
+        return set(redis.hkeys(LIMITS)) == {b"api", b"tenant"} and not redis.exists(ENDS)
+
+    until(cleared)
+
+
+def test_rates_of_many_keys_clear_each_other(worker: TermsCaller, redis: Redis) -> None:
+    """Where no beat runs."""
+    mail = terms(Limit("mail", rate="1000/s", key="who"))
+    numbers = itertools.count()
+
+    def come() -> None:
+        number = next(numbers)
+        assert worker.arrive(f"m{number}", mail.needs({"keys": {"mail": str(number)}}))
+
+    for _ in range(20):
+        come()
+
+    def few() -> bool:
+        come()
+        return redis.hlen(TIMED) < 5
+
+    until(few)

@@ -10,7 +10,11 @@ do
   if (not till or tonumber(till) <= now_ms) and not known then
     redis.call('ZREM', KEYS[3], '')
     for _, ended in ipairs(redis.call('ZRANGEBYSCORE', KEYS[9], '-inf', now_ms, 'LIMIT', 0, 4)) do
-      redis.call('HDEL', KEYS[8], ended)
+      if string.byte(ended) == 7 then
+        redis.call('HDEL', KEYS[1], '\1' .. string.sub(ended, 2))
+      else
+        redis.call('HDEL', KEYS[8], ended)
+      end
       redis.call('ZREM', KEYS[9], ended)
     end
     -- As next_stamp and new_lock do it.

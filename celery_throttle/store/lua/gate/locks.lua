@@ -20,7 +20,11 @@ local MAX_FOLLOWERS = 500
 local RUNNING = 2
 
 local function drop_lock(identity)
-  redis.call('HDEL', LOCKS, identity)
+  if string.byte(identity) == 7 then
+    redis.call('HDEL', LIMITS, '\1' .. string.sub(identity, 2)) -- see rules.lua
+  else
+    redis.call('HDEL', LOCKS, identity)
+  end
   redis.call('ZREM', LOCK_ENDS, identity)
 end
 

@@ -15,7 +15,8 @@
 --   o  1: nobody's message, but a holder outside of tasks, who must ask again before d
 --   r  the limit of which its start was booked before (reserve.lua), so that its rates do not count it again
 -- Until when rates are booked is in KEYS[8] at \5 .. limit: 'seen us' and, for each rate, 'us parts', by count/period. Turns
--- are there at \6 .. limit (start of the last one served) and \6 .. limit \31 key (end of the last one given).
+-- are there at \6 .. limit (start of the last one served) and \6 .. limit \31 key (end of the last one given). KEYS[9] says when
+-- these end, and at \7 .. limit when all ends that was said of a limit.
 local LATE_US, BARRIER_MS, BOUNCES, TURNS_MS = 100000, 60000, 8, 3600000
 
 local load_control, save_control, fair_ticket, declare_needs, is_full, reserve_start
@@ -37,10 +38,16 @@ function open_rules()
       for name, said in pairs(control) do
         if said[2] ~= 0 and said[2] <= NOW then control[name] = nil end
       end
+      local till = 0
+      for name, said in pairs(control) do
+        till = (till == nil or said[2] == 0) and nil or math.max(till, said[2])
+      end
       if next(control) == nil then
-        redis.call('HDEL', LIMITS, '\1' .. limit)
+        drop_lock('\7' .. limit)
       else
         redis.call('HSET', LIMITS, '\1' .. limit, cjson.encode(control))
+        -- What ends by itself does not stay behind for keys that nobody uses any more.
+        if till then redis.call('ZADD', LOCK_ENDS, till, '\7' .. limit) else redis.call('ZREM', LOCK_ENDS, '\7' .. limit) end
       end
       rules[limit] = nil
       permits_of(limit)
@@ -113,6 +120,7 @@ function open_rules()
     end
 
     local function book_at(limit, loaded, start)
+      reap_locks(4)
       local kept, till = { seen = string.format('%.0f', NOW_US) }, NOW_US
       for _, rate in ipairs(loaded) do
         local us, parts = booked(rate, start)
@@ -260,6 +268,7 @@ function open_rules()
     -- A place in line that lets keys take turns: it begins where the last one of its key ended, but not before the turn that
     -- is served now (start-time fair queueing: Goyal, Vin, Cheng 1996). A key that weighs more has the smaller step.
     function fair_ticket(turn)
+      reap_locks(4)
       local limit, step = '\6' .. turn[1], turn[3]
       local mine = limit .. '\31' .. turn[2]
       local served = tonumber(redis.call('HGET', LOCKS, limit))
