@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds until the store is asked again after it did not answer.
 _AGAIN = 0.5
+#: Seconds between two looks of those who wait, when no hint comes.
+_TURN_EVERY = 2.0
 
 
 class Forgotten(Exception):
@@ -58,6 +60,7 @@ class Waiting:
         self._name = uuid.uuid4().hex[:8]
         queue = f"~{self._name}"
         self.lease, self._queue = settings.lease, queue
+        self._turn_every = min(settings.lease / 3, _TURN_EVERY)
         keys = Keys(settings.prefix)
         self._store, self._channel = Store(keys, settings.lease, (queue,)), keys.wake
         self._numbers = itertools.count(1)
@@ -141,7 +144,7 @@ class Waiting:
         reply = replies.reply(raw)
         for grant in reply.grants:
             self._granted(grant)
-        if reply.wait and self._waiting:
+        if 0 < reply.wait < self._turn_every and self._waiting:
             timer = threading.Timer(reply.wait, self._quietly, (self._take_turns,))
             timer.daemon = True
             timer.start()
@@ -193,7 +196,7 @@ class Waiting:
             hints.subscribe(self._channel)
             while self._waiting:
                 self._take_turns()
-                until = time.monotonic() + min(self.lease / 3, 2.0)
+                until = time.monotonic() + self._turn_every
                 while self._waiting and (left := until - time.monotonic()) > 0:
                     hint = hints.get_message(timeout=min(left, 0.25))
                     if hint and hint["data"] == self._queue.encode():

@@ -12,7 +12,7 @@ from typing import Any
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["Limit", "Part", "shown"]
+__all__ = ["Limit", "Part", "described", "shown"]
 
 #: What picks a part of the arguments: a name or dotted path, or a function of all of them.
 Part = str | Callable[..., Any]
@@ -20,6 +20,7 @@ Part = str | Callable[..., Any]
 _LONGEST_NAME = 200
 _MOST_BURST = 10**6
 _MOST_WEIGHT = 1000
+_UNITS = {1_000_000: "s", 60_000_000: "m", 3_600_000_000: "h", 86_400_000_000: "d"}
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,16 @@ def shown(pool: str) -> str:
     """Return the name of a limit, and of its key if it has one, for people: ``tenant[acme]``."""
     name, split, key = pool.partition("\x1f")
     return f"{name}[{key}]" if split else name
+
+
+def described(declared: str) -> str:
+    """Return what was declared of a limit (see `Limit.declared`), for people: ``8, 100/m (burst 10)``."""
+    if declared.isdigit():
+        return declared
+    permits, rates, most = json.loads(declared)
+    said = [str(permits)] if permits else []
+    said += [f"{count}/{_UNITS.get(period, f'{period / 1e6:g} s')} (burst {burst})" for count, period, burst in rates]
+    return ", ".join(said + ([f"max_parked={most}"] if most else []))
 
 
 def _check_each_matters(name: str, rates: Sequence[tuple[Rate, Any]]) -> None:

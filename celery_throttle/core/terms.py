@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,12 @@ class Needs:
     pools: tuple[str, ...]
     declared: str = ""
     more: str = ""
+
+    def within(self, wait_ms: int) -> Needs:
+        """Return the same for a call that may not wait for longer than that."""
+        more = json.loads(self.more) if self.more else {}
+        more["d"] = min(more.get("d", wait_ms), wait_ms)
+        return replace(self, more=json.dumps(more, separators=(",", ":")))
 
     @property
     def pool(self) -> str:

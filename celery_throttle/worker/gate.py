@@ -18,7 +18,7 @@ from celery.worker import state
 from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.terms import NOTHING, needs_again
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.worker.needs import needs_of
+from celery_throttle.worker.needs import expiring, needs_of
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
 from celery_throttle.worker.plans import plan_of
@@ -230,7 +230,7 @@ class Gate:
         try:
             run.job = self._slots.run(run.request)
         except TaskRevokedError:
-            self._ended(run, "again")
+            self._ended(run, "never")
         except BaseException:
             self._ended(run, "again")
             raise
@@ -302,6 +302,10 @@ class Gate:
             self._take_out(run)
             fail(run.request, error)
             return
+        terms = self._terms.get(run.request.task.name)
+        if terms is not None and terms.paced:
+            # Found out only when its turn has come, it would have cost others a start.
+            run.needs = expiring(run.needs, run.request)
         (self._entering if slot else self._lining)[run] = None
         self.ledger.park(run, self._queues.queue_of(message) if self._queues else "", parcel, slot=slot)
 
@@ -326,7 +330,7 @@ class Gate:
             self._full.add(run.needs.pool)
         if run not in self._entering:
             # Its broker connection was lost meanwhile; the broker delivers it again.
-            self._give_back(run, "again")
+            self._give_back(run, "never")
             return
         del self._entering[run]
         if fencing_token:
@@ -385,10 +389,11 @@ class Gate:
             self.ledger.release((grant.limit,), grant.task_id, grant.nonce, "done")
         elif grant.expired:
             # As Celery says it of one that waited in the broker for too long.
+            logger.info("Task %s[%s] expired: it waited for too long", run.request.name, run.request.id)
             run.request._announce_revoked("expired", False, None, True)  # noqa: SLF001
-            self._give_back(run, "again")
+            self._give_back(run, "never")
         elif run.request.revoked():
-            self._give_back(run, "again")
+            self._give_back(run, "never")
         elif grant.lock and not grant.lock.starts:
             say(run.request, grant.lock)
             self._give_back(run, "done")
@@ -419,6 +424,9 @@ class Gate:
         if self._look_at == at:
             self._look_at = None
             self._hungry = True
+            if self._free_slots <= 0:
+                # Maybe nobody else knows: those who have a slot get a hint.
+                self.ledger.look(0)
 
     def look_soon(self) -> None:
         """There may be something to start."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import RedisError
 
-from celery_throttle.core.limits import shown
+from celery_throttle.core.limits import described, shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store import replies
 from celery_throttle.store.replies import Answer
@@ -376,5 +376,5 @@ def _tell_changes(ours: dict[str, str], changed: list[str]) -> None:
         logger.warning(
             "celery_throttle: limit %r was declared as %s and is %s from now on, as this worker has it: "
             "if this is no new release, give all workers the same",
-            shown(limit), before, ours[limit],
+            shown(limit), described(before), described(ours[limit]),
         )  # fmt: skip

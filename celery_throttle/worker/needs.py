@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.arguments import values_of
@@ -10,7 +11,7 @@ from celery_throttle.worker.plans import header_of
 if TYPE_CHECKING:
     from celery_throttle.core.terms import Needs, Terms
 
-__all__ = ["needs_of"]
+__all__ = ["expiring", "needs_of"]
 
 
 def needs_of(request: Any, task: Any, terms: Terms) -> Needs:
@@ -30,3 +31,11 @@ def needs_of(request: Any, task: Any, terms: Terms) -> Needs:
     elif "reserved" in values:
         values = {name: value for name, value in values.items() if name != "reserved"}
     return terms.needs(values) if values else terms.same
+
+
+def expiring(needs: Needs, request: Any) -> Needs:
+    """Return what a request takes, as one that may not wait in line for longer than until it expires, if it does."""
+    if not request.expires:
+        return needs
+    now = datetime.now(timezone.utc if request.expires.tzinfo else None)
+    return needs.within(max(round((request.expires - now).total_seconds() * 1000), 1))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "RequestFactory", "Run", "holders", "watch"]
 
 #: As in common.lua.
-Outcome = Literal["done", "failed", "retry", "again", "requeue", "return", "lost"]
+Outcome = Literal["done", "failed", "retry", "again", "never", "requeue", "return", "lost"]
 
 
 class Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.store import replies
 from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS
-from tests.store.peek import LEASES, LIMITS, META
+from tests.store.peek import LEASES, LIMITS, META, peek
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, started, terms, used
 from tests.support.waiting import until
 
@@ -262,6 +263,59 @@ def test_a_rate_beside_a_limit_waits_for_both(worker: TermsCaller, redis: Redis)
     until(lambda: started(worker.look(9)) == ("b1",))
 
 
+def test_a_start_that_was_not_made_is_free_again(worker: TermsCaller) -> None:
+    """Revoked or expired when its turn came, or handed back by a worker that stops."""
+    mail = terms(Limit("mail", rate="1/d", burst=2)).same
+    first = worker.arrive("m1", mail)
+    assert first
+    for number, outcome in enumerate(("never", "return", "never")):
+        held = worker.arrive(f"n{number}", mail)
+        assert held, "the start of the one before was not made"
+        worker.end(held, outcome)
+    second = worker.arrive("m2", mail)
+    assert second
+    assert not worker.arrive("m3", mail)
+    # What others were given since then has counted on it.
+    worker.end(first, "never")
+    assert not worker.look(9).grants
+    worker.end(second, "done")
+    assert not worker.look(9).grants, "it was made"
+
+
+def test_a_start_that_was_not_made_counts_on_no_limit(worker: TermsCaller, redis: Redis) -> None:
+    mail = terms(Limit("who", 1, key="who"), Limit("mail", rate="1/d"), Limit("hour", rate="1/h"))
+    needs = mail.needs({"keys": {"who": "a"}})
+    held = worker.arrive("m1", needs)
+    assert held
+    worker.end(held, "never")
+    assert nothing_left(redis)
+    assert worker.arrive("m2", needs)
+
+
+@pytest.mark.parametrize(("rate", "burst", "cost"), [("100/s", 1, 1), ("200/s", 5, 1), ("300/s", 4, 2)])
+def test_no_window_has_more_starts_than_the_rate_allows(redis: Redis, rate: str, burst: int, cost: int) -> None:
+    """Whoever waits may start late, and what follows is not put off by that: in no window is it too much."""
+    callers = [TermsCaller(redis, name, "q") for name in ("aaaaaaaa", "bbbbbbbb")]
+    mail = terms(Limit("mail", rate=rate, burst=burst), cost=cost)
+    for number in range(120 // cost):
+        callers[0].put_for(f"m{number}", mail.same)
+    spacing = 1 / int(rate.partition("/")[0])
+    granted: list[tuple[float, float]] = []  # not before, not after
+
+    def run() -> bool:
+        for caller in callers:
+            before = time.monotonic()
+            grants = caller.look(9).grants
+            granted.extend((before, time.monotonic()) for _ in grants)
+        return len(granted) == 120 // cost
+
+    until(run, every=0.003)
+    for place, (before, _) in enumerate(granted):
+        for count, (_, after) in enumerate(granted[place:], 1):
+            # What the first one that is counted may have been late, and what the clocks of two processes differ by.
+            assert cost * count * spacing <= after - before + (burst + 1) * spacing + 0.001
+
+
 # -- turns -------------------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +392,29 @@ def test_one_that_may_not_wait_any_longer_is_told_so(worker: TermsCaller, redis:
     until(told)
     assert used(redis) == {"gpu": 1}
     assert worker.end(held, slots=1) == ("g3",)
+
+
+def test_those_who_may_not_wait_any_longer_do_not_start(worker: TermsCaller, redis: Redis) -> None:
+    """However many there are, and however little of them a call clears."""
+    gpu = Limit("gpu", 1)
+    held = worker.arrive("g", terms(gpu).same)
+    assert held
+    for number in range(100):
+        worker.put_for(f"late{number}", terms(gpu, start_deadline=0.001).same)
+    worker.put_for("in time", terms(gpu, start_deadline=600.0).same)
+    worker.put_for("later", terms(gpu).same)
+    deadline = peek(redis).leases["late99"]
+    until(lambda: peek(redis).now > deadline)
+    reply = worker.exchange(200, released=[(held.task, held.nonce, "done")])
+    assert [grant.task_id for grant in reply.grants if not grant.expired] == ["in time"]
+    assert len([grant for grant in reply.grants if grant.expired]) == 100
+    assert used(redis) == {"gpu": 1}
+
+
+def test_whoever_parks_one_that_may_not_wait_for_long_looks_again_in_time(worker: TermsCaller) -> None:
+    gpu = Limit("gpu", 1)
+    assert worker.arrive("g1", terms(gpu).same)
+    assert 0.5 <= worker.put_for("g2", terms(gpu, start_deadline=0.5).same).wait < 0.6
 
 
 def test_one_that_starts_in_time_has_no_deadline_any_more(worker: TermsCaller, redis: Redis) -> None:

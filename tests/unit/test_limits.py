@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.core.limits import Limit
+from celery_throttle.core.limits import Limit, described
 from celery_throttle.errors import ConfigurationError
 
 
@@ -39,3 +39,16 @@ def test_a_limit_does_not_change() -> None:
     """Several tasks share it."""
     with pytest.raises(FrozenInstanceError):
         Limit("gpu", 4).permits = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (Limit("gpu", 4), "4"),
+        (Limit("mail", rate="100/m"), "100/m (burst 1)"),
+        (Limit("api", 8, rate=["10/s", "5000/h"], burst=[1, 500]), "8, 10/s (burst 1), 5000/h (burst 500)"),
+        (Limit("few", 2, max_parked=9), "2, max_parked=9"),
+    ],
+)
+def test_a_declaration_for_people(limit: Limit, said: str) -> None:
+    assert described(limit.declared) == said

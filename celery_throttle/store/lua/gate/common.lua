@@ -48,7 +48,7 @@ local open_locks, lock_starts, lock_ends, lock_allows, promote_lock
 -- Limits that have more than a number, and tasks that need more than one permit, are in rules.lua.
 local rules = {}
 local open_rules, ruled_permits, rule_free, room_for, take, give, blocked_by, move_to, turn_served, drop_barrier, expire_parked
-local index_of
+local index_of, unbook
 
 local function argument()
   cursor = cursor + 1
@@ -178,6 +178,7 @@ local function hold(task, record, nonce, starts)
   record[STATE], record[NONCE] = 'H', nonce
   redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
   local waited = record[TICKET] ~= ''
+  starts = starts and nonce
   if record[MORE] then record[MORE].d = nil end
   if record[MORE] and record[MORE].n then
     if counted(record) then
@@ -231,12 +232,23 @@ local function settle_twin(task, record, finished)
   return goes_on
 end
 
--- outcome: 'done' or 'failed' (ran to its end), 'retry' (will be delivered again), 'again' (ignored, rejected, revoked or
--- child lost: another delivery may follow), 'requeue' (rejected: to the tail of the line), 'return' (never started) and
--- 'lost' (its worker is gone): to its own place in line, if the store has the message.
+-- Rates do not count what was not started.
+local function give_start_back(record, nonce)
+  if not counted(record) then return end
+  for _, need in ipairs(record[MORE] and record[MORE].n or { { record[LIMIT] } }) do
+    permits_of(need[1])
+    if rules[need[1]] and rules[need[1]].rates then unbook(need[1], nonce) end
+  end
+end
+
+-- outcome: 'done' or 'failed' (ran to its end), 'retry' (will be delivered again), 'again' (ignored, rejected or child
+-- lost: another delivery may follow), 'never' (the same, but it had not started: revoked, expired), 'requeue' (rejected: to
+-- the tail of the line), 'return' (not started) and 'lost' (its worker is gone): to its own place in line, if the store has
+-- the message.
 local function release(task, nonce, outcome)
   local record = load_record(task)
   if not record or record[STATE] ~= 'H' or record[NONCE] ~= nonce then return nil end
+  if outcome == 'never' or outcome == 'return' then give_start_back(record, nonce) end
   unhold(task, record)
   local back = outcome == 'requeue' or outcome == 'return' or outcome == 'lost'
   if record[MORE] and record[MORE].n then

@@ -114,8 +114,12 @@ local function open_lines()
     return blocker
   end
 
+  -- The record of the first in line; nil if it has waited for too long, and is in line only to be told so.
   function load_head(limit, head)
-    return load_record(head[2]) or { 'P', '', limit, 0, head[1], head[3], 0 }
+    local record = load_record(head[2]) or { 'P', '', limit, 0, head[1], head[3], 0 }
+    if not (record[MORE] and record[MORE].d and record[MORE].d <= NOW) then return record end
+    expire_parked(head[2], record)
+    return nil
   end
 
   -- Start the first in line; false if it has to wait for its identity lock after all.
@@ -152,9 +156,9 @@ local function open_lines()
         return
       end
       local record = load_head(limit, head)
-      local blocker = kept_by(limit, head, record, free, forward)
+      local blocker = record and kept_by(limit, head, record, free, forward)
       if blocker == limit then return end
-      if not blocker then
+      if record and not blocker then
         if slots <= 0 then
           more = 1
           hint(head[3])

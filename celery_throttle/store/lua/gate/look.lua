@@ -29,9 +29,11 @@ while #limits > 1 and slots > 0 and settling_ms() == 0 do
   end
   if not first then break end
   local record = load_head(at, first)
-  local blocker = kept_by(at, first, record, free_permits(at), { moves = 0 })
-  if not blocker then resume(first, record) end
-  stuck[at] = blocker ~= nil
+  if record then
+    local blocker = kept_by(at, first, record, free_permits(at), { moves = 0 })
+    if not blocker then resume(first, record) end
+    stuck[at] = blocker ~= nil
+  end
 end
 for _, limit in ipairs(limits) do promote(limit) end
 for _, line in ipairs(lock_lines) do promote(line) end

@@ -12,7 +12,10 @@ local function park(task, limit, permits, attempt, queue, message, spec, more)
   if more then
     if more.n then declare_needs(more.n) end
     if more.o then more.d = LEASE_MS end
-    if more.d then more.d = NOW + more.d end
+    if more.d then
+      soon(more.d + 5)
+      more.d = NOW + more.d
+    end
   end
   if not record then
     permits_of(limit)

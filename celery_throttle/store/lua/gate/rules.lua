@@ -14,8 +14,8 @@
 --   m  how often it went from one line to another
 --   o  1: nobody's message, but a holder outside of tasks, who must ask again before d
 --   r  the limit of which its start was booked before (reserve.lua), so that its rates do not count it again
--- Until when rates are booked is in KEYS[8] at \5 .. limit: 'seen us' and, for each rate, 'us parts', by count/period. Turns
--- are there at \6 .. limit (start of the last one served) and \6 .. limit \31 key (end of the last one given). KEYS[9] says when
+-- Until when rates are booked is in KEYS[8] at \5 .. limit: seen (us), by (nonce of the last start) and, for each rate, by
+-- count/period, 'us parts' now and before that start. Turns are there at \6 .. limit (start of the last one served) and \6 .. limit \31 key (end of the last one given). KEYS[9] says when
 -- these end, and at \7 .. limit when all ends that was said of a limit.
 local LATE_US, BARRIER_MS, BOUNCES, TURNS_MS = 100000, 60000, 8, 3600000
 
@@ -119,20 +119,34 @@ function open_rules()
       return math.max(math.ceil((start_of(load_rates(limit, rule, cost), true) - NOW_US) / 1000), 0)
     end
 
-    local function book_at(limit, loaded, start)
+    local function book_at(limit, loaded, start, nonce)
       reap_locks(4)
-      local kept, till = { seen = string.format('%.0f', NOW_US) }, NOW_US
+      local kept, till = { seen = string.format('%.0f', NOW_US), by = nonce }, NOW_US
       for _, rate in ipairs(loaded) do
         local us, parts = booked(rate, start)
-        kept[rate.name], till = string.format('%.0f %.0f', us, parts), math.max(till, us)
+        kept[rate.name] = string.format('%.0f %.0f %.0f %.0f', us, parts, rate.us, rate.parts)
+        till = math.max(till, us)
       end
       redis.call('HSET', LOCKS, '\5' .. limit, cjson.encode(kept))
       redis.call('ZADD', LOCK_ENDS, math.ceil(till / 1000) + 1, '\5' .. limit)
     end
 
-    local function book(limit, rule, cost, waited)
+    local function book(limit, rule, cost, waited, nonce)
       local loaded = load_rates(limit, rule, cost)
-      book_at(limit, loaded, math.min(start_of(loaded, waited), NOW_US))
+      book_at(limit, loaded, math.min(start_of(loaded, waited), NOW_US), nonce)
+    end
+
+    -- Its start was not made: it is free again, unless others have been booked since.
+    function unbook(limit, nonce)
+      local packed = redis.call('HGET', LOCKS, '\5' .. limit)
+      local kept = packed and cjson.decode(packed)
+      if not kept or kept.by ~= nonce then return end
+      for name, said in pairs(kept) do
+        local before = string.match(said, '^%d+ %d+ (%d+ %d+)$')
+        if before then kept[name] = before end
+      end
+      kept.by = nil
+      redis.call('HSET', LOCKS, '\5' .. limit, cjson.encode(kept))
     end
 
     function reserve_start(limit, rule, cost, longest)
@@ -163,14 +177,14 @@ function open_rules()
       return due == 0, due
     end
 
-    -- starts: false for one that only comes back, which had its start before.
+    -- starts: the nonce it starts with; false for one that only comes back, which had its start before.
     function take(limit, cost, starts, waited)
       if limit == '' then return end
       redis.call('HINCRBY', USED, limit, cost)
       if not starts then return end
       permits_of(limit)
       local rule = rules[limit]
-      if rule and rule.rates then book(limit, rule, cost, waited) end
+      if rule and rule.rates then book(limit, rule, cost, waited, starts) end
     end
 
     function give(limit, cost)
@@ -294,6 +308,11 @@ function open_rules()
         redis.call('HDEL', RECORDS, task)
         redis.call('HDEL', MESSAGES, task)
         return
+      end
+      if record[LOCK] then
+        lock_ends(task, record, '', 'again')
+        give_up_lock(record[LOCK][IDENTITY], task)
+        record[LOCK] = false
       end
       record[LIMIT], record[MORE] = '', { x = 1 }
       enqueue(task, record)

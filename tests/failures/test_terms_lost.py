@@ -1,0 +1,83 @@
+"""A worker is SIGKILLed whose tasks hold permits of several limits: all of them come back, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import SHORT_LEASE, WITHIN_LEASE
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.failures.tools import StoreState
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+TERMS = "tests.support.apps.terms"
+
+
+def used(state: StoreState) -> dict[str, int]:
+    return {limit.replace("\x1f", "/"): int(count) for limit, count in state.fields("used").items()}
+
+
+def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal, state: StoreState) -> None:
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    lost = workers.start(TERMS, concurrency=16)  # a slot for each, so that what cannot run is parked
+    app = workers.app(TERMS)
+    for tenant in ("a", "b", "c", "d"):
+        for _ in range(3):
+            app.both_hold.delay(tenant, "first")
+    journal.wait_running(8)
+    waiting = [app.both_hold.delay(tenant, "second") for tenant in ("a", "e")]
+    state.wait_parked(*waiting)
+    until(lambda: len(state.parked) == 6)
+    assert used(state) == {"api": 8, "tenant/a": 2, "tenant/b": 2, "tenant/c": 2, "tenant/d": 2}
+    workers.start(TERMS, concurrency=8)
+
+    lost.kill()
+
+    # Acknowledged when they started, so those that ran are lost; the others take all that they had.
+    journal.wait_running(6, timeout=WITHIN_LEASE)
+    assert used(state) == {"api": 6, "tenant/a": 2, "tenant/b": 1, "tenant/c": 1, "tenant/d": 1, "tenant/e": 1}
+    for name in ("first", "second"):
+        Path(f"{journal.path}.{name}").touch()
+    journal.wait_finished(6)
+    assert journal.max_running() <= 8
+    state.wait_clean()
+
+
+@pytest.mark.slow
+def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, state: StoreState) -> None:
+    """Caps hold, what was not started runs, and what was acknowledged late runs again."""
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    # The broker gives what was not acknowledged to others, but not what only waits for a moment.
+    workers.conf["broker_transport_options"] = {"visibility_timeout": 10}
+    lost, _ = workers.start_many(2, TERMS, concurrency=6)
+    app = workers.app(TERMS)
+    tenants = [f"t{number % 5}" for number in range(100)]
+    for number, tenant in enumerate(tenants):
+        (app.both_late if number % 2 else app.both).delay(tenant, 0.1)
+    journal.wait_finished(20)
+    until(lambda: any(run.worker.startswith(lost.name) for run in journal.running()))
+
+    lost.kill()
+
+    early, late = (Counter(tenants[half::2]) for half in (0, 1))
+    # A task that was killed between its last line and the word that it has ended runs again.
+    until(
+        lambda: Counter(run.label for run in journal.finished(task=".both_late")) >= late,
+        timeout=60,
+        describe=journal.summary,
+    )
+    state.wait_clean()
+    # Acknowledged when they were given to a child, so what the children had is lost, and nothing else.
+    gone = early - Counter(run.label for run in journal.finished(task=".both"))
+    assert len(journal.runs(task=".both")) <= 50
+    assert sum(gone.values()) <= 6
+    assert journal.max_running() <= 8
+    assert max(journal.max_running(tenant) for tenant in set(tenants)) <= 2

@@ -1,0 +1,225 @@
+"""Tasks with limits by key, several limits, rates, costs, turns and deadlines.
+
+A run's label is what it is counted by: mostly its key. A task that holds goes on until the test lets its name go.
+``LOOK_EVERY`` in the environment replaces the seconds between a worker's own looks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from celery_throttle import Limit, Throttled
+from tests.support.journal import VARIABLE, Journal
+
+if "LOOK_EVERY" in os.environ:
+    from celery_throttle.worker import gate
+
+    assert gate.LOOK_EVERY > 0  # the name that the worker steps import
+    gate.LOOK_EVERY = float(os.environ["LOOK_EVERY"])
+
+app = Celery("terms", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=True,
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+
+def _record(task: Any, label: str, seconds: float = 0.0) -> str:
+    with Journal.from_environment().run(task.request, label):
+        time.sleep(seconds)
+    return label
+
+
+def _hold(task: Any, label: str, name: str = "") -> str:
+    """Return once the test has let this name go, by default the label: ``touch <journal>.<name>``."""
+    path = Path(f"{os.environ[VARIABLE]}.{name or label}")
+    with Journal.from_environment().run(task.request, label):
+        deadline = time.monotonic() + 60.0
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    return label
+
+
+@app.task(shared=False, bind=True)
+def plain(self: Any, label: str, seconds: float = 0.0) -> str:
+    """Not throttled."""
+    return _record(self, label, seconds)
+
+
+@app.task(shared=False, bind=True)
+def plain_hold(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True)
+def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
+    """The end of a chord."""
+    _record(self, label)
+    return sorted(labels)
+
+
+@app.task(shared=False, bind=True)
+def on_error(self: Any, *_: Any) -> str:
+    return _record(self, "on_error")
+
+
+# -- by key ----------------------------------------------------------------------------------------------------------
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=1, key="customer_id")
+def by_name(self: Any, customer_id: Any, name: str = "go") -> str:
+    return _hold(self, str(customer_id), name)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=1, key="order.customer")
+def by_path(self: Any, order: dict[str, str]) -> str:
+    return _hold(self, order["customer"], "go")
+
+
+def _customer(order: dict[str, str], **_: Any) -> str:
+    return order["customer"].lower()
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=1, key=_customer)
+def by_function(self: Any, order: dict[str, str]) -> str:
+    return _hold(self, order["customer"].lower(), "go")
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=1, key="customer_id", max_retries=1)
+def by_name_retried(self: Any, customer_id: str, name: str) -> str:
+    """Changes the argument that its key came from."""
+    if self.request.retries == 0:
+        _record(self, customer_id)
+        raise self.retry(args=(f"not {customer_id}", name), countdown=0)
+    return _hold(self, customer_id, name)
+
+
+# -- several ---------------------------------------------------------------------------------------------------------
+
+_several = [Limit("api", 8), Limit("tenant", 2, key="tenant_id")]
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=_several)
+def both(self: Any, tenant_id: str, seconds: float = 0.0) -> str:
+    return _record(self, tenant_id, seconds)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=_several, acks_late=True)
+def both_late(self: Any, tenant_id: str, seconds: float = 0.0) -> str:
+    return _record(self, tenant_id, seconds)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=_several)
+def both_hold(self: Any, tenant_id: str, name: str = "go") -> str:
+    return _hold(self, tenant_id, name)
+
+
+# -- rates -----------------------------------------------------------------------------------------------------------
+
+
+@app.task(shared=False, bind=True, base=Throttled, rate="50/s", burst=3)
+def paced(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=2, rate="50/s")
+def paced_two(self: Any, label: str) -> str:
+    return _record(self, label, 0.01)
+
+
+@app.task(shared=False, bind=True, base=Throttled, rate=["100/s", "20/s"], burst=[1, 10])
+def paced_twice(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, rate="20/s", key="who")
+def paced_each(self: Any, who: str) -> str:
+    return _record(self, who)
+
+
+@app.task(shared=False, bind=True, base=Throttled, rate="1/s", burst=2)
+def seldom(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, rate="50/s", burst=4, cost="pages")
+def paced_pages(self: Any, label: str, pages: int) -> str:
+    return _record(self, f"{label} {pages}")
+
+
+# -- costs -----------------------------------------------------------------------------------------------------------
+
+memory = Limit("memory", 4)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=memory)
+def small(self: Any, label: str, seconds: float = 0.0) -> str:
+    return _record(self, label, seconds)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=memory)
+def small_hold(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=memory, cost=4)
+def big(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=memory, cost="pages")
+def by_pages(self: Any, label: str, pages: int = 1) -> str:  # noqa: ARG001 - what it costs
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=memory, cost=lambda label, parts: len(parts))
+def by_parts(self: Any, label: str, parts: list[int]) -> str:  # noqa: ARG001 - what it costs
+    return _hold(self, label)
+
+
+# -- turns, deadlines, at most so many in line -----------------------------------------------------------------------
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=Limit("turns", 1, fair_by="who"))
+def in_turns(self: Any, who: str, name: str = "") -> str:
+    return _hold(self, who, name) if name else _record(self, who)
+
+
+slot = Limit("slot", 1)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=slot)
+def patient(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=0.5)
+def hurried(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=60)
+def in_time(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=slot, start_deadline=0.5, singleton=True, unique_on=[])
+def hurried_once(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=1, max_parked=2)
+def few_wait(self: Any, label: str, *, hold: bool = False) -> str:
+    return _hold(self, label) if hold else _record(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=_several, singleton=True)
+def both_once(self: Any, tenant_id: str, name: str) -> str:
+    return _hold(self, tenant_id, name)
