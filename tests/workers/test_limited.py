@@ -57,6 +57,7 @@ def test_nobody_else_starts_meanwhile_and_it_is_first_afterwards(
     state.wait_parked(1)
     let_go("first", "second", "third")
     app.call_one.delay("second")
+    state.wait_parked(2)
     app.call_one.delay("third")
     state.wait_parked(3)
     app.plain.delay("plain")

@@ -183,7 +183,7 @@ local function hold(task, record, nonce, starts)
   if record[MORE] and record[MORE].n then
     if counted(record) then
       for _, need in ipairs(record[MORE].n) do
-        take(need[1], need[2], starts and need[1] ~= record[MORE].r, waited)
+        take(need[1], need[2], need[1] ~= record[MORE].r and starts, waited)
       end
     end
     record[MORE].r = nil
