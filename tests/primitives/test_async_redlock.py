@@ -169,6 +169,11 @@ def test_two_frozen_servers_cost_their_timeout_once(run: Any, cluster: Cluster) 
         with pytest.raises(StoreUnavailable):
             await lock.acquire("a")
         assert NODE_TIMEOUT <= time.monotonic() - started < 10
+        await so(lambda: all(node.silent_for() > NODE_TIMEOUT for node in lock.quorum._nodes[:2]))
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await lock.acquire("a")
+        assert time.monotonic() - started < NODE_TIMEOUT
         cluster.servers[0].thaw()
         cluster.servers[1].thaw()
         await so(lambda: not async_lease._background)
