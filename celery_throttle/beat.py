@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from celery import shared_task
 
-from celery_throttle.core.keys import Keys
 from celery_throttle.settings import settings_of
 from celery_throttle.store.client import make_client
 from celery_throttle.store.scripts import Store, execute
+from celery_throttle.task import groups_of
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -33,8 +33,11 @@ def reap(self: Any) -> int:
     The cost grows with what has expired, not with what there is.
     """
     settings = settings_of(self.app)
-    with make_client(settings.url) as client:
-        return _reap_all(client, Store(Keys(settings.prefix), settings.lease))
+    total = 0
+    for group in groups_of(self.app) or [settings.group]:
+        with make_client(settings.url) as client:
+            total += _reap_all(client, Store(settings.keys(group), settings.lease))
+    return total
 
 
 def _reap_all(client: Redis, store: Store) -> int:

@@ -82,8 +82,8 @@ class Permit(RenewableLease):
 class _Attempt:
     """One holder on its way to a permit."""
 
-    def __init__(self, app: Any, needs: Needs) -> None:
-        self._waiting, self._needs = waiting_of(app), needs
+    def __init__(self, waiting: Waiting, needs: Needs) -> None:
+        self._waiting, self._needs = waiting, needs
         self._holder = f"outside:{uuid.uuid4()}"
         self._started = time.monotonic()
 
@@ -123,8 +123,8 @@ class _Attempt:
         return None if nonce is None else self.held(nonce)
 
 
-def _acquire(app: Any, needs: Needs, timeout: float | None) -> Permit:
-    attempt = _Attempt(app, needs)
+def _acquire(waiting: Waiting, needs: Needs, timeout: float | None) -> Permit:
+    attempt = _Attempt(waiting, needs)
     until = None if timeout is None else time.monotonic() + timeout
     if permit := attempt.now():
         return permit
@@ -143,8 +143,8 @@ def _acquire(app: Any, needs: Needs, timeout: float | None) -> Permit:
             raise
 
 
-async def _acquire_async(app: Any, needs: Needs, timeout: float | None) -> Permit:
-    attempt = await asyncio.to_thread(_Attempt, app, needs)
+async def _acquire_async(waiting: Waiting, needs: Needs, timeout: float | None) -> Permit:
+    attempt = _Attempt(waiting, needs)
     until = None if timeout is None else time.monotonic() + timeout
     if permit := await asyncio.to_thread(attempt.now):
         return permit
@@ -210,15 +210,15 @@ class Limit(LimitValue):
             such tasks, none goes on.
         """
         _check_timeout(timeout)
-        return _acquire(_app(app), self._needs(key, cost), timeout)
+        return _acquire(waiting_of(_app(app), self.group), self._needs(key, cost), timeout)
 
     def acquire_async(
         self, timeout: float | None = None, *, key: object = None, cost: int = 1, app: Any = None
     ) -> AsyncAcquire:
         """As `acquire`, for asyncio: ``async with gpu.acquire_async(timeout=30): ...``."""
         _check_timeout(timeout)
-        needs, app = self._needs(key, cost), _app(app)
-        return AsyncAcquire(lambda: _acquire_async(app, needs, timeout))
+        needs, waiting = self._needs(key, cost), waiting_of(_app(app), self.group)
+        return AsyncAcquire(lambda: _acquire_async(waiting, needs, timeout))
 
     def reserve(
         self, *, key: object = None, cost: int = 1, max_wait: float | None = None, app: Any = None
@@ -242,7 +242,7 @@ class Limit(LimitValue):
         """
         needs = self._needs(key, cost)
         longest = _TEN_YEARS if max_wait is None else max_wait
-        waiting = waiting_of(_app(app))
+        waiting = waiting_of(_app(app), self.group)
         booked = waiting.reserve(needs.pool, self.declared, cost, longest)
         if booked is None:
             raise ConfigurationError(f"Limit {self.name!r} has no rate to book a start of: write rate='100/m'")

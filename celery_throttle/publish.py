@@ -18,7 +18,6 @@ from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 from redis.exceptions import RedisError
 
-from celery_throttle.core.keys import Keys
 from celery_throttle.errors import DuplicateTask
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
@@ -37,7 +36,7 @@ logger = logging.getLogger(__name__)
 #: The header of a message that says what was claimed for it.
 HEADER = "throttle"
 
-_clients: WeakKeyDictionary[Any, LockClient] = WeakKeyDictionary()
+_clients: WeakKeyDictionary[Any, dict[str | None, LockClient]] = WeakKeyDictionary()
 
 
 class LockClient:
@@ -45,6 +44,7 @@ class LockClient:
 
     Args:
         app: a Celery app.
+        group: of limits; None for that of those that name none.
 
     Attributes:
         enabled: whether anything is throttled.
@@ -52,18 +52,19 @@ class LockClient:
         ask: carries them out.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, group: str | None) -> None:
         settings = settings_of(app)
         self.enabled = settings.enabled
         self.ask = Caller(settings.url).call
-        self.store = Store(Keys(settings.prefix), settings.lease)
+        self.store = Store(settings.keys(group), settings.lease)
 
 
-def lock_client(app: Any) -> LockClient:
-    """Return the client of an app; made once, safe to use in threads and after a fork."""
-    if app not in _clients:
-        _clients[app] = LockClient(app)
-    return _clients[app]
+def lock_client(app: Any, group: str | None = None) -> LockClient:
+    """Return the client of an app and group; made once, safe to use in threads and after a fork."""
+    clients = _clients.setdefault(app, {})
+    if group not in clients:
+        clients[group] = LockClient(app, group)
+    return clients[group]
 
 
 def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
@@ -87,11 +88,20 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def publish(task: Any, dedup: Dedup, args: Any, kwargs: Any, options: dict[str, Any], send: Callable[..., Any]) -> Any:
+def publish(
+    task: Any,
+    client: LockClient,
+    dedup: Dedup,
+    args: Any,
+    kwargs: Any,
+    options: dict[str, Any],
+    send: Callable[..., Any],
+) -> Any:
     """Publish a task that runs once, or return the `AsyncResult` of the one that has its lock.
 
     Args:
         task: the task.
+        client: of its group.
         dedup: its options, with those of this call.
         args: positional arguments.
         kwargs: arguments by name.
@@ -106,7 +116,7 @@ def publish(task: Any, dedup: Dedup, args: Any, kwargs: Any, options: dict[str, 
     task_id = options["task_id"] = wanted or uuid()
     plan = _carried_on(options, dedup) or plan_for(task, dedup, args, kwargs)
     awaited = _is_awaited(wanted, options, dedup)
-    answer, other, claim = _claim(task, plan, task_id, options, awaited=awaited)
+    answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
     first = ""
     if answer == replies.TAKEN:
         _tell(task, task_id, other, dedup)
@@ -125,7 +135,7 @@ def publish(task: Any, dedup: Dedup, args: Any, kwargs: Any, options: dict[str, 
     try:
         result = send(args, kwargs, **options)
     except BaseException:
-        _give_up(task, plan, task_id)
+        _give_up(task, client, plan, task_id)
         raise
     if answer == replies.REPLACED and other:
         task.app.control.revoke(other)
@@ -141,11 +151,12 @@ def _carried_on(options: dict[str, Any], dedup: Dedup) -> LockPlan | None:
     return dedup.carried(header) if request is not None and request.id == options["task_id"] else None
 
 
-def _claim(task: Any, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool) -> tuple[int, str, str]:
+def _claim(
+    task: Any, client: LockClient, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool
+) -> tuple[int, str, str]:
     least = _least(task.app, plan.dedup, options)
     told = awaited and plan.dedup.on_conflict != "raise"  # one that raises wants no outcome
     try:
-        client = lock_client(task.app)
         return replies.claimed(client.ask(client.store.claim(task_id, plan.spec, least, awaited=told)))
     except RedisError as error:
         logger.warning(
@@ -154,9 +165,8 @@ def _claim(task: Any, plan: LockPlan, task_id: str, options: dict[str, Any], *, 
         return replies.CLAIMED, "", "0"
 
 
-def _give_up(task: Any, plan: LockPlan, task_id: str) -> None:
+def _give_up(task: Any, client: LockClient, plan: LockPlan, task_id: str) -> None:
     try:
-        client = lock_client(task.app)
         client.ask(client.store.give_up(plan.identity, task_id))
     except RedisError as error:
         logger.warning("celery_throttle: the lock of %s[%s] stays until its ttl: %s", task.name, task_id, error)

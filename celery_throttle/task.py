@@ -18,6 +18,7 @@ from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded
 from celery_throttle.publish import HEADER, lock_client, plan_for, publish
+from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.terms import Terms
     from celery_throttle.store.replies import Locked
 
-__all__ = ["REAP_TASK", "Throttled", "dedup_of", "dedups_of", "terms_of"]
+__all__ = ["REAP_TASK", "Throttled", "dedup_of", "dedups_of", "group_of", "groups_of", "terms_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +152,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         if dedup is None or self.app.conf.task_always_eager or not lock_client(self.app).enabled:
             return send(args, kwargs, task_id=task_id, **options)
         dedup = dedup.for_call(str(self.name), throttle)
-        return publish(self, dedup, args, kwargs, options | {"task_id": task_id}, send)
+        client = lock_client(self.app, group_of(self))
+        return publish(self, client, dedup, args, kwargs, options | {"task_id": task_id}, send)
 
     @property
     def fencing_token(self) -> int | None:
@@ -211,7 +213,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             return  # a retry: it was let in before
         carried = (options.get("headers") or {}).get(HEADER)
         values = carried if carried and terms.carried(carried) else values_of(self, terms, args, kwargs)
-        client = lock_client(self.app)
+        client = lock_client(self.app, terms.group)
         for pool, most in terms.most_parked(values) if client.enabled else ():
             try:
                 parked = client.ask(client.store.crowd(pool))
@@ -231,12 +233,25 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         dedup = self._dedup()
         if dedup is None:
             raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
-        return lock_client(self.app), plan_for(self, dedup, args, kwargs).identity
+        return lock_client(self.app, group_of(self)), plan_for(self, dedup, args, kwargs).identity
 
 
 def terms_of(app: Any) -> dict[str, Terms]:
     """Return the limits of every throttled task of the app and what goes with them, by the task's name."""
     return _terms.get(app, {})
+
+
+def groups_of(app: Any) -> list[str]:
+    """Return the groups of all limits and singletons of the app."""
+    terms, settings = terms_of(app), settings_of(app)
+    named = [each.group for each in terms.values()] + [None for name in dedups_of(app) if name not in terms]
+    return sorted({settings.group_of(group) for group in named})
+
+
+def group_of(task: Any) -> str | None:
+    """Return the group of a task's limits."""
+    terms = terms_of(task.app).get(str(task.name))
+    return terms.group if terms is not None else None
 
 
 def dedups_of(app: Any) -> dict[str, Dedup]:

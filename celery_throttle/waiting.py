@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 from redis.exceptions import RedisError
 
-from celery_throttle.core.keys import Keys
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
@@ -53,20 +52,22 @@ class Waiting:
 
     Args:
         settings: of the app.
+        group: of limits; None for that of those that name none.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, group: str | None) -> None:
         self._client = make_client(settings.url)
         self._name = uuid.uuid4().hex[:8]
         queue = f"~{self._name}"
         self.lease, self._queue = settings.lease, queue
         self._turn_every = min(settings.lease / 3, _TURN_EVERY)
-        keys = Keys(settings.prefix)
+        keys = settings.keys(group)
         self._store, self._channel = Store(keys, settings.lease, (queue,)), keys.wake
         self._numbers = itertools.count(1)
         self._guard = threading.Lock()
         self._waiting: dict[str, Future[str]] = {}
         self._listener: threading.Thread | None = None
+        self._birth = ""
         self.process = os.getpid()
 
     def ask(self, holder: str, needs: Needs) -> str | None:
@@ -166,9 +167,17 @@ class Waiting:
             return
         raw = self._call(self._store.wait(self._nonce(), len(holders), holders))
         self._settle(raw)
-        for holder, known in zip(holders, raw[0], strict=True):
-            if not known and (waiting := self._drop(holder)) is not None:
+        forgotten = [holder for holder, known in zip(holders, raw[0], strict=True) if not known]
+        if forgotten:
+            # Those who hold a permit get the time to put it back.
+            self._declare()
+        for holder in forgotten:
+            if (waiting := self._drop(holder)) is not None:
                 waiting.set_exception(Forgotten())
+
+    def _declare(self) -> None:
+        """Know this store again, or tell it that it was emptied."""
+        self._birth = self._call(self._store.declare(self._birth, ()))[0].decode()
 
     def _quietly(self, function: Callable[[], None]) -> bool:
         try:
@@ -194,6 +203,7 @@ class Waiting:
     def _hear(self) -> None:
         with self._client.pubsub(ignore_subscribe_messages=True) as hints:  # type: ignore[no-untyped-call]
             hints.subscribe(self._channel)
+            self._declare()
             while self._waiting:
                 self._take_turns()
                 until = time.monotonic() + self._turn_every
@@ -207,11 +217,12 @@ def _row(holder: str, nonce: str, needs: Needs) -> HolderRow:
     return holder, nonce, needs.pool, needs.declared, 0, "", needs.more
 
 
-_all: WeakKeyDictionary[Any, Waiting] = WeakKeyDictionary()
+_all: WeakKeyDictionary[Any, dict[str | None, Waiting]] = WeakKeyDictionary()
 
 
-def waiting_of(app: Any) -> Waiting:
-    """Return the place of this process in the lines of an app's store; a forked process gets its own."""
-    if app not in _all or _all[app].process != os.getpid():
-        _all[app] = Waiting(settings_of(app))
-    return _all[app]
+def waiting_of(app: Any, group: str | None) -> Waiting:
+    """Return the place of this process in the lines of a group of an app's store; a forked process gets its own."""
+    groups = _all.setdefault(app, {})
+    if group not in groups or groups[group].process != os.getpid():
+        groups[group] = Waiting(settings_of(app), group)
+    return groups[group]

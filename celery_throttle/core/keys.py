@@ -14,9 +14,10 @@ _NAMES = ("limits", "used", "leases", "records", "parked", "messages", "meta", "
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of one prefix. The hash tag keeps them on one shard, so one script may use them all."""
+    """The keys of one prefix and group. The hash tag keeps them on one shard, so one script may use them all."""
 
     prefix: str
+    group: str = ""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -39,4 +40,5 @@ class Keys:
         return self._key("wake")
 
     def _key(self, name: str) -> str:
-        return f"{{{self.prefix}}}:{LAYOUT}:{name}"
+        tag = f"{self.prefix}:{self.group}" if self.group else self.prefix
+        return f"{{{tag}}}:{LAYOUT}:{name}"

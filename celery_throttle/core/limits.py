@@ -12,7 +12,7 @@ from typing import Any
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["Limit", "Part", "described", "shown"]
+__all__ = ["Limit", "Part", "described", "is_group", "shown"]
 
 #: What picks a part of the arguments: a name or dotted path, or a function of all of them.
 Part = str | Callable[..., Any]
@@ -49,6 +49,7 @@ class Limit:
         fair_by: what takes turns among those who wait, as ``key``; by default first come, first served.
         weights: how many turns in a round a value of ``fair_by`` has, 1 by default.
         max_parked: how many may wait (for each key); more are refused when they are published.
+        group: which limits share their place in Redis; those of one task have to. By default ``throttle_group``.
 
     Raises:
         ConfigurationError: the name, a number or a rate cannot work.
@@ -68,6 +69,7 @@ class Limit:
     fair_by: Part | None = field(default=None, kw_only=True)
     weights: Mapping[Any, int] | None = field(default=None, kw_only=True, hash=False)
     max_parked: int | None = field(default=None, kw_only=True)
+    group: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         name: object = self.name
@@ -127,6 +129,10 @@ class Limit:
             raise ConfigurationError(f"Limit {self.name!r}: burst needs a rate beside it: write rate='100/m', burst=10")
         if self.max_parked is not None:
             self._check_whole("max_parked", self.max_parked)
+        if self.group is not None and not is_group(self.group):
+            raise ConfigurationError(
+                f"Limit {self.name!r}: group must be text without braces, wildcards and blanks, got {self.group!r}"
+            )
 
     def _check_parts(self) -> None:
         for option in ("key", "fair_by"):
@@ -150,6 +156,11 @@ class Limit:
             raise ConfigurationError(
                 f"Limit {self.name!r}: {option} must be a whole number of 1 or more{up_to}, got {value!r}"
             )
+
+
+def is_group(name: object) -> bool:
+    """Whether this can be the name of a group: a part of the keys in Redis."""
+    return isinstance(name, str) and name.isprintable() and not set(name) & set("{}*?[]\\: \n")
 
 
 def shown(pool: str) -> str:

@@ -71,7 +71,7 @@ def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
             f"Task {task_name}: {', '.join(own)} belongs in the Limit here: "
             f"write limit=Limit({limits[0].name!r}, {limits[0].permits}, {next(iter(own))}=...)"
         )
-    return [*limits, _own_limit(task_name, None, own)]
+    return [*limits, _own_limit(task_name, None, {**own, "group": limits[0].group})]
 
 
 def _own_limit(task_name: str, permits: int | None, own: Mapping[str, Any]) -> Limit:
@@ -85,6 +85,14 @@ def _check_together(task_name: str, limits: Sequence[Limit]) -> None:
     names = [limit.name for limit in limits]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigurationError(f"Task {task_name}: limit {twice!r} is there twice: name each limit once")
+    for limit in limits[1:]:
+        first = limits[0]
+        if limit.group != first.group:
+            raise ConfigurationError(
+                f"Task {task_name}: limit {first.name!r} is in group {first.group!r} and limit {limit.name!r} in "
+                f"{limit.group!r}, which may be on two servers, so nobody could take both at once: "
+                f"give both the same, group={(first.group or limit.group)!r}"
+            )
     fair = [limit.name for limit in limits if limit.fair_by is not None]
     if len(fair) > 1:
         raise ConfigurationError(
@@ -147,11 +155,15 @@ def check_same(task_name: str, terms: Terms, declared: Mapping[str, Terms]) -> N
     for other, known in declared.items():
         for limit in terms.limits if other != task_name else ():
             for its in known.limits:
-                if its.name == limit.name and (its.declared, its.key is None) != (limit.declared, limit.key is None):
+                if its.name == limit.name and _facts(its) != _facts(limit):
                     raise ConfigurationError(
                         f"Task {task_name}: limit {limit.name!r} {_said(limit)} here and {_said(its)} in task "
                         f"{other}: give both tasks the same Limit"
                     )
+
+
+def _facts(limit: Limit) -> tuple[object, ...]:
+    return limit.declared, limit.key is None, limit.group
 
 
 def _said(limit: Limit) -> str:
@@ -160,7 +172,9 @@ def _said(limit: Limit) -> str:
         said += " and " + ", ".join(f"{rate} (burst {burst})" for rate, burst in limit.rates)
     if limit.max_parked:
         said += f", max_parked={limit.max_parked}"
-    return said + (" for each key" if limit.key is not None else "")
+    if limit.key is not None:
+        said += " for each key"
+    return said + (f" in group {limit.group!r}" if limit.group is not None else "")
 
 
 def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, get_args
 
+from celery_throttle.core.keys import Keys
+from celery_throttle.core.limits import is_group
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class Settings:
     Attributes:
         url: the Redis to use; by default the broker's or the result backend's, whichever is Redis.
         prefix: what all keys begin with; apps that share a prefix share their limits.
+        group: the group of all limits that name none; a group is one place in Redis.
         lease: seconds a permit lasts when its worker no longer renews it.
         reap_every: seconds between two runs of the beat task that clears expired holders.
         on_store_error: what happens to a throttled task while the store is out of reach: it waits (``hold``), runs
@@ -36,10 +39,19 @@ class Settings:
 
     url: str
     prefix: str = "throttle"
+    group: str = ""
     lease: float = 60.0
     reap_every: float = 30.0
     on_store_error: StoreErrorAction = "hold"
     enabled: bool = True
+
+    def group_of(self, named: str | None) -> str:
+        """Return the group of a limit that names this one, or none."""
+        return self.group if named is None else named
+
+    def keys(self, named: str | None = None) -> Keys:
+        """Return the keys of the group of a limit that names this one, or none."""
+        return Keys(self.prefix, self.group_of(named))
 
     @classmethod
     def read(cls, get: Callable[[str], object], fallback_urls: Iterable[str | None]) -> Settings:
@@ -99,6 +111,12 @@ def _prefix(value: object) -> str:
     return value
 
 
+def _group(value: object) -> str:
+    if not is_group(value):
+        raise ConfigurationError(f"throttle_group must be text without braces, wildcards and blanks, got {value!r}")
+    return str(value)
+
+
 def _seconds(name: str, at_least: float) -> Callable[[object], float]:
     def check(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not at_least <= value < float("inf"):
@@ -123,6 +141,7 @@ def _flag(value: object) -> bool:
 _CHECKS: Mapping[str, Callable[[object], object]] = {
     "url": _url,
     "prefix": _prefix,
+    "group": _group,
     "lease": _seconds("throttle_lease", _MIN_LEASE),
     "reap_every": _seconds("throttle_reap_every", 1.0),
     "on_store_error": _action,

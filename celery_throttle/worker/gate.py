@@ -18,6 +18,7 @@ from celery.worker import state
 from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.terms import NOTHING, needs_again
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.worker.ledger import Ledger
 from celery_throttle.worker.needs import expiring, needs_of
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from celery_throttle.core.dedup import Dedup
-    from celery_throttle.core.settings import StoreErrorAction
+    from celery_throttle.core.settings import Settings
     from celery_throttle.core.terms import Terms
     from celery_throttle.limited import RateLimited
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
+    from celery_throttle.store.scripts import Store
     from celery_throttle.worker.leases import Leases
-    from celery_throttle.worker.ledger import Ledger
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.queues import QueueMap
     from celery_throttle.worker.runs import Outcome, RequestFactory
@@ -62,12 +63,11 @@ class Gate:
         pool: Celery's pool; its number of processes is the number of slots.
         terms: the limits of each task that has some, by the task's name.
         dedups: how each task runs once that does, by the task's name.
-        on_store_error: what to do with throttled tasks while the store is out of reach.
+        settings: of the app.
         timekeeper: for everything that has to happen later.
     """
 
     loop: Loop
-    ledger: Ledger
     leases: Leases
 
     def __init__(
@@ -75,12 +75,13 @@ class Gate:
         pool: Any,
         terms: Mapping[str, Terms],
         dedups: Mapping[str, Dedup],
-        on_store_error: StoreErrorAction,
+        settings: Settings,
         timekeeper: Timekeeper,
     ) -> None:
         self._slots, self._terms, self._dedups, self._timekeeper = Slots(pool), terms, dedups, timekeeper
-        self.outage = Outage(on_store_error, self._execute, self._prefetch)
-        self._declared = {limit.name: limit.declared for each in terms.values() for limit in each.limits}
+        #: By the name of their group.
+        self.ledgers: dict[str, Ledger] = {}
+        self._settings = settings
         self._waiting: deque[Run] = deque()  # for a slot
         self._entering: dict[Run, None] = {}  # have a slot, wait for the store's word
         self._lining: dict[Run, None] = {}  # have none, are being parked
@@ -88,14 +89,20 @@ class Gate:
         self._claims = 0  # slots set aside for parked tasks in calls under way
         self._closed: set[str] = set()  # limits that are full or have a line, as far as we know
         self._full: set[str] = set()  # limits that the reply being read says are full
-        self._hungry = True  # there may be something to start: look when there is a slot
         self._parked_first = False
-        self._look_at: float | None = None  # when the store said that something may change
         self._closing = False
         self._queues: QueueMap | None = None
         self._last_queues: QueueMap | None = None  # also while there is no broker connection
         self._factory: RequestFactory | None = None
         self._consumer: Any = None
+
+    def add(self, group: str, store: Store, worker_id: str) -> Ledger:
+        """Make the ledger of a group."""
+        ours = [terms for terms in self._terms.values() if self._settings.group_of(terms.group) == group]
+        declared = {limit.name: limit.declared for terms in ours for limit in terms.limits}
+        outage = Outage(self._settings.on_store_error, self._execute, self._prefetch)
+        self.ledgers[group] = ledger = Ledger(store, worker_id, self, declared, outage)
+        return ledger
 
     # -- what Celery calls ---------------------------------------------------------------------------------------
 
@@ -107,7 +114,7 @@ class Gate:
         """The worker consumes again: from these queues, with requests made by this factory."""
         self._consumer, self._queues, self._factory = consumer, queues, factory
         self._last_queues = queues
-        self._hungry = True
+        self.look_soon()
 
     def disconnected(self) -> None:
         """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
@@ -130,14 +137,16 @@ class Gate:
         """The pool has stopped: nothing of ours runs any more."""
         for run in self.leases.all():
             self._give_back(run, "return")
-        self.ledger.flush(0, 0)
-        self.ledger.leave()
+        for ledger in self.ledgers.values():
+            ledger.flush(0, 0)
+            ledger.leave()
 
     def _drop_undecided(self) -> None:
         for group in (self._waiting, self._entering, self._lining):
             group.clear()
-        self.outage.forget()
-        self.ledger.forget_unsent()
+        for ledger in self.ledgers.values():
+            ledger.outage.forget()
+            ledger.forget_unsent()
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
@@ -153,30 +162,37 @@ class Gate:
             self._slots.pass_on(self.loop.hub)
 
     def _hand_out(self) -> None:
+        ledgers = list(self.ledgers.values())
         if self._closing:
-            self.ledger.flush(0, 0)
-            if self.loop.detached:
-                self.ledger.wait()
+            for ledger in ledgers:
+                ledger.flush(0, 0)
+                if self.loop.detached:
+                    ledger.wait()
             return
-        claims = self._claim()
-        while self._waiting and self._free_slots - claims > 0:
+        claims: list[int] = []
+        for ledger in ledgers:
+            claims.append(self._claim(ledger, sum(claims)))
+        rest = sum(claims)
+        while self._waiting and self._free_slots - rest > 0:
             self._enter(self._waiting.popleft())
-        if not self._waiting and self._queues:
-            claims = max(self._free_slots, 0)
-        self.ledger.flush(claims, min(self._free_slots, 0))
+        for ledger, claim in zip(ledgers, claims, strict=True):
+            # What those after it have claimed is theirs.
+            rest -= claim
+            slots = claim if self._waiting or not self._queues else max(self._free_slots - rest, 0)
+            ledger.flush(slots, min(self._free_slots, 0))
 
-    def _claim(self) -> int:
+    def _claim(self, ledger: Ledger, taken: int) -> int:
         """Return how many slots go to the lines of the permits given back now; look if there may be more to start."""
-        free = max(self._free_slots, 0)
-        released = self.ledger.released_limits
+        free = max(self._free_slots - taken, 0)
+        released = ledger.released_limits
         claims = min(free, sum(not limits or not self._closed.isdisjoint(limits) for limits in released))
-        if self._waiting and free and (claims or self._hungry):
+        if self._waiting and free and (claims or ledger.hungry):
             # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
             self._parked_first = not self._parked_first
             if not self._parked_first:
                 return 0
-        if self._hungry and free > claims and self._queues:
-            self._hungry = not self.ledger.look(1 if self._waiting else free - claims)
+        if ledger.hungry and free > claims and self._queues:
+            ledger.hungry = not ledger.look(1 if self._waiting else free - claims)
         return claims
 
     def _arrive(self, request: Any) -> None:
@@ -199,6 +215,8 @@ class Gate:
         request = run.request
         terms, dedup = self._terms.get(request.task.name), self._dedups.get(request.task.name)
         try:
+            if terms is not None or dedup is not None:
+                run.ledger = self._ledger_of(terms)
             if terms is not None:
                 run.needs = needs_of(request, request.task, terms)
             if dedup is not None:
@@ -208,11 +226,15 @@ class Gate:
             return False
         return True
 
+    def _ledger_of(self, terms: Terms | None) -> Ledger:
+        return self.ledgers[self._settings.group_of(terms.group if terms is not None else None)]
+
     def never_runs(self, task: Any, context: Any) -> None:
         """A task was revoked or has expired: its lock is free."""
         dedup = self._dedups.get(task.name)
         if dedup is not None:
-            self.ledger.give_up(plan_of(context, task, dedup).identity, context.id)
+            ledger = self._ledger_of(self._terms.get(task.name))
+            ledger.give_up(plan_of(context, task, dedup).identity, context.id)
 
     def _enter(self, run: Run, *, slot: bool = True) -> None:
         if not run.guarded:
@@ -265,7 +287,7 @@ class Gate:
         request.send_event("task-rate-limited", retry_after=error.retry_after)
         queue = self._last_queues.queue_of(request.message) if self._last_queues else ""
         # It has been packed before, or could be: its message came from a broker.
-        self.ledger.send_back(run, queue, pack(request.message), error.retry_after, about or list(run.needs.pools))
+        run.ledger.send_back(run, queue, pack(request.message), error.retry_after, about or list(run.needs.pools))
 
     def sent_back(self, run: Run) -> None:
         """See `Decisions`."""
@@ -274,7 +296,7 @@ class Gate:
 
     def _give_back(self, run: Run, outcome: Outcome) -> None:
         self.leases.remove(run)
-        self.ledger.release(run.needs.pools, run.request.id, run.nonce, outcome)
+        run.ledger.release(run.needs.pools, run.request.id, run.nonce, outcome)
 
     def tend_pool(self) -> None:
         """Notice lost children while there is a permit to get back from them."""
@@ -284,14 +306,14 @@ class Gate:
     # -- permits -------------------------------------------------------------------------------------------------
 
     def _admit(self, run: Run, *, slot: bool) -> None:
-        run.nonce = run.nonce or self.ledger.nonce()
-        if not self.ledger.link.up:
-            self.outage.meet(run)
+        run.nonce = run.nonce or run.ledger.nonce()
+        if not run.ledger.link.up:
+            run.ledger.outage.meet(run)
         elif not run.permit and run.needs.waits_in(self._closed):
             self._park(run, slot=slot)
         else:
             self._entering[run] = None
-            self.ledger.ask(run)
+            run.ledger.ask(run)
 
     def _park(self, run: Run, *, slot: bool) -> None:
         message = run.request.message
@@ -307,7 +329,7 @@ class Gate:
             # Found out only when its turn has come, it would have cost others a start.
             run.needs = expiring(run.needs, run.request)
         (self._entering if slot else self._lining)[run] = None
-        self.ledger.park(run, self._queues.queue_of(message) if self._queues else "", parcel, slot=slot)
+        run.ledger.park(run, self._queues.queue_of(message) if self._queues else "", parcel, slot=slot)
 
     def _shut(self, limit: str) -> None:
         """No permit is free: those who wait here for a slot get in line."""
@@ -377,16 +399,16 @@ class Gate:
         self._lining.pop(run, None)
         return known
 
-    def resumed(self, grant: Grant) -> None:
+    def resumed(self, grant: Grant, ledger: Ledger) -> None:
         """See `Decisions`."""
         if grant.limit and (grant.lock is None or grant.lock.verdict == "run"):
             self._full.add(grant.limit)
         if self._closing or self._factory is None:
-            self.ledger.release((grant.limit,), grant.task_id, grant.nonce, "return")
+            ledger.release((grant.limit,), grant.task_id, grant.nonce, "return")
             return
-        run = self._unpack(grant, self._factory)
+        run = self._unpack(grant, ledger, self._factory)
         if run is None:
-            self.ledger.release((grant.limit,), grant.task_id, grant.nonce, "done")
+            ledger.release((grant.limit,), grant.task_id, grant.nonce, "done")
         elif grant.expired:
             # As Celery says it of one that waited in the broker for too long.
             logger.info("Task %s[%s] expired: it waited for too long", run.request.name, run.request.id)
@@ -405,7 +427,7 @@ class Gate:
             self.leases.add(run)
             self._execute(run)
 
-    def answered(self, reply: Reply) -> None:
+    def answered(self, reply: Reply, ledger: Ledger) -> None:
         """See `Decisions`."""
         # Only now: those who were refused in this reply came before those who wait here for a slot.
         for limit in self._full.difference(self._closed, reply.emptied):
@@ -414,33 +436,35 @@ class Gate:
         self._closed.difference_update(reply.emptied)
         if len(self._closed) > _CLOSED_MOST:
             self._closed.clear()
-        self._hungry = self._hungry or reply.more
+        ledger.hungry = ledger.hungry or reply.more
         at = monotonic() + reply.wait
-        if reply.wait and (self._look_at is None or at < self._look_at):
-            self._look_at = at
-            self._timekeeper.later(reply.wait, lambda: self.loop.post(self._look_now, at))
+        if reply.wait and (ledger.look_at is None or at < ledger.look_at):
+            ledger.look_at = at
+            self._timekeeper.later(reply.wait, lambda: self.loop.post(self._look_now, at, ledger))
 
-    def _look_now(self, at: float) -> None:
-        if self._look_at == at:
-            self._look_at = None
-            self._hungry = True
+    def _look_now(self, at: float, ledger: Ledger) -> None:
+        if ledger.look_at == at:
+            ledger.look_at = None
+            ledger.hungry = True
             if self._free_slots <= 0:
                 # Maybe nobody else knows: those who have a slot get a hint.
-                self.ledger.look(0)
+                ledger.look(0)
 
     def look_soon(self) -> None:
         """There may be something to start."""
-        self._hungry = True
+        for ledger in self.ledgers.values():
+            ledger.hungry = True
 
-    def hint(self, queue: str) -> None:
+    def hint(self, queue: str, ledger: Ledger) -> None:
         """Somebody says that a task of this queue can start."""
         if self._queues and queue in self._queues.names:
-            self._hungry = True
+            ledger.hungry = True
 
     # -- resumed tasks -------------------------------------------------------------------------------------------
 
-    def _unpack(self, grant: Grant, factory: RequestFactory) -> Run | None:
-        run = Run(None, needs_again(grant.limit, grant.more, self._declared), grant.nonce, stored=True)
+    def _unpack(self, grant: Grant, ledger: Ledger, factory: RequestFactory) -> Run | None:
+        run = Run(None, needs_again(grant.limit, grant.more, ledger.declared), grant.nonce, stored=True)
+        run.ledger = ledger
         run.lock = grant.lock.spec if grant.lock else ""
         conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
         try:
@@ -461,7 +485,7 @@ class Gate:
     def _acknowledged(self, run: Run) -> None:
         # With late acknowledgement the message stays until the permit is given back.
         if run in self._running and not run.request.task.acks_late:
-            self.ledger.started(run)
+            run.ledger.started(run)
 
     def _forget(self, request: Any) -> None:
         """Undo what Celery noted of a request that will not run here now."""
@@ -474,7 +498,8 @@ class Gate:
 
     def withdraw(self, tasks: list[str]) -> None:
         """Answer for revoked tasks that are parked, without waiting for their turn."""
-        self.ledger.withdraw(tasks, self._withdrawn)
+        for ledger in self.ledgers.values():
+            ledger.withdraw(tasks, self._withdrawn)
 
     def _withdrawn(self, parked: Withdrawn) -> None:
         if self._factory:
@@ -483,28 +508,29 @@ class Gate:
 
     # -- when the store is out of reach --------------------------------------------------------------------------
 
-    def store_lost(self, error: Exception) -> None:
+    def store_lost(self, error: Exception, ledger: Ledger) -> None:
         """The connection broke: whoever waits for the store's word waits without a slot."""
         logger.warning("celery_throttle: lost the store, connecting again: %s", error)
-        undecided = [*self._entering, *self._lining]
-        self._entering, self._lining = {}, {}
-        self.ledger.forget_unsent()
-        self._lining.update((run, None) for run in self.ledger.parking if run in undecided)
+        undecided = [run for run in (*self._entering, *self._lining) if run.ledger is ledger]
+        for run in undecided:
+            self._take_out(run)
+        ledger.forget_unsent()
+        self._lining.update((run, None) for run in ledger.parking if run in undecided)
         for run in undecided:
             if run not in self._lining:
-                self.outage.meet(run)
+                ledger.outage.meet(run)
 
-    def store_up(self) -> None:
+    def store_up(self, ledger: Ledger) -> None:
         """The store answers (again)."""
-        holding, held = self.leases.all(), self.outage.over()
-        self.ledger.declare(self._declared.items())
+        holding, held = [run for run in self.leases.all() if run.ledger is ledger], ledger.outage.over()
+        ledger.declare()
         if holding:
-            self.ledger.renew(holding, self.leases.judge)
-        self.ledger.reconcile(run.nonce for run in (*holding, *held))
+            ledger.renew(holding, self.leases.judge)
+        ledger.reconcile(run.nonce for run in (*holding, *held))
         self._waiting.extendleft(reversed(held))
-        self._hungry = True
+        ledger.hungry = True
 
-    def put_off(self, runs: list[Run]) -> None:
+    def put_off(self, runs: list[Run], ledger: Ledger) -> None:
         """See `Decisions`."""
         again = [run for run in runs if self._take_out(run)]
         for run in again:
@@ -512,10 +538,10 @@ class Gate:
         # Asking works in a full store, parking does not.
         self._closed.difference_update(pool for run in again for pool in run.needs.pools)
         self._prefetch(len(again))
-        self._timekeeper.later(_PUT_OFF, lambda: self.loop.post(self._try_again, again, self._queues))
+        self._timekeeper.later(_PUT_OFF, lambda: self.loop.post(self._try_again, again, self._queues, ledger))
 
-    def _try_again(self, runs: list[Run], queues: QueueMap | None) -> None:
-        self.ledger.paused = False
+    def _try_again(self, runs: list[Run], queues: QueueMap | None, ledger: Ledger) -> None:
+        ledger.paused = False
         if queues is self._queues:  # else the broker connection was lost, and these requests with it
             self._prefetch(-len(runs))
             self._waiting.extendleft(reversed(runs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -12,11 +13,9 @@ from celery_throttle.store.scripts import execute
 from celery_throttle.worker.runs import holders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from redis import Redis
-
-    from celery_throttle.store.scripts import Store
+    from celery_throttle.worker.group import Group
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.timekeeper import Timekeeper
 
@@ -32,19 +31,22 @@ class Leases:
     """The permits held by this worker, renewed at a third of their lease.
 
     Args:
-        client: a connection of its own.
-        store: builds the calls.
+        groups: those of the worker; each has a connection for this.
+        lease: seconds that a permit lasts.
         timekeeper: its thread does the renewing.
         give_back: called with a run whose permit was put back although it had ended meanwhile.
     """
 
-    def __init__(self, client: Redis, store: Store, timekeeper: Timekeeper, give_back: Callable[[Run], None]) -> None:
-        self._client, self._store, self._timekeeper, self._give_back = client, store, timekeeper, give_back
+    def __init__(
+        self, groups: Sequence[Group], lease: float, timekeeper: Timekeeper, give_back: Callable[[Run], None]
+    ) -> None:
+        self._groups, self._lease, self._timekeeper, self._give_back = groups, lease, timekeeper, give_back
         self._held: dict[str, Run] = {}
 
     def start(self) -> None:
         """Begin to renew."""
-        self._timekeeper.later(self._store.lease / 3, self._renew_and_again)
+        for group in self._groups:
+            self._timekeeper.later(self._lease / 3, partial(self._renew_and_again, group))
 
     def add(self, run: Run) -> None:
         """Hold: renew from now on."""
@@ -58,21 +60,21 @@ class Leases:
         """Everything held now."""
         return list(self._held.values())
 
-    def _renew_and_again(self) -> None:
-        pause = self._store.lease / 3
+    def _renew_and_again(self, group: Group) -> None:
+        pause = self._lease / 3
+        held = [run for run in self.all() if run.ledger is group.ledger]
         try:
-            self._renew()
+            self._renew(group, held)
         except RedisError as error:
-            pause = min(1.0, self._store.lease / 10)
-            logger.warning("celery_throttle: cannot renew %d leases, trying again: %s", len(self._held), error)
+            pause = min(1.0, self._lease / 10)
+            logger.warning("celery_throttle: cannot renew %d leases, trying again: %s", len(held), error)
         finally:
-            self._timekeeper.later(pause, self._renew_and_again)
+            self._timekeeper.later(pause, partial(self._renew_and_again, group))
 
-    def _renew(self) -> None:
-        held = self.all()
+    def _renew(self, group: Group, held: list[Run]) -> None:
         for start in range(0, len(held), _AT_ONCE):
             some = held[start : start + _AT_ONCE]
-            self.judge(some, execute(self._client, self._store.renew(holders(some))))
+            self.judge(some, execute(group.client, group.ledger.store.renew(holders(some))))
 
     def judge(self, runs: list[Run], answers: Any) -> None:
         """Act on the answers of renew.lua."""

@@ -19,11 +19,12 @@ from celery_throttle.store.replies import Answer
 from celery_throttle.worker.runs import holders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
     from celery_throttle.store.scripts import ParkRow, Store
     from celery_throttle.worker.link import Link
+    from celery_throttle.worker.outage import Outage
     from celery_throttle.worker.runs import Outcome, Run
 
 __all__ = ["Decisions", "Ledger"]
@@ -55,13 +56,13 @@ class Decisions(Protocol):
     def sent_back(self, run: Run) -> None:
         """The store has the message of a task that had begun, and its permit."""
 
-    def put_off(self, runs: list[Run]) -> None:
+    def put_off(self, runs: list[Run], ledger: Ledger) -> None:
         """The store is there but refused a call, which had no effect: ask again after a while."""
 
-    def resumed(self, grant: Grant) -> None:
+    def resumed(self, grant: Grant, ledger: Ledger) -> None:
         """A parked task has its permit and a slot here."""
 
-    def answered(self, reply: Reply) -> None:
+    def answered(self, reply: Reply, ledger: Ledger) -> None:
         """After all of the above, what else a reply said."""
 
 
@@ -75,18 +76,29 @@ class _ParkCall:
 
 
 class Ledger:
-    """Gathers and sends; all on the loop.
+    """Gathers and sends for one group of limits; all on the loop.
 
     Args:
         store: builds the calls.
         worker_id: begins every nonce of this worker.
         gate: hears what came of it.
+        declared: what this worker declares of each limit of the group, by name.
+        outage: what happens while the store is out of reach.
+
+    Attributes:
+        hungry: whether there may be something to start, so that the gate looks when it has a slot.
+        look_at: when the store said that something may change, on the clock of ``time.monotonic``.
     """
 
     link: Link
 
-    def __init__(self, store: Store, worker_id: str, gate: Decisions) -> None:
+    def __init__(
+        self, store: Store, worker_id: str, gate: Decisions, declared: Mapping[str, str], outage: Outage
+    ) -> None:
         self.store, self._worker_id, self._gate = store, worker_id, gate
+        self.declared, self.outage = declared, outage
+        self.hungry = True
+        self.look_at: float | None = None
         #: Nothing is sent while set: the store answers, but refuses.
         self.paused = False
         self._numbers = itertools.count(1)
@@ -206,16 +218,15 @@ class Ledger:
         self._known = set(expected)
         self._send(self.store.mine(self._worker_id), self._compare)
 
-    def declare(self, limits: Iterable[tuple[str, str]]) -> None:
+    def declare(self) -> None:
         """Say how many permits each limit has; notices a store that was emptied."""
-        ours = dict(limits)
 
         def heard(raw: Any) -> None:
             if isinstance(raw, list):
                 self._birth, *changed = (each.decode() for each in raw)
-                _tell_changes(ours, changed)
+                _tell_changes(self.declared, changed)
 
-        self._send(self.store.declare(self._birth, ours.items()), heard)
+        self._send(self.store.declare(self._birth, self.declared.items()), heard)
 
     def renew(self, held: list[Run], judge: Callable[[list[Run], Any], None]) -> None:
         """Renew at once, before anything else is asked on a new connection."""
@@ -349,14 +360,14 @@ class Ledger:
             return True  # The gate hears of it from the link, once for all.
         if isinstance(raw, RedisError):
             logger.warning("celery_throttle: the store refused a call: %s", raw)
-            self._gate.put_off(runs)
+            self._gate.put_off(runs, self)
             return True
         return False
 
     def _settle(self, answer: Reply) -> None:
         for grant in answer.grants:
-            self._gate.resumed(grant)
-        self._gate.answered(answer)
+            self._gate.resumed(grant, self)
+        self._gate.answered(answer, self)
 
     def _compare(self, raw: Any) -> None:
         if isinstance(raw, Exception):
@@ -371,7 +382,7 @@ def _park_row(run: Run, queue: str, message: bytes) -> ParkRow:
     return run.request.id, needs.pool, needs.declared, run.attempt, queue, message, run.lock, needs.more
 
 
-def _tell_changes(ours: dict[str, str], changed: list[str]) -> None:
+def _tell_changes(ours: Mapping[str, str], changed: list[str]) -> None:
     for limit, before in zip(changed[::2], changed[1::2], strict=True):
         logger.warning(
             "celery_throttle: limit %r was declared as %s and is %s from now on, as this worker has it: "

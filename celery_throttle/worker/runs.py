@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.terms import Needs
     from celery_throttle.store.scripts import HolderRow
+    from celery_throttle.worker.ledger import Ledger
 
 __all__ = ["Outcome", "RequestFactory", "Run", "holders", "watch"]
 
@@ -34,6 +35,7 @@ class Run:
     Attributes:
         request: Celery's request.
         needs: what it takes of its limits.
+        ledger: of their group; not set if it needs nothing.
         lock: what it does with its identity lock, as the store wants it; "" if it needs none.
         nonce: names this delivery as a holder.
         stored: whether the store keeps the message, because it was parked and resumed.
@@ -44,9 +46,22 @@ class Run:
         refusals: how often it could not be parked, because as many wait as may.
     """
 
-    __slots__ = ("job", "lock", "lost", "needs", "nonce", "permit", "refusals", "request", "requeue", "stored")
+    __slots__ = (
+        "job",
+        "ledger",
+        "lock",
+        "lost",
+        "needs",
+        "nonce",
+        "permit",
+        "refusals",
+        "request",
+        "requeue",
+        "stored",
+    )
 
     request: Any
+    ledger: Ledger
 
     def __init__(self, request: Any, needs: Needs, nonce: str = "", *, stored: bool = False) -> None:
         self.request, self.needs, self.nonce, self.stored = request, needs, nonce, stored

@@ -16,18 +16,14 @@ from celery.worker import state
 from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
-from celery_throttle.core.keys import Keys
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
-from celery_throttle.store.client import connection_factory, make_client
 from celery_throttle.store.doctor import findings
-from celery_throttle.store.scripts import Store
-from celery_throttle.task import dedups_of, terms_of
+from celery_throttle.task import dedups_of, groups_of, terms_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
+from celery_throttle.worker.group import Group
 from celery_throttle.worker.leases import Leases
-from celery_throttle.worker.ledger import Ledger
-from celery_throttle.worker.link import Link, Listener
 from celery_throttle.worker.loop import Loop, start_thread
 from celery_throttle.worker.queues import QueueMap
 from celery_throttle.worker.runs import RequestFactory
@@ -55,9 +51,7 @@ class Throttling:
         self._thread: threading.Thread | None = None
         self._revoked: set[str] = set()
         self.timekeeper = Timekeeper()
-        self.gate = Gate(
-            worker.pool, terms_of(worker.app), dedups_of(worker.app), settings.on_store_error, self.timekeeper
-        )
+        self.gate = Gate(worker.pool, terms_of(worker.app), dedups_of(worker.app), settings, self.timekeeper)
         # A solo pool runs tasks in the thread that consumes, so there the gate must live in that thread too.
         self.pumped = worker.hub is None and isinstance(worker.pool, SoloPool)
         threaded = worker.hub is None and not self.pumped
@@ -65,19 +59,14 @@ class Throttling:
         self.loop = self.gate.loop = Loop(self._hub, self.gate.tick, threaded=threaded)
         if worker.hub is None:
             self.loop.reattach()  # else with the worker's event loop
-        keys, make = Keys(settings.prefix), connection_factory(settings.url)
         worker_id = uuid.uuid4().hex[:8]
-        self.ledger = self.gate.ledger = Ledger(Store(keys, settings.lease), worker_id, self.gate)
-        self._link = self.ledger.link = Link(
-            self.loop, self.timekeeper, make, self.gate.store_up, self.gate.store_lost, self.gate.outage.unreachable
-        )
-        self._listener = Listener(self.loop, self.timekeeper, make, keys.wake, self.gate.hint)
-        self._client = make_client(settings.url)
-        self.gate.leases = self._leases = Leases(self._client, self.ledger.store, self.timekeeper, self._end_again)
+        self.groups = [Group(name, self.gate, self.timekeeper, settings, worker_id) for name in groups_of(worker.app)]
+        self.gate.leases = self._leases = Leases(self.groups, settings.lease, self.timekeeper, self._end_again)
 
     def start(self) -> None:
         """Begin."""
-        for finding in findings(self._client):
+        found = {finding: None for group in self.groups for finding in findings(group.client)}
+        for finding in found:
             logger.warning("celery_throttle: %s", finding)
         self._revoked = set(state.revoked)
         task_revoked.connect(self._never_runs, weak=False)
@@ -87,8 +76,8 @@ class Throttling:
         self.timekeeper.every(min(LOOK_EVERY, self.settings.lease / 2), lambda: self.loop.post(self.gate.look_soon))
         self.timekeeper.every(_REVOKED_EVERY, lambda: self.loop.post(self._withdraw_revoked))
         self.timekeeper.every(_TEND_EVERY, lambda: self.loop.post(self.gate.tend_pool))
-        self._link.connect()
-        self._listener.connect()
+        for group in self.groups:
+            group.connect()
         if self.loop.threaded:
             self._thread = start_thread(self._hub, self._stopped)
 
@@ -101,7 +90,7 @@ class Throttling:
     def pump(self) -> None:
         """Turn a hub that nobody turns, until the store has nothing more to say; tasks run meanwhile, one by one."""
         self.loop.pump()
-        while self._link.up and not self.ledger.idle and not _stopping():
+        while any(group.busy for group in self.groups) and not _stopping():
             self._hub.run_once()
 
     def connected(self, consumer: Any) -> None:
@@ -112,7 +101,8 @@ class Throttling:
             if name not in vars(consumer):
                 setattr(consumer, name, self._then_connected(consumer, getattr(consumer, name)))
         queues = QueueMap(consumer.task_consumer)
-        self.ledger.consume(queues.names)
+        for group in self.groups:
+            group.ledger.consume(queues.names)
         self.gate.connected(consumer, queues, RequestFactory(consumer))
 
     def _then_connected(self, consumer: Any, change_queues: Any) -> Any:
@@ -143,17 +133,17 @@ class Throttling:
             self.loop.post(self._stopped.set)
             self._thread.join(timeout=5.0)
             self.loop.detach()
-        self.ledger.wait()
+        for group in self.groups:
+            group.ledger.wait()
         task_revoked.disconnect(self._never_runs)
         remember.end()
         self.timekeeper.stop()
-        self._link.close()
-        self._listener.close()
+        for group in self.groups:
+            group.close()
         self.loop.close()
-        self._client.close()
 
     def _end_again(self, run: Any) -> None:
-        self.loop.post(self.ledger.release, run.needs.pools, run.request.id, run.nonce, "done")
+        self.loop.post(run.ledger.release, run.needs.pools, run.request.id, run.nonce, "done")
 
     def _never_runs(self, sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
         if not terminated:

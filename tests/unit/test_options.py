@@ -79,6 +79,10 @@ def test_a_rate_beside_limits_is_one_more() -> None:
         ({"limit": 2, "weights": {"a": 2}}, r"weights needs fair_by"),
         ({"limit": [Limit("a", 1), Limit("a", 2)]}, r"limit 'a' is there twice"),
         (
+            {"limit": [Limit("a", 1, group="eu"), Limit("b", 2)]},
+            r"'a' is in group 'eu' and limit 'b' in None.*group='eu'",
+        ),
+        (
             {"limit": [Limit("a", 1, fair_by="order"), Limit("b", 2, fair_by="order")]},
             r"limits 'a' and 'b' both have fair_by",
         ),

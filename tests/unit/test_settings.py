@@ -48,12 +48,13 @@ def test_everything_can_be_set() -> None:
     settings = read(
         throttle_url=URL,
         throttle_prefix="shop",
+        throttle_group="eu",
         throttle_lease=5,
         throttle_reap_every=2.5,
         throttle_on_store_error="fail",
         throttle_enabled=False,
     )
-    assert settings == Settings(URL, "shop", 5.0, 2.5, "fail", enabled=False)
+    assert settings == Settings(URL, "shop", "eu", 5.0, 2.5, "fail", enabled=False)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ REDIS = "redis://127.0.0.1:1/0"  # nobody listens there, and nobody is asked
 SETTINGS = {
     "throttle_url": "redis://store:6379/3",
     "throttle_prefix": "shop",
+    "throttle_group": "eu",
     "throttle_lease": 7,
     "throttle_reap_every": 11,
     "throttle_on_store_error": "fail",
@@ -46,6 +47,7 @@ def test_defaults() -> None:
     assert read(settings_of(make_app())) == {
         "throttle_url": REDIS,
         "throttle_prefix": "throttle",
+        "throttle_group": "",
         "throttle_lease": 60.0,
         "throttle_reap_every": 30.0,
         "throttle_on_store_error": "hold",
@@ -94,6 +96,7 @@ def test_a_misspelt_setting_in_a_namespace_is_refused_by_name() -> None:
         ("throttle_prefix", ""),
         ("throttle_prefix", "a{b}"),
         ("throttle_prefix", 5),
+        ("throttle_group", "a:b"),
         ("throttle_lease", 0.5),
         ("throttle_lease", "60"),
         ("throttle_lease", True),

@@ -128,7 +128,8 @@ function open_rules()
         till = math.max(till, us)
       end
       redis.call('HSET', LOCKS, '\5' .. limit, cjson.encode(kept))
-      redis.call('ZADD', LOCK_ENDS, math.ceil(till / 1000) + 1, '\5' .. limit)
+      -- Somebody may come that late, as start_of says.
+      redis.call('ZADD', LOCK_ENDS, math.ceil((till + LATE_US) / 1000) + 1, '\5' .. limit)
     end
 
     local function book(limit, rule, cost, waited, nonce)

@@ -1,0 +1,64 @@
+"""What a worker has for one group of limits: a ledger, connections for calls and for hints, a client for leases."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.store.client import connection_factory, make_client
+from celery_throttle.store.scripts import Store
+from celery_throttle.worker.link import Link, Listener
+
+if TYPE_CHECKING:
+    from celery_throttle.core.settings import Settings
+    from celery_throttle.worker.gate import Gate
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["Group"]
+
+
+class Group:
+    """One place in Redis that the limits of a group share; in a cluster each may be on another node.
+
+    Args:
+        name: of the group.
+        gate: hears of it; its loop turns the connections.
+        timekeeper: for connecting again.
+        settings: of the app.
+        worker_id: begins every nonce of this worker.
+
+    Attributes:
+        ledger: sends what the gate wants.
+        client: for calls of other threads.
+    """
+
+    def __init__(self, name: str, gate: Gate, timekeeper: Timekeeper, settings: Settings, worker_id: str) -> None:
+        keys = settings.keys(name)
+        make: Any = connection_factory(settings.url)
+        self.ledger = ledger = gate.add(name, Store(keys, settings.lease), worker_id)
+        self._link = ledger.link = Link(
+            gate.loop,
+            timekeeper,
+            make,
+            partial(gate.store_up, ledger),
+            partial(gate.store_lost, ledger=ledger),
+            ledger.outage.unreachable,
+        )
+        self._listener = Listener(gate.loop, timekeeper, make, keys.wake, partial(gate.hint, ledger=ledger))
+        self.client = make_client(settings.url)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the store still has something to say."""
+        return self._link.up and not self.ledger.idle
+
+    def connect(self) -> None:
+        """Begin."""
+        self._link.connect()
+        self._listener.connect()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._link.close()
+        self._listener.close()
+        self.client.close()

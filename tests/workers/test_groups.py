@@ -1,0 +1,115 @@
+"""Limits in several groups: each group is a place in Redis of its own, in a cluster maybe on a node of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import NotAcquired
+from tests.support.waiting import until
+from tests.workers.conftest import State
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+GROUPS = "tests.support.apps.groups"
+
+
+@pytest.fixture
+def states(redis: Redis) -> dict[str, State]:
+    return {"": State(redis), "eu": State(redis, "throttle:eu"), "us": State(redis, "throttle:us")}
+
+
+def publish(app: Any) -> list[str]:
+    """Four tasks for each group."""
+    labels = []
+    for name in ("in_eu", "in_us", "anywhere"):
+        for number in range(4):
+            labels.append(f"{name}{number}")
+            getattr(app, name).delay(labels[-1])
+    return labels
+
+
+def test_each_group_has_its_own_limits(
+    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
+) -> None:
+    workers.start_many(2, GROUPS, concurrency=8)
+    app = workers.app(GROUPS)
+    labels = publish(app)
+    journal.wait_running(4)
+    for group, parked in (("", 3), ("eu", 2), ("us", 3)):
+        states[group].wait_parked(parked)
+    assert states["eu"].used() == {"eu": 2}
+    assert states["us"].used() == {"us": 1}
+    assert states[""].used() == {app.anywhere.name: 1}
+    let_go(*labels)
+    journal.wait_finished(12)
+    assert journal.max_running(task="in_eu") == 2
+    assert journal.max_running(task="in_us") == journal.max_running(task="anywhere") == 1
+    for state in states.values():
+        state.wait_empty()
+
+
+def test_few_slots_serve_every_group(workers: Workers, journal: Journal, states: dict[str, State], let_go: Any) -> None:
+    """One slot for all: nobody starves, nothing is left."""
+    workers.start(GROUPS, concurrency=1)
+    labels = publish(workers.app(GROUPS))
+    let_go(*labels)
+    journal.wait_finished(12)
+    assert journal.max_running() == 1
+    for state in states.values():
+        state.wait_empty()
+
+
+def test_a_lost_worker_loses_its_permits_in_every_group(
+    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
+) -> None:
+    workers.conf["throttle_lease"] = 2.0
+    lost = workers.start(GROUPS, concurrency=8)
+    labels = publish(workers.app(GROUPS))
+    journal.wait_running(4)
+    states["us"].wait_parked(3)
+    states[""].wait_parked(3)
+    lost.kill()
+    let_go(*labels)
+    workers.start(GROUPS, concurrency=8)
+    # Two of eu and one of the group without a name had been acknowledged when they started.
+    journal.wait_finished(2 + 3 + 3)
+    for group in ("", "eu"):
+        states[group].wait_empty()
+
+
+def test_a_duplicate_and_a_permit_outside_of_tasks_are_looked_for_in_the_right_group(
+    workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
+) -> None:
+    workers.start(GROUPS, concurrency=4)
+    app = workers.app(GROUPS)
+    first = app.in_us.delay("a")
+    assert app.in_us.delay("a").id == first.id
+    assert app.in_us.locked_by("a").task_id == first.id
+    journal.wait_running(1)
+    with pytest.raises(NotAcquired):
+        app.us.acquire(0, app=app.app)
+    with app.eu.acquire(0, app=app.app):
+        assert states["eu"].used() == {"eu": 1}
+    let_go("a")
+    assert first.get(timeout=20) == "a"
+    until(lambda: app.in_us.locked_by("a") is None)
+
+
+def test_a_group_for_all(workers: Workers, journal: Journal, redis: Redis, let_go: Any) -> None:
+    workers.conf["throttle_group"] = "eu"
+    workers.start(GROUPS, concurrency=4)
+    app = workers.app(GROUPS)
+    app.anywhere.delay("a")
+    journal.wait_running(1)
+    assert State(redis, "throttle:eu").used() == {app.anywhere.name: 1}
+    let_go("a")
+    journal.wait_finished(1)
+    State(redis, "throttle:eu").wait_empty()
