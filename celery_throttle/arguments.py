@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from celery_throttle.core.binding import Binder
 
+if TYPE_CHECKING:
     from celery_throttle.core.terms import Terms
 
 __all__ = ["by_name", "values_of"]
@@ -17,11 +16,9 @@ __all__ = ["by_name", "values_of"]
 def by_name(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
     """Return the arguments of a call by name, with the defaults of those left out; None if they do not fit the task."""
     try:
-        bound = _signature(task.run).bind(*args, **kwargs)
+        return _binder(task.run).bind(args, kwargs)
     except TypeError:
         return None
-    bound.apply_defaults()
-    return bound.arguments
 
 
 def values_of(task: Any, terms: Terms, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -35,6 +32,4 @@ def values_of(task: Any, terms: Terms, args: Any, kwargs: Any) -> dict[str, Any]
     return terms.values(task.name, by_name(task, args, kwargs) or kwargs, args, kwargs)
 
 
-@lru_cache(maxsize=512)
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
+_binder = lru_cache(maxsize=512)(Binder)

@@ -5,11 +5,9 @@ This saves work; the guarantee is the worker's gate, which checks again.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +16,7 @@ from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 from redis.exceptions import RedisError
 
+from celery_throttle.arguments import by_name
 from celery_throttle.errors import DuplicateTask
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
@@ -74,18 +73,11 @@ def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
         ConfigurationError: the arguments cannot be compared.
     """
     args, kwargs = tuple(args or ()), dict(kwargs or {})
-    try:
-        bound = _signature(task.run).bind(*args, **kwargs)
-    except TypeError:
+    bound = by_name(task, args, kwargs)
+    if bound is None:
         # The task will fail with these arguments; until then they are what they are.
-        return dedup.plan(task.name, {"args": args, "kwargs": kwargs}, args, kwargs)
-    bound.apply_defaults()
-    return dedup.plan(task.name, bound.arguments, args, kwargs)
-
-
-@lru_cache(maxsize=512)
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
+        bound = {"args": args, "kwargs": kwargs}
+    return dedup.plan(task.name, bound, args, kwargs)
 
 
 def publish(

@@ -144,7 +144,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         dedup = self._dedup()
         if dedup is None and throttle is not None:
             raise ConfigurationError(f"Task {self.name}: throttle= of a call needs singleton=True on the task")
-        options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
+        if rest:
+            options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
         send = super().apply_async
         options = self._with_values(args, kwargs, options | {"task_id": task_id})
         self._check_crowd(args, kwargs, options)

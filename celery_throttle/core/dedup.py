@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
@@ -21,6 +22,7 @@ DEDUP_OPTIONS = ("unique_on", "until", "on_conflict", "remember", "lock_ttl")
 _PER_CALL = ("unique_on", "on_conflict")
 
 _WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
+_QUOTE = json.encoder.encode_basestring_ascii  # what the encoder writes for a text, without the way there
 _NEWEST = ("replace", "keep_last")
 _LONGEST = 10 * 365 * 86400.0
 
@@ -44,10 +46,8 @@ class LockPlan:
     @property
     def spec(self) -> str:
         """The same as the scripts want it, see locks.lua; all times are milliseconds."""
-        dedup = self.dedup
-        remember, ttl = round(dedup.remember * 1000), round(dedup.lock_ttl * 1000)
-        plan = [self.identity, dedup.until, remember, ttl, dedup.on_conflict, self.claim, "run", self.first, "0"]
-        return _WRITE(plan)
+        first = _QUOTE(self.first) if self.first else '""'
+        return f'[{_QUOTE(self.identity)},{self.dedup.spec},"{self.claim}","run",{first},"0"]'
 
 
 def with_fencing_token(spec: str, token: int) -> str:
@@ -75,6 +75,12 @@ class Dedup:
     on_conflict: OnConflict = "return_existing"
     remember: float = 0.0
     lock_ttl: float = 86400.0
+
+    @cached_property
+    def spec(self) -> str:
+        """The part of a plan's that is the same for all calls."""
+        remember, ttl = round(self.remember * 1000), round(self.lock_ttl * 1000)
+        return _WRITE([self.until, remember, ttl, self.on_conflict])[1:-1]
 
     def plan(
         self, task_name: str, arguments: Mapping[str, object], args: Iterable[Any], kwargs: Mapping[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["IDENTITY_LENGTH", "canonical", "identity_of", "pick"]
 
 IDENTITY_LENGTH = 40
 
-_WRITE = json.JSONEncoder(separators=(",", ":")).encode
+_QUOTE = json.encoder.encode_basestring_ascii  # as JSON writes text
 _TEXTUAL = (Decimal, UUID, datetime, date, time, timedelta)
 
 
@@ -26,41 +26,46 @@ def identity_of(task_name: str, value: object) -> str:
     Raises:
         TypeError: a value has no canonical form.
     """
-    text = _WRITE([task_name, canonical(value)])
+    text = f"[{_QUOTE(task_name)},{canonical(value)}]"
     return hashlib.sha256(text.encode()).hexdigest()[:IDENTITY_LENGTH]
 
 
-def canonical(value: object) -> Any:  # noqa: PLR0911 - a return for each kind of value
-    """Return a value as JSON can write it, such that a message that was on its way through a broker gives the same.
+def canonical(value: object) -> str:  # noqa: PLR0911 - a return for each kind of value
+    """Return a value as JSON, such that a message that was on its way through a broker gives the same.
 
     So a tuple is a list, the keys of a mapping are text, and their order does not count.
 
     Raises:
         TypeError: nothing is known of how to compare such a value.
     """
-    if value is None or isinstance(value, (bool, float)):
-        return value
-    if isinstance(value, int):
-        return int(value)
     if isinstance(value, str):
-        return str.__str__(value)
+        return _QUOTE(value)
+    if value is None or isinstance(value, (bool, float)):
+        return json.dumps(value)
+    if isinstance(value, int):
+        return int.__repr__(value)
     if isinstance(value, (list, tuple)):
-        return [canonical(item) for item in value]
+        return f"[{','.join(map(canonical, value))}]"
     if isinstance(value, Mapping):
-        pairs = [[_key(key), canonical(item)] for key, item in value.items()]
-        return {"map": sorted(pairs, key=lambda pair: str(pair[0]))}
+        pairs = sorted((_key(key), canonical(item)) for key, item in value.items())
+        return _kind("map", (f"[{key},{item}]" for key, item in pairs))
     if isinstance(value, (set, frozenset)):
-        return {"set": sorted(json.dumps(canonical(item)) for item in value)}
+        return _kind("set", sorted(map(canonical, value)))
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"bytes": bytes(value).hex()}
+        return _kind("bytes", [_QUOTE(bytes(value).hex())])
     if isinstance(value, _TEXTUAL):
-        return {type(value).__name__: str(value)}
+        return _kind(type(value).__name__, [_QUOTE(str(value))])
     raise TypeError(f"cannot compare a {type(value).__name__}")
+
+
+def _kind(name: str, items: Iterable[str]) -> str:
+    # What JSON cannot tell apart gets a name; nothing else is written as an object.
+    return f'{{"{name}":[{",".join(items)}]}}'
 
 
 def _key(key: object) -> str:
     # As JSON writes the keys of a mapping.
-    return key if isinstance(key, str) else json.dumps(canonical(key))
+    return _QUOTE(key) if isinstance(key, str) else _QUOTE(canonical(key))
 
 
 def pick(arguments: Mapping[str, object], path: str) -> object:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from celery_throttle.core.dedup import Dedup, task_dedup
+from celery_throttle.core.dedup import Dedup, LockPlan, task_dedup
 from celery_throttle.errors import ConfigurationError
 
 
@@ -81,3 +82,9 @@ def test_a_function_of_the_arguments() -> None:
 )
 def test_a_header_that_cannot_be_used_counts_as_none(header: dict[str, object]) -> None:
     assert dedup().carried(header) is None
+
+
+@pytest.mark.parametrize("text", ["0" * 40, '",\\\n\u00e9\ud800'])
+def test_a_plan_as_the_scripts_want_it_is_json(text: str) -> None:
+    plan = LockPlan(text, dedup(remember=1.5, lock_ttl=60), "17", text)
+    assert json.loads(plan.spec) == [text, "finished", 1500, 60000, "return_existing", "17", "run", text, "0"]

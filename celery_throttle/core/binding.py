@@ -1,0 +1,51 @@
+"""Which argument of a call goes to which parameter, as Python itself decides it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Binder"]
+
+
+class Binder:
+    """Binds calls to the signature of one function.
+
+    `inspect.Signature.bind` is exact, and slow; most functions have none but ordinary parameters, and most calls fit.
+
+    Args:
+        function: is called with the arguments, but not here.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(function)
+        parameters = self._signature.parameters
+        ordinary = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
+        self._names = tuple(parameters) if ordinary else None
+        self._defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name, in the order of the parameters, with the defaults of those left out.
+
+        Raises:
+            TypeError: the function does not take them.
+        """
+        names = self._names
+        if names is not None and len(args) <= len(names):
+            given = dict(zip(names, args, strict=False))
+            if len(given) == len(names) and not kwargs:
+                return given
+            others = {**self._defaults, **kwargs}
+            try:
+                bound = given | {name: others[name] for name in names[len(args) :]}
+            except KeyError:
+                pass  # one is missing
+            else:
+                if kwargs.keys() <= bound.keys() and kwargs.keys().isdisjoint(given):
+                    return bound
+        exactly = self._signature.bind(*args, **kwargs)
+        exactly.apply_defaults()
+        return exactly.arguments
