@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
+from socket import MSG_PEEK
+from ssl import SSLSocket
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.client import connection_factory
 from celery_throttle.store.scripts import pack
@@ -15,6 +20,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.scripts import Call
 
 __all__ = ["Caller"]
+
+_ONE_PIECE = 4096
 
 
 class Caller:
@@ -41,7 +48,7 @@ class Caller:
         try:
             connection.send_packed_command([call.packed()], check_health=False)
             try:
-                reply = connection.read_response()
+                reply = _reply(connection)
             except NoScriptError:
                 connection.send_packed_command([pack(call.eval())], check_health=False)
                 reply = connection.read_response()
@@ -70,8 +77,28 @@ class Caller:
 
 
 def _stands(connection: Any) -> bool:
+    """Whether there is nothing to read: before anything was asked, that would be the end of the connection."""
+    readable = select.poll()
     try:
-        # Something to read before anything was asked is the end of the connection.
-        return not connection.can_read(timeout=0)
-    except (RedisError, OSError):
+        readable.register(connection._sock, select.POLLIN)  # noqa: SLF001  # as in link.py
+        return not readable.poll(0)
+    except (OSError, TypeError, ValueError):  # closed on our side
         return False
+
+
+def _reply(connection: Any) -> Any:
+    """Read a reply. One text that arrives in one piece is read here; everything else redis-py knows how to."""
+    socket = connection._sock  # noqa: SLF001
+    if isinstance(socket, SSLSocket):  # cannot look without taking
+        return connection.read_response()
+    try:
+        seen = socket.recv(_ONE_PIECE, MSG_PEEK)
+    except TimeoutError:
+        raise RedisTimeoutError("no answer in time") from None
+    except OSError as error:
+        raise RedisConnectionError(f"no answer: {error}") from error
+    length, found, text = seen[1:-2].partition(b"\r\n")
+    if seen[:1] != b"$" or seen[-2:] != b"\r\n" or not found or int(length) != len(text):
+        return connection.read_response()
+    socket.recv(len(seen))
+    return text

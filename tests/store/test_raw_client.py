@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.caller import Caller as RawClient
 from celery_throttle.store.client import connection_factory
 from celery_throttle.store.scripts import Call, Script
 from tests.store.cost import commands
+from tests.support.tls import TlsFront, make_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from redis import Redis
+    from pathlib import Path
 
     from celery_throttle.embedded import EmbeddedServer
     from tests.store.caller import Caller
+
+
+_ECHO = "return ARGV[1]"
+ECHO = Script("echo", _ECHO, hashlib.sha1(_ECHO.encode()).hexdigest())
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +38,10 @@ def _consistent() -> None:
 def raw(server: EmbeddedServer) -> Iterator[RawClient]:
     client = RawClient(server.url)
     yield client
+    close(client)
+
+
+def close(client: RawClient) -> None:
     while client._free:
         client._free.pop().disconnect()
 
@@ -66,6 +77,43 @@ def test_a_refused_call_leaves_the_connection_usable(worker: Caller, raw: RawCli
     [kept] = raw._free
     assert raw.call(worker.store.locked("x" * 40)) is None
     assert list(raw._free) == [kept]
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"\r\n", b"$0\r\n", b"-ERR\r\n", b"x" * 5000, b"\xff\0" * 40])
+@pytest.mark.parametrize("piece", [1, 2, 3, 4, 5, 6, 7, 8, 4096])
+def test_a_text_is_read_whole_however_it_arrives(
+    raw: RawClient, monkeypatch: pytest.MonkeyPatch, text: bytes, piece: int
+) -> None:
+    monkeypatch.setattr("celery_throttle.store.caller._ONE_PIECE", piece)
+    call = Call(ECHO, (0, text))
+    assert raw.call(call) == text
+    [first] = raw._free
+    assert raw.call(call) == text
+    assert list(raw._free) == [first]  # so nothing was left on it
+
+
+def test_a_server_that_is_silent_is_not_waited_for(own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it says later is not taken for the answer to something else."""
+    monkeypatch.setattr("celery_throttle.store.client.TIMEOUT", 0.1)
+    client = RawClient(own_server.url)
+    assert client.call(Call(ECHO, (0, "before"))) == b"before"
+    with Redis.from_url(own_server.url) as other:
+        other.client_pause(60_000, all=False)  # scripts are paused, and not the end of it
+        with pytest.raises(RedisTimeoutError):
+            client.call(Call(ECHO, (0, "late")))
+        assert not client._free
+        other.client_unpause()
+    assert client.call(Call(ECHO, (0, "after"))) == b"after"
+    close(client)
+
+
+def test_over_tls(own_server: EmbeddedServer, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with TlsFront(own_server.port, certificate, key) as front:
+        client = RawClient(f"rediss://127.0.0.1:{front.port}/0?ssl_ca_certs={certificate}")
+        assert [client.call(Call(ECHO, (0, text))) for text in "abc"] == [b"a", b"b", b"c"]
+        assert front.connections == 1
+        close(client)
 
 
 def test_a_forked_process_has_connections_of_its_own(worker: Caller, raw: RawClient) -> None:
