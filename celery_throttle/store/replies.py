@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "CLAIMED",
@@ -14,6 +14,7 @@ __all__ = [
     "REPLACED",
     "TAKEN",
     "Answer",
+    "Claimed",
     "Grant",
     "LockState",
     "Locked",
@@ -114,10 +115,24 @@ class Withdrawn:
 TAKEN, CLAIMED, OURS, REPLACED = 0, 1, 2, 3
 
 
-def claimed(raw: Any) -> tuple[int, str, str]:
-    """Read the reply of claim.lua: answer, other task, claim."""
-    answer, other, claim = raw
-    return answer, other.decode(), claim.decode()
+class Claimed(NamedTuple):
+    """What became of a claim. A tuple, since every publish makes one.
+
+    Attributes:
+        answer: ``TAKEN``, ``CLAIMED``, ``OURS`` or ``REPLACED``.
+        other: the task that has the lock, or had it until now; empty if there is none.
+        claim: the number of the claim, "0" if nothing was claimed.
+    """
+
+    answer: int
+    other: str
+    claim: str
+
+
+def claimed(raw: Any) -> Claimed:
+    """Read the reply of claim.lua: answer, claim and other task, one text with spaces between."""
+    answer, claim, other = raw.decode().split(" ", 2)  # an id may have spaces
+    return Claimed(int(answer), other, claim)
 
 
 _STATES = {b"Q": "queued", b"R": "running", b"D": "done", b"F": "failed"}

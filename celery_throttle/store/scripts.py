@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,8 @@ HolderRow = tuple[str, str, str, str, int, str, str]
 ParkRow = tuple[str, str, str, int, str, bytes, str, str]
 #: What comes before every script of the gate.
 SHARED = ("gcra", "gate/common", "gate/lines", "gate/locks", "gate/rules")
+
+_SIZES = tuple(b"$%d\r\n" % size for size in range(256))
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,12 @@ class Store:
     lease: float
     queues: tuple[str, ...] = ()
     _head: tuple[Argument, ...] = field(init=False, repr=False)
+    _claims: tuple[Argument, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         names = (*self.keys.all, self.keys.wake)
         object.__setattr__(self, "_head", (len(names), *names, int(self.lease * 1000)))
+        object.__setattr__(self, "_claims", (*self._head, "", 0, 0))
 
     def exchange(
         self,
@@ -183,8 +187,8 @@ class Store:
 
     def claim(self, task: str, lock: str, least: float, *, awaited: bool = False) -> Call:
         """Claim an identity lock for a task about to be published; it lasts at least that many seconds."""
-        rest = (task, lock, int(least * 1000), int(awaited))
-        return self._call("claim", "", 0, *rest, before=("gate/claim_soon",))
+        head = self._claims
+        return Call(self._claim, (*head, task, lock, int(least * 1000), int(awaited)), len(head))
 
     def succeeded(self, identity: str, task: str, fencing_token: int, remember: float) -> Call:
         """Say that a task has succeeded, to be remembered for so many seconds."""
@@ -210,9 +214,13 @@ class Store:
         """Say goodbye for a worker."""
         return self._call("leave", "", 0, worker)
 
-    def _call(self, script: str, nonces: str, slots: int, *rest: Argument, before: tuple[str, ...] = ()) -> Call:
+    @cached_property
+    def _claim(self) -> Script:
+        return Script.load("gate/claim", "gate/claim_soon", *SHARED)
+
+    def _call(self, script: str, nonces: str, slots: int, *rest: Argument) -> Call:
         head = (*self._head, nonces, slots, len(self.queues), *self.queues)
-        return Call(Script.load(f"gate/{script}", *before, *SHARED), (*head, *rest), len(self._head))
+        return Call(Script.load(f"gate/{script}", *SHARED), (*head, *rest), len(self._head))
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:
@@ -221,12 +229,12 @@ def pack(command: tuple[Argument, ...]) -> bytes:
 
 
 def _packed(arguments: Iterable[Argument]) -> bytes:
-    values = [b"%d" % value if isinstance(value, int) else _bytes(value) for value in arguments]
-    return b"".join([b"$%d\r\n%b\r\n" % (len(value), value) for value in values])
-
-
-def _bytes(value: str | bytes) -> bytes:
-    return value if isinstance(value, bytes) else value.encode()
+    parts: list[bytes] = []
+    for argument in arguments:
+        value = argument if isinstance(argument, bytes) else str(argument).encode()
+        size = len(value)
+        parts += (_SIZES[size] if size < len(_SIZES) else b"$%d\r\n" % size, value, b"\r\n")
+    return b"".join(parts)
 
 
 @lru_cache(maxsize=64)

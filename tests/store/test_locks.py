@@ -89,6 +89,30 @@ def test_a_duplicate_is_told_who_has_it(worker: LockCaller, conflict: OnConflict
     assert state_of(worker) == ("t1", "queued")
 
 
+def test_an_id_may_be_anything(worker: LockCaller) -> None:
+    strange = ' 1 2 "\u00e9\n\\'
+    worker.claim(strange, PLAN)
+    assert worker.claim("t2", PLAN) == (TAKEN, strange, "0")
+    assert worker.claim("t3", REPLACE)[:2] == (REPLACED, strange)
+
+
+@pytest.mark.parametrize("identity", ["x" * 40, '"]' * 20, "\u00e9" * 40])
+def test_an_identity_that_a_header_brings_may_be_anything(worker: LockCaller, identity: str) -> None:
+    plan = replace(PLAN, identity=identity)
+    assert worker.claim("t1", plan)[0] == CLAIMED
+    assert worker.claim("t2", plan) == (TAKEN, "t1", "0")
+
+
+def test_a_full_server_lets_claim(worker: LockCaller, redis: Redis) -> None:
+    """A lock is small, and without it a publish would be unchecked."""
+    redis.config_set("maxmemory", "1")
+    try:
+        assert worker.claim("t1", PLAN)[0] == CLAIMED
+        assert worker.claim("t2", PLAN)[0] == TAKEN
+    finally:
+        redis.config_set("maxmemory", "0")
+
+
 @pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
 def test_the_newest_replaces_one_that_is_queued(worker: LockCaller, plan: object) -> None:
     before = worker.claim("t1", PLAN)[2]
