@@ -21,7 +21,7 @@ from celery_throttle.errors import ThrottleError
 from examples.demo.course import Course
 from examples.demo.show import Lines, choose
 from examples.demo.state import Watch
-from examples.demo.workers import WorkerFailed, Workers
+from examples.processes import Processes, ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from examples.demo.summary import Summary
 
 FEWEST_TASKS = 20
-SLOTS = 4
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         summary = _perform(options.tasks, show)
-    except (ThrottleError, WorkerFailed, RedisError) as error:
+    except (ThrottleError, ProcessFailed, RedisError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -79,7 +78,7 @@ def _perform(tasks: int, show: Show) -> Summary:
         stack.enter_context(_tidy(client, prefix))
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-"))
         stack.callback(app.close)
-        workers = stack.enter_context(Workers(SLOTS, Path(directory)))
+        workers = stack.enter_context(Processes(Path(directory)))
         watch = Watch(client, prefix, render.name, workers, tasks)
         # Nearly the first to happen at the end: nothing may keep us from ending what we started.
         stack.callback(_ignore_signals)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from examples.demo.summary import Kill, summarize
+from examples.processes import START_TIMEOUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from examples.demo.show import Show
     from examples.demo.state import Watch
     from examples.demo.summary import Summary
-    from examples.demo.workers import Worker
+    from examples.processes import Process
 
 LOOK_EVERY = 0.04
-START_TIMEOUT = 30.0
+SLOTS = 4
 END_TIMEOUT = 5.0
 SECONDS_PER_TASK = 0.6
 # What a kill, a redelivery and a slow machine may cost beyond the work itself.
@@ -40,7 +41,7 @@ class Course:
         self._greeted = False
 
     def run(self) -> Summary:
-        """Return the figures; raise `WorkerFailed` if a worker does not come up or ends by itself."""
+        """Return the figures; raise `ProcessFailed` if a worker does not come up or ends by itself."""
         self._start_workers()
         self._publish()
         deadline = time.monotonic() + len(self._ids) * SECONDS_PER_TASK / self._limit + SPARE_TIME
@@ -51,12 +52,14 @@ class Course:
         return summarize(watch.runs, watch.published, self._limit, self._kill, time.monotonic())
 
     def _start_workers(self) -> None:
-        workers = self._watch.workers
-        self._watch.note("starting two workers of 4 processes each")
-        started = [workers.start("one"), workers.start("two")]
+        self._watch.note(f"starting two workers of {SLOTS} processes each")
+        started = [self._start("one"), self._start("two")]
         if not self._until(lambda: all(worker.ready for worker in started), time.monotonic() + START_TIMEOUT):
             late = next(worker for worker in started if not worker.ready)
             raise late.failure(f"did not come up within {START_TIMEOUT:g} s")
+
+    def _start(self, name: str) -> Process:
+        return self._watch.workers.worker(name, "examples.demo.app", SLOTS)
 
     def _publish(self) -> None:
         for frame in range(1, self._watch.tasks + 1):
@@ -96,19 +99,19 @@ class Course:
         if workers:
             self._kill_worker(max(workers, key=lambda worker: len(self._watch.running_on(worker.name))))
 
-    def _all_young(self, worker: Worker) -> bool:
+    def _all_young(self, worker: Process) -> bool:
         running = self._watch.running_on(worker.name)
         return bool(running) and all(time.monotonic() - run.started < YOUNG for run in running)
 
-    def _kill_worker(self, worker: Worker) -> None:
-        worker.kill()
+    def _kill_worker(self, worker: Process) -> None:
+        worker.kill_main()
         watch = self._watch
         watch.read_journal()  # what it wrote last
         frames = tuple(run.frame for run in watch.running_on(worker.name))
         self._kill = Kill(worker.name, worker.killed_at or time.monotonic(), frames)
         watch.note(f"SIGKILL to worker {worker.name} (pid {worker.pid}), which ran {_list(frames)}")
         watch.note("worker three is started in its place, as a supervisor would")
-        watch.workers.start("three")
+        self._start("three")
 
     def _look_for_permits(self, kill: Kill) -> None:
         """Nobody renews the leases of the dead: one that is another now, or none, has been reclaimed."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from examples.demo.journal import Run
-    from examples.demo.workers import Workers
+    from examples.processes import Processes
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Watch:
     client: Redis
     prefix: str
     limit_name: str
-    workers: Workers
+    workers: Processes
     tasks: int
     published: dict[int, float] = field(default_factory=dict)
     events: list[tuple[float, str]] = field(default_factory=list)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from redis import Redis
 
-from examples.payments.command import run_command
+from examples.command import run_command
 
 if TYPE_CHECKING:
+    from examples.command import Stage
     from examples.flash_sale.summary import Summary
-    from examples.payments.command import Stage
 
 AT_ONCE = 100
 STOCK, LOADS = 1000, (500, 5000)

@@ -14,14 +14,14 @@ from examples.flash_sale import ledger
 from examples.flash_sale.load import Load
 from examples.flash_sale.stock import PREFIX, STOCK, asked_for
 from examples.flash_sale.summary import SOLD, Sale, Summary, most_at_once, summarize
-from examples.payments.processes import ROOT, ProcessFailed
+from examples.processes import ROOT, ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from redis import Redis
 
-    from examples.payments.processes import Processes
+    from examples.processes import Processes
 
 SLOTS = 4
 LOAD_TIMEOUT = 60.0

@@ -6,10 +6,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from examples.payments.command import run_command
+from examples.command import run_command
 
 if TYPE_CHECKING:
-    from examples.payments.command import Stage
+    from examples.command import Stage
     from examples.payments.summary import Summary
 
 ORDERS, QUICK_ORDERS = 12, 9

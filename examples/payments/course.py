@@ -10,14 +10,14 @@ from kombu.transport.redis import Channel
 from examples.payments import customers, ledger, provider
 from examples.payments.app import app, charge
 from examples.payments.database import is_free
-from examples.payments.processes import ProcessFailed
 from examples.payments.summary import Cut, Summary, summarize
+from examples.processes import ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from examples.payments.customers import Answer
-    from examples.payments.processes import Process, Processes
+    from examples.processes import Process, Processes
 
 SLOTS = 3
 CLICKS, WEBHOOKS = 3, 3

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 8.0
 LOOK_EVERY = 0.02
@@ -37,7 +37,7 @@ class Process:
         self, name: str, arguments: Sequence[str], ready: str, directory: Path, listener: socket.socket | None = None
     ) -> None:
         self.name = name
-        self.killed = False
+        self.killed_at: float | None = None
         self._ready = ready
         self._log = directory / f"{name}.log"
         with self._log.open("wb") as log:
@@ -67,7 +67,7 @@ class Process:
 
     def check(self) -> None:
         """Raise `ProcessFailed` if it ended and nobody killed it."""
-        if not self.killed and self._process.poll() is not None:
+        if self.killed_at is None and self._process.poll() is not None:
             raise self.failure(f"ended with status {self._process.returncode}")
 
     def freeze(self) -> None:
@@ -80,17 +80,22 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL to it and its children, as if its machine were gone."""
-        self.killed = True
+        self.killed_at = time.monotonic()
         os.killpg(self.pid, signal.SIGKILL)
+
+    def kill_main(self) -> None:
+        """SIGKILL to its main process alone, as the OOM killer would; its children follow."""
+        self.killed_at = time.monotonic()
+        os.kill(self.pid, signal.SIGKILL)
 
     def ask_to_stop(self) -> None:
         """Ask it to finish what it does and to end."""
-        if not self.killed and self._process.poll() is None:
+        if self.killed_at is None and self._process.poll() is None:
             self._process.terminate()
 
     def end(self, deadline: float) -> None:
         """Wait until it has ended; at the deadline end it and its children by force."""
-        if not self.killed:
+        if self.killed_at is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, deadline - time.monotonic()))
         if self._process.returncode is None:

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.errors import ThrottleError
-from examples.payments.processes import Processes, ProcessFailed
+from examples.processes import Processes, ProcessFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
