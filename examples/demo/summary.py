@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from examples.figures import peak
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from examples.demo.journal import Run
 
@@ -109,16 +111,6 @@ def summarize(
         finished_twice=len(finished) - len(set(finished)),
         tasks_lost=len(published) - len(set(finished)),
     )
-
-
-def peak(spans: Iterable[tuple[float, float]]) -> int:
-    """Return the most that went on at one time; one that ends as another starts does not count twice."""
-    changes = sorted(change for start, end in spans for change in ((start, 1), (end, -1)))
-    highest = now = 0
-    for _, change in changes:
-        now += change
-        highest = max(highest, now)
-    return highest
 
 
 def hand_overs(runs: Sequence[Run]) -> list[float]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.embedded import bound_to_parent
 from celery_throttle.primitives import Counter
+from examples.figures import peak
 from examples.flash_sale import ledger
 from examples.flash_sale.load import Load
 from examples.flash_sale.stock import PREFIX, STOCK, asked_for
-from examples.flash_sale.summary import SOLD, Sale, Summary, most_at_once, summarize
+from examples.flash_sale.summary import SOLD, Sale, Summary, summarize
 from examples.processes import ROOT, ProcessFailed
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Course:
         items = [f"item-{number}" for number, _ in enumerate(loads, 1)]
         sales = tuple(self._sell(item, requests, at_once) for item, requests in zip(items, loads, strict=True))
         rows = [row for item in items for row in ledger.orders(item)]
-        return Summary(sales, writers, most_at_once(rows))
+        return Summary(sales, writers, peak((row.began, row.ended) for row in rows))
 
     def _start(self) -> None:
         self._say(f"starting two web servers, and two workers of {SLOTS} processes each")

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from examples.flash_sale.ledger import Order
     from examples.flash_sale.load import Load
@@ -100,16 +100,6 @@ def summarize(load: Load, at_once: int, stock: int, asked: int, rows: Sequence[O
         orders_astray=len({row.order_id for row in rows} ^ set(load.orders)),
         recorded_after=recorded_after,
     )
-
-
-def most_at_once(rows: Iterable[Order]) -> int:
-    """Return the most writes that overlap; one that ends as another begins does not count twice."""
-    changes = sorted(change for row in rows for change in ((row.began, 1), (row.ended, -1)))
-    highest = now = 0
-    for _, change in changes:
-        now += change
-        highest = max(highest, now)
-    return highest
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
