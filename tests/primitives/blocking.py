@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis as AsyncRedis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
 
 
 class Blocking:
@@ -46,3 +53,13 @@ class AsyncSide:
     def close(self) -> None:
         self.loop.run_until_complete(self.client.aclose())
         self.loop.close()
+
+
+def maker(kind: str, server: EmbeddedServer, client: Redis, sync: Any, on_asyncio: Any) -> Iterator[Callable[..., Any]]:
+    """Yield what makes things of either kind ("sync", "asyncio"), to be used alike: the body of a fixture."""
+    if kind == "sync":
+        yield lambda *args, **options: sync(client, *args, **options)
+        return
+    side = AsyncSide(server.url)
+    yield lambda *args, **options: side.block(on_asyncio(side.client, *args, **options))
+    side.close()

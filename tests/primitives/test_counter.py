@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
@@ -11,9 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.crc import key_slot
@@ -21,10 +19,11 @@ from redis.exceptions import ResponseError
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives import AsyncCounter, Counter, counter
-from tests.primitives.blocking import AsyncSide
+from tests.primitives.blocking import maker
 from tests.primitives.docs import example
 from tests.primitives.faults import StoreClock, forgetful_client, lose_a_reply
 from tests.store.cost import commands
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,12 +39,7 @@ SCRIPTS = ("add", "advance", "compare_and_set", "get_and_reset")
 @pytest.fixture(params=["sync", "asyncio"])
 def make(request: pytest.FixtureRequest, server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., Counter]]:
     """Makes counters, of either kind, that are used alike."""
-    if request.param == "sync":
-        yield lambda *args, **options: Counter(redis, *args, **options)
-        return
-    side = AsyncSide(server.url)
-    yield lambda *args, **options: side.block(AsyncCounter(side.client, *args, **options))
-    side.close()
+    yield from maker(request.param, server, redis, Counter, AsyncCounter)
 
 
 @pytest.fixture
@@ -463,15 +457,4 @@ def test_any_sequence_of_calls(redis: Redis) -> None:
     class OnThisServer(CounterMachine):
         client = redis
 
-    examples = int(os.environ.get("HYPOTHESIS_EXAMPLES", "0"))
-    profile = settings(
-        max_examples=examples or 60,
-        stateful_step_count=30,
-        derandomize=not examples,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
-    run_state_machine_as_test(OnThisServer, settings=profile)
+    run_machine(OnThisServer, examples=60, steps=30)

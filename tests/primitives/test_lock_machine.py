@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.errors import LeaseLost
 from celery_throttle.primitives import HeldLock, IdentityLock
 from tests.primitives.resending import Resending
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
@@ -182,19 +181,6 @@ class LockMachine(RuleBasedStateMachine):
         )
 
 
-EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "0"))
-PROFILE = settings(
-    max_examples=EXAMPLES or 100,
-    stateful_step_count=60 if EXAMPLES else 40,
-    derandomize=not EXAMPLES,
-    database=None,
-    deadline=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("redis")
 def test_any_sequence_of_calls_leaves_the_locks_as_the_rules_say(server: EmbeddedServer) -> None:
@@ -204,4 +190,4 @@ def test_any_sequence_of_calls_leaves_the_locks_as_the_rules_say(server: Embedde
         class OnThisServer(LockMachine):
             client = resending
 
-        run_state_machine_as_test(OnThisServer, settings=PROFILE)
+        run_machine(OnThisServer, examples=100, steps=40, random_steps=60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,7 +21,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
@@ -32,10 +29,11 @@ from redis.exceptions import ResponseError
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives import AsyncRateLimiter, Decision, RateLimiter, rate
-from tests.primitives.blocking import AsyncSide
+from tests.primitives.blocking import maker
 from tests.primitives.docs import example
 from tests.primitives.faults import StoreClock, forgetful_client, lose_a_reply
 from tests.store.cost import commands
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,12 +121,7 @@ def test_rates_that_cannot_work(rates: Any) -> None:
 @pytest.fixture(params=["sync", "asyncio"])
 def make(request: pytest.FixtureRequest, server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., RateLimiter]]:
     """Makes limiters, of either kind, that are used alike."""
-    if request.param == "sync":
-        yield lambda *args, **options: RateLimiter(redis, *args, **options)
-        return
-    side = AsyncSide(server.url)
-    yield lambda *args, **options: side.block(AsyncRateLimiter(side.client, *args, **options))
-    side.close()
+    yield from maker(request.param, server, redis, RateLimiter, AsyncRateLimiter)
 
 
 @pytest.fixture
@@ -768,15 +761,4 @@ def test_any_sequence_of_calls(redis: Redis, clock: StoreClock) -> None:
         client = redis
 
     OnThisServer.clock = clock
-    examples = int(os.environ.get("HYPOTHESIS_EXAMPLES", "0"))
-    profile = settings(
-        max_examples=examples or 80,
-        stateful_step_count=40,
-        derandomize=not examples,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
-    run_state_machine_as_test(OnThisServer, settings=profile)
+    run_machine(OnThisServer, examples=80, steps=40)

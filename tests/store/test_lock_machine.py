@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,7 +15,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from celery_throttle.core.limits import Limit
@@ -33,6 +30,7 @@ from tests.store.lock_caller import (
     peek_locks,
     plan_of,
 )
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -402,19 +400,6 @@ def started_identity(started: Started) -> str:
     return "same" if '"same"' in started.spec else "other"
 
 
-EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES") or 0)
-PROFILE = settings(
-    max_examples=EXAMPLES or 150,
-    stateful_step_count=60 if EXAMPLES else 30,
-    derandomize=not EXAMPLES,
-    database=None,
-    deadline=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
-
-
 @pytest.fixture(autouse=True)
 def _consistent() -> None:
     """Not the check of conftest.py, which knows of no locks; the machine has its own."""
@@ -428,4 +413,4 @@ def test_any_sequence_of_calls_keeps_the_promises_of_a_lock(redis: Redis) -> Non
     class OnThisServer(LockMachine):
         client = redis
 
-    run_state_machine_as_test(OnThisServer, settings=PROFILE)
+    run_machine(OnThisServer, examples=150, steps=30, random_steps=60)

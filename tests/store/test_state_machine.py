@@ -5,21 +5,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.replies import Answer, Reply
 from tests.store.caller import GRANTED, Caller, Held, Parcel
 from tests.store.model import Model, Turn
 from tests.store.peek import META, check, expire, pass_over, peek
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -483,19 +482,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.client.hset(META, "settling", later)
 
 
-EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES") or 0)
-PROFILE = settings(
-    max_examples=EXAMPLES or 120,
-    stateful_step_count=100 if EXAMPLES else 50,
-    derandomize=not EXAMPLES,
-    database=None,
-    deadline=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # finding the smallest failing sequence takes minutes
 def test_any_sequence_of_calls_leaves_the_store_as_the_rules_say(redis: Redis) -> None:
@@ -504,4 +490,4 @@ def test_any_sequence_of_calls_leaves_the_store_as_the_rules_say(redis: Redis) -
     class OnThisServer(StoreMachine):
         client = redis
 
-    run_state_machine_as_test(OnThisServer, settings=PROFILE)
+    run_machine(OnThisServer, examples=120, steps=50, random_steps=100)

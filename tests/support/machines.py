@@ -1,0 +1,42 @@
+"""Random sequences of calls, by Hypothesis's state machines.
+
+``HYPOTHESIS_EXAMPLES=5000`` runs that many random sequences; without it the same few run every time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+if TYPE_CHECKING:
+    from hypothesis.stateful import RuleBasedStateMachine
+
+__all__ = ["run_machine"]
+
+
+def run_machine(
+    machine: type[RuleBasedStateMachine], *, examples: int, steps: int, random_steps: int | None = None
+) -> None:
+    """Run sequences of a machine's rules; fail with the smallest that breaks it.
+
+    Args:
+        machine: its class.
+        examples: how many, unless the environment wants another number.
+        steps: calls in each at most.
+        random_steps: the same if the environment wants random ones.
+    """
+    wanted = int(os.environ.get("HYPOTHESIS_EXAMPLES") or 0)
+    profile = settings(
+        max_examples=wanted or examples,
+        stateful_step_count=(random_steps or steps) if wanted else steps,
+        derandomize=not wanted,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    run_state_machine_as_test(machine, settings=profile)
