@@ -5,20 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu.exceptions import OperationalError
-from redis import Redis
 
-from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, redeliver, unacknowledged
+from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, queued, redeliver, unacknowledged
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
     from tests.failures.tools import StoreState
     from tests.support.journal import Journal
-    from tests.support.workers import Workers
+    from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 
@@ -29,6 +28,16 @@ ROOT = Path(__file__).resolve().parents[2]
 def let_go(journal: Journal, *labels: str) -> None:
     for label in labels:
         Path(f"{journal.path}.{label}").touch()
+
+
+def started(workers: Workers, journal: Journal, task: str, label: str = "a") -> tuple[Worker, Any, Any]:
+    """Start a worker of one process and have it run this task: the worker, the app, the result."""
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    worker = workers.start(ONCE, concurrency=1)
+    app = workers.app(ONCE)
+    result = getattr(app, task).delay(label)
+    journal.wait_running(1, label)
+    return worker, app, result
 
 
 def tokens(journal: Journal) -> list[int]:
@@ -67,11 +76,7 @@ def test_fifty_publishes_from_eight_processes_are_one_run(workers: Workers, jour
 
 def test_worker_killed_while_its_task_runs_early_acknowledgement(workers: Workers, journal: Journal) -> None:
     """The message is gone, as Celery has it; the lock is free within one lease, and the next publish runs."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(ONCE, concurrency=1)
-    app = workers.app(ONCE)
-    first = app.hold.delay("a")
-    journal.wait_running(1, "a")
+    lost, app, first = started(workers, journal, "hold")
     lost.kill()
     workers.start(ONCE, concurrency=1)
     until(lambda: app.hold.locked_by("a") is None, timeout=WITHIN_LEASE)
@@ -84,11 +89,7 @@ def test_worker_killed_while_its_task_runs_early_acknowledgement(workers: Worker
 
 def test_worker_killed_while_its_task_runs_late_acknowledgement(workers: Workers, journal: Journal) -> None:
     """Celery delivers it again, it runs again, under the same id; a duplicate that waited has its outcome."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(ONCE, concurrency=1)
-    app = workers.app(ONCE)
-    first = app.hold_late.delay("a")
-    journal.wait_running(1, "a")
+    lost, _, first = started(workers, journal, "hold_late")
     lost.kill()
     redeliver(workers)
     workers.start(ONCE, concurrency=2)
@@ -100,32 +101,24 @@ def test_worker_killed_while_its_task_runs_late_acknowledgement(workers: Workers
 
 
 def test_worker_killed_with_queued_and_parked_ones(workers: Workers, journal: Journal) -> None:
-    workers.conf["throttle_lease"] = SHORT_LEASE
     workers.conf["worker_prefetch_multiplier"] = 4
-    lost = workers.start(ONCE, concurrency=1)
-    app = workers.app(ONCE)
-    app.hold_late.delay("running")
-    journal.wait_running(1, "running")
-    queued = app.hold_late.delay("queued")
+    lost, app, _ = started(workers, journal, "hold_late", "running")
+    waits = app.hold_late.delay("queued")
     until(lambda: len(unacknowledged(workers)) == 2, timeout=AT_ONCE)  # received, waiting for a slot
     lost.kill()
-    assert app.hold_late.delay("queued").id == queued.id
+    assert app.hold_late.delay("queued").id == waits.id
     redeliver(workers)
     workers.start(ONCE, concurrency=2)
-    assert app.hold_late.delay("queued").id == queued.id
+    assert app.hold_late.delay("queued").id == waits.id
     let_go(journal, "running", "queued")
-    assert queued.get(timeout=WITHIN_LEASE) == "queued"
+    assert waits.get(timeout=WITHIN_LEASE) == "queued"
     journal.wait_finished(2, timeout=WITHIN_LEASE)
     assert sorted(run.label for run in journal.runs()) == ["queued", "running", "running"]
 
 
 def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal, state: StoreState) -> None:
     """Somebody waits for a duplicate: when the first is lost for good, the duplicate runs, once."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(ONCE, concurrency=1)
-    app = workers.app(ONCE)
-    app.hold.delay("a")
-    journal.wait_running(1, "a")
+    lost, app, _ = started(workers, journal, "hold")
     workers.start(ONCE, concurrency=2)
     duplicates = [app.app.send_task(app.hold.name, args=["a"]) for _ in range(3)]
     # Parked, or waiting for a slot of the first worker; on its way between the two, Celery itself would lose it.
@@ -140,11 +133,7 @@ def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal
 
 def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, journal: Journal) -> None:
     """What was remembered does not run again, though its worker never heard that it had ended."""
-    workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(ONCE, concurrency=1)
-    app = workers.app(ONCE)
-    first = app.hold_remembered.delay("a")
-    journal.wait_running(1, "a")
+    lost, app, first = started(workers, journal, "hold_remembered")
     lost.freeze()
     let_go(journal, "a")
     assert first.get(timeout=AT_ONCE) == "a"
@@ -170,7 +159,7 @@ def test_a_visibility_timeout_shorter_than_the_task(workers: Workers, journal: J
     for _ in range(3):
         redeliver(workers)
         # The copies wait beside the running ones, unacknowledged no more.
-        until(lambda: not queued_copies(workers), timeout=AT_ONCE)
+        until(lambda: not queued(workers), timeout=AT_ONCE)
     assert len(journal.runs()) == 2
     let_go(journal, "a", "b")
     assert first.get(timeout=AT_ONCE) == "a"
@@ -180,11 +169,6 @@ def test_a_visibility_timeout_shorter_than_the_task(workers: Workers, journal: J
     redeliver(workers)
     assert len(journal.runs()) == 2
     assert journal.max_running("a") == journal.max_running("b") == 1
-
-
-def queued_copies(workers: Workers) -> int:
-    with Redis.from_url(workers.broker) as client:
-        return int(client.llen("celery"))
 
 
 @pytest.mark.parametrize("conflict", ["replace", "keep_last"])

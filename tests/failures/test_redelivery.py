@@ -16,6 +16,7 @@ from tests.failures.tools import (
     most_at_once,
     queued,
     redeliver,
+    resume_one,
     unacknowledged,
 )
 from tests.support.waiting import until
@@ -92,12 +93,7 @@ def test_second_delivery_of_a_resumed_task_whose_worker_dies(
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold_late.delay("zero")
-    journal.wait_running(1, "zero")
-    late = app.hold_late.delay("late")
-    state.wait_parked(late)
-    doors.open("zero")
-    journal.wait_running(1, "late")
+    late = resume_one(app, journal, doors, state)
     app.hold_late.apply_async(["late"], task_id=late.id)
     until(lambda: state.twins == [late.id], timeout=AT_ONCE)
     workers.start(DOORS, concurrency=2)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import StoreUnavailable
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE, counts, most_at_once
+from tests.failures.tools import (
+    AT_ONCE,
+    DOORS,
+    LONG_LEASE,
+    SHORT_LEASE,
+    WITHIN_LEASE,
+    counts,
+    most_at_once,
+    resume_one,
+)
 from tests.support.waiting import always, until
 from tests.support.workers import BASIC
 
@@ -233,12 +242,7 @@ def test_lease_lost_to_a_second_run_of_the_same_task(
     workers.conf["throttle_lease"] = SHORT_LEASE
     frozen = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
-    app.hold_late.delay("zero")
-    journal.wait_running(1, "zero")
-    late = app.hold_late.delay("late")
-    state.wait_parked(late)
-    doors.open("zero")
-    journal.wait_running(1, "late")
+    late = resume_one(app, journal, doors, state)
     workers.start(DOORS, concurrency=2)
 
     frozen.freeze()

@@ -152,6 +152,17 @@ def redeliver(workers: Workers) -> None:
         until(restored, timeout=30)
 
 
+def resume_one(app: Any, journal: Journal, doors: Doors, state: StoreState) -> Any:
+    """Return the result of a task ``late`` that came from the line and runs, so only the store has its message."""
+    app.hold_late.delay("zero")
+    journal.wait_running(1, "zero")
+    late = app.hold_late.delay("late")
+    state.wait_parked(late)
+    doors.open("zero")
+    journal.wait_running(1, "late")
+    return late
+
+
 def most_at_once(journal: Journal, limit: str) -> int:
     """Return the most runs of a limit whose processes lived at one time, as each run saw it when it began."""
     seen = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.dedup import OnConflict, Until
-    from celery_throttle.store.replies import Grant, Locked, Reply
+    from celery_throttle.store.replies import Claimed, Grant, Locked, Reply
 
 LIMITS, USED, LEASES, RECORDS, PARKED, MESSAGES, META, LOCKS, LOCK_ENDS = KEYS.all
 
@@ -69,8 +69,8 @@ class Started(NamedTuple):
 class LockCaller(Caller):
     """One worker, which also publishes; a permit and a lock are asked for and given back together."""
 
-    def claim(self, task: str, plan: LockPlan, *, least: float = 3600.0, awaited: bool = False) -> tuple[int, str, str]:
-        """Publish: the answer, the other task and the claim."""
+    def claim(self, task: str, plan: LockPlan, *, least: float = 3600.0, awaited: bool = False) -> Claimed:
+        """Publish."""
         return replies.claimed(execute(self.client, self.store.claim(task, plan.spec, least, awaited=awaited)))
 
     def publish(self, task: str, plan: LockPlan, *, awaited: bool = False) -> LockPlan:

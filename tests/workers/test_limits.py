@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.journal import Journal
-    from tests.support.workers import Workers
+    from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 
@@ -86,9 +86,8 @@ def test_a_shared_limit_is_first_come_first_served_over_queues(
     state.wait_empty()
 
 
-def test_a_queue_without_workers_does_not_hold_up_the_others(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def parked_for_the_second(workers: Workers, journal: Journal, state: State) -> tuple[Any, Worker]:
+    """Two workers with a queue each, one task runs, one for the second is parked: the app, the second worker."""
     first, second = (workers.start(FEATURES, queues=queue, wait=False) for queue in ("first", "second"))
     first.wait_ready()
     second.wait_ready()
@@ -97,6 +96,13 @@ def test_a_queue_without_workers_does_not_hold_up_the_others(
     journal.wait_running(1)
     app.one.apply_async(("left behind",), queue="second")
     state.wait_parked(1)
+    return app, second
+
+
+def test_a_queue_without_workers_does_not_hold_up_the_others(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    app, second = parked_for_the_second(workers, journal, state)
     for number in range(3):
         app.one.apply_async((f"goes on{number}",), queue="first")
     state.wait_parked(4)
@@ -116,14 +122,7 @@ def test_a_queue_without_workers_does_not_hold_up_the_others(
 def test_a_queue_that_is_added_to_a_running_worker(
     workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
-    first, second = (workers.start(FEATURES, queues=queue, wait=False) for queue in ("first", "second"))
-    first.wait_ready()
-    second.wait_ready()
-    app = workers.app(FEATURES)
-    app.one_hold.apply_async(("hold",), queue="first")
-    journal.wait_running(1)
-    app.one.apply_async(("left behind",), queue="second")
-    state.wait_parked(1)
+    app, second = parked_for_the_second(workers, journal, state)
     second.term()
     assert second.wait() == 0
     name = journal.runs()[0].worker
