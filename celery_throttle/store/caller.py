@@ -6,11 +6,11 @@ import os
 import select
 from collections import deque
 from socket import MSG_PEEK
-from ssl import SSLSocket
 from typing import TYPE_CHECKING, Any
 
+from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.client import connection_factory
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Caller"]
 
 _ONE_PIECE = 4096
+_poll = getattr(select, "poll", None)  # eventlet takes it away
 
 
 class Caller:
@@ -78,19 +79,21 @@ class Caller:
 
 def _stands(connection: Any) -> bool:
     """Whether there is nothing to read: before anything was asked, that would be the end of the connection."""
-    readable = select.poll()
     try:
+        if _poll is None:
+            return not connection.can_read(timeout=0)
+        readable = _poll()
         readable.register(connection._sock, select.POLLIN)  # noqa: SLF001  # as in link.py
         return not readable.poll(0)
-    except (OSError, TypeError, ValueError):  # closed on our side
+    except (RedisError, OSError, TypeError, ValueError):  # the last two: closed on our side
         return False
 
 
 def _reply(connection: Any) -> Any:
     """Read a reply. One text that arrives in one piece is read here; everything else redis-py knows how to."""
-    socket = connection._sock  # noqa: SLF001
-    if isinstance(socket, SSLSocket):  # cannot look without taking
+    if isinstance(connection, SSLConnection):  # cannot look without taking
         return connection.read_response()
+    socket = connection._sock  # noqa: SLF001
     try:
         seen = socket.recv(_ONE_PIECE, MSG_PEEK)
     except TimeoutError:

@@ -60,7 +60,12 @@ def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, raw: Raw
     assert "eval" not in calls
 
 
-def test_a_connection_is_used_again_and_a_broken_one_is_not(worker: Caller, raw: RawClient, redis: Redis) -> None:
+@pytest.mark.parametrize("poll", [True, False])
+def test_a_connection_is_used_again_and_a_broken_one_is_not(
+    worker: Caller, raw: RawClient, redis: Redis, monkeypatch: pytest.MonkeyPatch, *, poll: bool
+) -> None:
+    if not poll:  # eventlet takes it away
+        monkeypatch.setattr("celery_throttle.store.caller._poll", None)
     call = worker.store.locked("x" * 40)
     raw.call(call)
     [first] = raw._free
