@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from weakref import WeakKeyDictionary
 
 from celery_throttle.core.settings import Settings
+from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,21 +40,54 @@ def _names(conf: Any, namespace: str | None) -> tuple[list[str], str]:
 
 
 def _urls(conf: Any) -> Iterator[str]:
-    for url, tls in (
-        (conf.broker_read_url, conf.broker_use_ssl),
-        (conf.broker_url, conf.broker_use_ssl),
-        (conf.result_backend, conf.get("redis_backend_use_ssl")),
+    broker, backend = conf.broker_transport_options, conf.result_backend_transport_options
+    for url, tls, options in (
+        (conf.broker_read_url, conf.broker_use_ssl, broker),
+        (conf.broker_url, conf.broker_use_ssl, broker),
+        (conf.result_backend, conf.get("redis_backend_use_ssl"), backend),
     ):
         # Celery takes several brokers, as a list or with ; between them, and uses the first that works.
-        first = url[0] if isinstance(url, (list, tuple)) and url else url
-        if isinstance(first, str):
-            yield _with_tls(first.split(";")[0], tls)
+        urls = ";".join(url) if isinstance(url, (list, tuple)) else url
+        if isinstance(urls, str):
+            first, *others = urls.split(";")
+            if first.startswith("sentinel://"):  # several of these are one store
+                sentinels = [first, *(other for other in others if other.startswith("sentinel://"))]
+                yield _with_options(";".join(sentinels), tls, options or {})
+            else:
+                yield _with_tls(first, tls)
 
 
 def _with_tls(url: str, tls: object) -> str:
     """Write Celery's TLS options into the URL, where redis-py reads them."""
     if not url.startswith(("redis://", "rediss://")) or not isinstance(tls, dict):
         return url
-    options = {name: value.name if isinstance(value, ssl.VerifyMode) else value for name, value in tls.items()}
-    secure = "rediss://" + url.partition("://")[2]
-    return f"{secure}{'&' if '?' in secure else '?'}{urlencode(options)}"
+    return _with_query("rediss://" + url.partition("://")[2], _text(tls, "use_ssl"))
+
+
+def _with_options(url: str, tls: object, options: dict[str, Any]) -> str:
+    """Write what Celery has in other settings into a URL of sentinels."""
+    query: dict[str, Any] = {"master_name": options["master_name"]} if options.get("master_name") else {}
+    if isinstance(tls, dict):
+        query |= {"ssl": "true", **_text(tls, "use_ssl")}
+    theirs = _text(options.get("sentinel_kwargs") or {}, "sentinel_kwargs")
+    return _with_query(url, query | {f"sentinel_{name}": value for name, value in theirs.items()})
+
+
+def _with_query(url: str, query: dict[str, Any]) -> str:
+    separator = "&" if "?" in url.rpartition(";")[2] else "?"
+    return f"{url}{separator}{urlencode(query)}" if query else url
+
+
+def _text(options: dict[str, Any], setting: str) -> dict[str, Any]:
+    """Return options of redis-py as a URL can have them."""
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "ssl_cert_reqs":
+            given[name] = "none" if value is None else getattr(value, "name", value)
+        elif isinstance(value, (str, int, float)):
+            given[name] = value
+        elif value is not None:
+            raise ConfigurationError(
+                f"{setting}: {name} cannot be written into the URL of the store, set throttle_url without it"
+            )
+    return given

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import is_group
+from celery_throttle.core.store_url import StoreUrl, can_be_store
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ __all__ = ["Settings", "StoreErrorAction"]
 StoreErrorAction = Literal["hold", "run", "fail"]
 
 _PREFIX = "throttle_"
-_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+socket://")
 _MIN_LEASE = 1.0
 
 
@@ -27,7 +27,7 @@ class Settings:
     """Settings of one app; in Celery's configuration each name has ``throttle_`` in front.
 
     Attributes:
-        url: the Redis to use; by default the broker's or the result backend's, whichever is Redis.
+        url: the Redis to use, see `StoreUrl`; by default the broker's or the result backend's, whichever is Redis.
         prefix: what all keys begin with; apps that share a prefix share their limits.
         group: the group of all limits that name none; a group is one place in Redis.
         lease: seconds a permit lasts when its worker no longer renews it.
@@ -92,7 +92,8 @@ class Settings:
 
 def _first_redis(urls: Iterable[str | None]) -> str:
     for url in urls:
-        if url and url.startswith(_REDIS_SCHEMES):
+        if url and can_be_store(url):
+            StoreUrl.parse(url)
             return url
     raise ConfigurationError(
         "Neither the broker nor the result backend is Redis: set throttle_url = 'redis://host:6379/0'"
@@ -100,8 +101,9 @@ def _first_redis(urls: Iterable[str | None]) -> str:
 
 
 def _url(value: object) -> str:
-    if not isinstance(value, str) or not value.startswith(_REDIS_SCHEMES):
+    if not isinstance(value, str) or not can_be_store(value):
         raise ConfigurationError(f"throttle_url must be a URL such as 'redis://host:6379/0', got {value!r}")
+    StoreUrl.parse(value)
     return value
 
 

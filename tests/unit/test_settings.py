@@ -26,6 +26,7 @@ def test_only_a_store_is_needed() -> None:
         ([URL, "redis://other"], URL),
         ([None, "", "amqp://rabbit", "rediss://backend"], "rediss://backend"),
         (["memory://", "redis+socket:///run/redis.sock"], "redis+socket:///run/redis.sock"),
+        (["amqp://rabbit", "sentinel://a?master_name=m"], "sentinel://a?master_name=m"),
     ],
 )
 def test_the_first_redis_is_the_store(given: list[str | None], expected: str) -> None:
@@ -62,6 +63,8 @@ def test_everything_can_be_set() -> None:
     [
         ("throttle_url", "http://host"),
         ("throttle_url", 6379),
+        ("throttle_url", "sentinel://host:26379/0"),
+        ("throttle_url", "redis+cluster://host/1"),
         ("throttle_prefix", ""),
         ("throttle_prefix", "a{b}"),
         ("throttle_prefix", "a*"),

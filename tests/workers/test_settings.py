@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -127,10 +128,53 @@ def test_a_bad_value_is_refused_by_name(name: str, value: Any) -> None:
         ),
         ({"broker_url": "redis://b/1", "throttle_url": "unix:///run/redis.sock?db=4"}, "unix:///run/redis.sock?db=4"),
         ({"broker_read_url": "redis://read/1", "broker_write_url": "redis://write/1"}, "redis://read/1"),
+        (
+            {"broker_url": "sentinel://a/2;sentinel://b/2", "broker_transport_options": {"master_name": "m"}},
+            "sentinel://a/2;sentinel://b/2?master_name=m",
+        ),
+        (
+            {"broker_url": ["sentinel://a/2", "sentinel://b/2"], "broker_transport_options": {"master_name": "m"}},
+            "sentinel://a/2;sentinel://b/2?master_name=m",
+        ),
+        (
+            {
+                "broker_url": "amqp://b",
+                "result_backend": "sentinel://:pw@a",
+                "result_backend_transport_options": {
+                    "master_name": "m",
+                    "sentinel_kwargs": {"password": "s/w", "username": None, "ssl": True, "ssl_cert_reqs": None},
+                },
+            },
+            "sentinel://:pw@a?master_name=m&sentinel_password=s%2Fw&sentinel_ssl=True&sentinel_ssl_cert_reqs=none",
+        ),
+        (
+            {
+                "broker_url": "sentinel://a",
+                "broker_transport_options": {"master_name": "m"},
+                "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": "ca"},
+            },
+            "sentinel://a?master_name=m&ssl=true&ssl_cert_reqs=CERT_REQUIRED&ssl_ca_certs=ca",
+        ),
+        ({"broker_url": "amqp://b", "throttle_url": "redis+cluster://c1,c2"}, "redis+cluster://c1,c2"),
     ],
 )
 def test_where_the_store_is(conf: dict[str, Any], url: str) -> None:
     assert settings_of(make_app(**conf)).url == url
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        ({}, "add .* master_name to broker_transport_options"),
+        (
+            {"master_name": "m", "sentinel_kwargs": {"credential_provider": object()}},
+            "sentinel_kwargs: credential_prov",
+        ),
+    ],
+)
+def test_sentinels_that_cannot_be_asked_are_refused(options: dict[str, Any], fix: str) -> None:
+    with pytest.raises(ConfigurationError, match=fix):
+        settings_of(make_app(broker_url="sentinel://a", broker_transport_options=options))
 
 
 @pytest.mark.parametrize(

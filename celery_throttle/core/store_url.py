@@ -1,0 +1,150 @@
+"""Where the store is: one URL, also for sentinels and for a cluster."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from celery_throttle.errors import ConfigurationError
+
+__all__ = ["Address", "StoreUrl", "can_be_store"]
+
+Address = tuple[str, int]
+
+_SERVER = ("redis", "rediss", "unix", "redis+socket")
+_SENTINEL = ("sentinel", "redis+sentinel", "rediss+sentinel")
+_CLUSTER = ("redis+cluster", "rediss+cluster")
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+
+
+@dataclass(frozen=True)
+class StoreUrl:
+    """One URL, taken apart.
+
+    Attributes:
+        kind: one server, a primary that sentinels know, or a cluster.
+        url: as redis-py reads it: how to speak to the server that has the keys. Where that is, only the sentinels or
+            the nodes know; the host is a placeholder there.
+        nodes: host and port of the sentinels, or of some nodes of the cluster.
+        master_name: what the sentinels call the primary.
+        sentinel_url: as ``url``, for the sentinels.
+    """
+
+    kind: Literal["server", "sentinel", "cluster"]
+    url: str
+    nodes: tuple[Address, ...] = ()
+    master_name: str = ""
+    sentinel_url: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> StoreUrl:
+        """Read a URL, in the forms of redis-py, of kombu, and of what else speaks to sentinels and clusters::
+
+            redis://  rediss://  unix://  redis+socket://
+            sentinel://[[user]:password@]host[:26379][,host2|;sentinel://host2][/db]?master_name=mymaster
+            redis+sentinel://[[user]:password@]host[:26379][,host2]/mymaster[/db]
+            redis+cluster://[[user]:password@]host[:6379][,host2]
+
+        Options after ``?`` are redis-py's; ``sentinel_...`` ones are for the connections to the sentinels, and
+        ``ssl=true`` means TLS, as ``rediss+sentinel://`` (the sentinels too) and ``rediss+cluster://`` do.
+
+        Raises:
+            ConfigurationError: it cannot work; the message has no password in it.
+        """
+        scheme = url.partition("://")[0]
+        if scheme in _SENTINEL:
+            return cls._of_sentinels(scheme, _Parts(url, 26379))
+        if scheme in _CLUSTER:
+            return cls._of_cluster(scheme, _Parts(url, 6379))
+        return cls("server", _for_redis_py(url))
+
+    @classmethod
+    def _of_sentinels(cls, scheme: str, parts: _Parts) -> StoreUrl:
+        name, path = parts.options.pop("master_name", ""), parts.path
+        if scheme != "sentinel":
+            in_path, _, path = path.partition("/")
+            name = name or unquote(in_path)
+        if not name:
+            raise ConfigurationError(
+                "The store is behind sentinels, and the name of its primary is missing: add ?master_name=mymaster to "
+                "throttle_url, or master_name to broker_transport_options (result_backend_transport_options)"
+            )
+        both = scheme.startswith("rediss")
+        ours, theirs = _split(parts.options, "sentinel_")
+        if both:
+            theirs = {option: value for option, value in ours.items() if option.startswith("ssl_")} | theirs
+        return cls(
+            "sentinel",
+            _url(parts.user, parts.database(path), ours, secure=both),
+            parts.nodes,
+            name,
+            _url("", 0, theirs, secure=both),
+        )
+
+    @classmethod
+    def _of_cluster(cls, scheme: str, parts: _Parts) -> StoreUrl:
+        if database := parts.database(parts.path):
+            raise ConfigurationError(f"A cluster has only database 0: take /{database} off throttle_url")
+        secure = scheme.startswith("rediss")
+        return cls("cluster", _url(parts.user, 0, parts.options, secure=secure), parts.nodes)
+
+
+def can_be_store(url: str) -> bool:
+    """Whether a URL names a Redis of any kind; it may be wrong all the same."""
+    scheme, separator, _ = url.partition("://")
+    return bool(separator) and scheme in (*_SERVER, *_SENTINEL, *_CLUSTER)
+
+
+class _Parts:
+    """What stands in a URL that names several nodes; what is given once, like the password, may be in any piece."""
+
+    def __init__(self, url: str, default_port: int) -> None:
+        self.user = self.path = ""
+        self.options: dict[str, str] = {}
+        nodes: list[Address] = []
+        for piece in url.split(";"):
+            place, _, query = piece.partition("://")[2].partition("?")
+            authority, _, path = place.partition("/")
+            user, _, hosts = authority.rpartition("@")
+            nodes += [_address(host, default_port) for host in hosts.split(",")]
+            self.user, self.path = self.user or user, self.path or path.strip("/")
+            self.options = dict(parse_qsl(query)) | self.options
+        self.nodes = tuple(nodes)
+
+    def database(self, path: str) -> int:
+        given = self.options.pop("db", path or "0")
+        if not given.isdecimal():
+            raise ConfigurationError(f"throttle_url: the database must be a number, got {given!r}")
+        return int(given)
+
+
+def _address(host: str, default_port: int) -> Address:
+    try:
+        parts = urlsplit(f"//{host}")
+        port = parts.port or default_port
+    except ValueError:
+        raise ConfigurationError(f"throttle_url: {host!r} is not host:port") from None
+    return parts.hostname or "localhost", port
+
+
+def _split(options: dict[str, str], prefix: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options without the prefix in their names, and those with it, which is taken off."""
+    mine = {name: value for name, value in options.items() if not name.startswith(prefix)}
+    return mine, {name[len(prefix) :]: value for name, value in options.items() if name.startswith(prefix)}
+
+
+def _url(user: str, database: int, options: dict[str, str], *, secure: bool) -> str:
+    secure = options.pop("ssl", "").lower() in _TRUE or secure
+    place = f"{user}@unknown" if user else "unknown"
+    return _for_redis_py(f"redis{'s' if secure else ''}://{place}/{database}?{urlencode(options)}".rstrip("?"))
+
+
+def _for_redis_py(url: str) -> str:
+    """Translate what only Celery and kombu understand."""
+    if url.startswith("redis+socket://"):
+        path, _, query = url.removeprefix("redis+socket://").partition("?")
+        url = f"unix://{path}?{query.replace('virtual_host=', 'db=')}".rstrip("?")
+    return re.sub(r"(ssl_cert_reqs=)CERT_(\w+)", lambda found: found[1] + found[2].lower(), url)
