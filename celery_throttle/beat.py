@@ -35,8 +35,9 @@ def reap(self: Any) -> int:
     settings = settings_of(self.app)
     total = 0
     for group in groups_of(self.app) or [settings.group]:
-        with make_client(settings.url) as client:
-            total += _reap_all(client, Store(settings.keys(group), settings.lease))
+        keys = settings.keys(group)
+        with make_client(settings.url, keys) as client:
+            total += _reap_all(client, Store(keys, settings.lease))
     return total
 
 

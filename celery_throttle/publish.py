@@ -54,8 +54,9 @@ class LockClient:
     def __init__(self, app: Any, group: str | None) -> None:
         settings = settings_of(app)
         self.enabled = settings.enabled
-        self.ask = Caller(settings.url).call
-        self.store = Store(settings.keys(group), settings.lease)
+        keys = settings.keys(group)
+        self.ask = Caller(settings.url, keys).call
+        self.store = Store(keys, settings.lease)
 
 
 def lock_client(app: Any, group: str | None = None) -> LockClient:

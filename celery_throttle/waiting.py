@@ -56,12 +56,12 @@ class Waiting:
     """
 
     def __init__(self, settings: Settings, group: str | None) -> None:
-        self._client = make_client(settings.url)
         self._name = uuid.uuid4().hex[:8]
         queue = f"~{self._name}"
         self.lease, self._queue = settings.lease, queue
         self._turn_every = min(settings.lease / 3, _TURN_EVERY)
         keys = settings.keys(group)
+        self._client = make_client(settings.url, keys)
         self._store, self._channel = Store(keys, settings.lease, (queue,)), keys.wake
         self._numbers = itertools.count(1)
         self._guard = threading.Lock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
+from contextlib import suppress
 from socket import MSG_PEEK
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.client import connection_factory
+from celery_throttle.store.primary import elsewhere
 from celery_throttle.store.scripts import pack
 
 if TYPE_CHECKING:
+    from celery_throttle.core.keys import Keys
     from celery_throttle.store.scripts import Call
 
 __all__ = ["Caller"]
@@ -28,14 +31,16 @@ _poll = getattr(select, "poll", None)  # eventlet takes it away
 class Caller:
     """A client for calls that a publish waits for: redis-py's connections without its client, which doubles their time.
 
-    Keeps a connection for each thread that calls at the same time. Never sends a call twice.
+    Keeps a connection for each thread that calls at the same time. Never sends a call twice, unless the server said
+    that another one is to be asked.
 
     Args:
         url: of the store.
+        keys: what the calls are about.
     """
 
-    def __init__(self, url: str) -> None:
-        self._make = connection_factory(url)
+    def __init__(self, url: str, keys: Keys | None = None) -> None:
+        self._make = connection_factory(url, keys)
         self._free: deque[Any] = deque()
         self._process = os.getpid()
 
@@ -45,6 +50,16 @@ class Caller:
         Raises:
             redis.exceptions.RedisError: the store did not answer in time, or refused.
         """
+        try:
+            return self._call(call)
+        except ResponseError as error:
+            if not elsewhere(error):
+                raise
+        # Refused by a server that lost its part in a failover; all our connections may stand there.
+        self._hang_up()
+        return self._call(call)
+
+    def _call(self, call: Call) -> Any:
         connection = self._connection()
         try:
             connection.send_packed_command([call.packed()], check_health=False)
@@ -53,8 +68,11 @@ class Caller:
             except NoScriptError:
                 connection.send_packed_command([pack(call.eval())], check_health=False)
                 reply = connection.read_response()
-        except ResponseError:
-            self._free.append(connection)
+        except ResponseError as error:
+            if elsewhere(error):
+                connection.disconnect()
+            else:
+                self._free.append(connection)
             raise
         except BaseException:
             # Whatever comes on this connection now would be the reply to something else.
@@ -62,6 +80,11 @@ class Caller:
             raise
         self._free.append(connection)
         return reply
+
+    def _hang_up(self) -> None:
+        while self._free:
+            with suppress(IndexError):  # another thread was quicker
+                self._free.pop().disconnect()
 
     def _connection(self) -> Any:
         if self._process != os.getpid():
@@ -71,7 +94,9 @@ class Caller:
             try:
                 connection = self._free.pop()
             except IndexError:
-                return self._make()
+                connection = self._make()
+                connection.connect()  # not left to redis-py, which would not look for the primary
+                return connection
             if _stands(connection):
                 return connection
             connection.disconnect()

@@ -2,20 +2,78 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from celery_throttle.core.store_url import StoreUrl
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.cluster import Cluster
+from celery_throttle.store.primary import SeekingConnection, SeekingSSLConnection
+from celery_throttle.store.sentinel import Sentinels
+
+if TYPE_CHECKING:
+    from celery_throttle.core.keys import Keys
+    from celery_throttle.store.primary import Seek
+
 __all__ = ["connection_factory", "make_client"]
 
-#: Seconds without an answer after which the store counts as unreachable.
+#: Seconds without an answer after which a server counts as unreachable.
 TIMEOUT = 1.0
 
 
-def _pool(url: str) -> ConnectionPool:
+def make_client(url: str, keys: Keys | None = None) -> Redis:
+    """Return a client that waits `TIMEOUT` seconds at most and never retries by itself.
+
+    With sentinels or a cluster, each server asked on the way to the primary may take as long.
+
+    Args:
+        url: see `StoreUrl`.
+        keys: what the client is for; a cluster has them on one of its nodes.
+
+    Raises:
+        ConfigurationError: the URL cannot work.
+    """
+    return Redis(connection_pool=_pool(url, keys))
+
+
+class connection_factory:  # noqa: N801  # a callable that keeps its parsed URL
+    """Makes single, unconnected connections to one URL; arguments and errors as for `make_client`."""
+
+    def __init__(self, url: str, keys: Keys | None = None) -> None:
+        self._pool = _pool(url, keys)
+
+    def __call__(self) -> Any:
+        """Return a new connection; it is not connected yet."""
+        # Not the pool's own way, which counts: a worker that has connected again often enough would get no more.
+        return self._pool.connection_class(**self._pool.connection_kwargs)
+
+
+def _pool(url: str, keys: Keys | None) -> ConnectionPool:
+    store = StoreUrl.parse(url)
+    if store.kind == "server":
+        return _pool_of(store.url)
+    secure = store.url.startswith("rediss://")
+    connection_class = SeekingSSLConnection if secure else SeekingConnection
+    return _pool_of(store.url, connection_class=connection_class, seek=_seek(store, keys))
+
+
+def _seek(store: StoreUrl, keys: Keys | None) -> Seek:
+    if store.kind == "cluster":
+        if keys is None:
+            raise ConfigurationError("Which node of a cluster is meant is told by the keys, and there are none")
+        return Cluster(store.nodes, keys)
+    pool = _pool_of(store.sentinel_url)
+
+    def make(host: str, port: int) -> Any:
+        return pool.connection_class(**pool.connection_kwargs | {"host": host, "port": port})
+
+    return Sentinels(store.nodes, store.master_name, make)
+
+
+def _pool_of(url: str, **more: Any) -> ConnectionPool:
     # Retrying is ours: only we know which call may be sent again, and a worker must not wait ten retries long.
     options: dict[str, Any] = {
         "socket_timeout": TIMEOUT,
@@ -23,33 +81,13 @@ def _pool(url: str) -> ConnectionPool:
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
         "health_check_interval": 0,
+        **more,
     }
-    url = _redis_url(url)
     if not url.startswith("unix://"):
         options["socket_keepalive"] = True
-    return ConnectionPool.from_url(url, **options)
-
-
-def _redis_url(url: str) -> str:
-    """Translate what only Celery and kombu understand."""
-    if url.startswith("redis+socket://"):
-        path, _, query = url.removeprefix("redis+socket://").partition("?")
-        url = f"unix://{path}?{query.replace('virtual_host=', 'db=')}".rstrip("?")
-    return re.sub(r"(ssl_cert_reqs=)CERT_(\w+)", lambda found: found[1] + found[2].lower(), url)
-
-
-def make_client(url: str) -> Redis:
-    """Return a client that waits `TIMEOUT` seconds at most and never retries by itself."""
-    return Redis(connection_pool=_pool(url))
-
-
-class connection_factory:  # noqa: N801  # a callable that keeps its parsed URL
-    """Makes single, unconnected connections to one URL."""
-
-    def __init__(self, url: str) -> None:
-        self._pool = _pool(url)
-
-    def __call__(self) -> Any:
-        """Return a new connection; it is not connected yet."""
-        # Not the pool's own way, which counts: a worker that has connected again often enough would get no more.
-        return self._pool.connection_class(**self._pool.connection_kwargs)
+    try:
+        pool = ConnectionPool.from_url(url, **options)
+        pool.connection_class(**pool.connection_kwargs)  # not connected: only to see that it takes these options
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"throttle_url has an option that redis-py does not take: {error}") from error
+    return pool

@@ -16,16 +16,29 @@ __all__ = ["findings"]
 _OLDEST = (6, 2)
 
 
-def findings(client: Redis) -> Iterator[str]:
+def findings(client: Redis, url: str = "redis://") -> Iterator[str]:
     """Yield a sentence, with the fix, for everything about the server that could break a limit.
 
     A server that cannot be reached yields nothing here: whoever uses it next says so.
+
+    Args:
+        client: a client of the store.
+        url: how it was named.
     """
     try:
         info: dict[str, Any] = client.info()
     except RedisError:
         # Forbidden or unreachable; neither says anything about the server's fitness.
         return
+    mode = info.get("redis_mode") or info.get("server_mode")
+    if mode == "sentinel":
+        yield "throttle_url names a sentinel, not the store: write sentinel://host:26379/0?master_name=mymaster"
+        return
+    clustered = "+cluster://" in url
+    if mode == "cluster" and not clustered:
+        yield "the store is one node of a cluster and may not have our keys: write redis+cluster:// in throttle_url"
+    elif mode == "standalone" and clustered:
+        yield "cluster mode is disabled in the store: write redis:// in throttle_url instead of redis+cluster://"
     if info.get("role") not in (None, "master"):
         yield "the store is a replica, which cannot be written to: point throttle_url at the primary"
     version = str(info.get("redis_version", ""))

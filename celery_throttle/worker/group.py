@@ -34,18 +34,19 @@ class Group:
 
     def __init__(self, name: str, gate: Gate, timekeeper: Timekeeper, settings: Settings, worker_id: str) -> None:
         keys = settings.keys(name)
-        make: Any = connection_factory(settings.url)
+        make: Any = connection_factory(settings.url, keys)
+        self._gate = gate
         self.ledger = ledger = gate.add(name, Store(keys, settings.lease), worker_id)
         self._link = ledger.link = Link(
             gate.loop,
             timekeeper,
             make,
             partial(gate.store_up, ledger),
-            partial(gate.store_lost, ledger=ledger),
+            self._lost,
             ledger.outage.unreachable,
         )
         self._listener = Listener(gate.loop, timekeeper, make, keys.wake, partial(gate.hint, ledger=ledger))
-        self.client = make_client(settings.url)
+        self.client = make_client(settings.url, keys)
 
     @property
     def busy(self) -> bool:
@@ -56,6 +57,11 @@ class Group:
         """Begin."""
         self._link.connect()
         self._listener.connect()
+
+    def _lost(self, error: Exception) -> None:
+        self._gate.store_lost(error, self.ledger)
+        # It hears nothing of a server that is frozen or cut off, and the next one may be another.
+        self._listener.start_over(error)
 
     def close(self) -> None:
         """End all connections."""

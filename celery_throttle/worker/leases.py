@@ -66,6 +66,8 @@ class Leases:
         try:
             self._renew(group, held)
         except RedisError as error:
+            # A server that is no primary any more would refuse on this connection for ever.
+            group.client.connection_pool.disconnect()
             pause = min(1.0, self._lease / 10)
             logger.warning("celery_throttle: cannot renew %d leases, trying again: %s", len(held), error)
         finally:

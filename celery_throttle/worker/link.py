@@ -14,10 +14,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.client import TIMEOUT
+from celery_throttle.store.primary import elsewhere
 from celery_throttle.store.scripts import pack
 
 if TYPE_CHECKING:
@@ -154,8 +155,8 @@ class _Wire:
                 if not isinstance(reply, RedisError):
                     self._pause = _FIRST_PAUSE
                 self._heard(reply)
-                if isinstance(reply, ReadOnlyError):
-                    # A primary no more: whoever is now may be reached by the same name.
+                if elsewhere(reply):
+                    # Not the primary, or no more: whoever is now may be reached by the same name.
                     self._lost(reply)
                 if not self._expecting():
                     return
@@ -275,6 +276,10 @@ class Listener(_Wire):
     ) -> None:
         super().__init__(loop, timekeeper, make)
         self._channel, self._on_hint = channel, on_hint
+
+    def start_over(self, error: Exception) -> None:
+        """Hang up and connect again."""
+        self._lost(error)
 
     def _greet(self) -> None:
         self._write(pack(("SUBSCRIBE", self._channel)))

@@ -65,7 +65,8 @@ class Throttling:
 
     def start(self) -> None:
         """Begin."""
-        found = {finding: None for group in self.groups for finding in findings(group.client)}
+        url = self.settings.url
+        found = {finding: None for group in self.groups for finding in findings(group.client, url)}
         for finding in found:
             logger.warning("celery_throttle: %s", finding)
         self._revoked = set(state.revoked)

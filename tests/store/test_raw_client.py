@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from redis import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.caller import Caller as RawClient
@@ -58,6 +58,20 @@ def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, raw: Raw
     with commands(redis) as calls:
         assert raw.call(call) is None
     assert "eval" not in calls
+
+
+def test_a_server_that_is_no_primary_any_more_is_left(own_server: EmbeddedServer, redis: Redis) -> None:
+    call = Call(Script("set", "return redis.call('SET', KEYS[1], '1')", "0" * 40), (1, "k"))
+    client = RawClient(own_server.url)
+    client.call(call)
+    with Redis.from_url(own_server.url) as admin:
+        admin.replicaof("127.0.0.1", redis.connection_pool.connection_kwargs["port"])
+        with pytest.raises(ReadOnlyError):
+            client.call(call)
+        assert not client._free
+        admin.replicaof("NO", "ONE")
+    assert client.call(call) == b"OK"
+    client._free.pop().disconnect()
 
 
 @pytest.mark.parametrize("poll", [True, False])

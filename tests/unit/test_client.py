@@ -10,6 +10,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.client import TIMEOUT, connection_factory, make_client
 from tests.conftest import new_server
 
@@ -46,6 +47,13 @@ def test_a_unix_socket_will_do(scheme: str) -> None:
             assert client.info("keyspace").keys() == {"db3"}
         with make_client(f"{scheme}://{server.directory}/redis.sock") as client:
             assert client.get("k") is None
+
+
+@pytest.mark.parametrize("url", ["redis://a?sokket_timeout=1", "redis://a?db=x", "sentinel://a?master_name=m&x=1"])
+def test_an_option_that_redis_py_does_not_know_is_refused(url: str) -> None:
+    """Now, not in the thread that connects."""
+    with pytest.raises(ConfigurationError, match="throttle_url has an option"):
+        connection_factory(url)
 
 
 def test_nobody_there_is_told_at_once() -> None:
