@@ -1,0 +1,144 @@
+"""A Redis Cluster of three primaries, each with a replica, as processes on 127.0.0.1."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from redis import Redis
+from redis.crc import key_slot
+from redis.exceptions import RedisError
+
+from celery_throttle.core.keys import Keys
+from tests.support.ports import free_port
+from tests.support.sentinels import wait_replicated
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+
+PRIMARIES = 3
+SLOTS = 16384
+
+
+class Cluster:
+    """The nodes: first the primaries of the beginning, then as many replicas, in the same order."""
+
+    def __init__(self, nodes: list[EmbeddedServer]) -> None:
+        self.nodes = nodes
+
+    @property
+    def url(self) -> str:
+        """With two addresses: where nobody listens, and the primary; the others have to be learned."""
+        return f"redis+cluster://127.0.0.1:1,127.0.0.1:{self.primary.port}"
+
+    @property
+    def primary(self) -> EmbeddedServer:
+        """The node that has the keys now, as its shard says."""
+        return until(self._primaries, timeout=20)[0]
+
+    def wait_replicated(self) -> None:
+        """Wait until the replica of our shard has all that the primary has."""
+        wait_replicated(self.primary, self.replica)
+
+    def hand_over(self) -> None:
+        """Make the replica of our shard its primary, as an operator does: nothing is lost."""
+        replica = self.replica
+        assert ask(replica, "CLUSTER", "FAILOVER") == b"OK"
+        until(lambda: _is_primary(replica), timeout=20)
+        until(lambda: self.replica is not replica, timeout=20)
+
+    @property
+    def replica(self) -> EmbeddedServer:
+        """The other node of our shard."""
+        primary = self.primary
+        return next(node for node in self._shard() if node is not primary)
+
+    def _shard(self) -> list[EmbeddedServer]:
+        first = self.nodes[slot_of("throttle") * PRIMARIES // SLOTS]
+        return [first, self.nodes[self.nodes.index(first) + PRIMARIES]]
+
+    def _primaries(self) -> list[EmbeddedServer]:
+        return [node for node in self._shard() if _is_primary(node)]
+
+
+def _is_primary(node: EmbeddedServer) -> bool:
+    return node.running and ask(node, "ROLE")[0] == b"master"
+
+
+def slot_of(prefix: str) -> int:
+    return int(key_slot(Keys(prefix).wake.encode()))
+
+
+def ask(node: EmbeddedServer, *command: Any) -> Any:
+    """Return the raw reply; None if it refuses."""
+    with Redis(port=node.port, protocol=2, socket_timeout=5) as client:
+        client.response_callbacks.clear()
+        try:
+            return client.execute_command(*command)
+        except RedisError:
+            return None
+
+
+def node_id(node: EmbeddedServer) -> str:
+    return str(ask(node, "CLUSTER", "MYID").decode())
+
+
+@contextmanager
+def cluster(new_server: Callable[..., EmbeddedServer], *, node_timeout: int = 15_000) -> Iterator[Cluster]:
+    """Yield a cluster that is up; by default one too patient to fail over.
+
+    Args:
+        new_server: makes a server that is not started.
+        node_timeout: milliseconds of silence until the others say that a node has failed.
+    """
+    with ExitStack() as stack:
+        buses = [free_port() for _ in range(2 * PRIMARIES)]
+        nodes = [stack.enter_context(new_server(options=_options(bus))) for bus in buses]
+        pairs = list(zip(nodes[:PRIMARIES], nodes[PRIMARIES:], strict=True))
+        for number, node in enumerate(nodes):
+            ask(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            for other, bus in zip(nodes[:number], buses, strict=False):
+                ask(node, "CLUSTER", "MEET", "127.0.0.1", other.port, bus)
+        for number, (primary, _) in enumerate(pairs):
+            first, end = (-(-SLOTS * part // PRIMARIES) for part in (number, number + 1))
+            ask(primary, "CLUSTER", "ADDSLOTS", *range(first, end))
+        until(lambda: all(_known(node) == len(nodes) for node in nodes), timeout=20)
+        for primary, replica in pairs:
+            _follow(replica, node_id(primary))
+        for primary, replica in pairs:
+            wait_replicated(primary, replica)
+        until(lambda: all(_whole(node) for node in nodes), timeout=20)
+        for node in nodes:
+            ask(node, "CONFIG", "SET", "cluster-node-timeout", node_timeout)
+        yield Cluster(nodes)
+
+
+def _follow(replica: EmbeddedServer, name: str) -> None:
+    until(lambda: ask(replica, "CLUSTER", "REPLICATE", name), timeout=20)
+
+
+def _options(bus: int) -> dict[str, str | int]:
+    return {
+        "cluster-enabled": "yes",
+        "cluster-port": bus,
+        "cluster-config-file": "{dir}/nodes.conf",
+        "cluster-node-timeout": 1000,  # nodes talk to each other the more often
+        "cluster-replica-validity-factor": 0,
+        "repl-diskless-sync-delay": 0,
+        "repl-ping-replica-period": 1,
+    }
+
+
+def _known(node: EmbeddedServer) -> int:
+    nodes = ask(node, "CLUSTER", "NODES").decode().splitlines()
+    return sum("handshake" not in line for line in nodes)
+
+
+def _whole(node: EmbeddedServer) -> bool:
+    if b"cluster_state:ok" not in ask(node, "CLUSTER", "INFO"):
+        return False
+    # Start, end, primary, replica: each node knows the replicas too.
+    return [len(found) for found in ask(node, "CLUSTER", "SLOTS")] == [4] * PRIMARIES

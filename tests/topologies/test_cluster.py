@@ -1,0 +1,177 @@
+"""The store is the node of a cluster that has the keys of the prefix."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+from celery_throttle import ConfigurationError
+from celery_throttle.core.keys import Keys
+from celery_throttle.store.caller import Caller
+from celery_throttle.store.client import make_client
+from celery_throttle.store.doctor import findings
+from celery_throttle.store.primary import elsewhere
+from celery_throttle.store.scripts import Store
+from tests.support.clusters import PRIMARIES, ask, node_id, slot_of
+from tests.support.tls import TlsFront, make_certificate
+from tests.support.workers import ROOT
+from tests.topologies.tools import ONCE, check_once
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.clusters import Cluster
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+#: Their slots are on the first, the second and the third primary.
+PREFIXES = ("b", "c", "a")
+#: What the README tells to give to the user of the store.
+RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "README.md").read_text())[0]
+
+
+@pytest.fixture
+def caller(cluster: Cluster) -> Iterator[Caller]:
+    """What publishes, with its keys on the first primary."""
+    caller = Caller(cluster.url, Keys(PREFIXES[0]))
+    yield caller
+    while caller._free:
+        caller._free.pop().disconnect()
+
+
+def store(prefix: str) -> Store:
+    return Store(Keys(prefix), 60)
+
+
+def port_of(caller: Caller) -> int:
+    """Where it was connected last."""
+    return int(caller._free[-1].port)
+
+
+@pytest.mark.parametrize("number", range(PRIMARIES))
+def test_any_node_leads_to_the_one_that_has_the_keys(cluster: Cluster, number: int) -> None:
+    """Primary or replica."""
+    keys = Keys(PREFIXES[number])
+    for node in cluster.nodes:
+        with make_client(f"redis+cluster://127.0.0.1:1,127.0.0.1:{node.port}/0", keys) as client:
+            assert client.info("server")["tcp_port"] == cluster.nodes[number].port
+            assert not client.exists(*keys.all, keys.wake)
+
+
+def test_no_node_answers() -> None:
+    with (
+        make_client("redis+cluster://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:4,127.0.0.1:5", Keys("a")) as client,
+        pytest.raises(RedisConnectionError, match=r"no node of the cluster .*127\.0\.0\.1:3: [^;]*; and 2 more"),
+    ):
+        client.ping()
+
+
+def test_a_client_that_has_no_keys_is_of_no_use(cluster: Cluster) -> None:
+    with pytest.raises(ConfigurationError, match="keys"):
+        make_client(cluster.url)
+
+
+def test_a_slot_that_moved_is_followed(cluster: Cluster, caller: Caller) -> None:
+    """On connections that stand, all of them; the slot is empty, so it can just be given away."""
+    slot, (first, second, *_) = slot_of(PREFIXES[0]), cluster.nodes
+    call = store(PREFIXES[0]).locked("x")
+    in_use = caller._connection()
+    assert caller.call(call) is None
+    assert port_of(caller) == first.port
+    caller._free.appendleft(in_use)
+    try:
+        for node in cluster.nodes[:PRIMARIES]:
+            assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", node_id(second))
+        assert caller.call(call) is None
+        assert port_of(caller) == second.port
+    finally:
+        for node in cluster.nodes[:PRIMARIES]:
+            assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", node_id(first))
+
+
+@contextmanager
+def migrating(slot: int, source: EmbeddedServer, target: EmbeddedServer) -> Iterator[None]:
+    ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(source))
+    ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", node_id(target))
+    try:
+        yield
+    finally:
+        for node in (source, target):
+            ask(node, "CLUSTER", "SETSLOT", slot, "STABLE")
+
+
+@pytest.mark.parametrize("left", [[], ["records"]], ids=["ASK", "TRYAGAIN"])
+def test_a_slot_on_its_way_is_refused_for_now(cluster: Cluster, caller: Caller, left: list[str]) -> None:
+    """By a connection that stands, which is kept; a new one would not be of use before that is over."""
+    keys, call = Keys(PREFIXES[0]), store(PREFIXES[0]).locked("x")
+    first, second, *_ = cluster.nodes
+    caller.call(call)
+    names = [key for key in keys.all if key.rpartition(":")[2] in left]
+    for name in names:
+        ask(first, "HSET", name, "field", "value")
+    with migrating(slot_of(keys.prefix), first, second), make_client(cluster.url, keys) as client:
+        with pytest.raises(ResponseError) as refused:
+            caller.call(call)
+        assert not elsewhere(refused.value)
+        assert len(caller._free) == 1
+        with pytest.raises(RedisConnectionError, match="no node of the cluster has the keys"):
+            client.ping()
+    caller.call(call)
+    with make_client(cluster.url, keys) as client:
+        assert client.ping()
+    for name in names:
+        ask(first, "DEL", name)
+
+
+def test_a_user_with_the_least_rights(cluster: Cluster) -> None:
+    """May not ask for the nodes of the cluster, and is told all the same where to go."""
+    rules = RULES.replace("shop", PREFIXES[1]).split()
+    for node in cluster.nodes:
+        assert ask(node, "ACL", "SETUSER", "least", "on", ">secret", *rules) == b"OK"
+    caller = Caller(f"redis+cluster://least:secret@127.0.0.1:{cluster.nodes[0].port}", Keys(PREFIXES[1]))
+    assert caller.call(store(PREFIXES[1]).locked("x")) is None
+    assert port_of(caller) == cluster.nodes[1].port
+    caller._free.pop().disconnect()
+
+
+def test_tls(own_server: EmbeddedServer, tmp_path: Path) -> None:
+    """One server has all keys, as a cluster of one would."""
+    certificate, key = make_certificate(tmp_path)
+    with TlsFront(own_server.port, certificate, key) as front:
+        query = urlencode({"ssl_cert_reqs": "CERT_REQUIRED", "ssl_ca_certs": str(certificate)})
+        with make_client(f"rediss+cluster://127.0.0.1:{front.port}?{query}", Keys("a")) as client:
+            assert client.ping()
+        assert front.connections >= 1
+
+
+def test_findings(cluster: Cluster, own_server: EmbeddedServer) -> None:
+    def about(url: str) -> list[str]:
+        with make_client(url, Keys("throttle")) as client:
+            return [found for found in findings(client, url) if "cluster" in found]
+
+    alone = f"127.0.0.1:{own_server.port}"
+    assert about(cluster.url) == about(f"redis://{alone}") == []
+    [found] = about(f"redis+cluster://{alone}")
+    assert "cluster mode is disabled" in found
+    [found] = about(f"redis://127.0.0.1:{cluster.primary.port}")
+    assert "write redis+cluster:// in throttle_url" in found
+
+
+@pytest.mark.worker
+@pytest.mark.parametrize("prefix", PREFIXES[:1])
+def test_a_worker(cluster: Cluster, workers: Workers, journal: Journal, prefix: str) -> None:
+    workers.conf |= {"throttle_url": cluster.url, "throttle_prefix": prefix}
+    worker = workers.start(ONCE)
+    check_once(workers, journal)
+    assert "cannot reach" not in worker.log()
+    keys: list[Any] = ask(cluster.nodes[0], "KEYS", f"{{{prefix}}}*")
+    assert keys
+    ask(cluster.nodes[0], "FLUSHALL")

@@ -1,0 +1,128 @@
+"""The store is whichever server the sentinels name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from celery_throttle.core.keys import Keys
+from celery_throttle.store.client import make_client
+from celery_throttle.store.doctor import findings
+from tests.support.sentinels import NAME, Sentinel
+from tests.support.tls import TlsFront, make_certificate
+from tests.topologies.tools import ONCE, check_once
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.journal import Journal
+    from tests.support.sentinels import Watched
+    from tests.support.workers import Workers
+
+PASSWORD = "se:c/r@t"
+
+
+@pytest.mark.parametrize(
+    ("form", "database"),
+    [
+        ("sentinel://127.0.0.1:1,127.0.0.1:{port}/3?master_name={name}", 3),
+        ("sentinel://127.0.0.1:1/3;sentinel://127.0.0.1:{port}?master_name={name}", 3),
+        ("redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/{name}/4", 4),
+        ("redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/{name}", 0),
+    ],
+)
+def test_the_primary_is_found_past_a_sentinel_that_is_down(watched: Watched, form: str, database: int) -> None:
+    with make_client(form.format(port=watched.sentinel.port, name=NAME)) as client:
+        client.set("k", form)
+    with Redis(port=watched.servers[0].port, db=database, decode_responses=True) as client:
+        assert client.get("k") == form
+
+
+def test_a_name_that_no_sentinel_knows(watched: Watched) -> None:
+    with (
+        make_client(watched.url.replace(NAME, "other")) as client,
+        pytest.raises(RedisConnectionError, match=r"primary 'other' .*: it does not know that name, check master_name"),
+    ):
+        client.ping()
+
+
+def test_no_sentinel_answers() -> None:
+    with (
+        make_client(f"sentinel://127.0.0.1:1,127.0.0.1:2/0?master_name={NAME}") as client,
+        pytest.raises(RedisConnectionError, match=r"no sentinel names the primary 'mymaster' .*127\.0\.0\.1:2: "),
+    ):
+        client.ping()
+
+
+def test_a_replica_is_not_taken_for_the_primary(watched: Watched) -> None:
+    """A sentinel that is behind names what was the primary."""
+    behind = Sentinel(watched.servers[1].binary, watched.servers[1].port, down_after=60_000)
+    try:
+        behind.wait()
+        with (
+            make_client(f"sentinel://127.0.0.1:{behind.port}?master_name={NAME}") as client,
+            pytest.raises(RedisConnectionError, match="its role is slave"),
+        ):
+            client.ping()
+    finally:
+        behind.end()
+
+
+def test_passwords(watched: Watched) -> None:
+    """The URL has that of the primary, as with kombu; that of the sentinels is an option of its own."""
+    locked = Sentinel(watched.servers[0].binary, watched.servers[0].port, down_after=60_000, password=PASSWORD)
+    with Redis(port=watched.servers[0].port) as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", f">{PASSWORD}", "~*", "+@all")
+    try:
+        locked.wait()
+        place = f"127.0.0.1:{locked.port}/0?master_name={NAME}"
+        with make_client(
+            f"sentinel://shop:{quote(PASSWORD, '')}@{place}&sentinel_password={quote(PASSWORD)}"
+        ) as client:
+            assert client.execute_command("ACL", "WHOAMI") == b"shop"
+        with make_client(f"sentinel://{place}") as client, pytest.raises(RedisConnectionError, match=r"(?i)auth"):
+            client.ping()
+    finally:
+        locked.end()
+
+
+def test_tls(own_server: EmbeddedServer, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with TlsFront(own_server.port, certificate, key) as front:
+        sentinel = Sentinel(own_server.binary, front.port, down_after=60_000)
+        try:
+            sentinel.wait()
+            query = urlencode({"master_name": NAME, "ssl": "true", "ssl_ca_certs": str(certificate)})
+            with make_client(f"sentinel://127.0.0.1:{sentinel.port}?{query}") as client:
+                assert client.ping()
+            assert front.connections >= 1
+        finally:
+            sentinel.end()
+
+
+def test_findings(watched: Watched) -> None:
+    with make_client(watched.url) as client:
+        assert not [found for found in findings(client, watched.url) if "throttle_url" in found]
+    with make_client(f"redis://127.0.0.1:{watched.sentinel.port}") as client:
+        [found] = findings(client)
+    assert "names a sentinel" in found
+
+
+@pytest.mark.worker
+def test_broker_and_backend_behind_sentinels_are_enough(watched: Watched, workers: Workers, journal: Journal) -> None:
+    """No setting of ours."""
+    # The same sentinel twice: redis-py, as kombu uses it, waits long for one that is down.
+    workers.broker = ";".join([f"sentinel://127.0.0.1:{watched.sentinel.port}"] * 2)
+    workers.backend = f"sentinel://127.0.0.1:{watched.sentinel.port}/1"
+    options = {"master_name": NAME, "sentinel_kwargs": {"socket_timeout": 1.0}}
+    workers.conf |= {"broker_transport_options": options, "result_backend_transport_options": options}
+    worker = workers.start(ONCE)
+    check_once(workers, journal)
+    with Redis(port=watched.servers[0].port) as client:
+        assert client.exists(Keys("throttle").all[0])
+    assert "cannot reach" not in worker.log()

@@ -1,0 +1,35 @@
+"""What every kind of store has to be able to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+ONCE = "tests.support.apps.once"
+
+
+def check_once(workers: Workers, journal: Journal) -> None:
+    """A worker of the app `once` runs: claim a lock, look at it, run, reap."""
+    app = workers.app(ONCE)
+    held = app.hold_one.delay("held")
+    journal.wait_running(1)
+    assert app.hold_one.delay("held").id == held.id
+    locked = app.hold_one.locked_by("held")
+    assert (locked.task_id, locked.state) == (held.id, "running")
+    assert reap(app) == 0
+    let_go(journal, "held")
+    assert held.get(timeout=15) == "held"
+    assert len(journal.runs()) == 1
+
+
+def let_go(journal: Journal, label: str) -> None:
+    """End a run of the app `once`."""
+    journal.path.with_name(f"{journal.path.name}.{label}").touch()
+
+
+def reap(app: Any) -> int:
+    """Run the beat task here."""
+    return int(app.app.tasks["celery_throttle.reap"]())
