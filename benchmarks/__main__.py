@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import caps, counter, market, once, overhead, recovery, semaphore, store
+from benchmarks import caps, counter, market, once, overhead, recovery, semaphore, store, terms
 from benchmarks.figures import table
 from benchmarks.site import Bench
 from celery_throttle.embedded import EmbeddedServer
@@ -32,6 +32,7 @@ BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
     "recovery": {"worker-killed": recovery.worker_killed, "child-killed": recovery.child_killed},
     "semaphore": {"three": semaphore.three, "one": semaphore.one},
     "store": {"idle": store.idle, "bytes": store.bytes_each, "server-time": store.server_time, "reap": store.reap},
+    "terms": {"rate": terms.rate, "keys": terms.keys, "turns": terms.turns},
 }
 
 

@@ -139,6 +139,35 @@ def recipe(self: Any, load: str, number: int, seconds: float) -> None:
         _semaphore.release()
 
 
+# -- tasks with rates, keys and turns ---------------------------------------------------------------------------------
+
+RATE = 100
+
+
+@app.task(name="paced", base=Throttled, rate=f"{RATE}/s", ignore_result=True)
+def paced(load: str, number: int, seconds: float) -> None:
+    """So many starts a second."""
+    _sleep(load, number, seconds)
+
+
+@app.task(name="keyed", base=Throttled, limit=Limit("keyed", 1, key="who"), ignore_result=True)
+def keyed(load: str, number: int, sent: float, who: str) -> None:  # noqa: ARG001 - its key
+    """One at once for each key: how long from publish to start."""
+    journal.write(load, number, sent, time.time())
+
+
+@app.task(name="in-order", base=Throttled, limit=2, ignore_result=True)
+def in_order(load: str, number: int, seconds: float, who: str) -> None:  # noqa: ARG001 - as in `in_turns`
+    """Two at once, first come first served."""
+    _sleep(load, number, seconds)
+
+
+@app.task(name="in-turns", base=Throttled, limit=Limit("in-turns", 2, fair_by="who"), ignore_result=True)
+def in_turns(load: str, number: int, seconds: float, who: str) -> None:  # noqa: ARG001 - takes turns by it
+    """Two at once, in turns."""
+    _sleep(load, number, seconds)
+
+
 # -- tasks that do nothing --------------------------------------------------------------------------------------------
 
 _NEVER_REACHED = Limit("never-reached", 1000)

@@ -39,6 +39,11 @@ class Entry:
         return Record(self.state, self.nonce, self.limit, self.attempt, self.ticket, self.queue, self.deliveries)
 
 
+def _entry(record: Record, message: bytes | None) -> Entry:
+    state, nonce, limit, attempt, ticket, queue, deliveries, *_ = record
+    return Entry(state, limit, attempt, ticket, queue, deliveries, message, nonce)
+
+
 @dataclass(frozen=True)
 class Turn:
     """Whose turn it is: a task that may start, or a queue that others have to wait for, or nobody's."""

@@ -1,0 +1,266 @@
+"""Any sequence of calls by workers whose tasks need several limits, costs and keys: what must hold whatever happens.
+
+``HYPOTHESIS_EXAMPLES=2000`` runs that many random sequences; without it the same few run every time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.store import replies
+from celery_throttle.store.scripts import execute
+from tests.store.conftest import Hints
+from tests.store.peek import LEASES, LIMITS, MESSAGES, PARKED, RECORDS, USED, check, expire, peek
+from tests.store.terms_caller import Permit, TermsCaller, terms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis import Redis
+
+    from celery_throttle.core.terms import Needs
+    from celery_throttle.store.replies import Reply
+    from tests.store.peek import Record, Snapshot
+
+T = TypeVar("T")
+QUEUES = ("x", "y")
+OUTCOMES = ("done", "done", "failed", "retry", "again", "never", "requeue", "return", "lost")
+MANY = 50
+
+picks = st.integers(0, 9)
+subsets = st.sampled_from([(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+costs = st.sampled_from((1, 1, 1, 2, 3))
+slots = st.integers(0, 2)
+
+
+@dataclass
+class Worker:
+    """A worker, and what it runs: by nonce."""
+
+    caller: TermsCaller
+    running: dict[str, Permit] = field(default_factory=dict)
+
+
+class TermsMachine(RuleBasedStateMachine):
+    """Two workers with different queues on one store."""
+
+    client: ClassVar[Redis]
+    fair: ClassVar[bool]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client.flushall()
+        self.hints = Hints(self.client)
+        #: whether anybody was told, or knows by himself, that there may be something to start
+        self.told = False
+        self.limits = [
+            Limit("api", 3, fair_by="who" if self.fair else None),
+            Limit("memory", 2),  # less than some tasks cost
+            Limit("tenant", 2, key="who"),
+        ]
+        self.workers = [Worker(TermsCaller(self.client, f"{queue * 8}", queue)) for queue in QUEUES]
+        self.helper = Worker(TermsCaller(self.client, "zzzzzzzz", *QUEUES))
+        self.needs: dict[str, Needs] = {}
+
+    # -- what the workers do -------------------------------------------------------------------------------------
+
+    @rule(pick=picks, subset=subsets, cost=costs, who=st.sampled_from("ab"), hurried=st.booleans(), slots=slots)
+    def deliver(self, pick: int, subset: tuple[int, ...], cost: int, who: str, hurried: bool, slots: int) -> None:
+        """A task comes from the broker."""
+        task = f"t{len(self.needs)}"
+        each = terms(*(self.limits[place] for place in subset), cost=cost, start_deadline=600.0 if hurried else None)
+        values = {"keys": {"tenant": who}, "fair": [who, 1]}
+        self.needs[task] = each.needs(values)
+        self._deliver(self._one_of(self.workers, pick), task, slots)
+
+    @precondition(lambda self: self.needs)
+    @rule(pick=picks, which=picks, slots=slots)
+    def deliver_again(self, pick: int, which: int, slots: int) -> None:
+        """The broker delivers one of the last few for the second time."""
+        task = self._one_of(list(self.needs), -1 - which)
+        self._deliver(self._one_of(self.workers, pick), task, slots)
+
+    @precondition(lambda self: any(worker.running for worker in self.workers))
+    @rule(pick=picks, which=picks, outcome=st.sampled_from(OUTCOMES), slots=slots)
+    def end(self, pick: int, which: int, outcome: str, slots: int) -> None:
+        """A run ends, however."""
+        me = self._one_of([worker for worker in self.workers if worker.running], pick)
+        self._end(me, self._one_of(list(me.running), which), outcome, slots)
+
+    @rule(pick=picks, slots=slots)
+    def look(self, pick: int, slots: int) -> None:
+        me = self._one_of(self.workers, pick)
+        self._heard(me, me.caller.look(slots))
+
+    @rule()
+    def serve(self) -> None:
+        """Somebody has slots for everything: whoever could start does, and somebody had been told that they could."""
+        told = self.told or bool(self.hints.take())
+        for _ in range(MANY):
+            reply = self.helper.caller.look(MANY)
+            assert told or not reply.grants, "nobody knew that they could start"
+            self._heard(self.helper, reply)
+            if not reply.grants and not reply.more:
+                break
+        else:
+            pytest.fail("there is no end to it")
+        self.told = False
+        self.hints.take()
+        store = peek(self.client)
+        waiting = [record for record in store.records.values() if record.state == "P"]
+        assert all(record.limit for record in waiting), "one that has only to be answered waits"
+        left_out = [record for record in waiting if self._is_next(record, waiting) and self._fits(store, record)]
+        assert not left_out
+
+    @precondition(lambda self: self.helper.running)
+    @rule(which=picks, outcome=st.sampled_from(OUTCOMES), slots=slots)
+    def helper_ends(self, which: int, outcome: str, slots: int) -> None:
+        self._end(self.helper, self._one_of(list(self.helper.running), which), outcome, slots)
+
+    # -- what others do ------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: bool(peek(self.client).leases))
+    @rule(pick=picks, reaped=st.booleans())
+    def lease_ends(self, pick: int, reaped: bool) -> None:
+        """A holder was silent for too long, or one may not wait any longer; beat comes by, or not yet."""
+        expire(self.client, self._one_of(sorted(peek(self.client).leases), pick))
+        if reaped:
+            self.helper.caller.reap()
+        else:
+            self.told = True  # whoever looked last knows when the next lease ends
+
+    @precondition(lambda self: bool(peek(self.client).records))
+    @rule(pick=picks)
+    def withdraw(self, pick: int) -> None:
+        """One is revoked while it waits."""
+        task = self._one_of(sorted(peek(self.client).records), pick)
+        self.helper.caller.withdraw(task)
+
+    @rule(sure=st.sampled_from((False, False, False, True)))
+    def forget_everything(self, sure: bool) -> None:
+        """The server comes back empty; whoever runs puts itself back, while there is room."""
+        if not sure:
+            return
+        self.client.flushall()
+        for me in (*self.workers, self.helper):
+            for permit in me.running.values():
+                if permit.needs.pools:
+                    me.caller.renew_for(permit)
+
+    # -- what must be so -----------------------------------------------------------------------------------------
+
+    @invariant()
+    def all_indexes_agree(self) -> None:
+        check(peek(self.client))
+
+    @invariant()
+    def no_limit_is_exceeded(self) -> None:
+        store = peek(self.client)
+        for pool, used in store.used.items():
+            holders = [
+                record for record in store.records.values() if record.state == "H" and pool in dict(record.needs)
+            ]
+            assert used <= self._permits(pool) or len(holders) == 1, f"{pool!r}: {used}"
+
+    def teardown(self) -> None:
+        """Everything finishes, and nothing is left."""
+        try:
+            if sys.exc_info()[0] is None:
+                self._finish()
+        finally:
+            self.hints.close()
+
+    def _finish(self) -> None:
+        for me in (*self.workers, self.helper):
+            for nonce in list(me.running):
+                self._end(me, nonce, "done", 0)
+        expire(self.client, *(task for task, record in peek(self.client).records.items() if record.state == "H"))
+        for _ in range(len(self.needs) * 3 + 3):
+            self._heard(self.helper, self.helper.caller.look(MANY))
+            self.all_indexes_agree()
+            self.no_limit_is_exceeded()
+            waiting = peek(self.client).line
+            assert self.helper.running or not waiting, "nothing runs, and they wait"
+            for nonce in list(self.helper.running):
+                self._end(self.helper, nonce, "done", 0)
+        assert not peek(self.client).line
+        assert not self.client.exists(USED, LEASES, RECORDS, PARKED, MESSAGES)
+        declared = cast("dict[bytes, bytes]", self.client.hgetall(LIMITS))
+        assert not [name for name in declared if name.startswith(b"\1")], "a barrier stands in the way for nobody"
+
+    # -- how it is done ------------------------------------------------------------------------------------------
+
+    def _one_of(self, things: Sequence[T], pick: int) -> T:
+        return things[pick % len(things)]
+
+    def _permits(self, pool: str) -> int:
+        permits = next(limit.permits for limit in self.limits if limit.name == pool.partition("\x1f")[0])
+        assert permits
+        return permits
+
+    def _fits(self, store: Snapshot, record: Record) -> bool:
+        return all(
+            store.used.get(pool, 0) + min(cost, self._permits(pool)) <= self._permits(pool)
+            for pool, cost in record.needs
+        )
+
+    def _is_next(self, record: Record, waiting: Sequence[Record]) -> bool:
+        """Whether nobody who waits and came before it, or at the same time, needs anything that it needs."""
+        needs = dict(record.needs).keys()
+        before = [other for other in waiting if other is not record and other.ticket <= record.ticket]
+        return not any(needs & dict(other.needs).keys() for other in before)
+
+    def _deliver(self, me: Worker, task: str, slots: int) -> None:
+        caller, needs = me.caller, self.needs[task]
+        permit = Permit(task, caller.nonce(), needs)
+        call = caller.store.exchange(caller.nonce(), slots, asked=[caller._row(permit)])
+        reply = replies.reply(execute(self.client, call))
+        self._heard(me, reply)
+        (answer,) = reply.answers
+        if answer in (replies.Answer.GRANTED, replies.Answer.GRANTED_LAST):
+            me.running[permit.nonce] = permit
+        elif answer == replies.Answer.MUST_PARK:
+            self._heard(me, caller.put_for(task, needs, slots=slots))
+
+    def _end(self, me: Worker, nonce: str, outcome: str, slots: int) -> None:
+        permit = me.running.pop(nonce)
+        self._heard(me, me.caller.exchange(slots, released=[(permit.task, nonce, outcome)]))
+
+    def _heard(self, me: Worker, reply: Reply) -> None:
+        self.told = self.told or reply.more or reply.wait > 0
+        for grant in reply.grants:
+            me.running[grant.nonce] = Permit(grant.task_id, grant.nonce, self.needs[grant.task_id])
+
+
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES") or 0)
+PROFILE = settings(
+    max_examples=EXAMPLES or 80,
+    stateful_step_count=60 if EXAMPLES else 40,
+    derandomize=not EXAMPLES,
+    database=None,
+    deadline=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)  # finding the smallest failing sequence takes minutes
+@pytest.mark.parametrize("turns", [False, True], ids=["in order", "in turns"])
+def test_several_limits_costs_and_keys(redis: Redis, turns: bool) -> None:
+    """Caps hold, nobody is left out, whoever can start is woken, and everything finishes."""
+
+    class OnThisServer(TermsMachine):
+        client, fair = redis, turns
+
+    run_state_machine_as_test(OnThisServer, settings=PROFILE)
