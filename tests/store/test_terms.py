@@ -180,6 +180,25 @@ def test_one_that_needs_many_is_not_overtaken(worker: TermsCaller) -> None:
     assert worker.end(small[3], slots=5) == ("big",)
 
 
+def test_one_that_needs_many_is_not_overtaken_by_another_queue(redis: Redis) -> None:
+    """Nor is its queue offered what it cannot take, and passed over because it did not."""
+    worker, other = TermsCaller(redis, "aaaaaaaa", "q"), TermsCaller(redis, "bbbbbbbb", "r")
+    gpu = Limit("gpu", 4)
+    small = [other.arrive(f"s{number}", terms(gpu).same) for number in range(4)]
+    assert not worker.arrive("big", terms(gpu, cost=2).same)
+    for number in range(5):
+        other.put_for(f"later{number}", terms(gpu).same)
+    assert small[0]
+    assert small[1]
+    assert other.end(small[0], slots=5) == ()
+    assert not peek(redis).offers
+    assert not other.arrive("last", terms(gpu).same)
+    assert other.end(small[1], slots=5) == ()
+    assert peek(redis).offers.keys() == {("gpu", "q")}, "now it can"
+    assert started(worker.look(1)) == ("big",)
+    assert used(redis) == {"gpu": 4}
+
+
 def test_one_that_needs_more_than_there_are_runs_alone(worker: TermsCaller, redis: Redis) -> None:
     """The limit was lowered since, or the cost is found out for each call."""
     gpu = Limit("gpu", 2)

@@ -19,7 +19,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.store import replies
 from celery_throttle.store.scripts import execute
 from tests.store.conftest import Hints
-from tests.store.peek import LEASES, LIMITS, MESSAGES, PARKED, RECORDS, USED, check, expire, peek
+from tests.store.peek import LEASES, LIMITS, MESSAGES, META, PARKED, RECORDS, USED, check, expire, pass_over, peek
 from tests.store.terms_caller import Permit, TermsCaller, terms
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class TermsMachine(RuleBasedStateMachine):
         self.workers = [Worker(TermsCaller(self.client, f"{queue * 8}", queue)) for queue in QUEUES]
         self.helper = Worker(TermsCaller(self.client, "zzzzzzzz", *QUEUES))
         self.needs: dict[str, Needs] = {}
+        #: the queues that did not take their turn, by limit
+        self.passed: set[tuple[str, str]] = set()
 
     # -- what the workers do -------------------------------------------------------------------------------------
 
@@ -145,6 +147,19 @@ class TermsMachine(RuleBasedStateMachine):
         task = self._one_of(sorted(peek(self.client).records), pick)
         self.helper.caller.withdraw(task)
 
+    @precondition(lambda self: bool(peek(self.client).offers))
+    @rule(pick=picks)
+    def time_passes(self, pick: int) -> None:
+        """A queue did not take its turn in time, or has been passed over for long enough."""
+        offer = limit, queue = self._one_of(sorted(peek(self.client).offers), pick)
+        if offer in self.passed:
+            self.client.hdel(META, f"offer:{limit}\0{queue}")
+            self.passed.remove(offer)
+        else:
+            pass_over(self.client, limit, queue)
+            self.passed.add(offer)
+        self.told = True  # whoever it was in the way of asks again by then
+
     @rule(sure=st.sampled_from((False, False, False, True)))
     def forget_everything(self, sure: bool) -> None:
         """The server comes back empty; whoever runs puts itself back, while there is room."""
@@ -160,7 +175,13 @@ class TermsMachine(RuleBasedStateMachine):
 
     @invariant()
     def all_indexes_agree(self) -> None:
-        check(peek(self.client))
+        store = peek(self.client)
+        check(store)
+        # Time does not pass by itself here: an offer stands until `time_passes`.
+        self.passed &= store.offers.keys()
+        for limit, queue in store.offers.keys() - self.passed:
+            pass_ms = store.offers[limit, queue].partition(" ")[2]
+            self.client.hset(META, f"offer:{limit}\0{queue}", f"{store.now + 3_600_000:.0f} {pass_ms}")
 
     @invariant()
     def no_limit_is_exceeded(self) -> None:

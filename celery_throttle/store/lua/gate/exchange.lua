@@ -54,7 +54,7 @@ local function admit(task, nonce, limit, permits, attempt, spec, more)
     local free = free_permits(limit)
     if free <= 0 or barred(limit, task, '') then return 0 end
     local head, left = next_parked(limit)
-    if head or left > 0 then return 0 end
+    if head or left ~= 0 then return 0 end
     last = free == 1
   end
   hold(task, held, nonce, true)

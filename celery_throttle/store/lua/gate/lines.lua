@@ -55,9 +55,21 @@ local function open_lines()
     end
   end
 
+  -- Whether nobody could start this one now, wherever: it takes more permits than are free, or an older one bars it.
+  local function cannot_start(limit, head)
+    local record = load_record(head[2])
+    if not (record and record[MORE] and record[MORE].n) or is_lock_line(limit) then return false end
+    if barred(limit, head[2], head[1]) then return true end
+    local room, due = room_for(limit, record[MORE].n[index_of(limit, record[MORE].n)][2])
+    soon(due)
+    return not room
+  end
+
   -- Whether the queue of another worker still has the time to take what is its turn. It gets a short offer; a queue
-  -- that does not answer (no worker, or none with a slot) is passed over for a while, twice as long each time.
-  local function offered_ms(limit, queue)
+  -- that does not answer (no worker, or none with a slot) is passed over for a while, twice as long each time. Negative: it
+  -- cannot take it.
+  local function offered_ms(limit, head)
+    local queue = head[3]
     local field = 'offer:' .. limit .. '\0' .. queue
     local offer = redis.call('HGET', META, field)
     local till, pass = 0, PASS_MS / 2
@@ -67,24 +79,29 @@ local function open_lines()
     end
     if NOW < till then return till - NOW end
     if NOW < till + pass then return 0 end
+    if cannot_start(limit, head) then return -1 end
     pass = math.min(pass * 2, PASS_MAX_MS)
     redis.call('HSET', META, field, string.format('%.0f %.0f', NOW + OFFER_MS, pass))
     hint(queue)
     return OFFER_MS
   end
 
-  -- Whose turn it is on this limit: head, 0 (the caller may start it); nil, ms (another queue has that long to take
-  -- it); nil, 0 (nobody who can start waits).
+  -- Whose turn it is on this limit: head, 0 (the caller may start it); nil, ms, head (another queue has that long to take
+  -- it); nil, -1, head (one of another queue needs more permits than are free, and nobody may pass); nil, 0 (nobody who can
+  -- start waits).
   function turn_of(limit)
-    local wait = 0
+    local wait, first = 0, nil
     for _, head in ipairs(line_heads(limit)) do
       if mine[head[3]] then
-        if wait > 0 then return nil, wait end
+        if wait > 0 then return nil, wait, first end
         return head, 0
       end
-      wait = math.max(wait, offered_ms(limit, head[3]))
+      local left = offered_ms(limit, head)
+      if left ~= 0 then first = first or head end
+      if left < 0 then return nil, wait > 0 and wait or -1, first end
+      wait = math.max(wait, left)
     end
-    return nil, wait
+    return nil, wait, first
   end
 
   function grant_of(task, record)

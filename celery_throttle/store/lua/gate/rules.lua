@@ -15,8 +15,9 @@
 --   o  1: nobody's message, but a holder outside of tasks, who must ask again before d
 --   r  the limit of which its start was booked before (reserve.lua), so that its rates do not count it again
 -- Until when rates are booked is in KEYS[8] at \5 .. limit: seen (us), by (nonce of the last start) and, for each rate, by
--- count/period, 'us parts' now and before that start. Turns are there at \6 .. limit (start of the last one served) and \6 .. limit \31 key (end of the last one given). KEYS[9] says when
--- these end, and at \7 .. limit when all ends that was said of a limit.
+-- count/period, 'us parts' now and before that start. Turns are there at \6 .. limit (start of the last
+-- one served) and \6 .. limit \31 key (end of the last one given). KEYS[9] says when these end, and at \7 .. limit when all
+-- ends that was said of a limit.
 local LATE_US, BARRIER_MS, BOUNCES, TURNS_MS = 100000, 60000, 8, 3600000
 
 local load_control, save_control, fair_ticket, declare_needs, is_full, reserve_start
@@ -220,8 +221,9 @@ function open_rules()
         if not room or barred(limit, task, record[TICKET]) then return limit end
         -- Those who wait for the rate alone are not before one that has its start.
         if limit ~= at and not (booked_before and permits_of(limit) == NO_LIMIT) then
-          local head, left = next_parked(limit)
-          if left > 0 then return limit end
+          local head, left, other = next_parked(limit)
+          soon(left)
+          head = head or other
           if head and (record[TICKET] == '' or head[1] < record[TICKET]) then return limit end
         end
       end
