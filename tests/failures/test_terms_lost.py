@@ -75,9 +75,10 @@ def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, stat
         describe=journal.summary,
     )
     state.wait_clean()
-    # Acknowledged when they were given to a child, so what the children had is lost, and nothing else.
+    # Acknowledged when they were given to a child, so what the children had is lost, and nothing else; or it runs again
+    # if the worker was killed before it could say that they had it.
     gone = early - Counter(run.label for run in journal.finished(task=".both"))
-    assert len(journal.runs(task=".both")) <= 50
+    assert len(journal.runs(task=".both")) <= 50 + 6
     assert sum(gone.values()) <= 6
     assert journal.max_running() <= 8
     assert max(journal.max_running(tenant) for tenant in set(tenants)) <= 2
