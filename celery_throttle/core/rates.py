@@ -63,6 +63,12 @@ class Rate:
         _check(count, unit)
         return cls(cast("int", count), cast("Unit", unit))
 
+    @classmethod
+    def of(cls, count: int, period: int) -> Rate:
+        """Return the rate of so many in a period (in microseconds) that one of the units has."""
+        unit = next(unit for unit, seconds in _SECONDS.items() if seconds * 1_000_000 == period)
+        return cls(count, cast("Unit", unit))
+
     @property
     def period(self) -> int:
         """The unit in microseconds."""

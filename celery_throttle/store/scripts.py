@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from redis.exceptions import NoScriptError
 
@@ -32,6 +32,8 @@ HolderRow = tuple[str, str, str, str, int, str, str]
 ParkRow = tuple[str, str, str, int, str, bytes, str, str]
 #: What comes before every script of the gate.
 SHARED = ("gcra", "gate/common", "gate/lines", "gate/locks", "gate/rules")
+#: What comes after that in those that only read.
+_READING = ("gate/reading",)
 
 _SIZES = tuple(b"$%d\r\n" % size for size in range(256))
 
@@ -210,6 +212,34 @@ class Store:
         """Ask what this worker holds."""
         return self._call("mine", "", 0, worker)
 
+    def control(self, pool: str, name: str, value: str, until: str, by: str, why: str) -> Call:
+        """Say something of a limit at run time, or take it back (value ""), as control.lua has it; then `wake`."""
+        return self._call("control", "", 0, pool, name, value, until, by, why)
+
+    def wake(self, pool: str, change: str, after: str) -> Call:
+        """Hint to those who can start what a change of a limit lets start."""
+        return self._call("wake", "", 0, pool, change, after)
+
+    def limits(self, source: Literal["limits", "used", "parked"], after: str) -> Call:
+        """Ask which limits and keys there are."""
+        return self._call("limits", "", 0, source, after)
+
+    def status(self, pools: Iterable[str]) -> Call:
+        """Ask how limits stand."""
+        return self._call("status", "", 0, *_flat((pool,) for pool in pools), after=_READING)
+
+    def holders(self, past: int, count: int) -> Call:
+        """Ask who holds something."""
+        return self._call("holders", "", 0, past, count)
+
+    def parked(self, pool: str | None, most: int) -> Call:
+        """Ask who waits for a limit (and all its keys), None: for anything."""
+        return self._call("parked", "", 0, pool or "", int(pool is None), most, after=_READING)
+
+    def explain(self, task: str) -> Call:
+        """Ask for all that matters to one task."""
+        return self._call("explain", "", 0, task, after=_READING)
+
     def leave(self, worker: str) -> Call:
         """Say goodbye for a worker."""
         return self._call("leave", "", 0, worker)
@@ -218,9 +248,9 @@ class Store:
     def _claim(self) -> Script:
         return Script.load("gate/claim", "gate/claim_soon", *SHARED)
 
-    def _call(self, script: str, nonces: str, slots: int, *rest: Argument) -> Call:
+    def _call(self, script: str, nonces: str, slots: int, *rest: Argument, after: tuple[str, ...] = ()) -> Call:
         head = (*self._head, nonces, slots, len(self.queues), *self.queues)
-        return Call(Script.load(f"gate/{script}", *SHARED), (*head, *rest), len(self._head))
+        return Call(Script.load(f"gate/{script}", *SHARED, *after), (*head, *rest), len(self._head))
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:

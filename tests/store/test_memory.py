@@ -9,6 +9,7 @@ from redis.exceptions import OutOfMemoryError
 
 from tests.store.caller import GRANTED, Caller, Held, Parcel
 from tests.store.peek import META, expire, pass_over, peek
+from tests.store.steering import Steering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,3 +135,15 @@ def test_a_worker_says_goodbye(worker: Caller, one: Limit, full: Redis) -> None:
     fill(full)
     worker.leave()
     assert "park:aaaaaaaa" not in peek(full).meta
+
+
+def test_a_limit_is_steered(worker: Caller, one: Limit, full: Redis) -> None:
+    """A pause can be ended, and what waited starts."""
+    steering = Steering(full)
+    steering.say(one, "pause")
+    worker.put("t", one)
+    fill(full)
+    assert steering.unsay(one, "pause") == 1
+    assert steering.say(one, "override", 2) == 1
+    assert steering.stands(one).in_force == 2
+    assert [grant.task_id for grant in worker.look().grants] == ["t"]

@@ -14,8 +14,9 @@ from celery_throttle.store.scripts import Call, Script, Store, inlined
 LUA = files("celery_throttle.store") / "lua" / "gate"
 ALONE = "started"  # the one that is too small to need what the others share
 BEFORE = "claim_soon"  # what comes before all that, in one of them
+AFTER = "reading"  # what comes after it, in those that only read
 SHARED = ("common", "lines", "locks", "rules")
-NAMES = sorted({path.name.removesuffix(".lua") for path in LUA.iterdir()} - {*SHARED, ALONE, BEFORE})
+NAMES = sorted({path.name.removesuffix(".lua") for path in LUA.iterdir()} - {*SHARED, ALONE, BEFORE, AFTER})
 KEYS = Keys("test")
 
 
@@ -51,7 +52,7 @@ def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
     assert "-- Returns " in text
 
 
-@pytest.mark.parametrize("name", [*NAMES, *SHARED, ALONE])
+@pytest.mark.parametrize("name", [*NAMES, *SHARED, ALONE, AFTER])
 def test_no_script_uses_a_key_that_is_not_declared(name: str) -> None:
     """The first argument of every command is one of the ten, so a cluster can route it."""
     text = (LUA / f"{name}.lua").read_text("utf-8")

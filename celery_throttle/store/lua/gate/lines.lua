@@ -1,6 +1,6 @@
 -- The lines: who is first in each, whose turn it is, who starts. Shared by every script, after common.lua.
 -- Most calls meet no line at all; these functions are made when somebody waits.
-local until_next_lease_ends, line_heads, hint, hint_all, turn_of, grant_of, kept_by, load_head
+local lines_from, until_next_lease_ends, line_heads, hint, hint_all, turn_of, grant_of, kept_by, load_head
 local resume, lines_between, promote_line
 
 local opened_lines = false
@@ -8,7 +8,7 @@ local function open_lines()
   if opened_lines then return end
   opened_lines = true
 
-  local function lines_from(first, last_one, most)
+  function lines_from(first, last_one, most)
     local limits, from = {}, first
     while #limits < most do
       local found = redis.call('ZRANGEBYLEX', PARKED, from, last_one, 'LIMIT', 0, 1)
@@ -192,7 +192,8 @@ local function open_lines()
   end
 
   -- The limits that have a line, MAX_LINES at the most; with more of them, each call goes on where the last one ended. Lines
-  -- of identity locks, whose names begin with \2 and \3, are counted apart: there may be many.
+  -- of identity locks, whose names begin with \2 and \3, are counted apart: there may be many. Also returns whether these
+  -- are all.
   function lines_between(first, last_one, field)
     local last = redis.call('HGET', META, field)
     local limits = lines_from(last and '(' .. last .. '\1' or first, last_one, MAX_LINES)
@@ -201,7 +202,7 @@ local function open_lines()
     elseif last then
       redis.call('HDEL', META, field)
     end
-    return limits
+    return limits, not last and #limits < MAX_LINES
   end
 end
 

@@ -6,7 +6,8 @@ redis.call('ZREM', LEASES, '')
 reap(64)
 
 open_lines()
-local limits, lock_lines = lines_between('[\4', '+', 'looked'), {}
+local limits, has_all = lines_between('[\4', '+', 'looked')
+local lock_lines = {}
 if redis.call('ZRANGEBYLEX', PARKED, '-', '(\4', 'LIMIT', 0, 1)[1] then
   limits[#limits + 1] = '' -- those who wait for nothing but a slot
   lock_lines = lines_between('[\2', '(\4', 'looked_locks')
@@ -14,6 +15,24 @@ end
 if #limits > 0 then
   anybody = true
   until_next_lease_ends()
+end
+
+-- Something was said of a limit, and there are more lines than one look serves: the next ones of that limit too, see wake.lua.
+local sweep
+for queue in pairs(has_all and {} or mine) do
+  local kept = redis.call('HGET', META, 'sweep:' .. queue)
+  if kept then
+    sweep = { field = 'sweep:' .. queue, bounds = cjson.decode(kept) }
+    break
+  end
+end
+if sweep then
+  local lines, known = lines_from(sweep.bounds[1], sweep.bounds[2], MAX_LINES), {}
+  for _, limit in ipairs(limits) do known[limit] = true end
+  for _, line in ipairs(lines) do
+    if not known[line] then limits[#limits + 1] = line end
+  end
+  sweep.last = #lines == MAX_LINES and lines[#lines]
 end
 
 -- With several lines, those who wait longest get the slots.
@@ -38,4 +57,14 @@ end
 for _, limit in ipairs(limits) do promote(limit) end
 for _, line in ipairs(lock_lines) do promote(line) end
 for _, limit in ipairs(joined) do promote(limit) end
+if sweep then
+  -- Without a slot left, some of these lines may have to be looked at again.
+  if slots > 0 then sweep.bounds[1] = sweep.last and '(' .. sweep.last .. '\1' end
+  if sweep.bounds[1] then
+    redis.call('HSET', META, sweep.field, cjson.encode(sweep.bounds))
+    more = 1
+  else
+    redis.call('HDEL', META, sweep.field)
+  end
+end
 return { 0, grants, wait_ms, more, emptied }

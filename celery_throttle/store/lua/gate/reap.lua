@@ -24,6 +24,7 @@ if #cleared == 0 then
   for i = 1, #meta, 2 do
     local at = string.match(meta[i], '^park:') and string.match(meta[i + 1], '^%S+ (%d+)')
       or string.match(meta[i], '^offer:') and string.match(meta[i + 1], '^(%d+) ')
+      or string.match(meta[i], '^sweep:') and cjson.decode(meta[i + 1])[3] / 1000
     if at and tonumber(at) < NOW - DAY_MS then redis.call('HDEL', META, meta[i]) end
   end
 end

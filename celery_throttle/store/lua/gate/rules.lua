@@ -20,7 +20,7 @@
 -- ends that was said of a limit.
 local LATE_US, BARRIER_MS, BOUNCES, TURNS_MS = 100000, 60000, 8, 3600000
 
-local load_control, save_control, fair_ticket, declare_needs, is_full, reserve_start
+local load_control, save_control, rate_wait_ms, fair_ticket, declare_needs, is_full, reserve_start
 
 local rules_opened = false
 function open_rules()
@@ -69,20 +69,19 @@ function open_rules()
       local controls = {}
       if said[3] then controls[1] = cjson.decode(said[3]) end
       if said[2] and base ~= limit then controls[#controls + 1] = cjson.decode(said[2]) end
+      -- wait: how long (ms) until something that was said ends, and what waits may start (0: never).
       local rule = { rates = declared[2], most = declared[3] or 0, wait = 0 }
-      local override, closed = spoken(controls, 'override'), {}
+      for _, control in ipairs(controls) do
+        for _, each in pairs(control) do
+          local left = each[2] - NOW
+          if left > 0 and (rule.wait == 0 or left < rule.wait) then rule.wait = left end
+        end
+      end
+      local override = spoken(controls, 'override')
       rule.permits = override and override[1] or (declared[2] and declared[1] == 0) and NO_LIMIT or declared[1]
       rule.barrier = spoken(controls, 'barrier')
       if spoken(controls, 'disable') then rule.permits, rule.rates, rule.barrier = NO_LIMIT, nil, nil end
-      for _, name in ipairs({ 'pause', 'hold' }) do closed[#closed + 1] = spoken(controls, name) end
-      for _, stop in ipairs(closed) do
-        rule.closed = true
-        if stop[2] > 0 then rule.wait = math.max(rule.wait, stop[2] - NOW) end
-      end
-      -- One without an end outlasts the others.
-      for _, stop in ipairs(closed) do
-        if stop[2] == 0 then rule.wait = 0 end
-      end
+      rule.closed = (spoken(controls, 'pause') or spoken(controls, 'hold')) ~= nil
       if rule.rates and #rule.rates == 0 then rule.rates = nil end
       rules[limit] = rule
       return rule.permits
@@ -116,7 +115,7 @@ function open_rules()
       return start
     end
 
-    local function rate_wait_ms(limit, rule, cost)
+    function rate_wait_ms(limit, rule, cost)
       return math.max(math.ceil((start_of(load_rates(limit, rule, cost), true) - NOW_US) / 1000), 0)
     end
 
@@ -165,16 +164,21 @@ function open_rules()
         local wait = rate_wait_ms(limit, rule, 1)
         if wait > 0 then return 0, wait end
       end
-      return free, 0
+      return free, free > 0 and 0 or rule.wait
     end
 
     -- Whether so many permits are free now, and if not, after how long (ms) to ask again (0: when somebody gives one back).
     function room_for(limit, cost, booked_before)
       local free, due = free_permits(limit)
-      if booked_before and due > 0 and not rules[limit].closed then return unused(limit) >= cost, 0 end
-      -- One that takes more than there are runs alone.
-      if free < math.min(cost, math.max(permits_of(limit), 1)) then return false, due end
       local rule = rules[limit]
+      if booked_before and due > 0 and not rule.closed then
+        local room = unused(limit) >= cost
+        return room, room and 0 or rule.wait
+      end
+      -- One that takes more than there are runs alone.
+      if free < math.min(cost, math.max(permits_of(limit), 1)) then
+        return false, due > 0 and due or rule and rule.wait or 0
+      end
       if cost > 1 and rule and rule.rates then due = rate_wait_ms(limit, rule, cost) end
       return due == 0, due
     end

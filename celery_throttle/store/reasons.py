@@ -1,0 +1,217 @@
+"""Why a task waits, in plain sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from celery_throttle.store.views import LimitStatus, Need, Said, TaskView
+
+__all__ = ["Explanation", "TaskState", "explained"]
+
+TaskState = Literal["held", "parked", "waiting for its identity lock", "ended without running", "unknown"]
+
+_LOCK_STATES = {"Q": "which is queued or parked", "R": "which runs", "S": "which runs", "D": "done", "F": "failed"}
+_VERDICTS = {
+    "conclude": "It is a duplicate: its first has ended, and it ends with the same outcome.",
+    "duplicate": "It is a duplicate: it fails with DuplicateTask.",
+    "skip": "It is a duplicate: it ends in state IGNORED.",
+    "replaced": "A newer call took its place: it ends as revoked.",
+    "done": "It had succeeded before: it does not run again.",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a task is doing at the gate, and why.
+
+    Attributes:
+        task_id: of the task.
+        state: ``held`` (runs, or is about to), ``parked``, ``waiting for its identity lock``, ``ended without running``
+            (a worker has only to say so) or ``unknown`` to the gate.
+        reasons: in sentences, what decides first.
+        task_name: None if it is not known.
+        limit: in whose line it waits, None if in none.
+        key: the value of that limit's key, if it has one.
+        place: in that line, 1 for the first; None if it does not wait.
+        queue: whose workers can start it, None if it was never parked.
+        limits: how the limits stand of which it holds or needs permits.
+    """
+
+    task_id: str
+    state: TaskState
+    reasons: tuple[str, ...]
+    task_name: str | None = None
+    limit: str | None = None
+    key: str | None = None
+    place: int | None = None
+    queue: str | None = None
+    limits: tuple[LimitStatus, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.task_name or 'Task'}[{self.task_id}]: {self.state}", *self.reasons])
+
+
+def explained(task_id: str, view: TaskView) -> Explanation:
+    """Say what a view of a task means."""
+    state, reasons = _state(view), tuple(_reasons(task_id, view))
+    if state == "unknown":
+        return Explanation(task_id, state, reasons)
+    name, split, key = view.line.partition("\x1f") if state == "parked" else ("", "", "")
+    return Explanation(
+        task_id,
+        state,
+        reasons,
+        task_name=view.task_name,
+        limit=name or None,
+        key=key if split else None,
+        place=1 + sum(each.count for each in view.ahead) if view.state == "P" else None,
+        queue=view.queue or None,
+        limits=view.limits,
+    )
+
+
+def _state(view: TaskView) -> TaskState:
+    if view.state == "H":
+        return "held"
+    if view.state != "P":
+        return "unknown"
+    if view.line[:1] in ("\2", "\3"):
+        return "waiting for its identity lock"
+    return "parked" if view.line or not (view.verdict in _VERDICTS or view.expires_now) else "ended without running"
+
+
+def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
+    state = _state(view)
+    if state == "unknown":
+        yield (
+            "The gate does not know it: it has not reached a worker (look in its queue, at its ETA, at who consumes "
+            "that queue), it has ended, or it is not throttled."
+        )
+    elif state == "held":
+        yield from _held(view)
+    elif state == "waiting for its identity lock":
+        yield from _locked(view)
+    elif state == "ended without running":
+        yield _VERDICTS.get(view.verdict, "It waited for longer than its start_deadline: it ends as expired.")
+        yield _needs_slot(view)
+    else:
+        yield from _parked(task_id, view)
+    if view.twin:
+        yield "Another delivery of the same task id waits for this one to end."
+
+
+def _held(view: TaskView) -> Iterator[str]:
+    holds = ", ".join(map(_count, view.needs)) if view.counted and view.needs else "no permit"
+    yield f"It runs, or is about to, on worker {view.nonce.partition(':')[0]}, and holds {holds}."
+    if view.lease_left > 0:
+        yield f"Its lease ends in {view.lease_left:.0f} s unless its worker renews it."
+    else:
+        yield (
+            f"Its lease ended {-view.lease_left:.0f} s ago, so its worker is lost or cut off from the store; what it "
+            f"holds is reclaimed when a worker or beat looks next."
+        )
+
+
+def _locked(view: TaskView) -> Iterator[str]:
+    if view.lock is None:
+        yield f"Its identity lock is free, and it waits for a worker of queue {view.queue!r} with a free slot."
+        return
+    state, task, since = view.lock
+    until = "runs next" if view.line[0] == "\3" else "waits for its outcome"
+    yield f"Task {task} has its identity lock ({_LOCK_STATES[state]}, since {_time(since)}): it {until}."
+
+
+def _parked(task_id: str, view: TaskView) -> Iterator[str]:
+    if view.settling:
+        yield f"The store lost its data: nothing starts for another {view.settling:.1f} s, until holders are back."
+    costs = {str(need): need.permits for need in view.needs}
+    stopped = False
+    for limit in view.limits:
+        reasons = list(_limit_reasons(task_id, view, limit, costs.get(str(limit), 1)))
+        stopped = stopped or bool(reasons)
+        yield from reasons
+    if len(view.needs) > 1:
+        yield f"It needs {_and([_count(need) for need in view.needs])} at once, and waits in {_shown(view)}."
+    yield from _line(view)
+    first = not any(each.count for each in view.ahead if not each.passed_over)
+    if first and not stopped and not view.settling:
+        yield _needs_slot(view)
+    if view.deliveries:
+        yield f"It was started {_times(view.deliveries)} before, by a worker that was lost or gave it back."
+    if view.expires:
+        yield f"It expires at {_time(view.expires)} unless it has started by then."
+
+
+def _limit_reasons(task_id: str, view: TaskView, limit: LimitStatus, cost: int) -> Iterator[str]:
+    if limit.paused:
+        yield f"Limit {limit.paused.limit} is paused {_said(limit.paused)}."
+    if limit.held_back:
+        yield f"Limit {limit.held_back.limit} is held back {_said(limit.held_back)}."
+    if limit.in_force is not None and limit.held + min(cost, max(limit.in_force, 1)) > limit.in_force:
+        number = (
+            f": {limit.override.permits} instead of {_number(limit)} {_said(limit.override)}" if limit.override else ""
+        )
+        wanted = f", and it needs {cost}" if cost > 1 else ""
+        yield f"Limit {limit} is full: {limit.held} of {limit.in_force} permits are held{wanted}{number}."
+    if limit.next_start_in > 0 and not limit.stopped:
+        rates = _and([rate.rate for rate in limit.rates])
+        yield f"The rate of limit {limit} ({rates}) allows the next start in {limit.next_start_in:.1f} s."
+    if limit.barred_by not in (None, task_id) and view.ticket > limit.barrier_ticket and not limit.disabled:
+        yield f"Task {limit.barred_by}, which needs several limits and waited for long, goes first on limit {limit}."
+
+
+def _line(view: TaskView) -> Iterator[str]:
+    for each in view.ahead:
+        tasks = f"{each.count} task{'s are' if each.count > 1 else ' is'}"
+        if each.count and each.passed_over:
+            yield f"{tasks} before it, but passed over: no worker with a free slot consumes queue {each.queue!r}."
+        elif each.count:
+            yield f"{tasks} before it in {_shown(view)}, of queue {each.queue!r}."
+    if any(each.passed_over and each.queue == view.queue for each in view.ahead):
+        yield (
+            f"Its queue {view.queue!r} has been passed over: it was offered a start, and no worker with a free slot "
+            f"consumes it."
+        )
+
+
+def _needs_slot(view: TaskView) -> str:
+    return f"It can start: it waits for a worker with a free slot that consumes queue {view.queue!r}."
+
+
+def _shown(view: TaskView) -> str:
+    name, split, key = view.line.partition("\x1f")
+    if not name:
+        return "the line of those that wait for nothing but a slot"
+    return f"the line of {name}[{key}]" if split else f"the line of {name}"
+
+
+def _number(limit: LimitStatus) -> str:
+    return "any number" if limit.permits is None else str(limit.permits)
+
+
+def _said(said: Said) -> str:
+    until = f" until {_time(said.until)}" if said.until else ""
+    why = f", because: {said.why}" if said.why else ""
+    by = f" by {said.by}" if said.by else ""
+    return f"since {_time(said.since)}{until}{by}{why}"
+
+
+def _count(need: Need) -> str:
+    return f"{need.permits} permit{'s' if need.permits > 1 else ''} of {need}"
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _time(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,396 @@
+"""Looking into the store: who holds, who waits, why; and what that costs."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu.message import Message
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.store import views
+from celery_throttle.store.scripts import execute
+from celery_throttle.worker.parcel import pack
+from tests.store.cost import commands
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import LEASES, LIMITS, META, expire, pass_over, peek
+from tests.store.steering import Steering
+from tests.store.terms_caller import TermsCaller, started, terms
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.terms import Needs
+
+#: What a script may do that writes nothing.
+READS = {
+    *("evalsha", "eval", "time", "hget", "hmget", "hexists", "hstrlen", "hscan", "zrange", "zscore", "zcard", "exists"),
+    *("zlexcount", "zrangebylex", "zrangebyscore"),
+}
+API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
+ONE, BOTH = terms(API).same, terms(API, TENANT)
+NOBODY_CONSUMES = "no worker with a free slot consumes"
+
+
+@pytest.fixture
+def worker(redis: Redis) -> TermsCaller:
+    return TermsCaller(redis, "aaaaaaaa", "q")
+
+
+@pytest.fixture
+def other(redis: Redis) -> TermsCaller:
+    return TermsCaller(redis, "cccccccc", "q2")
+
+
+@pytest.fixture
+def steering(redis: Redis) -> Steering:
+    return Steering(redis)
+
+
+def of(tenant: str) -> Needs:
+    return BOTH.needs({"keys": {"tenant": tenant}})
+
+
+def fill(worker: TermsCaller, needs: Needs, count: int, name: str = "t") -> None:
+    for number in range(count):
+        worker.arrive(f"{name}{number}", needs)
+
+
+def pools(steering: Steering, source: Any) -> set[str]:
+    found: set[str] = set()
+    after, pages = "", 0
+    while pages == 0 or after:
+        following, names = steering.ask(steering.store.limits(source, after))
+        found |= {name.decode() for name in names}
+        after, pages = following.decode(), pages + 1
+    return found
+
+
+def holders(steering: Steering) -> list[views.Holder]:
+    found: list[views.Holder] = []
+    past, more = 0, True
+    while more:
+        page, more = views.holders(steering.ask(steering.store.holders(past, 3)))
+        found += page
+        past += 3
+    return found
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_how_a_limit_stands(worker: TermsCaller, steering: Steering) -> None:
+    limit = Limit("mail", 3, rate=["10/s", "5000/h"], burst=[1, 500], max_parked=7)
+    fill(worker, terms(limit).same, 2)
+    stands = steering.stands(limit)
+    assert (stands.name, stands.key, str(stands)) == ("mail", None, "mail")
+    assert (stands.permits, stands.in_force, stands.max_parked) == (3, 3, 7)
+    assert stands.rates == (views.RateStatus("10/s", 1), views.RateStatus("5000/h", 500))
+    assert (stands.held, stands.parked, stands.declared) == (1, 1, True)
+    assert 0 < stands.next_start_in <= 0.1
+    assert {stands.override, stands.paused, stands.disabled, stands.held_back} == {None}
+    assert {stands.stopped, stands.full} == {False}
+
+
+def test_who_said_what_when_and_why(worker: TermsCaller, steering: Steering) -> None:
+    fill(worker, ONE, 2)
+    before = time.time()
+    steering.say(API, "override", 5, until="+60000", why="big day")
+    steering.say(API, "pause", why="ünïcode \0 ' \"")
+    stands = steering.stands(API)
+    assert (stands.permits, stands.in_force) == (2, 5)
+    said = stands.override
+    assert said
+    assert (said.limit, said.by, said.why, said.permits) == ("api", "ana@desk", "big day", 5)
+    assert said.until
+    assert abs(said.since.timestamp() - before) < 5
+    assert (said.until - said.since).total_seconds() == 60
+    assert stands.paused
+    assert (stands.paused.why, stands.paused.until) == ("ünïcode \0 ' \"", None)
+    assert stands.stopped
+    assert not stands.full
+
+
+def test_what_was_said_of_a_key_comes_before_what_was_said_of_all(worker: TermsCaller, steering: Steering) -> None:
+    worker.arrive("t", of("a"))
+    steering.say("tenant", "pause", why="all")
+    one, other = steering.stands("tenant\x1fa"), steering.stands("tenant\x1fb")
+    assert one.paused == other.paused
+    steering.say("tenant\x1fa", "pause", why="this one")
+    one = steering.stands("tenant\x1fa")
+    assert (str(one), one.key, one.permits, one.held) == ("tenant[a]", "a", 1, 1)
+    assert one.paused
+    assert (one.paused.limit, one.paused.why) == ("tenant[a]", "this one")
+
+
+def test_a_limit_without_a_number(worker: TermsCaller, steering: Steering) -> None:
+    fill(worker, terms(Limit("mail", rate="1/h")).same, 2)
+    stands = steering.stands("mail")
+    assert (stands.permits, stands.in_force) == (None, None)
+    assert stands.next_start_in > 3000
+    steering.say(API, "disable")
+    assert steering.stands(API).in_force is None
+    unknown = steering.stands("nobody")
+    assert (unknown.declared, unknown.permits, unknown.in_force) == (False, None, 0)
+
+
+def test_all_limits_and_keys_are_found(worker: TermsCaller, steering: Steering) -> None:
+    keys = [f"{number:04}" for number in range(600)]
+    for key in keys:
+        worker.put_for(f"t{key}", terms(TENANT).needs({"keys": {"tenant": key}}))
+    assert worker.arrive("held", terms(TENANT).needs({"keys": {"tenant": "held"}}))
+    steering.say("tenant\x1fsaid", "pause")
+    assert pools(steering, "limits") == {"tenant", "tenant\x1fsaid"}
+    assert pools(steering, "parked") == {f"tenant\x1f{key}" for key in keys}
+    assert pools(steering, "used") == {"tenant\x1fheld"}
+    while worker.look(1000).grants:
+        pass
+    assert len(pools(steering, "used")) == 601
+
+
+# -- holders and those who wait ----------------------------------------------------------------------------------------
+
+
+def test_who_holds(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    big = terms(Limit("gpu", 4), cost=3).same
+    for number in range(2):
+        worker.arrive(f"t{number}", ONE)
+    worker.arrive("big", big)
+    fill(worker, of("a"), 2, "waits")
+    worker.put_for("resumed", terms(Limit("other", 1)).same, slots=1)
+    expire(redis, "t1")
+    found = {each.task_id: each for each in holders(steering)}
+    assert found.keys() == {"t0", "t1", "big", "resumed"}
+    assert found["t0"].needs == (views.Need("api", None, 1),)
+    assert found["big"].needs == (views.Need("gpu", None, 3),)
+    assert found["t1"].lease_left < 0 < found["t0"].lease_left <= 600
+    assert (found["t0"].queue, found["resumed"].queue) == (None, "q")
+    assert {each.worker for each in found.values()} == {"aaaaaaaa"}
+
+
+def test_who_waits_in_which_place(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+    steering.say(API, "pause")
+    for number in range(4):
+        (worker, other)[number % 2].put_for(f"t{number}", ONE)
+    found = steering.parked("api")
+    assert [(each.task_id, each.place, each.queue) for each in found] == [
+        ("t0", 1, "q"), ("t1", 2, "q2"), ("t2", 3, "q"), ("t3", 4, "q2"),
+    ]  # fmt: skip
+    assert [each.task_id for each in steering.parked("api", 3)] == ["t0", "t1", "t2"]
+    assert {(each.limit, each.key, each.deliveries) for each in found} == {("api", None, 0)}
+    assert steering.parked("ap") == ()
+
+
+def test_who_waits_for_any_key(worker: TermsCaller, steering: Steering) -> None:
+    keyed = terms(TENANT)
+    for tenant in "ab":
+        fill(worker, keyed.needs({"keys": {"tenant": tenant}}), 3, tenant)
+    worker.put_for("other", terms(Limit("tenant2", 1)).same)
+    assert [(each.key, each.task_id, each.place) for each in steering.parked("tenant")] == [
+        ("a", "a1", 1), ("a", "a2", 2), ("b", "b1", 1), ("b", "b2", 2),
+    ]  # fmt: skip
+    assert [each.task_id for each in steering.parked("tenant\x1fb")] == ["b1", "b2"]
+    assert len(steering.parked()) == 5
+    assert len(steering.parked(most=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "name"),
+    [
+        ({"task": "shop.render"}, "[[], {}, {}]", "shop.render"),
+        ({"task": "shop.render"}, "x" * 100_000, "shop.render"),
+        ({"task": "shop.render"}, "x" * 1_100_000, None),
+        ({"task": "shop.render", "more": "x" * 20_000}, "", None),
+        ({}, "", None),
+        ({"task": 7}, "", None),
+    ],
+)
+def test_the_name_of_a_task_is_in_its_message(
+    headers: dict[str, Any], body: str, name: str | None, worker: TermsCaller, steering: Steering
+) -> None:
+    message = pack(Message(body, headers=headers, properties={}, content_type="application/json"))
+    row = ("t", "api", "2", 0, "q", message, "", "")
+    steering.say(API, "pause")
+    execute(worker.client, worker.store.park("n", 0, "aaaaaaaa", 1, [row]))
+    assert [each.task_name for each in steering.parked()] == [name]
+    assert steering.explain("t").task_name == name
+
+
+def test_who_waits_for_a_lock(redis: Redis, steering: Steering) -> None:
+    caller = LockCaller(redis, "aaaaaaaa", "q")
+    plan = plan_of()
+    (first,) = caller.arrive("first", plan)
+    caller.arrive("second", plan)
+    (waits,) = steering.parked()
+    assert (waits.task_id, waits.limit, waits.place) == ("second", None, 1)
+    why = steering.explain("second")
+    assert (why.state, why.place, why.limit) == ("waiting for its identity lock", 1, None)
+    assert why.reasons[0].startswith("Task first has its identity lock (which runs, since 2")
+    assert why.reasons[0].endswith("it waits for its outcome.")
+    held = steering.explain("first")
+    assert (held.state, held.limits) == ("held", ())
+    assert "holds no permit" in held.reasons[0]
+    (second,) = caller.end(first, slots=1)
+    caller.end(second)
+
+
+# -- why ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_limit_is_full(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+    fill(worker, ONE, 4)
+    why = steering.explain("t3")
+    assert (why.state, why.limit, why.place, why.queue) == ("parked", "api", 2, "q")
+    assert why.reasons == (
+        "Limit api is full: 2 of 2 permits are held.",
+        "1 task is before it in the line of api, of queue 'q'.",
+    )
+    assert why.limits == (steering.stands(API),)
+    other.put_for("later", ONE)
+    assert steering.explain("later").place == 3
+    held = steering.explain("t0")
+    assert held.state == "held"
+    assert held.reasons[0] == "It runs, or is about to, on worker aaaaaaaa, and holds 1 permit of api."
+
+
+def test_an_override_is_why(worker: TermsCaller, steering: Steering) -> None:
+    steering.say(API, "override", 1, until="+60000", why="incident 42")
+    fill(worker, ONE, 2)
+    (why,) = steering.explain("t1").reasons
+    assert why.startswith("Limit api is full: 1 of 1 permits are held: 1 instead of 2 since 2")
+    assert " UTC until 2" in why
+    assert why.endswith(" UTC by ana@desk, because: incident 42.")
+
+
+def test_a_pause_is_why(worker: TermsCaller, steering: Steering) -> None:
+    steering.say("tenant\x1fa", "pause", why="asked us to stop")
+    worker.arrive("t", of("a"))
+    why, needs = steering.explain("t").reasons
+    assert why.startswith("Limit tenant[a] is paused since 2")
+    assert why.endswith(" UTC by ana@desk, because: asked us to stop.")
+    assert needs == "It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a]."
+
+
+def test_a_rate_is_why(worker: TermsCaller, steering: Steering) -> None:
+    fill(worker, terms(Limit("mail", rate="1/h")).same, 2)
+    (why,) = steering.explain("t1").reasons
+    assert why.startswith("The rate of limit mail (1/h) allows the next start in 3")
+
+
+def test_of_several_limits_it_says_which(worker: TermsCaller, steering: Steering) -> None:
+    fill(worker, of("a"), 2)
+    full, needs = steering.explain("t1").reasons
+    assert full == "Limit tenant[a] is full: 1 of 1 permits are held."
+    assert needs.endswith("waits in the line of tenant[a].")
+
+
+def test_a_cost_is_why(worker: TermsCaller, steering: Steering) -> None:
+    gpu = Limit("gpu", 4)
+    worker.arrive("small", terms(gpu).same)
+    worker.arrive("big", terms(gpu, cost=4).same)
+    assert steering.explain("big").reasons[0] == "Limit gpu is full: 1 of 4 permits are held, and it needs 4."
+
+
+def test_a_queue_that_nobody_consumes(
+    worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    steering.say(API, "pause")
+    other.put_for("left behind", ONE)
+    worker.put_for("next", ONE)
+    steering.unsay(API, "pause")
+    worker.look(0)
+    pass_over(redis, "api", "q2")
+    passed, slot = steering.explain("left behind").reasons
+    assert passed.startswith("Its queue 'q2' has been passed over")
+    assert NOBODY_CONSUMES in passed
+    assert slot == "It can start: it waits for a worker with a free slot that consumes queue 'q2'."
+    before, slot = steering.explain("next").reasons
+    assert before == "1 task is before it, but passed over: no worker with a free slot consumes queue 'q2'."
+    assert slot.startswith("It can start")
+    assert started(worker.look(1)) == ("next",)
+
+
+def test_an_older_task_goes_first(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    """It went to and fro between its limits for so long that it stops the others."""
+    fill(worker, ONE, 2)
+    both = terms(API, Limit("right", 1)).same
+    for task, needs in (("both", both), ("later", ONE)):
+        worker.put_for(task, needs)
+    ticket = next(place.ticket for place in peek(redis).line if place.task == "both")
+    redis.hset(LIMITS, "\1api", json.dumps({"barrier": [ticket, 9e12, "both", "", 1]}))
+    barred = "Task both, which needs several limits and waited for long, goes first on limit api."
+    assert steering.stands(API).barred_by == "both"
+    assert barred in steering.explain("later").reasons
+    assert barred not in steering.explain("both").reasons
+
+
+def test_it_was_lost_before_and_may_not_wait_for_ever(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    limited = terms(Limit("api", 1), start_deadline=60.0).same
+    worker.put_for("t", limited, slots=1)
+    expire(redis, "t")
+    worker.look(0)
+    reasons = steering.explain("t").reasons
+    assert any(reason.startswith("It was started once before") for reason in reasons)
+    worker.arrive("first", limited)
+    assert worker.arrive("late", limited) is None
+    assert any(reason.startswith("It expires at 2") for reason in steering.explain("late").reasons)
+    redis.zadd(LEASES, {"late": 1})
+    worker.look(0)
+    why = steering.explain("late")
+    assert why.state == "ended without running"
+    assert why.reasons[0] == "It waited for longer than its start_deadline: it ends as expired."
+
+
+def test_a_lost_worker_is_why(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    fill(worker, ONE, 1)
+    expire(redis, "t0")
+    assert "so its worker is lost" in steering.explain("t0").reasons[1]
+
+
+def test_a_second_delivery(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+    fill(worker, ONE, 1)
+    execute(other.client, other.store.park("n", 0, "cccccccc", 1, [("t0", "api", "2", 1, "q2", b"m", "", "")]))
+    assert steering.explain("t0").reasons[-1] == "Another delivery of the same task id waits for this one to end."
+
+
+def test_the_store_was_emptied(worker: TermsCaller, steering: Steering) -> None:
+    worker.declare(API)
+    worker.declare(API, known="1")
+    worker.put_for("t", ONE)
+    assert steering.explain("t").reasons[0].startswith("The store lost its data: nothing starts for another ")
+
+
+def test_of_others_nothing_is_known(steering: Steering) -> None:
+    why = steering.explain("nobody")
+    assert (why.state, why.limits, why.place) == ("unknown", (), None)
+    assert why.reasons[0].startswith("The gate does not know it: it has not reached a worker")
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def test_reading_writes_nothing_and_costs_the_same_however_long_the_line_is(
+    worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    steering.say("tenant\x1fa", "override", 1)
+    fill(worker, of("a"), 2)
+    redis.hset(META, "settling", "1")  # over, and not cleared by whoever only reads
+    store, costs = steering.store, []
+    calls = [
+        store.limits("limits", ""), store.limits("used", ""), store.limits("parked", ""),
+        store.status(["api", "tenant", "tenant\x1fa"]), store.holders(0, 10), store.parked("tenant", 10),
+        store.parked(None, 10), store.explain("t1"), store.explain("t0"),
+    ]  # fmt: skip
+    for call in calls:
+        execute(redis, call)
+    for batch in range(2):
+        for number in range(100):
+            (worker, other)[number % 2].put_for(f"more{batch} {number}", of("a"))
+        with commands(redis) as made:
+            for call in calls:
+                execute(redis, call)
+        assert made.keys() <= READS
+        costs.append(sum(made.values()))
+    assert costs[0] == costs[1]
