@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from celery_throttle import beat, conclude  # noqa: F401  # register their tasks
 from celery_throttle.errors import (
     ConfigurationError,
@@ -16,6 +18,9 @@ from celery_throttle.limited import RateLimited
 from celery_throttle.permits import Limit, Permit
 from celery_throttle.task import Throttled
 
+if TYPE_CHECKING:
+    from celery_throttle.control import Throttle
+
 __all__ = [
     "ConfigurationError",
     "DuplicateTask",
@@ -26,8 +31,18 @@ __all__ = [
     "Permit",
     "RateLimited",
     "StoreUnavailable",
+    "Throttle",
     "ThrottleError",
     "Throttled",
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # Workers and producers need none of it.
+    if name == "Throttle":
+        from celery_throttle.control import Throttle  # noqa: PLC0415
+
+        return Throttle
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

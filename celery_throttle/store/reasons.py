@@ -180,6 +180,8 @@ def _line(view: TaskView) -> Iterator[str]:
 
 
 def _needs_slot(view: TaskView) -> str:
+    if view.queue.startswith("~"):
+        return "It can start: it is a permit outside of tasks, which the process that waits for it has to take."
     return f"It can start: it waits for a worker with a free slot that consumes queue {view.queue!r}."
 
 

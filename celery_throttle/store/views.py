@@ -152,7 +152,7 @@ class Parked:
         task_name: None if its message does not say, or is very large.
         limit: in whose line it is; None if it waits for its identity lock, or only for a slot to be told something.
         key: the value of the limit's key, if it has one.
-        queue: the queue whose workers can start it.
+        queue: the queue whose workers can start it; that of a permit outside of tasks begins with ``~``.
         place: in its line, 1 for the first.
         deliveries: how often it was started before, by workers that were lost.
     """

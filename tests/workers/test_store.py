@@ -10,6 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
+from celery_throttle import Throttle
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.client import make_client
 from celery_throttle.store.doctor import findings
@@ -160,6 +161,12 @@ def test_a_user_with_the_least_rights(
         state.wait_parked(4)
         revoked.revoke()
         state.wait_parked(3)
+        throttle = Throttle(app.app)
+        throttle.limit("single").override(1)
+        assert throttle.limit("single").reset()
+        assert "single" in {limit.name for limit in throttle.status()}
+        assert throttle.explain(throttle.holders()[0].task_id).state == "held"
+        assert throttle.explain(throttle.parked()[0].task_id).state == "parked"
         let_go("hold")
         journal.wait_finished(1 + 1 + 3 + 2)
         state.wait_empty()

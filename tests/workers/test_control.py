@@ -1,0 +1,426 @@
+"""`Throttle(app)` beside real workers, which look for work on their own only once an hour."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+from redis.exceptions import RedisError
+
+from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttle, Throttled
+from celery_throttle.store.views import Need
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+    from tests.workers.conftest import State
+
+STEERED = "tests.support.apps.steered"
+worker = pytest.mark.worker
+
+
+def steer(workers: Workers) -> tuple[Any, Throttle]:
+    app = workers.app(STEERED)
+    return app, Throttle(app.app)
+
+
+def wait_held(throttle: Throttle, limit: str, count: int) -> None:
+    until(lambda: throttle.limit(limit).status().held == count)
+
+
+def nothing_starts(app: Any, journal: Journal) -> None:
+    """A worker has been asked to do something since, and did only that."""
+    before = len(journal.runs())
+    app.plain.delay("meanwhile").get(timeout=20)
+    assert len(journal.runs()) == before + 1
+
+
+# -- steering ----------------------------------------------------------------------------------------------------------
+
+
+@worker
+def test_a_raise_starts_at_once_what_waits(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(STEERED, concurrency=4)
+    app, throttle = steer(workers)
+    tasks = [app.call.delay(label) for label in "abcd"]
+    journal.wait_running(1)
+    state.wait_parked(3)
+    limit = throttle.limit("api")
+    full, place = throttle.explain(tasks[3].id).reasons
+    assert full == "Limit api is full: 1 of 1 permits are held."
+    assert place == "2 tasks are before it in the line of api, of queue 'celery'."
+
+    limit.override(2, by="ana", why="big day")
+    journal.wait_running(2)
+    limit.override(3)
+    journal.wait_running(3)
+    status = limit.status()
+    assert (status.permits, status.in_force, status.held, status.parked) == (1, 3, 3, 1)
+    assert status.full
+    (waits,) = limit.parked()
+    assert (waits.task_id, waits.task_name, waits.place) == (tasks[3].id, app.call.name, 1)
+    assert (waits.limit, waits.key, waits.queue, waits.deliveries) == ("api", None, "celery", 0)
+    assert {each.task_id for each in limit.holders()} == {task.id for task in tasks[:3]}
+    assert {each.needs for each in throttle.holders(app.api)} == {(Need("api", None, 1),)}
+    assert throttle.explain(tasks[2].id).state == "held"
+    (why,) = throttle.explain(tasks[3].id).reasons
+    assert why.startswith("Limit api is full: 3 of 3 permits are held: 3 instead of 1 since ")
+
+    assert limit.reset()
+    assert not limit.reset()
+    let_go("a", "b")
+    journal.wait_finished(2)
+    nothing_starts(app, journal)
+    let_go("c")
+    journal.wait_started(5)
+    let_go("d")
+    journal.wait_finished(5)
+    assert throttle.explain(tasks[0].id).state == "unknown"
+    state.wait_empty()
+
+
+@worker
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_pause_and_its_end(workers: Workers, journal: Journal, state: State, let_go: Any, pool: str) -> None:
+    workers.start(STEERED, concurrency=3, pool=pool)
+    app, throttle = steer(workers)
+    limit = throttle.limit(app.api)
+    app.call.delay("a")
+    journal.wait_running(1)
+    before = app.call.delay("before")
+    state.wait_parked(1)
+    limit.pause(by="ana@desk", why="their database is down")
+    after = app.call.delay("after")
+    state.wait_parked(2)
+    let_go("a", "before", "after")
+    journal.wait_finished(1, "a")
+    nothing_starts(app, journal)
+    for task in (before, after):
+        why = throttle.explain(task.id)
+        assert why.reasons[0].startswith("Limit api is paused since ")
+        assert why.reasons[0].endswith(" by ana@desk, because: their database is down.")
+    assert limit.resume()
+    journal.wait_finished(1, "after")
+    assert journal.order() == ["a", "meanwhile", "before", "after"]
+    assert journal.max_running("before") == 1
+    assert not limit.resume()
+    state.wait_empty()
+
+
+@worker
+def test_a_pause_ends_by_itself(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    """Also for those that were parked before it, behind one that has ended since; and for several limits at once."""
+    workers.start(STEERED, concurrency=3)
+    app, throttle = steer(workers)
+    app.call.delay("a")
+    journal.wait_running(1)
+    app.call.delay("before")
+    state.wait_parked(1)
+    throttle.limit("tenant").pause(until=timedelta(seconds=2))
+    asked = monotonic()
+    throttle.limit("api").pause(until=1.5)
+    paused = throttle.limit("api").status().paused
+    assert paused
+    assert paused.until
+    assert (paused.until - paused.since).total_seconds() == 1.5
+    let_go("a", "before", "both")
+    journal.wait_finished(1, "a")
+    several = app.both.delay("both", "acme")
+    state.wait_parked(2)
+    reasons = throttle.explain(several.id).reasons
+    assert {reason.split(" is paused")[0] for reason in reasons[:2]} == {"Limit tenant", "Limit api"}
+    journal.wait_finished(1, "before")
+    journal.wait_finished(1, "both")
+    started = {run.label: run.started for run in journal.runs()}
+    assert started["before"] - asked >= 1.49
+    state.wait_empty()
+
+
+@worker
+def test_an_override_ends_by_itself(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(STEERED, concurrency=4)
+    app, throttle = steer(workers)
+    throttle.limit("pair").override(1, until=datetime.now(timezone.utc) + timedelta(seconds=1.5))
+    for label in "ab":
+        app.work.delay(label)
+    state.wait_parked(1)
+    journal.wait_running(2)
+    assert throttle.limit("pair").status().in_force == 2
+    let_go("a", "b")
+    journal.wait_finished(2)
+    state.wait_empty()
+
+
+@worker
+def test_a_disabled_limit(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(STEERED, concurrency=4)
+    app, throttle = steer(workers)
+    for label in "abc":
+        app.call.delay(label)
+    mails = [app.mail.delay(f"mail{number}") for number in range(3)]
+    journal.wait_running(1)
+    state.wait_parked(4)
+    (why,) = throttle.explain(mails[-1].id).reasons[:1]
+    assert why.startswith(f"The rate of limit {app.mail.name} (1/h) allows the next start in ")
+    throttle.limit("api").disable(why="test")
+    journal.wait_running(3)
+    throttle.limit(app.mail.name).disable()
+    journal.wait_finished(3, task=app.mail.name)
+    status = throttle.limit("api").status()
+    assert (status.permits, status.in_force, status.held) == (1, None, 3)
+    assert status.disabled
+    assert status.disabled.why == "test"
+    assert throttle.limit("api").enable()
+    app.call.delay("d")
+    state.wait_parked(1)
+    let_go(*"abcd")
+    journal.wait_finished(1, "d")
+    state.wait_empty()
+
+
+@worker
+def test_one_key(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(STEERED, concurrency=6)
+    app, throttle = steer(workers)
+    acme, other = throttle.limit("tenant", key="acme"), throttle.limit(app.tenant, key="other")
+    acme.override(2)
+    for tenant in ("acme", "other"):
+        for number in range(3):
+            app.serve.delay(f"{tenant}{number}", tenant)
+    journal.wait_running(3)
+    state.wait_parked(3)
+    other.pause()
+    let_go(*(f"{tenant}{number}" for tenant in ("acme", "other") for number in range(3)))
+    journal.wait_finished(4)
+    nothing_starts(app, journal)
+    assert [(str(each), each.held, each.parked) for each in throttle.status() if each.name == "tenant"] == [
+        ("tenant", 0, 0), ("tenant[acme]", 0, 0), ("tenant[other]", 0, 2),
+    ]  # fmt: skip
+    assert {each.key for each in throttle.parked("tenant")} == {"other"}
+    assert other.resume()
+    journal.wait_finished(7)
+    acme.reset()
+    assert [str(each) for each in throttle.status() if each.name == "tenant"] == ["tenant"]
+    state.wait_empty()
+
+
+@worker
+def test_all_of_very_many_keys_start_at_once(workers: Workers, journal: Journal, state: State) -> None:
+    """More than one look serves, in two queues."""
+    first, second = (workers.start(STEERED, concurrency=2, queues=queue, wait=False) for queue in ("first", "second"))
+    first.wait_ready()
+    second.wait_ready()
+    app, throttle = steer(workers)
+    throttle.limit("tenant").pause()
+    for number in range(300):
+        queue = ("first", "second")[number % 2]
+        app.serve.apply_async((f"t{number}", f"{number:03}"), {"hold": False}, queue=queue)
+    state.wait_parked(300)
+    assert len(throttle.status(most=1000)) == 4 + 300
+    assert len(throttle.status(most=10)) == 10
+    assert len(throttle.parked()) == 100
+    assert throttle.limit("tenant").resume()
+    journal.wait_finished(300, timeout=60)
+    state.wait_empty()
+
+
+@worker
+def test_what_else_a_task_may_wait_for(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    first, second = (workers.start(STEERED, concurrency=3, queues=queue, wait=False) for queue in ("first", "second"))
+    first.wait_ready()
+    second.wait_ready()
+    app, throttle = steer(workers)
+    for queue, tenant in (("first", "a"), ("second", "b")):
+        app.serve.apply_async((f"hold {tenant}", tenant), queue=queue)
+    app.once.apply_async(("once",), queue="first")
+    journal.wait_running(3)
+    duplicate = app.once.apply_async(("once",), queue="first", task_id="duplicate")
+    waits = app.both.apply_async(("both", "a"), queue="second")
+    state.wait_parked(2)
+    why = throttle.explain(duplicate.id)
+    assert (why.state, why.task_name) == ("waiting for its identity lock", app.once.name)
+    assert "which runs" in why.reasons[0]
+    why = throttle.explain(waits.id)
+    assert why.reasons == (
+        "Limit tenant[a] is full: 1 of 1 permits are held.",
+        "It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a].",
+    )
+    assert (why.limit, why.key, why.place, why.queue) == ("tenant", "a", 1, "second")
+    assert [str(limit) for limit in why.limits] == ["tenant[a]", "api"]
+
+    let_go("hold b")
+    journal.wait_finished(1, "hold b")
+    second.term()
+    assert second.wait() == 0
+    let_go("hold a")
+    journal.wait_finished(1, "hold a")
+    app.serve.apply_async(("next", "a"), queue="first")
+    let_go("next")
+    journal.wait_finished(1, "next")
+    why = throttle.explain(waits.id)
+    assert why.reasons[-1] == "It can start: it waits for a worker with a free slot that consumes queue 'second'."
+    assert why.reasons[-2].startswith("Its queue 'second' has been passed over")
+    workers.start(STEERED, queues="second")
+    let_go("both", "once")
+    journal.wait_finished(1, "both")
+    state.wait_empty()
+
+
+def test_who_does_not_steer_does_not_load_it() -> None:
+    code = (
+        "import sys, celery_throttle as c; print('celery_throttle.control' in sys.modules, c.Throttle, hasattr(c, 'x'))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "False <class 'celery_throttle.control.Throttle'> False\n"
+
+
+# -- saying it right ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app(server: EmbeddedServer, redis: object) -> Celery:
+    """An app of one task, without a worker."""
+    assert redis
+    app = Celery("shop", broker=server.url, set_as_current=False)
+    app.conf.update(timezone="Asia/Tokyo")
+
+    @app.task(base=Throttled, limit=Limit("api", 4), name="call", shared=False)
+    def call() -> None: ...
+
+    @app.task(base=Throttled, limit=Limit("tenant", 2, key="tenant_id"), name="serve", shared=False)
+    def serve(tenant_id: object) -> None: ...
+
+    return app
+
+
+@pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "4", None, 10**9])
+def test_an_override_that_cannot_work(app: Celery, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Limit api: override must be a whole number of 1 or more") as raised:
+        Throttle(app).limit("api").override(value)
+    assert ("use pause()" in str(raised.value)) == (value == 0)
+
+
+@pytest.mark.parametrize("until", [0, -1, True, "soon", float("nan"), float("inf"), timedelta(0), 1e300])
+def test_an_end_that_cannot_work(app: Celery, until: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"Limit api: until must be a datetime, or seconds"):
+        Throttle(app).limit("api").pause(until=until)
+
+
+def test_an_end_that_is_over(app: Celery) -> None:
+    limit = Throttle(app).limit("api")
+    for over in (datetime(2001, 1, 1, tzinfo=timezone.utc), datetime(1960, 1, 1)):  # noqa: DTZ001 - the app's
+        with pytest.raises(ConfigurationError, match="is over already, by the store's clock"):
+            limit.disable(until=over)
+    assert limit.status().disabled is None
+
+
+def test_a_datetime_without_a_timezone_is_the_apps(app: Celery) -> None:
+    limit = Throttle(app).limit("api")
+    limit.pause(until=datetime(2199, 1, 1, 9))  # noqa: DTZ001 - the app's
+    paused = limit.status().paused
+    assert paused
+    assert paused.until == datetime(2199, 1, 1, tzinfo=timezone.utc)
+
+
+def test_who_said_it(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "celery_throttle.control")
+    limit = Throttle(app).limit("tenant", key="acme")
+    limit.override(7, why="big day")
+    override = limit.status().override
+    assert override
+    assert override.by.endswith(f"@{socket.gethostname()}")
+    assert len(override.by.partition("@")[0]) > 0
+    limit.reset(by="ana")
+    limit.reset(by="ana")
+    limit.pause(by="bob", until=60)
+    messages = [record.message for record in caplog.records]
+    assert messages == [
+        f"Limit tenant[acme]: override 7 by {override.by}, until taken back: big day",
+        "Limit tenant[acme]: reset by ana",
+        "Limit tenant[acme]: reset by ana, but there was nothing to do",
+        "Limit tenant[acme]: pause by bob, until 60: no reason given",
+    ]
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+
+
+@pytest.mark.parametrize("option", ["by", "why"])
+@pytest.mark.parametrize("value", ["x" * 501, 7])
+def test_texts_that_cannot_work(app: Celery, option: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{option} must be text"):
+        Throttle(app).limit("api").pause(**{option: value})
+
+
+def test_a_user_without_a_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    from celery_throttle import control  # noqa: PLC0415
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    control._whoami.cache_clear()
+    limit = Throttle(app).limit("api")
+    limit.pause()
+    control._whoami.cache_clear()
+    paused = limit.status().paused
+    assert paused
+    assert paused.by.partition("@")[0] == str(os.getuid())
+
+
+def test_a_limit_that_nobody_has_declared(app: Celery, redis: Any) -> None:
+    throttle = Throttle(app)
+    message = r"^No limit 'apy', did you mean 'api'\? Known limits: api, tenant$"
+    with pytest.raises(ConfigurationError, match=message):
+        throttle.limit("apy")
+    with pytest.raises(ConfigurationError, match=r"Known limits: api, tenant$"):
+        throttle.parked("zzzzzz")
+    redis.hset("{throttle}:1:limits", "elsewhere", "3")
+    assert throttle.limit("elsewhere").status().permits == 3
+    with pytest.raises(ConfigurationError, match=r"Known limits: api, elsewhere, tenant$"):
+        throttle.holders("nobody")
+
+
+def test_keys(app: Celery) -> None:
+    throttle = Throttle(app)
+    with pytest.raises(ConfigurationError, match="Limit 'api' has no keys: leave key= out"):
+        throttle.limit("api", key="x")
+    assert throttle.limit("tenant", key=17).key == "17"
+    assert throttle.limit(Limit("tenant", 2, key="t"), key="x" * 300).key == throttle.limit("tenant", key="x" * 300).key
+    assert repr(throttle.limit("tenant", key="acme")) == "<LimitControl tenant[acme]>"
+
+
+def test_how_many(app: Celery) -> None:
+    throttle = Throttle(app)
+    calls: list[Callable[[], object]] = [
+        lambda: throttle.parked(most=0), lambda: throttle.holders(most=-1), lambda: throttle.status(most=True),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ConfigurationError, match="most must be a whole number of 1 or more"):
+            call()
+
+
+def test_a_store_that_does_not_answer(own_server: EmbeddedServer) -> None:
+    app = Celery("shop", broker=own_server.url, set_as_current=False)
+    throttle = Throttle(app)
+    limit = throttle.limit(Limit("api", 1))
+    limit.pause()
+    own_server.stop()
+    calls: list[Callable[[], object]] = [
+        limit.pause, limit.resume, limit.status, limit.holders, limit.parked, throttle.status, throttle.holders,
+        throttle.parked, lambda: throttle.explain("t"), lambda: throttle.limit("other"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(StoreUnavailable) as raised:
+            call()
+        assert isinstance(raised.value.__cause__, (RedisError, OSError))
