@@ -149,6 +149,20 @@ def test_a_pause_ends_by_itself(workers: Workers, journal: Journal, state: State
 
 
 @worker
+def test_an_end_is_told_to_those_that_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    """Nothing else happens in the store meanwhile."""
+    workers.start(STEERED)
+    app, throttle = steer(workers)
+    throttle.limit("api").pause()
+    app.call.delay("a")
+    state.wait_parked(1)
+    throttle.limit("api").pause(until=0.5)
+    let_go("a")
+    journal.wait_finished(1)
+    state.wait_empty()
+
+
+@worker
 def test_an_override_ends_by_itself(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     workers.start(STEERED, concurrency=4)
     app, throttle = steer(workers)

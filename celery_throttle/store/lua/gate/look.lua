@@ -36,22 +36,36 @@ if sweep then
 end
 
 -- With several lines, those who wait longest get the slots.
-local stuck = {} -- lines whose first cannot start
-while #limits > 1 and slots > 0 and settling_ms() == 0 do
+local heads, stuck = {}, {} -- who is first in each line that has room; lines whose first cannot start
+
+local function see(limit)
+  heads[limit] = nil
+  if stuck[limit] or free_permits(limit) <= 0 then return end
+  local head, left = turn_of(limit)
+  heads[limit] = head
+  soon(left)
+end
+
+local in_turn = #limits > 1 and slots > 0 and settling_ms() == 0
+for _, limit in ipairs(in_turn and limits or {}) do see(limit) end
+while in_turn and slots > 0 do
   local first, at
   for _, limit in ipairs(limits) do
-    if not stuck[limit] and free_permits(limit) > 0 then
-      local head, left = turn_of(limit)
-      if head and (not first or head[1] < first[1]) then first, at = head, limit end
-      soon(left)
-    end
+    local head = heads[limit]
+    if head and (not first or head[1] < first[1]) then first, at = head, limit end
   end
   if not first then break end
-  local record = load_head(at, first)
-  if record then
-    local blocker = kept_by(at, first, record, free_permits(at), { moves = 0 })
-    if not blocker then resume(first, record) end
-    stuck[at] = blocker ~= nil
+  -- What has started since this line was seen may have changed it, or taken its last permit.
+  see(at)
+  local head = heads[at]
+  if head and head[2] == first[2] then
+    local record = load_head(at, head)
+    if record then
+      local blocker = kept_by(at, head, record, free_permits(at), { moves = 0 })
+      if not blocker then resume(head, record) end
+      stuck[at] = blocker ~= nil
+    end
+    see(at)
   end
 end
 for _, limit in ipairs(limits) do promote(limit) end
