@@ -37,6 +37,7 @@ _MOST_PERMITS = 10**9 - 1
 _LONGEST_TEXT = 500
 #: A century, in seconds.
 _LONGEST = 3.2e9
+_LATEST_YEAR = 2200
 
 
 class Throttle:
@@ -77,11 +78,11 @@ class Throttle:
         Raises:
             ConfigurationError: no worker and no task of this app has declared such a limit, or it has no keys.
         """
-        name = limit.name if isinstance(limit, Limit) else limit
+        name: Any = limit.name if isinstance(limit, Limit) else limit
         known = {each.name: each for terms in self._terms() for each in terms.limits}
         if isinstance(limit, Limit):
             known.setdefault(name, limit)
-        if name not in known and not self._is_declared(name):
+        if name not in known and not (isinstance(name, str) and name.isprintable() and self._is_declared(name)):
             raise ConfigurationError(_unknown(name, {*known, *self._names()}))
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key")
@@ -283,7 +284,8 @@ class LimitControl:
             return "0"
         if isinstance(until, datetime):
             aware = until if until.tzinfo else until.replace(tzinfo=self._throttle._app.timezone)  # noqa: SLF001
-            return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
+            if aware.year <= _LATEST_YEAR:
+                return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
         seconds = until.total_seconds() if isinstance(until, timedelta) else until
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
             raise ConfigurationError(

@@ -293,6 +293,21 @@ def test_two_changes_at_once_are_both_served(worker: TermsCaller, steering: Stee
     assert len(found) + len(started(reply)) == 1000
 
 
+def test_lines_that_no_worker_looks_at_are_forgotten_after_a_day(
+    worker: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    steering.say("tenant", "pause")
+    for number in range(257):
+        worker.put_for(f"t{number}", of(f"{number:03}"))
+    steering.unsay("tenant", "pause")
+    assert redis.hexists(META, "sweep:q")
+    worker.reap()
+    assert redis.hexists(META, "sweep:q")
+    redis.hset(META, "sweep:q", json.dumps(["[\4", "+", "1000000"]))
+    worker.reap()
+    assert not redis.hexists(META, "sweep:q")
+
+
 def test_the_store_is_as_it_was(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     held = fill(worker, ONE, 3)
     for name in ("override", "pause", "disable"):

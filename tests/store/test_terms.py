@@ -199,6 +199,20 @@ def test_one_that_needs_many_is_not_overtaken_by_another_queue(redis: Redis) -> 
     assert used(redis) == {"gpu": 4}
 
 
+def test_one_that_changes_lines_in_a_look_is_not_overtaken_there(worker: TermsCaller, redis: Redis) -> None:
+    left, right = Limit("left", 2), Limit("right", 3)
+    lefts = [worker.arrive(f"l{number}", terms(left).same) for number in range(2)]
+    rights = [worker.arrive(f"r{number}", terms(right).same) for number in range(3)]
+    worker.put_for("big", terms(left, right, cost=2).same)
+    worker.put_for("small", terms(right).same)
+    assert lines(redis) == {"left": ["big"], "right": ["small"]}
+    # Released, and nobody has a slot for those who wait.
+    gone = [permit for permit in (*lefts, rights[0]) if permit]
+    worker.exchange(released=[(permit.task, permit.nonce, "done") for permit in gone])
+    assert started(worker.look(5)) == ()
+    assert lines(redis) == {"right": ["big", "small"]}
+
+
 def test_one_that_needs_more_than_there_are_runs_alone(worker: TermsCaller, redis: Redis) -> None:
     """The limit was lowered since, or the cost is found out for each call."""
     gpu = Limit("gpu", 2)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 STEERED = "tests.support.apps.steered"
 worker = pytest.mark.worker
+LATE = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
 def steer(workers: Workers) -> tuple[Any, Throttle]:
@@ -326,7 +327,7 @@ def test_an_override_that_cannot_work(app: Celery, value: Any) -> None:
     assert ("use pause()" in str(raised.value)) == (value == 0)
 
 
-@pytest.mark.parametrize("until", [0, -1, True, "soon", float("nan"), float("inf"), timedelta(0), 1e300])
+@pytest.mark.parametrize("until", [0, -1, True, "soon", float("nan"), float("inf"), timedelta(0), 1e300, LATE])
 def test_an_end_that_cannot_work(app: Celery, until: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"Limit api: until must be a datetime, or seconds"):
         Throttle(app).limit("api").pause(until=until)
@@ -401,8 +402,10 @@ def test_a_limit_that_nobody_has_declared(app: Celery, redis: Any) -> None:
         throttle.parked("zzzzzz")
     redis.hset("{throttle}:1:limits", "elsewhere", "3")
     assert throttle.limit("elsewhere").status().permits == 3
-    with pytest.raises(ConfigurationError, match=r"Known limits: api, elsewhere, tenant$"):
-        throttle.holders("nobody")
+    names: list[Any] = ["nobody", "tenant\x1facme", "", None, 5]
+    for name in names:
+        with pytest.raises(ConfigurationError, match=r"Known limits: api, elsewhere, tenant$"):
+            throttle.limit(name)
 
 
 def test_keys(app: Celery) -> None:
