@@ -12,7 +12,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.store import replies
 from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS
-from tests.store.peek import LEASES, LIMITS, META, peek
+from tests.store.peek import LEASES, LIMITS, META, expire, peek
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, started, terms, used
 from tests.support.waiting import until
 
@@ -201,14 +201,13 @@ def test_one_that_needs_many_is_not_overtaken_by_another_queue(redis: Redis) -> 
 
 def test_one_that_changes_lines_in_a_look_is_not_overtaken_there(worker: TermsCaller, redis: Redis) -> None:
     left, right = Limit("left", 2), Limit("right", 3)
-    lefts = [worker.arrive(f"l{number}", terms(left).same) for number in range(2)]
-    rights = [worker.arrive(f"r{number}", terms(right).same) for number in range(3)]
+    for limit, count in ((left, 2), (right, 3)):
+        for number in range(count):
+            worker.arrive(f"{limit.name}{number}", terms(limit).same)
     worker.put_for("big", terms(left, right, cost=2).same)
     worker.put_for("small", terms(right).same)
     assert lines(redis) == {"left": ["big"], "right": ["small"]}
-    # Released, and nobody has a slot for those who wait.
-    gone = [permit for permit in (*lefts, rights[0]) if permit]
-    worker.exchange(released=[(permit.task, permit.nonce, "done") for permit in gone])
+    expire(redis, "left0", "left1", "right0")
     assert started(worker.look(5)) == ()
     assert lines(redis) == {"right": ["big", "small"]}
 
