@@ -217,12 +217,31 @@ def test_what_has_ended_is_nothing_to_take_back(steering: Steering, redis: Redis
     assert not said(redis)
 
 
-def test_what_ended_of_keys_that_never_came_again_is_cleared(steering: Steering, redis: Redis) -> None:
-    for number in range(700):
-        redis.hset(LIMITS, f"\1tenant\x1f{number}", json.dumps({"pause": [1, 1, "ana", "", 1]}))
-    for _ in range(200):
-        steering.unsay(API, "pause")
+def test_what_ended_of_keys_that_never_came_again_is_cleared(
+    worker: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    for number in range(50):
+        steering.say(f"tenant\x1f{number}", "pause", until="+1")
+    until(lambda: not steering.stands("tenant\x1f49").paused)
+    worker.reap()
     assert not said(redis)
+
+
+def test_what_has_no_end_stays(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    """Also beside what ends, whatever was said first."""
+    orders = [("pause", "override"), ("override", "pause")]
+    for number, (first, second) in enumerate(orders):
+        steering.say(f"tenant\x1f{number}", first, until="+1" if first == "override" else "0")
+        steering.say(f"tenant\x1f{number}", second, until="+1" if second == "override" else "0")
+    steering.say(API, "pause")
+    until(lambda: not steering.stands("tenant\x1f1").override)
+    worker.reap()
+    steering.unsay("other", "pause")
+    assert said(redis) == {b"api", b"tenant\x1f0", b"tenant\x1f1"}
+    steering.say(API, "pause", until="+1")
+    until(lambda: not steering.stands(API).paused)
+    worker.reap()
+    assert said(redis) == {b"tenant\x1f0", b"tenant\x1f1"}
 
 
 def test_a_barrier_stays_beside_it(steering: Steering, redis: Redis) -> None:

@@ -10,8 +10,7 @@
 --                         'ticket' -> last ticket given; 'looked', 'looked_locks' -> line that the last look ended with;
 --                         'park:' .. worker -> number and time (ms) of its last park call;
 --                         'offer:' .. limit \0 queue -> until (ms) and how long a passed-over queue stays so (ms);
---                         'stamp' -> last fencing token or claim given; 'sweep:' .. queue -> lines to look at (see wake.lua);
---                         'pruned' -> how far what has ended was cleared (see control.lua)
+--                         'stamp' -> last fencing token or claim given; 'sweep:' .. queue -> lines to look at (see wake.lua)
 -- KEYS[8] locks     HASH  identity -> identity lock (JSON array, see locks.lua); '\0' .. identity -> outcome for followers;
 --                         '\1' .. task id -> how many duplicates that were published want its outcome; '\5' and '\6': rates
 --                         and turns (see rules.lua)

@@ -4,7 +4,6 @@
 -- Returns { 1, now (us) }: done, 0: there was nothing to take back, or -1: that time is over. The time names the change in
 -- wake.lua, which is to be called after this one.
 local limit, name, value, till, by, why = argument(), argument(), argument(), argument(), argument(), argument()
-local PRUNE_COUNT = 16
 open_rules()
 -- The first write is never refused, so that a pause can be ended also while the store is full.
 redis.call('ZREM', LEASES, '')
@@ -14,16 +13,8 @@ local until_ms = tonumber(till)
 if string.sub(till, 1, 1) == '+' then until_ms = NOW + until_ms end
 if value ~= '' and until_ms ~= 0 and until_ms <= NOW then return { -1, now_us } end
 
--- What has ended of others goes, some at a time, so that it does not pile up for keys that never come again.
-local page = redis.call('HSCAN', LIMITS, redis.call('HGET', META, 'pruned') or '0', 'COUNT', PRUNE_COUNT)
-if page[1] == '0' then redis.call('HDEL', META, 'pruned') else redis.call('HSET', META, 'pruned', page[1]) end
-for i = 1, #page[2], 2 do
-  local field, ended = page[2][i], false
-  local control = string.byte(field) == 1 and cjson.decode(page[2][i + 1]) or {}
-  for _, said in pairs(control) do ended = ended or said[2] ~= 0 and said[2] <= NOW end
-  if ended then save_control(string.sub(field, 2), control) end
-end
-
+-- Whoever says something clears some of what has ended.
+reap_locks(4)
 local control = load_control(limit)
 local before = control[name]
 control[name] = value ~= '' and { tonumber(value), until_ms, by, why, NOW } or nil

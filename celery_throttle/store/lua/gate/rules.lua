@@ -39,16 +39,20 @@ function open_rules()
       for name, said in pairs(control) do
         if said[2] ~= 0 and said[2] <= NOW then control[name] = nil end
       end
-      local till = 0
-      for name, said in pairs(control) do
-        till = (till == nil or said[2] == 0) and nil or math.max(till, said[2])
+      local till, for_good = 0, false
+      for _, said in pairs(control) do
+        till, for_good = math.max(till, said[2]), for_good or said[2] == 0
       end
       if next(control) == nil then
         drop_lock('\7' .. limit)
       else
         redis.call('HSET', LIMITS, '\1' .. limit, cjson.encode(control))
         -- What ends by itself does not stay behind for keys that nobody uses any more.
-        if till then redis.call('ZADD', LOCK_ENDS, till, '\7' .. limit) else redis.call('ZREM', LOCK_ENDS, '\7' .. limit) end
+        if for_good then
+          redis.call('ZREM', LOCK_ENDS, '\7' .. limit)
+        else
+          redis.call('ZADD', LOCK_ENDS, till, '\7' .. limit)
+        end
       end
       rules[limit] = nil
       permits_of(limit)
