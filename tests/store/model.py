@@ -221,8 +221,3 @@ class Model:
     def _next_ticket(self) -> str:
         self.ticket += 1
         return f"{self.ticket:016d}"
-
-
-def _entry(record: Record, message: bytes | None) -> Entry:
-    state, nonce, limit, attempt, ticket, queue, deliveries, *_ = record
-    return Entry(state, limit, attempt, ticket, queue, deliveries, message, nonce)
