@@ -8,21 +8,18 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from redis.exceptions import RedisError
-
 from celery_throttle.core.limits import Limit, shown
 from celery_throttle.core.terms import key_text
-from celery_throttle.errors import ConfigurationError, StoreUnavailable
-from celery_throttle.publish import lock_client
-from celery_throttle.store import views
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.place import AT_ONCE, Place
+from celery_throttle.settings import settings_of
 from celery_throttle.store.reasons import explained
-from celery_throttle.task import terms_of
+from celery_throttle.task import groups_of, terms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from celery_throttle.store.reasons import Explanation
-    from celery_throttle.store.scripts import Call
     from celery_throttle.store.views import Holder, LimitStatus, Parked
 
 __all__ = ["LimitControl", "Throttle"]
@@ -31,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 Until = datetime | timedelta | float | None
 
-_AT_ONCE = 100
 _MOST = 1000
 _MOST_PERMITS = 10**9 - 1
 _LONGEST_TEXT = 500
@@ -65,8 +61,6 @@ class Throttle:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._client = lock_client(app)
-        self._store = self._client.store
 
     def limit(self, limit: str | Limit, *, key: object = None) -> LimitControl:
         """Return what steers a limit, or one key of it.
@@ -82,11 +76,26 @@ class Throttle:
         known = {each.name: each for terms in self._terms() for each in terms.limits}
         if isinstance(limit, Limit):
             known.setdefault(name, limit)
-        if name not in known and not (isinstance(name, str) and name.isprintable() and self._is_declared(name)):
-            raise ConfigurationError(_unknown(name, {*known, *self._names()}))
+        place = self._place_of(name, known.get(name))
+        if place is None:
+            names = (each for place in self._places() for each in place.names())
+            raise ConfigurationError(_unknown(name, {*known, *names}))
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key")
-        return LimitControl(self, name, None if key is None else key_text(key))
+        return LimitControl(place, name, None if key is None else key_text(key))
+
+    def _place_of(self, name: object, known: Limit | None) -> Place | None:
+        if known is not None:
+            return Place(self._app, settings_of(self._app).group_of(known.group))
+        if not isinstance(name, str) or not name.isprintable():
+            return None
+        return next((place for place in self._places() if place.is_declared(name)), None)
+
+    def _places(self) -> list[Place]:
+        """One for each group that a limit of the app names, and that of all others."""
+        self._terms()
+        groups = {settings_of(self._app).group: None, **dict.fromkeys(groups_of(self._app))}
+        return [Place(self._app, group) for group in groups]
 
     def status(self, *, most: int = _MOST) -> tuple[LimitStatus, ...]:
         """Return how every limit of the store stands, whoever declared it, by name.
@@ -96,15 +105,8 @@ class Throttle:
         Args:
             most: how many at most, limits before keys.
         """
-        names = list(self._names())
-        limits = sorted({name for name in names if "\x1f" not in name})
-        keys = dict.fromkeys(name for name in names if "\x1f" in name)
-        for source in ("used", "parked"):
-            for page in self._pages(source) if len(limits) + len(keys) < most else ():
-                keys.update(dict.fromkeys(name for name in page if "\x1f" in name))
-                if len(limits) + len(keys) >= most:
-                    break
-        return self._stand(sorted([*limits, *keys][: _count("most", most)], key=lambda name: name.split("\x1f")))
+        found = [each for place in self._places() for each in place.status(_count("most", most))]
+        return tuple(sorted(found, key=lambda each: (each.name, each.key or "")))[:most]
 
     def holders(self, limit: str | Limit | None = None, *, most: int = _MOST) -> tuple[Holder, ...]:
         """Return who holds permits (of this limit), or an identity lock; those first whose lease ends first.
@@ -113,7 +115,9 @@ class Throttle:
             limit: None for all.
             most: how many at most.
         """
-        return self._holders(None if limit is None else self.limit(limit).pool, most)
+        if limit is not None:
+            return self.limit(limit).holders(most=most)
+        return tuple(each for place in self._places() for each in place.holders(None, _count("most", most)))[:most]
 
     def parked(self, limit: str | Limit | None = None, *, most: int = 100) -> tuple[Parked, ...]:
         """Return who waits (for this limit, with all its keys), line by line, first come first.
@@ -122,59 +126,21 @@ class Throttle:
             limit: None for all, also those that wait for their identity lock.
             most: how many at most, up to 1000.
         """
-        return self._parked(None if limit is None else self.limit(limit).pool, most)
+        if limit is not None:
+            return self.limit(limit).parked(most=most)
+        return tuple(each for place in self._places() for each in place.parked(None, _count("most", most)))[:most]
 
     def explain(self, task_id: str) -> Explanation:
         """Return what a task is doing at the gate, and why it waits if it does.
 
         Of a task that is in its queue still, or waits for its ETA, nothing more is known here than that.
         """
-        return explained(task_id, views.task_view(self._ask(self._store.explain(task_id))))
+        found = [explained(task_id, place.explain(task_id)) for place in self._places()]
+        return next((each for each in found if each.state != "unknown"), found[0])
 
     def _terms(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are
         return terms_of(self._app).values()
-
-    def _is_declared(self, name: str) -> bool:
-        (status,) = self._stand([name])
-        return status.declared
-
-    def _names(self) -> Iterator[str]:
-        for page in self._pages("limits"):
-            yield from page
-
-    def _pages(self, source: Any) -> Iterator[list[str]]:
-        after = ""
-        while True:
-            following, names = self._ask(self._store.limits(source, after))
-            yield [name.decode() for name in names]
-            after = following.decode()
-            if not after:
-                return
-
-    def _stand(self, pools: list[str]) -> tuple[LimitStatus, ...]:
-        found: list[LimitStatus] = []
-        for first in range(0, len(pools), _AT_ONCE):
-            found += views.statuses(self._ask(self._store.status(pools[first : first + _AT_ONCE])))
-        return tuple(found)
-
-    def _holders(self, pool: str | None, most: int) -> tuple[Holder, ...]:
-        found: dict[str, Holder] = {}
-        past, more = 0, True
-        while more and len(found) < _count("most", most):
-            page, more = views.holders(self._ask(self._store.holders(past, _AT_ONCE)))
-            past += _AT_ONCE
-            found.update((each.task_id, each) for each in page if pool is None or _holds(each, pool))
-        return tuple(found.values())[:most]
-
-    def _parked(self, pool: str | None, most: int) -> tuple[Parked, ...]:
-        return views.parked(self._ask(self._store.parked(pool, min(_count("most", most), _MOST))))
-
-    def _ask(self, call: Call) -> Any:
-        try:
-            return self._client.ask(call)
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"The store did not answer, or refused: {error}") from error
 
 
 class LimitControl:
@@ -192,8 +158,8 @@ class LimitControl:
         key: the value of its key, None for the limit itself.
     """
 
-    def __init__(self, throttle: Throttle, name: str, key: str | None) -> None:
-        self._throttle, self.name, self.key = throttle, name, key
+    def __init__(self, place: Place, name: str, key: str | None) -> None:
+        self._place, self.name, self.key = place, name, key
         self.pool = name if key is None else f"{name}\x1f{key}"
 
     def __repr__(self) -> str:
@@ -236,15 +202,15 @@ class LimitControl:
 
     def status(self) -> LimitStatus:
         """Return how it stands."""
-        return self._throttle._stand([self.pool])[0]  # noqa: SLF001 - the two are one
+        return self._place.stand([self.pool])[0]
 
     def holders(self, *, most: int = _MOST) -> tuple[Holder, ...]:
         """Return who holds its permits; without a key, those of all keys."""
-        return self._throttle._holders(self.pool, most)  # noqa: SLF001
+        return self._place.holders(self.pool, _count("most", most))
 
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
         """Return who waits in its line, first come first; without a key, in those of all keys."""
-        return self._throttle._parked(self.pool, most)  # noqa: SLF001
+        return self._place.parked(self.pool, _count("most", most))
 
     def _say(self, what: Literal["override", "pause", "disable"], value: int, until: Until, by: Any, why: Any) -> None:
         by, why = _text("by", _whoami() if by is None else by), _text("why", why)
@@ -268,8 +234,7 @@ class LimitControl:
         return there
 
     def _tell(self, what: str, value: str, until: str, by: str, why: str, *, wakes: bool) -> int:
-        throttle = self._throttle
-        ask, store = throttle._ask, throttle._store  # noqa: SLF001
+        ask, store = self._place.ask, self._place.store
         answer, change = ask(store.control(self.pool, what, value, until, by, why))
         after = b""
         while wakes and answer >= 0:
@@ -283,7 +248,7 @@ class LimitControl:
         if until is None:
             return "0"
         if isinstance(until, datetime):
-            aware = until if until.tzinfo else until.replace(tzinfo=self._throttle._app.timezone)  # noqa: SLF001
+            aware = until if until.tzinfo else until.replace(tzinfo=self._place.app.timezone)
             if aware.year <= _LATEST_YEAR:
                 return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
         seconds = until.total_seconds() if isinstance(until, timedelta) else until
@@ -293,11 +258,6 @@ class LimitControl:
                 f"got {until!r}"
             )
         return f"+{max(round(seconds * 1000), 1)}"
-
-
-def _holds(holder: Holder, pool: str) -> bool:
-    name, split, key = pool.partition("\x1f")
-    return any(need.limit == name and (not split or need.key == key) for need in holder.needs)
 
 
 def _count(option: str, value: int) -> int:
@@ -320,7 +280,7 @@ def _unknown(name: object, known: set[str]) -> str:
     limits = sorted(each for each in known if "\x1f" not in each)
     close = get_close_matches(str(name), limits, n=1)
     meant = f", did you mean {close[0]!r}?" if close else ":"
-    there = ", ".join(limits[:_AT_ONCE]) or "none"
+    there = ", ".join(limits[:AT_ONCE]) or "none"
     return f"No limit {name!r}{meant} Known limits: {there}"
 
 

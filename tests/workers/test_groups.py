@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_throttle import NotAcquired
+from celery_throttle import ConfigurationError, NotAcquired, Throttle
 from tests.support.waiting import until
 from tests.workers.conftest import State
 
@@ -101,6 +101,29 @@ def test_a_duplicate_and_a_permit_outside_of_tasks_are_looked_for_in_the_right_g
     let_go("a")
     assert first.get(timeout=20) == "a"
     until(lambda: app.in_us.locked_by("a") is None)
+
+
+def test_throttle_sees_and_steers_all_groups(workers: Workers, journal: Journal, states: dict[str, State]) -> None:
+    workers.start(GROUPS, concurrency=8)
+    app = workers.app(GROUPS)
+    throttle = Throttle(app.app)
+    publish(app)
+    journal.wait_running(4)
+    states["eu"].wait_parked(2)
+    states["us"].wait_parked(3)
+    states[""].wait_parked(3)
+    held = {status.name: (status.held, status.parked) for status in throttle.status()}
+    assert held == {"eu": (2, 2), "us": (1, 3), app.anywhere.name: (1, 3)}
+    assert len(throttle.holders()) == 4
+    assert len(throttle.holders("eu")) == 2
+    assert len(throttle.parked()) == 8
+    waits = throttle.parked("us")[0]
+    assert throttle.explain(waits.task_id).limit == "us"
+    throttle.limit("us").override(3, why="test")
+    journal.wait_running(6)
+    assert states["us"].used() == {"us": 3}
+    with pytest.raises(ConfigurationError, match="did you mean 'us'"):
+        throttle.limit("eus")
 
 
 def test_a_group_for_all(workers: Workers, journal: Journal, redis: Redis, let_go: Any) -> None:
