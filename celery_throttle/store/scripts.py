@@ -116,12 +116,12 @@ class Store:
     lease: float
     queues: tuple[str, ...] = ()
     _head: tuple[Argument, ...] = field(init=False, repr=False)
-    _claims: tuple[Argument, ...] = field(init=False, repr=False)
+    _claim_head: tuple[Argument, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         names = (*self.keys.all, self.keys.wake)
         object.__setattr__(self, "_head", (len(names), *names, int(self.lease * 1000)))
-        object.__setattr__(self, "_claims", (*self._head, "", 0, 0))
+        object.__setattr__(self, "_claim_head", (*self._head, "", 0, 0))
 
     def exchange(
         self,
@@ -189,8 +189,8 @@ class Store:
 
     def claim(self, task: str, lock: str, least: float, *, awaited: bool = False) -> Call:
         """Claim an identity lock for a task about to be published; it lasts at least that many seconds."""
-        head = self._claims
-        return Call(self._claim, (*head, task, lock, int(least * 1000), int(awaited)), len(head))
+        head = self._claim_head
+        return Call(self._claim_script, (*head, task, lock, int(least * 1000), int(awaited)), len(head))
 
     def succeeded(self, identity: str, task: str, fencing_token: int, remember: float) -> Call:
         """Say that a task has succeeded, to be remembered for so many seconds."""
@@ -245,7 +245,7 @@ class Store:
         return self._call("leave", "", 0, worker)
 
     @cached_property
-    def _claim(self) -> Script:
+    def _claim_script(self) -> Script:
         return Script.load("gate/claim", "gate/claim_soon", *SHARED)
 
     def _call(self, script: str, nonces: str, slots: int, *rest: Argument, after: tuple[str, ...] = ()) -> Call:
