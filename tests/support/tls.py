@@ -72,7 +72,8 @@ class TlsFront:
     def _serve(self, plain: socket.socket) -> None:
         # One thread for both ways: an OpenSSL connection cannot be read and written at once.
         self._open.add(plain)
-        with suppress(OSError), self._context.wrap_socket(plain, server_side=True) as client:
+        # A socket that is closed meanwhile has no number to wait for: a ValueError.
+        with suppress(OSError, ValueError), self._context.wrap_socket(plain, server_side=True) as client:
             self._open.discard(plain)
             self._open.add(client)
             self.connections += 1
