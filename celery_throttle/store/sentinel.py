@@ -40,7 +40,9 @@ class Sentinels:
         try:
             host, port = self._sentinels.try_each(self._named)
         except RedisConnectionError as error:
-            raise RedisConnectionError(f"no sentinel names the primary {self._name!r} ({error})") from error
+            raise RedisConnectionError(
+                f"no sentinel names the primary {self._name!r}, check their addresses and master_name ({error})"
+            ) from error
         connection.connect_to(host, port)
         role = _role(connection)
         if role not in ("", "master"):
@@ -56,7 +58,7 @@ class Sentinels:
         finally:
             sentinel.disconnect()
         if not reply:
-            raise RedisConnectionError("it does not know that name, check master_name")
+            raise RedisConnectionError("it does not know that name")
         return reply[0].decode(), int(reply[1])
 
 
