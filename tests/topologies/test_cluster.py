@@ -20,7 +20,7 @@ from celery_throttle.store.primary import elsewhere
 from celery_throttle.store.scripts import Store
 from tests.support.clusters import PRIMARIES, ask, node_id, slot_of
 from tests.support.tls import TlsFront, make_certificate
-from tests.support.workers import ROOT
+from tests.support.workers import BASIC, ROOT
 from tests.topologies.tools import ONCE, check_once
 
 if TYPE_CHECKING:
@@ -163,6 +163,23 @@ def test_findings(cluster: Cluster, own_server: EmbeddedServer) -> None:
     assert "cluster mode is disabled" in found
     [found] = about(f"redis://127.0.0.1:{cluster.primary.port}")
     assert "write redis+cluster:// in throttle_url" in found
+
+
+@pytest.mark.worker
+def test_tasks_wait_while_their_slot_is_on_its_way(cluster: Cluster, workers: Workers, journal: Journal) -> None:
+    prefix = PREFIXES[1]
+    workers.conf |= {"throttle_url": cluster.url, "throttle_prefix": prefix}
+    worker = workers.start(BASIC)
+    app = workers.app(BASIC)
+    app.one.delay("before").get(timeout=15)
+    _, source, target, *_ = cluster.nodes
+    with migrating(slot_of(prefix), source, target):
+        app.one.delay("meanwhile")
+        worker.wait_for_log("the store refused a call: .*rehashing")
+        assert not journal.runs("meanwhile")
+    journal.wait_finished(1, "meanwhile")
+    assert "lost the store" not in worker.log()
+    ask(source, "FLUSHALL")
 
 
 @pytest.mark.worker

@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle.core.keys import Keys
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, Doors, StoreState, counts, most_at_once
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, StoreState, counts, most_at_once
 from tests.support import clusters, sentinels
 from tests.support.waiting import until
 from tests.topologies.tools import reap
@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.worker, pytest.mark.slow]
 
 #: Milliseconds of silence until a server counts as failed: long for a busy machine, short for a test.
 SILENCE = 1000
-#: Seconds; renewed twice a second.
-LEASE = 1.5
+#: Seconds, for the test that waits for renewals; a third of it passes between two of them.
+LEASE = 2
 #: Seconds for a failover and for the workers to find the new primary: they look every three seconds at the latest.
 FAILOVER = 20.0
 
@@ -64,7 +64,7 @@ def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how:
     """What runs keeps its permits, also what ends meanwhile; what waits starts afterwards."""
     doors = Doors(journal)
     with failing(kind) as store:
-        workers.conf |= {"throttle_url": store.url, "throttle_lease": LEASE * 40}
+        workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
         state = StoreState(lambda: store.primary.url)
         started = workers.start_many(2, DOORS, concurrency=2)
         app = workers.app(DOORS)
@@ -102,7 +102,7 @@ def test_what_was_not_replicated_is_put_back(workers: Workers, journal: Journal)
     """Permits; a parked task would be lost."""
     doors = Doors(journal)
     with sentinels.watched(new_server, down_after=SILENCE) as store:
-        workers.conf |= {"throttle_url": store.url, "throttle_lease": LEASE * 40}
+        workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
         state = StoreState(lambda: store.primary.url)
         worker = workers.start(DOORS, concurrency=2)
         app = workers.app(DOORS)
@@ -141,7 +141,7 @@ def test_the_primary_is_changed(workers: Workers, journal: Journal) -> None:
 
         ends = state.scores("leases")[first.id]
         # Renewed again and again: not only once, by a connection that is new.
-        until(lambda: state.scores("leases")[first.id] > ends + 2000 * LEASE, timeout=AT_ONCE)
+        until(lambda: state.scores("leases")[first.id] > ends + 1500 * LEASE, timeout=AT_ONCE)
         doors.open_all()
         app.hold.delay("late")
         journal.wait_finished(3, timeout=AT_ONCE)
@@ -149,4 +149,3 @@ def test_the_primary_is_changed(workers: Workers, journal: Journal) -> None:
         assert most_at_once(journal, ".hold") == 1
         assert reap(app) == 0
         assert "lease_lost" not in worker.log()
-        assert "cannot reach the store" not in worker.log()
