@@ -18,7 +18,7 @@ __all__ = ["Sentinels"]
 
 
 class Sentinels:
-    """Connects to the primary that the first sentinel that answers names, if the server named thinks so too.
+    """Connects to the first server that a sentinel names, and that itself says that it is a primary.
 
     Source: https://redis.io/docs/latest/develop/reference/sentinel-clients/
 
@@ -38,11 +38,16 @@ class Sentinels:
     def __call__(self, connection: Any) -> None:
         """See `Seek`."""
         try:
-            host, port = self._sentinels.try_each(self._named)
+            self._sentinels.try_each(lambda host, port: self._follow(connection, host, port))
         except RedisConnectionError as error:
             raise RedisConnectionError(
-                f"no sentinel names the primary {self._name!r}, check their addresses and master_name ({error})"
+                f"no sentinel leads to a primary named {self._name!r} ({error}); if this lasts, check throttle_url, or "
+                f"the broker's URL, and master_name"
             ) from error
+
+    def _follow(self, connection: Any, host: str, port: int) -> None:
+        """Connect to the server that this sentinel names."""
+        host, port = self._named(host, port)
         connection.connect_to(host, port)
         role = _role(connection)
         if role not in ("", "master"):
