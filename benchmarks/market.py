@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery import Celery
 from redis import Redis, WatchError
 
 from benchmarks.contenders import book_lock
 from benchmarks.crew import Crew
 from benchmarks.figures import Figure
+from celery_throttle import Limit
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.primitives import FairSemaphore, IdentityLock
 
@@ -232,6 +234,19 @@ def _fair_semaphore(client: Redis) -> Guard:
     return guard
 
 
+def _limit(client: Redis) -> Guard:
+    where = client.connection_pool.connection_kwargs
+    app = Celery(broker=f"redis://{where['host']}:{where['port']}/{where.get('db') or 0}", set_as_current=False)
+    items = Limit("item", 1, key="item")
+
+    @contextmanager
+    def guard(item: str) -> Iterator[int]:
+        with items.acquire(key=item, app=app):
+            yield 0
+
+    return guard
+
+
 #: None: WATCH and MULTI.
 _GUARDS: dict[str, Callable[[Redis], Guard] | None] = {
     "WATCH / MULTI": None,
@@ -239,4 +254,5 @@ _GUARDS: dict[str, Callable[[Redis], Guard] | None] = {
     "one lock for each item (the book's)": _fine,
     "IdentityLock for each item": _identity_lock,
     "FairSemaphore for each item": _fair_semaphore,
+    "Limit for each item, outside of tasks": _limit,
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
-from redis.backoff import NoBackoff
+from redis.backoff import ConstantBackoff, NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
@@ -196,8 +196,9 @@ def test_scripts_and_connections_lost_while_waiting(one: FairSemaphore, redis: R
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 def test_a_server_that_is_restarted_has_the_line_still(own_server: EmbeddedServer) -> None:
-    """With its data: who held holds, who waited waits."""
-    with Redis.from_url(own_server.url) as client, ThreadPoolExecutor(1) as pool:
+    """With its data: who held holds, who waited waits, as long as its client keeps trying."""
+    patient = Retry(ConstantBackoff(0.1), 300)
+    with Redis.from_url(own_server.url, retry=patient) as client, ThreadPoolExecutor(1) as pool:
         one = FairSemaphore(client, "one", 1)
         held = one.acquire("holder")
         assert held is not None

@@ -1,0 +1,57 @@
+"""Groups of limits whose places are on different nodes of a cluster."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle import Limit, NotAcquired, Throttle
+from tests.support.clusters import PRIMARIES, ask, slot_of
+from tests.topologies.tools import let_go
+
+if TYPE_CHECKING:
+    from tests.support.clusters import Cluster
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+GROUPS = "tests.support.apps.groups"
+TASKS = ("in_eu", "in_us", "anywhere")
+
+
+def scattered() -> str:
+    """A prefix whose three groups are on three nodes."""
+    share = 16384 // PRIMARIES + 1
+    for number in count():
+        prefix = f"shop{number}"
+        if len({slot_of(place) // share for place in (prefix, f"{prefix}:eu", f"{prefix}:us")}) == PRIMARIES:
+            return prefix
+    raise AssertionError
+
+
+def test_each_group_is_on_its_own_node(cluster: Cluster, workers: Workers, journal: Journal) -> None:
+    prefix = scattered()
+    workers.conf |= {"throttle_url": cluster.url, "throttle_prefix": prefix}
+    workers.start_many(2, GROUPS, concurrency=8)
+    app = workers.app(GROUPS)
+    labels = [f"{task}{number}" for task in TASKS for number in range(4)]
+    for label in labels:
+        getattr(app, label[:-1]).delay(label)
+    journal.wait_running(4)
+    with_keys = [node for node in cluster.nodes if b"role:master" in ask(node, "INFO", "replication")]
+    used = [ask(node, "KEYS", f"{{{prefix}*:used") for node in with_keys]
+    assert sorted(len(keys) for keys in used) == [1] * PRIMARIES
+    throttle = Throttle(app.app)
+    assert {status.name: status.held for status in throttle.status()} == {"eu": 2, "us": 1, app.anywhere.name: 1}
+    with pytest.raises(NotAcquired):
+        app.us.acquire(0, app=app.app)
+    with Limit("eu 2", 1, group="eu").acquire(0, app=app.app):
+        pass
+    for label in labels:
+        let_go(journal, label)
+    journal.wait_finished(12)
+    assert journal.max_running(task="in_eu") == 2
+    assert journal.max_running(task="in_us") == journal.max_running(task="anywhere") == 1
