@@ -61,6 +61,9 @@ class Permit(RenewableLease):
         if not self._waiting.renew(self.owner, self._nonce, self._needs):
             self._check_held()
             raise self._lose()
+        if self._releasing:
+            # Released while this was on its way, which may have put it back.
+            self._waiting.release(self.owner, self._nonce)
         self._deadline = started + self._seconds
         return True
 
