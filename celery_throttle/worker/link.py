@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.client import TIMEOUT
@@ -166,9 +166,7 @@ class _Wire:
     def _next_reply(self) -> Any:
         try:
             return self._connection.read_response()
-        except RedisConnectionError:
-            raise
-        except RedisError as error:  # what the server said, not what happened to the connection
+        except ResponseError as error:  # what the server said; any other happened to the connection
             return error
 
     def _greet(self) -> None:
@@ -237,6 +235,8 @@ class Link(_Wire):
         return bool(self._pending)
 
     def _heard(self, reply: Any) -> None:
+        if not self._pending:
+            raise RedisConnectionError(f"a reply that nobody asked for: {reply!r}")
         call, callback, _ = self._pending.popleft()
         if isinstance(reply, NoScriptError):
             self._send(call, pack(call.eval()), callback)
@@ -286,6 +286,6 @@ class Listener(_Wire):
 
     def _heard(self, reply: Any) -> None:
         if isinstance(reply, list) and reply[0] == b"message":
-            self._on_hint(reply[2].decode())
+            _tell(self._on_hint, reply[2].decode(errors="replace"))  # anybody may publish there
         elif isinstance(reply, RedisError):
             logger.warning("celery_throttle: cannot listen for hints, waiting tasks start later: %s", reply)

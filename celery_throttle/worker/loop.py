@@ -6,6 +6,7 @@ All of the gate's state is touched on this loop only. Other threads (pool thread
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from collections import deque
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["Loop", "start_thread"]
 
 logger = logging.getLogger(__name__)
+
+
+class _Reader:
+    """A socket on the hub, by a descriptor of ours.
+
+    redis-py closes a socket that broke before we hear of it. Its number is then somebody else's, and where a process of
+    the pool has inherited the socket the kernel goes on telling of it; it takes a descriptor of it to end that.
+    """
+
+    __slots__ = ("callback", "fd")
+
+    def __init__(self, readable: Any, callback: Callable[[], None]) -> None:
+        self.fd, self.callback = os.dup(readable.fileno()), callback
 
 
 class Loop:
@@ -41,7 +55,7 @@ class Loop:
         self.hub = hub
         self._tick, self.threaded = tick, threaded
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._readers: dict[Any, Callable[[], None]] = {}
+        self._readers: dict[Any, _Reader] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -51,7 +65,7 @@ class Loop:
         self.detached = self.turning = False
         hub.on_tick.add(self.turn)
         # Not on the hub yet: until the worker's own loop begins, kombu before 5.7 falls over sockets it does not know.
-        self._readers[self._wake_reader] = self._drain_wakes
+        self._readers[self._wake_reader] = _Reader(self._wake_reader, self._drain_wakes)
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """Run a function on the loop, soon; from any thread."""
@@ -79,18 +93,20 @@ class Loop:
 
     def add_reader(self, readable: Any, callback: Callable[[], None]) -> None:
         """Call back whenever the socket has something to read; kept when the hub starts over."""
-        self._readers[readable] = callback
-        self.hub.add_reader(readable.fileno(), callback)
+        self._readers[readable] = reader = _Reader(readable, callback)
+        self.hub.add_reader(reader.fd, callback)
 
     def remove_reader(self, readable: Any) -> None:
-        """Stop calling back for that socket."""
-        if self._readers.pop(readable, None) and readable.fileno() >= 0:
-            self.hub.remove(readable.fileno())
+        """Stop calling back for that socket, which may be closed already."""
+        reader = self._readers.pop(readable, None)
+        if reader is not None:
+            self.hub.remove(reader.fd)
+            os.close(reader.fd)
 
     def reattach(self) -> None:
         """Register everything, again: the worker's hub forgets its readers when the broker connection is lost."""
-        for readable, callback in self._readers.items():
-            self.hub.add_reader(readable.fileno(), callback)
+        for reader in self._readers.values():
+            self.hub.add_reader(reader.fd, reader.callback)
 
     def detach(self) -> None:
         """The hub takes no more turns (the worker is closing): from now on whoever posts does the work."""

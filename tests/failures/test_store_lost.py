@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import StoreUnavailable
 from tests.failures.tools import (
@@ -22,7 +23,6 @@ from tests.support.workers import BASIC
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
-    from redis import Redis
 
     from celery_throttle.embedded import EmbeddedServer
     from tests.failures.tools import Doors, StoreState
@@ -259,3 +259,33 @@ def test_lease_lost_to_a_second_run_of_the_same_task(
     journal.wait_finished(1, "third", timeout=AT_ONCE)
     state.wait_clean()
     assert counts(journal) == {"zero": 1, "late": 2, "third": 1}
+
+
+@pytest.mark.usefixtures("store")
+def test_connections_that_a_child_has_inherited_break(
+    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+) -> None:
+    """A pool process that was replaced has the sockets of its worker: closed there, they are still in epoll."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    doors.open_all()
+    before = worker.children()
+    worker.kill_child()
+    until(lambda: len(set(worker.children()) - set(before)) == 1, describe="The lost child was not replaced.")
+
+    for cut in range(1, 4):
+        with state.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+            client.client_kill_filter(_type="pubsub", skipme=True)
+        for number in range(20):
+            app.pair.delay(f"{cut}: {number}")
+        # Ten times what it takes; a loop that turns once a second starts four in this time.
+        journal.wait_finished(20 * cut, timeout=AT_ONCE)
+    with Redis.from_url(workers.broker) as broker:
+        broker.client_kill_filter(_type="normal", skipme=True)
+    app.pair.delay("the broker's, too")
+    journal.wait_finished(1, "the broker's, too", timeout=AT_ONCE)
+    assert "error in" not in worker.log()
+    assert set(counts(journal).values()) == {1}
+    state.wait_clean()

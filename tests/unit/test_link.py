@@ -1,0 +1,130 @@
+"""A link's connection to a server that behaves badly."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu.asynchronous import Hub
+from kombu.asynchronous.timer import Timer
+
+from celery_throttle.core.keys import Keys
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.client import connection_factory
+from celery_throttle.store.scripts import Store
+from celery_throttle.worker.link import Link
+from celery_throttle.worker.loop import Loop
+from celery_throttle.worker.timekeeper import Timekeeper
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Server:
+    """Greets whoever connects, then says what a test wants it to say."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.peer: socket.socket
+        self._greeting = threading.Event()
+        self._thread = threading.Thread(target=self._greet)
+        self._thread.start()
+
+    def _greet(self) -> None:
+        self.peer, _ = self._listening.accept()
+        self.peer.settimeout(0.02)
+        while not self._greeting.is_set():
+            with suppress(TimeoutError):
+                self.peer.sendall(b"+OK\r\n" * len(re.findall(rb"^\*\d", self.peer.recv(4096), re.MULTILINE)))
+
+    def greeted(self) -> None:
+        self._greeting.set()
+        self._thread.join()
+
+    def close(self) -> None:
+        self.peer.close()
+        self._listening.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+class Linked:
+    """A link to the server, on a loop that the test turns."""
+
+    def __init__(self, server: Server) -> None:
+        self.hub: Any = Hub(Timer())
+        self.loop = Loop(self.hub, lambda: None, threaded=False)
+        self.loop.reattach()
+        self.broken: list[Exception] = []
+        self.replies: list[Any] = []
+        nothing = lambda *args: None  # noqa: E731
+        make = connection_factory(server.url)
+        self.link = Link(self.loop, Timekeeper(), make, nothing, self.broken.append, nothing)
+        assert self.link.connect_now()
+        server.greeted()
+
+    def ask(self) -> None:
+        self.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), self.replies.append)
+
+    def turn_until(self, condition: Any) -> None:
+        def turned() -> Any:
+            self.loop.wake()
+            self.hub.run_once()
+            return condition()
+
+        until(turned, timeout=5)
+
+    def close(self) -> None:
+        self.link.close()
+        self.loop.close()
+        self.hub.close()
+
+
+@pytest.fixture
+def linked(server: Server) -> Iterator[Linked]:
+    made = Linked(server)
+    yield made
+    made.close()
+
+
+def test_a_reply_that_stops_half_way_is_no_reply(server: Server, linked: Linked) -> None:
+    linked.ask()
+    server.peer.sendall(b"$10\r\nhalf")
+
+    linked.turn_until(lambda: linked.replies)
+
+    assert [type(reply) for reply in linked.replies] == [StoreUnavailable]
+    assert len(linked.broken) == 1
+    assert not linked.link.up
+
+
+@pytest.mark.parametrize("said", [b"+unasked\r\n", b"?\r\n"])
+def test_a_reply_that_nobody_asked_for_breaks_the_connection(server: Server, linked: Linked, said: bytes) -> None:
+    """Which call the next one would belong to cannot be known any more."""
+    server.peer.sendall(said)
+
+    linked.turn_until(lambda: linked.broken)
+
+    assert not linked.link.up
+
+
+def test_a_socket_that_was_closed_is_off_the_hub(server: Server, linked: Linked) -> None:
+    """Also while a child that was forked meanwhile has it open: the kernel then still tells of it."""
+    inherited = linked.link._connection._sock.dup()
+    server.peer.close()
+    with inherited:
+        linked.turn_until(lambda: linked.broken)
+        assert [fd for fd, _ in linked.hub.poller.poll(0)] == []
+        assert len(linked.hub.readers) == 1  # what wakes the loop
+        linked.loop.reattach()
