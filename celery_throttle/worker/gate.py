@@ -250,7 +250,7 @@ class Gate:
             lambda error: self.loop.post(self._limited, run, error),
         )
         try:
-            run.job = self._slots.run(run.request)
+            run.job = self._slots.run(run.request, lambda error: self.loop.post(self._died, run, error))
         except TaskRevokedError:
             self._ended(run, "never")
         except BaseException:
@@ -269,6 +269,13 @@ class Gate:
                 outcome = "lost"
             if run.permit:
                 self._give_back(run, outcome)
+
+    def _died(self, run: Run, error: BaseException) -> None:
+        # After a body too: the result backend was away, say. Celery hears nothing, so the broker delivers it again.
+        if run in self._running:
+            logger.error("Task %s[%s] ended without an outcome", run.request.name, run.request.id, exc_info=error)
+            state.task_ready(run.request)
+            self._ended(run, "again")
 
     def _limited(self, run: Run, error: RateLimited) -> None:
         if run not in self._running:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 from celery.concurrency.asynpool import AsynPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Slots"]
 
@@ -27,9 +31,20 @@ class Slots:
         size: int = self._pool._pool.size if self._pool.is_green else self._pool.num_processes  # noqa: SLF001
         return size
 
-    def run(self, request: Any) -> Any:
-        """Give a request to the pool and return the pool's job."""
-        return request.execute_using_pool(self._pool)
+    def run(self, request: Any, died: Callable[[BaseException], None]) -> Any:
+        """Give a request to the pool and return the pool's job.
+
+        Args:
+            request: Celery's request.
+            died: called, from any thread, if the job ended by an error of what is around the task's body. A process
+                tells the request of that as of any failure; a thread or a greenlet just ends.
+        """
+        job = request.execute_using_pool(self._pool)
+        if isinstance(future := getattr(job, "f", None), Future):
+            future.add_done_callback(lambda ended: _tell(died, ended))
+        elif hasattr(job, "link_exception"):  # gevent's
+            job.link_exception(lambda ended: died(ended.exception))
+        return job
 
     @property
     def passed_on(self) -> bool:
@@ -74,3 +89,9 @@ class Slots:
     @property
     def _has_event_loop(self) -> bool:
         return isinstance(getattr(self._pool, "_pool", None), AsynPool)
+
+
+def _tell(died: Callable[[BaseException], None], ended: Future[Any]) -> None:
+    error = None if ended.cancelled() else ended.exception()
+    if error is not None:
+        died(error)
