@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from celery_throttle.worker.needs import expiring, needs_of
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
 from celery_throttle.worker.plans import plan_of
+from celery_throttle.worker.requests import Declined
 from celery_throttle.worker.runs import Run, watch
 from celery_throttle.worker.slots import Slots
 from celery_throttle.worker.verdicts import say
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     from celery_throttle.worker.leases import Leases
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.queues import QueueMap
-    from celery_throttle.worker.runs import Outcome, RequestFactory
+    from celery_throttle.worker.requests import RequestFactory
+    from celery_throttle.worker.runs import Outcome
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Gate"]
@@ -415,8 +418,8 @@ class Gate:
             return
         run = self._unpack(grant, ledger, self._factory)
         if run is None:
-            ledger.release((grant.limit,), grant.task_id, grant.nonce, "done")
-        elif grant.expired:
+            return
+        if grant.expired:
             # As Celery says it of one that waited in the broker for too long.
             logger.info("Task %s[%s] expired: it waited for too long", run.request.name, run.request.id)
             run.request._announce_revoked("expired", False, None, True)  # noqa: SLF001
@@ -482,10 +485,14 @@ class Gate:
                 on_reject=lambda logger, errors, requeue: setattr(run, "requeue", requeue),
                 conclude=conclude,
             )
+        except Declined:
+            ledger.release((grant.limit,), grant.task_id, grant.nonce, "requeue" if run.requeue else "never")
+            return None
         except Exception as error:
             # As Celery does with a message that it cannot use: not registered, or content that it may not decode.
             logger.exception("Parked task %s cannot run here", grant.task_id)
             self._consumer.app.backend.mark_as_failure(grant.task_id, error)
+            ledger.release((grant.limit,), grant.task_id, grant.nonce, "done")
             return None
         return run
 
@@ -511,7 +518,8 @@ class Gate:
     def _withdrawn(self, parked: Withdrawn) -> None:
         if self._factory:
             ignore = lambda *args: None  # noqa: E731
-            self._factory.make(parked.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
+            with suppress(Declined):
+                self._factory.make(parked.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
 
     # -- when the store is out of reach --------------------------------------------------------------------------
 

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
 from billiard.exceptions import Terminated, WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
-from celery.worker.request import create_request_cls  # type: ignore[attr-defined]
-from celery.worker.strategy import hybrid_to_proto2, proto1_to_proto2  # type: ignore[attr-defined]
-from kombu.serialization import prepare_accept_content
-from kombu.utils.imports import symbol_by_name
 
-from celery_throttle.conclude import CONCLUDE
 from celery_throttle.limited import RateLimited
-from celery_throttle.worker.parcel import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +17,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.scripts import HolderRow
     from celery_throttle.worker.ledger import Ledger
 
-__all__ = ["Outcome", "RequestFactory", "Run", "holders", "watch"]
+__all__ = ["Outcome", "Run", "holders", "watch"]
 
 #: As in common.lua.
 Outcome = Literal["done", "failed", "retry", "again", "never", "requeue", "return", "lost"]
@@ -122,11 +116,11 @@ def watch(request: Any, ended: Callable[[Outcome], None], limited: Callable[[Rat
         finally:
             ended(_outcome(exc_info.exception))
 
-    def timeout(soft: bool, seconds: float) -> Any:  # the pool calls it like this
+    def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), which one pool gives by name, another does not
         try:
-            return on_timeout(soft, seconds)
+            return on_timeout(*args, **kwargs)
         finally:
-            if not soft:
+            if not (args[0] if args else kwargs["soft"]):
                 ended("failed")
 
     request.on_success, request.on_failure, request.on_timeout = success, failure, timeout
@@ -143,73 +137,3 @@ def _outcome(error: BaseException) -> Outcome:
     if isinstance(error, (Ignore, Reject, Terminated, WorkerLostError)) or not isinstance(error, Exception):
         return "again"
     return "failed"
-
-
-class RequestFactory:
-    """Makes requests of parked messages, as the task's strategy would, but without a broker behind them.
-
-    Args:
-        consumer: the worker's consumer; a factory serves one broker connection.
-    """
-
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-        self._app = consumer.app
-        self._accept = prepare_accept_content(self._app.conf.accept_content)
-        self._classes: dict[str, Any] = {}
-
-    def make(
-        self,
-        parcel: bytes,
-        *,
-        redelivered: bool,
-        on_ack: Callable[..., None],
-        on_reject: Callable[..., None],
-        conclude: str = "",
-    ) -> Any:
-        """Return the request of a parked message; with ``conclude`` one that ends with that other task's outcome.
-
-        Raises:
-            celery.exceptions.NotRegistered: this worker does not know the task.
-        """
-        message = unpack(parcel, self._accept, redelivered=redelivered)
-        body, headers, decoded, utc = self._read(message)
-        if conclude:
-            _, _, embed = body if decoded else message.payload
-            body, headers, decoded = ((conclude,), {}, embed), {**headers, "task": CONCLUDE}, True
-        task = self._app.tasks[headers["task"]]
-        return self._class(task)(
-            message,
-            on_ack=on_ack,
-            on_reject=on_reject,
-            app=self._app,
-            hostname=self._consumer.hostname,
-            eventer=self._consumer.event_dispatcher,
-            task=task,
-            connection_errors=self._consumer.connection_errors,
-            body=body,
-            headers=headers,
-            decoded=decoded,
-            utc=utc,
-        )
-
-    def _read(self, message: Any) -> Any:
-        """Return body, headers, whether the body is decoded and whether times are UTC, for any task protocol.
-
-        The same cases as in Celery's own strategy.
-        """
-        payload = message.payload
-        if "args" in payload:
-            return hybrid_to_proto2(message, payload)
-        if "task" not in message.headers:
-            return proto1_to_proto2(message, payload)
-        return message.body, message.headers, False, self._app.uses_utc_timezone()
-
-    def _class(self, task: Any) -> Any:
-        if task.name not in self._classes:
-            consumer = self._consumer
-            self._classes[task.name] = create_request_cls(
-                symbol_by_name(task.Request), task, consumer.pool, consumer.hostname, consumer.event_dispatcher,
-                app=self._app,
-            )  # fmt: skip
-        return self._classes[task.name]

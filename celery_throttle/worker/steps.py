@@ -26,7 +26,7 @@ from celery_throttle.worker.group import Group
 from celery_throttle.worker.leases import Leases
 from celery_throttle.worker.loop import Loop, start_thread
 from celery_throttle.worker.queues import QueueMap
-from celery_throttle.worker.runs import RequestFactory
+from celery_throttle.worker.requests import RequestFactory
 from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["ConsumerStep", "WorkerStep"]
@@ -50,6 +50,7 @@ class Throttling:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._revoked: set[str] = set()
+        self._requests: RequestFactory | None = None
         self.timekeeper = Timekeeper()
         self.gate = Gate(worker.pool, terms_of(worker.app), dedups_of(worker.app), settings, self.timekeeper)
         # A solo pool runs tasks in the thread that consumes, so there the gate must live in that thread too.
@@ -104,7 +105,10 @@ class Throttling:
         queues = QueueMap(consumer.task_consumer)
         for group in self.groups:
             group.ledger.consume(queues.names)
-        self.gate.connected(consumer, queues, RequestFactory(consumer))
+        if self._requests is None or self._requests.consumer is not consumer:
+            self._requests = RequestFactory(consumer)
+        self._requests.follow()
+        self.gate.connected(consumer, queues, self._requests)
 
     def _then_connected(self, consumer: Any, change_queues: Any) -> Any:
         """Wrap what remote control calls to change the queues of a running worker."""

@@ -1,0 +1,164 @@
+"""Requests of parked messages, as the consumer would make them of the same messages coming from a broker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import NotRegistered
+from celery.worker import state
+from celery.worker.strategy import default, hybrid_to_proto2, proto1_to_proto2  # type: ignore[attr-defined]
+from kombu.serialization import prepare_accept_content
+
+from celery_throttle.conclude import CONCLUDE
+from celery_throttle.worker.parcel import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Declined", "RequestFactory"]
+
+
+class Declined(Exception):
+    """The task's own strategy did not pass the message on: it was revoked, say, or is not wanted."""
+
+
+class RequestFactory:
+    """Makes requests of parked messages: each task's by what the consumer uses now, but without a broker behind them.
+
+    Celery's own strategy keeps to itself the class that it makes requests of. We take that class: the strategy would
+    say once more that the message was received. A strategy of the user's is made once more, for a consumer that hands
+    the request to us, so it sees twice what was parked.
+
+    Args:
+        consumer: the worker's consumer.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer, self._app = consumer, consumer.app
+        self._accept = prepare_accept_content(self._app.conf.accept_content)
+        self._catchers: dict[str, _Catcher] = {}  # by task
+
+    def follow(self) -> None:
+        """The consumer has (other) strategies: make ours now, with the same time limits."""
+        for name, strategy in self.consumer.strategies.items():
+            if _request_class(strategy) is None:
+                self._catcher(name, strategy)
+
+    def make(
+        self,
+        parcel: bytes,
+        *,
+        redelivered: bool,
+        on_ack: Callable[..., None],
+        on_reject: Callable[..., None],
+        conclude: str = "",
+    ) -> Any:
+        """Return the request of a parked message; with ``conclude`` one that ends with that other task's outcome.
+
+        Raises:
+            celery.exceptions.NotRegistered: this worker does not know the task.
+            Declined: its strategy does not pass it on.
+        """
+        message = unpack(parcel, self._accept, redelivered=redelivered)
+        body, headers, decoded, utc = self._read(message)
+        if conclude:
+            _, _, embed = body if decoded else message.payload
+            body, headers, decoded = ((conclude,), {}, embed), {**headers, "task": CONCLUDE}, True
+        strategy = self.consumer.strategies.get(headers["task"])
+        if strategy is None:
+            raise NotRegistered(headers["task"])
+        request_class = _request_class(strategy)
+        if request_class is None:
+            return self._catcher(headers["task"], strategy).request(message, on_ack, on_reject)
+        return request_class(
+            message,
+            on_ack=on_ack,
+            on_reject=on_reject,
+            app=self._app,
+            hostname=self.consumer.hostname,
+            eventer=self.consumer.event_dispatcher,
+            task=self._app.tasks[headers["task"]],
+            connection_errors=self.consumer.connection_errors,
+            body=body,
+            headers=headers,
+            decoded=decoded,
+            utc=utc,
+        )
+
+    def _read(self, message: Any) -> Any:
+        """Return body, headers, whether the body is decoded and whether times are UTC, for any task protocol.
+
+        The same cases as in Celery's own strategy.
+        """
+        payload = message.payload
+        if "args" in payload:
+            return hybrid_to_proto2(message, payload)
+        if "task" not in message.headers:
+            return proto1_to_proto2(message, payload)
+        return message.body, message.headers, False, self._app.uses_utc_timezone()
+
+    def _catcher(self, name: str, strategy: Any) -> _Catcher:
+        known = self._catchers.get(name)
+        if known is None or known.theirs is not strategy:
+            known = self._catchers[name] = _Catcher(self.consumer, self._app.tasks[name], strategy)
+        return known
+
+
+def _request_class(strategy: Any) -> Any:
+    """Return the class that Celery's own strategy makes requests of, None if this is another strategy."""
+    code = getattr(strategy, "__code__", None)
+    if code is None or strategy.__module__ != default.__module__ or "Req" not in code.co_freevars:
+        return None
+    return strategy.__closure__[code.co_freevars.index("Req")].cell_contents
+
+
+class _Catcher:
+    """The worker's consumer for a strategy of the user's, but for what a strategy does with a request at its end.
+
+    Args:
+        consumer: of the worker; everything else is its.
+        task: whose strategy it is.
+        theirs: the one that the consumer made for this task.
+    """
+
+    disable_rate_limits = True  # it waited for that when it came from the broker
+
+    def __init__(self, consumer: Any, task: Any, theirs: Any) -> None:
+        self._consumer, self.theirs = consumer, theirs
+        self._caught: Any = None
+        self.qos = SimpleNamespace(increment_eventually=lambda *_: None, decrement_eventually=lambda *_: None)
+        self.timer = SimpleNamespace(call_at=lambda eta, function, args, **_: self.on_task_request(*args[:1]))
+        self._ours = task.start_strategy(consumer.app, self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def on_task_request(self, request: Any) -> None:
+        """What a strategy calls, at once or at the message's ETA, which is past."""
+        self._caught = request
+
+    def request(self, message: Any, on_ack: Any, on_reject: Any) -> Any:
+        """Return the request that the strategy would have passed on.
+
+        Raises:
+            Declined: none.
+        """
+        self._caught = None
+        payload = None if "task" in message.headers else message.payload
+        self._ours(message, payload, on_ack, on_reject, ())
+        request, self._caught = self._caught, None
+        if request is None:
+            raise Declined
+        _uncount(request)
+        return request
+
+
+def _uncount(request: Any) -> None:
+    """Undo what a strategy notes of a request: whether it is to run is still to be seen."""
+    state.reserved_requests.discard(request)
+    if hasattr(state, "scheduled_requests"):  # since Celery 5.7
+        state.scheduled_requests.discard(request)
+    task_id: str = request.id
+    if state.requests.get(task_id) is request:
+        del state.requests[task_id]

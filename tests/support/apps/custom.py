@@ -1,0 +1,109 @@
+"""Tasks with hooks, a request class and a strategy of their own: each notes that it was used."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from celery.signals import task_failure
+from celery.worker.request import Request
+from celery.worker.strategy import default
+
+from celery_throttle import Limit, Throttled
+from tests.support.journal import VARIABLE, Journal
+
+app = Celery("custom", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=True,
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+single = Limit("single", 1)
+
+
+def _note(event: str, task_id: str) -> None:
+    if VARIABLE in os.environ:
+        Journal.from_environment().write(event, task_id=task_id)
+
+
+@task_failure.connect
+def _failed(task_id: str, **_: Any) -> None:
+    _note("task_failure", task_id)
+
+
+class OwnRequest(Request):
+    """Notes what the pool tells it."""
+
+    def on_accepted(self, pid: Any, time_accepted: Any) -> Any:
+        _note("accepted by OwnRequest", self.id)
+        return super().on_accepted(pid, time_accepted)
+
+    def on_timeout(self, soft: bool, timeout: float) -> Any:
+        _note(f"timeout of OwnRequest: {'soft' if soft else 'hard'} {timeout}", self.id)
+        return super().on_timeout(soft, timeout)
+
+
+def own_strategy(task: Any, app: Any, consumer: Any) -> Any:
+    """As Celery's, but it signs what it passes on, and drops what a file says."""
+    handle = default(task, app, consumer)
+
+    def handler(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **how: Any) -> Any:
+        if Path(f"{os.environ[VARIABLE]}.drop.{message.headers['id']}").exists():
+            _note("dropped", message.headers["id"])
+            return ack(None, ())
+        message.headers["signed"] = message.headers.get("signed", 0) + 1
+        return handle(message, body, ack, reject, callbacks, **how)
+
+    return handler
+
+
+class Hooks(Throttled):
+    """Notes how it ends."""
+
+    abstract = True
+
+    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
+        _note("on_failure", task_id)
+
+    def after_return(self, status: Any, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
+        _note("after_return", task_id)
+
+
+def _hold(task: Any, label: str, seconds: float) -> str:
+    place = Path(f"{os.environ[VARIABLE]}.{label}")
+    deadline = time.monotonic() + seconds
+    with Journal.from_environment().run(task.request, label):
+        while not place.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+    return label
+
+
+@app.task(shared=False, bind=True)
+def plain(self: Any, label: str, seconds: float = 60.0) -> str:
+    """Not throttled."""
+    return _hold(self, label, seconds)
+
+
+@app.task(shared=False, bind=True, base=Hooks, limit=single)
+def hooked(self: Any, label: str, seconds: float = 60.0) -> str:
+    return _hold(self, label, seconds)
+
+
+@app.task(shared=False, bind=True, base=Hooks, limit=single, Request=f"{__name__}:OwnRequest")
+def requested(self: Any, label: str, seconds: float = 60.0) -> str:
+    return _hold(self, label, seconds)
+
+
+@app.task(
+    shared=False, bind=True, base=Throttled, limit=single,
+    Request=f"{__name__}:OwnRequest", Strategy=f"{__name__}:own_strategy",
+)  # fmt: skip
+def strategic(self: Any, label: str, seconds: float = 0.0) -> int:
+    """Return how often the strategy has signed its message."""
+    _hold(self, label, seconds)
+    return int(self.request.get("signed", 0))

@@ -1,0 +1,148 @@
+"""A resumed task is as a direct one: its time limits, request class, strategy, hooks and log lines are the same."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.worker.request import Request
+
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+    from tests.workers.conftest import State
+
+pytestmark = pytest.mark.worker
+
+CUSTOM = "tests.support.apps.custom"
+
+#: Before Celery 5.7 a hard time limit calls no hooks of the task; the pool's own report calls `task_failure`'s.
+HOOKS = {"on_failure", "after_return"} if "after_return" in inspect.getsource(Request.on_timeout) else set()
+
+ROADS = pytest.mark.parametrize("parked", [False, True], ids=["direct", "resumed"])
+
+
+@pytest.fixture
+def send(journal: Journal, state: State, let_go: Any) -> Callable[..., Any]:
+    """``send(app, task, label, parked, **options)`` publishes; a parked one waits behind another before it starts."""
+
+    def publish(app: Any, task: Any, label: str, parked: bool, **options: Any) -> Any:
+        if not parked:
+            return task.apply_async((label,), **options)
+        app.hooked.delay(f"before {label}")
+        journal.wait_running(1, f"before {label}")
+        result = task.apply_async((label,), **options)
+        state.wait_parked(1)
+        let_go(f"before {label}")
+        return result
+
+    return publish
+
+
+def noted(journal: Journal, task_id: str) -> list[str]:
+    return [event["event"] for event in journal.events() if event.get("task_id") == task_id]
+
+
+@pytest.mark.parametrize(
+    ("name", "parked"),
+    [("plain", False), ("hooked", False), ("hooked", True), ("requested", False), ("requested", True)],
+)
+def test_a_hard_time_limit(workers: Workers, journal: Journal, send: Any, name: str, parked: bool) -> None:
+    worker = workers.start(CUSTOM, concurrency=2)
+    app = workers.app(CUSTOM)
+
+    result = send(app, getattr(app, name), "hard", parked, time_limit=0.5)
+
+    worker.wait_for_log(rf"Hard time limit \(0\.5s\) exceeded for \S+{name}\[{result.id}\]")
+    until(lambda: result.state == "FAILURE")
+    assert type(result.result).__name__ == "TimeLimitExceeded"
+    wanted = {"task_failure"} | (HOOKS if name != "plain" else set())
+    if name == "requested":
+        wanted |= {"accepted by OwnRequest", "timeout of OwnRequest: hard 0.5"}
+    until(lambda: wanted <= set(noted(journal, result.id)), describe=lambda: noted(journal, result.id))
+    assert "Pool callback raised exception" not in worker.log()
+
+
+@ROADS
+def test_a_soft_time_limit(workers: Workers, journal: Journal, send: Any, parked: bool) -> None:
+    worker = workers.start(CUSTOM, concurrency=2)
+    app = workers.app(CUSTOM)
+
+    result = send(app, app.requested, "soft", parked, soft_time_limit=0.5)
+
+    worker.wait_for_log(rf"Soft time limit \(0\.5s\) exceeded for \S+requested\[{result.id}\]")
+    assert type(result.get(propagate=False, timeout=20)).__name__ == "SoftTimeLimitExceeded"
+    assert "timeout of OwnRequest: soft 0.5" in noted(journal, result.id)
+    assert "Pool callback raised exception" not in worker.log()
+
+
+def test_time_limits_that_remote_control_has_changed(workers: Workers, send: Any) -> None:
+    """Celery's requests keep those with which their strategy was made."""
+    workers.start(CUSTOM, concurrency=2)
+    app = workers.app(CUSTOM)
+    answer = app.app.control.time_limit(app.requested.name, hard=0.5, reply=True, timeout=10)
+    assert "ok" in next(iter(answer[0].values()))
+
+    ends = []
+    for label in ("direct", "resumed"):
+        result = send(app, app.requested, label, label == "resumed", kwargs={"seconds": 1.5})
+        until(result.ready, timeout=20)
+        ends.append(type(result.result).__name__)
+
+    assert ends[0] == ends[1]
+
+
+@ROADS
+def test_a_strategy_of_the_users(workers: Workers, journal: Journal, state: State, send: Any, parked: bool) -> None:
+    workers.start(CUSTOM, concurrency=2)
+    app = workers.app(CUSTOM)
+
+    result = send(app, app.strategic, "signed", parked)
+    later = send(app, app.strategic, "later", parked, countdown=0.1)
+
+    # What was parked comes by the strategy twice.
+    assert result.get(timeout=20) == later.get(timeout=20) == 1 + parked
+    assert "accepted by OwnRequest" in noted(journal, result.id)
+    state.wait_empty()
+
+
+def test_a_strategy_that_does_not_want_it_any_more(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    worker = workers.start(CUSTOM, concurrency=2)
+    app = workers.app(CUSTOM)
+    app.hooked.delay("before")
+    journal.wait_running(1, "before")
+    unwanted, wanted = app.strategic.delay("unwanted"), app.strategic.delay("wanted")
+    state.wait_parked(2)
+    let_go(f"drop.{unwanted.id}", "before")
+
+    assert wanted.get(timeout=20) == 2
+    assert "dropped" in noted(journal, unwanted.id)
+    assert not journal.runs("unwanted")
+    state.wait_empty()
+    assert "Traceback" not in worker.log()
+
+
+def test_a_revoked_task_with_a_strategy_of_the_users(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    worker = workers.start(CUSTOM, concurrency=2)
+    app = workers.app(CUSTOM)
+    app.hooked.delay("before")
+    journal.wait_running(1, "before")
+    revoked = app.strategic.delay("revoked")
+    state.wait_parked(1)
+
+    revoked.revoke()
+
+    until(lambda: revoked.state == "REVOKED")
+    state.wait_parked(0)
+    let_go("before")
+    state.wait_empty()
+    assert "Traceback" not in worker.log()
