@@ -10,6 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from celery import shared_task
+from redis.exceptions import RedisError
 
 from celery_throttle.settings import settings_of
 from celery_throttle.store.client import make_client
@@ -37,7 +38,11 @@ def reap(self: Any) -> int:
     for group in groups_of(self.app) or [settings.group]:
         keys = settings.keys(group)
         with make_client(settings.url, keys) as client:
-            total += _reap_all(client, Store(keys, settings.lease))
+            try:
+                total += _reap_all(client, Store(keys, settings.lease))
+            except RedisError as error:
+                # It comes again soon, and workers say more of an outage.
+                logger.warning("celery_throttle: cannot reach the store, expired permits stay for now: %s", error)
     return total
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 
-from celery_throttle import Throttled
+from celery_throttle import Limit, Throttled
 from celery_throttle.embedded import bound_to_parent
 from tests.support.waiting import until
 from tests.support.workers import _CELERY, ROOT
@@ -96,6 +96,19 @@ def test_the_task_clears_what_no_worker_meets(workers: Workers, journal: Journal
     until(lambda: app.app.tasks[REAP]() == 1, describe=lambda: str(state.held()))
     assert state.empty()
     assert app.app.tasks[REAP]() == 0
+
+
+def test_the_task_says_in_one_line_that_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app()  # nobody listens at its URL
+
+    @app.task(shared=False, base=Throttled, limit=Limit("other", 1, group="other"))  # type: ignore[untyped-decorator]
+    def of_another_group() -> None: ...
+
+    assert app.tasks[REAP].apply().get() == 0
+
+    said = [record for record in caplog.records if record.name == "celery_throttle.beat"]
+    assert [record.levelname for record in said] == ["WARNING"] * 2  # one for each group
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @pytest.mark.worker
