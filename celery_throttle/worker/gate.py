@@ -144,6 +144,11 @@ class Gate:
             ledger.flush(0, 0)
             ledger.leave()
 
+    def _stops(self) -> bool:
+        if not self._closing and self._slots.gone:
+            self.close()
+        return self._closing
+
     def _drop_undecided(self) -> None:
         for group in (self._waiting, self._entering, self._lining):
             group.clear()
@@ -166,7 +171,7 @@ class Gate:
 
     def _hand_out(self) -> None:
         ledgers = list(self.ledgers.values())
-        if self._closing:
+        if self._stops():
             for ledger in ledgers:
                 ledger.flush(0, 0)
                 if self.loop.detached:
@@ -199,7 +204,7 @@ class Gate:
         return claims
 
     def _arrive(self, request: Any) -> None:
-        if self._closing:
+        if self._stops():
             return
         run = Run(request, NOTHING)
         if self._plan(run):
@@ -398,7 +403,7 @@ class Gate:
             self._timekeeper.later(pause, lambda: self.loop.post(self._come_again, run, self._queues))
 
     def _come_again(self, run: Run, queues: QueueMap | None) -> None:
-        if queues is self._queues and not self._closing:  # else the broker delivers it again
+        if queues is self._queues and not self._stops():  # else the broker delivers it again
             self._prefetch(-1)
             self._line_up(run)
 
@@ -413,7 +418,7 @@ class Gate:
         """See `Decisions`."""
         if grant.limit and (grant.lock is None or grant.lock.verdict == "run"):
             self._full.add(grant.limit)
-        if self._closing or self._factory is None:
+        if self._stops() or self._factory is None:
             ledger.release((grant.limit,), grant.task_id, grant.nonce, "return")
             return
         run = self._unpack(grant, ledger, self._factory)

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from celery.concurrency.asynpool import AsynPool
+from celery.worker import state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,16 @@ class Slots:
         self._offered = False
 
     @property
+    def gone(self) -> bool:
+        """Whether a cold shutdown has begun: it ends the pool in a signal handler, in the middle of the loop's turn."""
+        flag: object = state.should_terminate
+        return flag is not None and flag is not False  # 0 is a status to stop with
+
+    @property
     def size(self) -> int:
         """How many tasks run at once; changes with autoscale and remote control."""
+        if self.gone:
+            return 0
         # Before Celery 5.7 a green pool counts what runs, not what could.
         size: int = self._pool._pool.size if self._pool.is_green else self._pool.num_processes  # noqa: SLF001
         return size

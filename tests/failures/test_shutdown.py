@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.worker
 
+CUSTOM = "tests.support.apps.custom"
+
 
 def test_warm_shutdown_hands_its_permits_on(
     workers: Workers, journal: Journal, doors: Doors, state: StoreState
@@ -133,3 +135,23 @@ def test_cold_shutdown_drops_early_acknowledged_tasks(
     state.wait_clean()
     assert counts(journal) == {"first": 1, "next": 1}
     assert most_at_once(journal, ".hold") == 1
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("name", ["plain", "hooked"])
+def test_a_message_that_arrives_in_a_cold_shutdown(
+    workers: Workers, journal: Journal, state: StoreState, pool: str, name: str
+) -> None:
+    """The pool has been stopped, and the loop has not heard of it yet."""
+    worker = workers.start(CUSTOM, pool=pool, concurrency=2)
+    app = workers.app(CUSTOM)
+
+    getattr(app, name).delay("quit", 0)
+
+    worker.wait()
+    assert not journal.runs()
+    assert "Traceback" not in worker.log()
+    workers.start(CUSTOM, concurrency=2)
+    redeliver(workers)
+    journal.wait_finished(1, timeout=AT_ONCE)
+    state.wait_clean()
