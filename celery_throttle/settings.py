@@ -26,7 +26,12 @@ def settings_of(app: Any) -> Settings:
     if app not in _settings:
         conf = app.conf
         Settings.check_names(*_names(conf, getattr(app, "namespace", None)))
-        _settings[app] = Settings.read(conf.get, _urls(conf))
+        tried: list[str] = []  # the keyprefix of each place, as far as one had to look
+        settings = Settings.read(conf.get, _noting(_places(conf), tried))
+        if conf.get("throttle_prefix") is None:
+            # The queues are the broker's: its prefix tells projects apart also where the store is set.
+            settings = settings.behind(tried[-1] if tried else _keyprefix(conf.broker_transport_options))
+        _settings[app] = settings
     return _settings[app]
 
 
@@ -39,7 +44,18 @@ def _names(conf: Any, namespace: str | None) -> tuple[list[str], str]:
     return [name for name in conf if name.lower().startswith(prefix.lower())] + list(conf.maps[0]), prefix
 
 
-def _urls(conf: Any) -> Iterator[str]:
+def _noting(places: Iterator[tuple[str, str]], tried: list[str]) -> Iterator[str]:
+    for url, keyprefix in places:
+        tried.append(keyprefix)
+        yield url
+
+
+def _keyprefix(options: Any) -> str:
+    return str((options or {}).get("global_keyprefix") or "")
+
+
+def _places(conf: Any) -> Iterator[tuple[str, str]]:
+    """Yield where the store may be, best first, each with what Celery writes in front of its own keys there."""
     broker, backend = conf.broker_transport_options, conf.result_backend_transport_options
     for url, tls, options in (
         (conf.broker_read_url, conf.broker_use_ssl, broker),
@@ -49,12 +65,16 @@ def _urls(conf: Any) -> Iterator[str]:
         # Celery takes several brokers, as a list or with ; between them, and uses the first that works.
         urls = ";".join(url) if isinstance(url, (list, tuple)) else url
         if isinstance(urls, str):
-            first, *others = urls.split(";")
-            if first.startswith("sentinel://"):  # several of these are one store
-                sentinels = [first, *(other for other in others if other.startswith("sentinel://"))]
-                yield _with_options(";".join(sentinels), tls, options or {})
-            else:
-                yield _with_tls(first, tls)
+            yield _whole(urls.split(";"), tls, options or {}), _keyprefix(options)
+
+
+def _whole(urls: list[str], tls: object, options: dict[str, Any]) -> str:
+    """Return the first of several URLs, with what Celery has in other settings."""
+    first, *others = urls
+    if first.startswith("sentinel://"):  # several of these are one store
+        sentinels = [first, *(other for other in others if other.startswith("sentinel://"))]
+        return _with_options(";".join(sentinels), tls, options)
+    return _with_tls(first, tls)
 
 
 def _with_tls(url: str, tls: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -20,6 +20,7 @@ StoreErrorAction = Literal["hold", "run", "fail"]
 
 _PREFIX = "throttle_"
 _MIN_LEASE = 1.0
+_NOT_IN_PREFIX = frozenset("{}*?[]\\ \n")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Settings:
 
     Attributes:
         url: the Redis to use, see `StoreUrl`; by default the broker's or the result backend's, whichever is Redis.
-        prefix: what all keys begin with; apps that share a prefix share their limits.
+        prefix: what all keys begin with; apps that share a prefix share their limits. By default ``throttle``, with
+            Celery's ``global_keyprefix`` in front if there is one: it tells projects on one Redis apart.
         group: the group of all limits that name none; a group is one place in Redis.
         lease: seconds a permit lasts when its worker no longer renews it.
         reap_every: seconds between two runs of the beat task that clears expired holders.
@@ -52,6 +54,11 @@ class Settings:
     def keys(self, named: str | None = None) -> Keys:
         """Return the keys of the group of a limit that names this one, or none."""
         return Keys(self.prefix, self.group_of(named))
+
+    def behind(self, keyprefix: str) -> Settings:
+        """Return these with a ``global_keyprefix`` of Celery's in front of the prefix."""
+        fit = "".join(f"%{ord(each):02x}" if each in _NOT_IN_PREFIX else each for each in keyprefix)
+        return replace(self, prefix=fit + self.prefix)
 
     @classmethod
     def read(cls, get: Callable[[str], object], fallback_urls: Iterable[str | None]) -> Settings:
@@ -108,7 +115,7 @@ def _url(value: object) -> str:
 
 
 def _prefix(value: object) -> str:
-    if not isinstance(value, str) or not value or set(value) & set("{}*?[]\\ \n"):
+    if not isinstance(value, str) or not value or _NOT_IN_PREFIX & set(value):
         raise ConfigurationError(f"throttle_prefix must be text without braces, wildcards and blanks, got {value!r}")
     return value
 

@@ -162,6 +162,27 @@ def test_where_the_store_is(conf: dict[str, Any], url: str) -> None:
     assert settings_of(make_app(**conf)).url == url
 
 
+ONE, TWO = ({"global_keyprefix": name} for name in ("one:", "two_"))
+
+
+@pytest.mark.parametrize(
+    ("conf", "prefix"),
+    [
+        ({}, "throttle"),
+        ({"broker_transport_options": ONE}, "one:throttle"),
+        ({"broker_transport_options": ONE, "result_backend_transport_options": TWO}, "one:throttle"),
+        ({"result_backend_transport_options": TWO}, "throttle"),
+        ({"broker_url": "amqp://b", "result_backend_transport_options": TWO}, "two_throttle"),
+        ({"broker_transport_options": ONE, "throttle_url": "redis://s"}, "one:throttle"),
+        ({"broker_transport_options": ONE, "throttle_prefix": "throttle"}, "throttle"),
+        ({"broker_transport_options": {"global_keyprefix": "{a b}"}}, "%7ba%20b%7dthrottle"),
+    ],
+)
+def test_projects_that_celery_tells_apart_share_nothing(conf: dict[str, Any], prefix: str) -> None:
+    app = make_app(**{"broker_url": "redis://b", "result_backend": "redis://r"} | conf)
+    assert settings_of(app).prefix == prefix
+
+
 @pytest.mark.parametrize(
     ("options", "fix"),
     [

@@ -260,3 +260,24 @@ def test_findings_come_with_the_fix(info: dict[str, Any], config: dict[str, str]
     found = list(findings(FakeClient({**GOOD, **info}, config)))  # type: ignore[arg-type]
     assert len(found) == len(fixes)
     assert all(fix in finding for fix, finding in zip(fixes, found, strict=True))
+
+
+def test_two_projects_on_one_database(workers: Workers, journal: Journal, let_go: Any) -> None:
+    """Told apart by Celery's ``global_keyprefix``, with a limit of one name in both."""
+    apps = []
+    for number, name in enumerate((FEATURES, "tests.support.apps.custom")):
+        prefix = {"global_keyprefix": f"{number}:"}
+        workers.conf |= {"broker_transport_options": prefix, "result_backend_transport_options": prefix}
+        workers.start(name)
+        apps.append(workers.app(name))
+    tasks = [apps[0].one_hold, apps[1].hooked]
+
+    results = [task.delay(f"{task.name} {number}") for number in range(4) for task in tasks]
+
+    journal.wait_running(1, task="one_hold")
+    journal.wait_running(1, task="hooked")
+    let_go(*(f"{task.name} {number}" for number in range(4) for task in tasks))
+    for result in results:
+        result.get(timeout=20)
+    assert [len(journal.runs(task=task.name)) for task in tasks] == [4, 4]
+    assert [journal.max_running(task=task.name) for task in tasks] == [1, 1]
