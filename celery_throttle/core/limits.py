@@ -12,7 +12,7 @@ from typing import Any
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["Limit", "Part", "described", "is_group", "shown"]
+__all__ = ["MOST_STEP", "Limit", "Part", "described", "is_group", "shown"]
 
 #: What picks a part of the arguments: a name or dotted path, or a function of all of them.
 Part = str | Callable[..., Any]
@@ -20,6 +20,8 @@ Part = str | Callable[..., Any]
 _LONGEST_NAME = 200
 _MOST_BURST = 10**6
 _MOST_WEIGHT = 1000
+#: Places in line have 16 digits and grow by this for each turn at the most: enough for 28 years at 100 turns a second.
+MOST_STEP = 100_000
 _UNITS = {1_000_000: "s", 60_000_000: "m", 3_600_000_000: "h", 86_400_000_000: "d"}
 
 
@@ -116,9 +118,12 @@ class Limit:
         return self.name if key is None else f"{self.name}\x1f{key}"
 
     def step(self, value: object) -> int:
-        """How far one turn of this value of ``fair_by`` takes it: less for one that weighs more."""
+        """How far one turn of this value of ``fair_by`` takes it: less for one that weighs more.
+
+        Weights that have no common multiple of a fit size get what is next to their share, within half a percent.
+        """
         weights = self.weights or {}
-        return lcm(*weights.values()) // weights.get(value, 1)
+        return round(min(lcm(*weights.values()), MOST_STEP) / weights.get(value, 1))
 
     def _check_numbers(self) -> None:
         if self.permits is not None:

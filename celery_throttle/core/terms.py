@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.identity import canonical, pick
+from celery_throttle.core.limits import MOST_STEP
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def is_cost(cost: object) -> bool:
 def _is_fair(fair: object) -> bool:
     match fair:
         case [str(), int(step)]:
-            return step > 0
+            return 1 <= step <= MOST_STEP
     return False
 
 

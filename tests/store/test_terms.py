@@ -407,6 +407,19 @@ def test_a_heavier_key_has_more_turns(worker: TermsCaller) -> None:
     assert order.count("a") == 6
 
 
+def test_weights_without_a_small_common_multiple(worker: TermsCaller) -> None:
+    """A place in line has 16 digits."""
+    weights = dict(zip("abcdefghi", (97, 89, 83, 79, 73, 71, 67, 61, 59), strict=True))
+    needs = in_turns(Limit("api", 1, fair_by="who", weights=weights))
+    held = worker.arrive("x", needs["c"])
+    assert held
+    for number in range(20):
+        for who in "abc":
+            worker.arrive(f"{who}{number}", needs[who])
+    order = serve(worker, (held.task, held.nonce), 30)
+    assert {who: order.count(who) for who in "abc"} == {"a": 11, "b": 10, "c": 9}
+
+
 # -- as long as may be, as many as may be ------------------------------------------------------------------------------
 
 

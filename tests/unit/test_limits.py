@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.core.limits import Limit, described
+from celery_throttle.core.limits import MOST_STEP, Limit, described
+from celery_throttle.core.terms import Terms
 from celery_throttle.errors import ConfigurationError
 
 
@@ -52,3 +53,22 @@ def test_a_limit_does_not_change() -> None:
 )
 def test_a_declaration_for_people(limit: Limit, said: str) -> None:
     assert described(limit.declared) == said
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [{"a": 3, "b": 2}, {"a": 97, "b": 89, "c": 83, "d": 79, "e": 73, "f": 71, "g": 67, "h": 61, "i": 59}, {"a": 1000}],
+)
+def test_turns_are_in_proportion_to_weights(weights: dict[str, int]) -> None:
+    limit = Limit("api", 1, fair_by="who", weights=weights)
+    one = limit.step("another")
+    assert one <= MOST_STEP
+    for who, weight in weights.items():
+        assert isinstance(limit.step(who), int)
+        assert one / limit.step(who) == pytest.approx(weight, rel=0.005)
+
+
+@pytest.mark.parametrize(("step", "carried"), [(1, True), (MOST_STEP, True), (MOST_STEP + 1, False), (0, False)])
+def test_a_message_cannot_make_a_turn_too_long(step: int, carried: bool) -> None:
+    """Else its worker finds out for itself what the call needs."""
+    assert Terms((Limit("api", 1, fair_by="who"),)).carried({"fair": ["a", step]}) is carried
