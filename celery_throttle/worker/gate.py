@@ -30,7 +30,7 @@ from celery_throttle.worker.slots import Slots
 from celery_throttle.worker.verdicts import say
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.settings import Settings
@@ -68,6 +68,7 @@ class Gate:
         dedups: how each task runs once that does, by the task's name.
         settings: of the app.
         timekeeper: for everything that has to happen later.
+        grow: called when a parked task could start here, if there were a slot more.
     """
 
     loop: Loop
@@ -80,11 +81,12 @@ class Gate:
         dedups: Mapping[str, Dedup],
         settings: Settings,
         timekeeper: Timekeeper,
+        grow: Callable[[], None],
     ) -> None:
         self._slots, self._terms, self._dedups, self._timekeeper = Slots(pool), terms, dedups, timekeeper
         #: By the name of their group.
         self.ledgers: dict[str, Ledger] = {}
-        self._settings = settings
+        self._settings, self._grow = settings, grow
         self._waiting: deque[Run] = deque()  # for a slot
         self._entering: dict[Run, None] = {}  # have a slot, wait for the store's word
         self._lining: dict[Run, None] = {}  # have none, are being parked
@@ -451,7 +453,8 @@ class Gate:
         self._closed.difference_update(reply.emptied)
         if len(self._closed) > _CLOSED_MOST:
             self._closed.clear()
-        ledger.hungry = ledger.hungry or reply.more
+        if reply.more:
+            self._more_waits(ledger)
         at = monotonic() + reply.wait
         if reply.wait and (ledger.look_at is None or at < ledger.look_at):
             ledger.look_at = at
@@ -473,7 +476,12 @@ class Gate:
     def hint(self, queue: str, ledger: Ledger) -> None:
         """Somebody says that a task of this queue can start."""
         if self._queues and queue in self._queues.names:
-            ledger.hungry = True
+            self._more_waits(ledger)
+
+    def _more_waits(self, ledger: Ledger) -> None:
+        ledger.hungry = True
+        if self._free_slots <= 0 and not self._stops():
+            self._grow()
 
     # -- resumed tasks -------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from celery_throttle.settings import settings_of
 from celery_throttle.store.doctor import findings
 from celery_throttle.task import dedups_of, groups_of, terms_of
 from celery_throttle.worker import remember
+from celery_throttle.worker.autoscale import Growth
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.group import Group
 from celery_throttle.worker.leases import Leases
@@ -52,7 +53,9 @@ class Throttling:
         self._revoked: set[str] = set()
         self._requests: RequestFactory | None = None
         self.timekeeper = Timekeeper()
-        self.gate = Gate(worker.pool, terms_of(worker.app), dedups_of(worker.app), settings, self.timekeeper)
+        self.gate = Gate(
+            worker.pool, terms_of(worker.app), dedups_of(worker.app), settings, self.timekeeper, Growth(worker)
+        )
         # A solo pool runs tasks in the thread that consumes, so there the gate must live in that thread too.
         self.pumped = worker.hub is None and isinstance(worker.pool, SoloPool)
         threaded = worker.hub is None and not self.pumped

@@ -143,6 +143,36 @@ def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, 
     state.wait_empty()
 
 
+@pytest.mark.parametrize("broker", ["redis", "filesystem"])
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_autoscale_counts_what_is_parked(
+    workers: Workers, journal: Journal, state: State, let_go: Any, tmp_path: Path, broker: str, pool: str
+) -> None:
+    """The worker has none of it when the permits come."""
+    if broker == "filesystem":
+        use_filesystem_broker(workers, tmp_path)
+    workers.start(FEATURES, concurrency=4, queues="other")
+    workers.start(FEATURES, pool=pool, options=["--autoscale", "4,1"])
+    app = workers.app(FEATURES)
+    for number in range(4):
+        app.train.apply_async((f"other{number}",), queue="other")
+    journal.wait_running(4)
+    labels = [f"train{number}" for number in range(6)]
+    for number, label in enumerate(labels):
+        app.train.delay(label)
+        state.wait_parked(number + 1)  # one by one: it counts those that arrive together
+
+    let_go(*(f"other{number}" for number in range(4)))
+
+    journal.wait_finished(4)
+    journal.wait_running(4)
+    assert state.used() == {"gpu": 4}
+    let_go(*labels)
+    journal.wait_finished(10)
+    assert journal.max_running() == 4
+    state.wait_empty()
+
+
 def test_rate_limit_and_countdown_of_celery_go_together_with_ours(
     workers: Workers, journal: Journal, state: State
 ) -> None:
