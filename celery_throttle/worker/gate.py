@@ -209,7 +209,8 @@ class Gate:
         if self._stops():
             return
         run = Run(request, NOTHING)
-        if self._plan(run):
+        # Where throttling was turned off, the gate is only there for what is still parked.
+        if not self._settings.enabled or self._plan(run):
             self._line_up(run)
 
     def _line_up(self, run: Run) -> None:

@@ -25,6 +25,7 @@ from celery_throttle.worker.autoscale import Growth
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.group import Group
 from celery_throttle.worker.leases import Leases
+from celery_throttle.worker.left import anybody_left
 from celery_throttle.worker.loop import Loop, start_thread
 from celery_throttle.worker.queues import QueueMap
 from celery_throttle.worker.requests import RequestFactory
@@ -187,8 +188,9 @@ class WorkerStep(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Pool",)
 
     def include_if(self, worker: Any) -> bool:
-        """Only where there is something to throttle."""
-        return bool(terms_of(worker.app) or dedups_of(worker.app)) and settings_of(worker.app).enabled
+        """Only where there is something to throttle, or something left of it."""
+        ours = bool(terms_of(worker.app) or dedups_of(worker.app))
+        return ours and (settings_of(worker.app).enabled or anybody_left(worker.app))
 
     def create(self, worker: Any) -> None:
         """Put the gate where the consumer hands over its requests."""

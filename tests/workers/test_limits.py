@@ -9,6 +9,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle.worker.gate import LOOK_EVERY
+from tests.support.ports import free_port
 from tests.workers.conftest import FEATURES, State, use_filesystem_broker
 
 if TYPE_CHECKING:
@@ -185,6 +186,44 @@ def test_throttling_can_be_turned_off(workers: Workers, journal: Journal, redis:
     let_go(*"abc")
     journal.wait_finished(3)
     assert "celery_throttle:" not in worker.log()
+
+
+def test_what_is_parked_when_throttling_is_turned_off_runs(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    before = workers.start(FEATURES, concurrency=3)
+    app = workers.app(FEATURES)
+    app.one_hold.delay("first")
+    journal.wait_running(1)
+    for label in ("parked", "parked too"):
+        app.one_hold.delay(label)
+    state.wait_parked(2)
+    before.term()
+    let_go("first")
+    before.wait()
+
+    after = workers.start(FEATURES, concurrency=4, conf={"throttle_enabled": False})
+
+    after.wait_for_log(r"WARNING.* 2 tasks are parked: .*disable\(\)")
+    journal.wait_running(1, "parked")
+    for number in range(2):
+        app.one_hold.delay(f"new {number}")
+    journal.wait_running(3)
+    assert not journal.runs("parked too"), "what was parked keeps its limit"
+    let_go("parked", "parked too", "new 0", "new 1")
+    journal.wait_finished(5)
+    assert len(journal.runs()) == 5
+    state.wait_empty()
+
+
+def test_turned_off_without_a_store(workers: Workers, journal: Journal, let_go: Any) -> None:
+    worker = workers.start(
+        FEATURES, conf={"throttle_enabled": False, "throttle_url": f"redis://127.0.0.1:{free_port()}"}
+    )
+    worker.wait_for_log("WARNING.*whether tasks are still parked cannot be seen")
+    let_go("a")
+    workers.app(FEATURES).one_hold.delay("a")
+    journal.wait_finished(1)
 
 
 def test_the_result_backend_is_the_store_if_the_broker_is_not_redis(
