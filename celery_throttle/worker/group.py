@@ -41,11 +41,13 @@ class Group:
             gate.loop,
             timekeeper,
             make,
+            settings.lease,
             partial(gate.store_up, ledger),
             self._lost,
             ledger.outage.unreachable,
         )
-        self._listener = Listener(gate.loop, timekeeper, make, keys.wake, partial(gate.hint, ledger=ledger))
+        hint = partial(gate.hint, ledger=ledger)
+        self._listener = Listener(gate.loop, timekeeper, make, settings.lease, keys.wake, hint)
         self.client = make_client(settings.url, keys)
 
     @property

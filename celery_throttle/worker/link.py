@@ -44,10 +44,12 @@ def _tell(callback: Callable[[Any], None], reply: Any) -> None:
 
 
 class _Wire:
-    """A connection that comes back by itself. `up` tells whether it stands now."""
+    """A connection that comes back by itself, within a third of a lease. `up` tells whether it stands now."""
 
-    def __init__(self, loop: Loop, timekeeper: Timekeeper, make: Callable[[], Any]) -> None:
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, make: Callable[[], Any], lease: float) -> None:
         self._loop, self._timekeeper, self._make = loop, timekeeper, make
+        # What is held must be renewed in time once the server is back.
+        self._longest_pause = min(_LONGEST_PAUSE, lease / 3)
         self._connection: Any = None
         self._stale = False  # it broke under our hands and is to be dropped in the loop's next turn
         self._pause = _FIRST_PAUSE
@@ -96,7 +98,7 @@ class _Wire:
         # The pause starts over with the first good reply, not when the connection stands: a server that is loading
         # its data accepts connections, and one that became a replica refuses what we send.
         self._timekeeper.later(self._pause, self.connect)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        self._pause = min(self._pause * 2, self._longest_pause)
 
     def _connected(self, connection: Any) -> None:
         if self._closed:
@@ -193,6 +195,7 @@ class Link(_Wire):
     `StoreUnavailable` when nobody knows whether it had.
 
     Args:
+        lease: seconds that a permit lasts.
         on_up: called when the connection stands.
         on_broken: called when it broke, after the callbacks of all calls under way.
         on_unreachable: called each time connecting fails.
@@ -203,11 +206,12 @@ class Link(_Wire):
         loop: Loop,
         timekeeper: Timekeeper,
         make: Callable[[], Any],
+        lease: float,
         on_up: Callable[[], None],
         on_broken: Callable[[Exception], None],
         on_unreachable: Callable[[Exception], None],
     ) -> None:
-        super().__init__(loop, timekeeper, make)
+        super().__init__(loop, timekeeper, make, lease)
         self._on_up, self._on_broken, self._on_unreachable = on_up, on_broken, on_unreachable
         self._pending: deque[tuple[Call, Callable[[Any], None], float]] = deque()
         timekeeper.every(TIMEOUT / 4, lambda: loop.post(self._check_silence))
@@ -271,10 +275,11 @@ class Listener(_Wire):
         loop: Loop,
         timekeeper: Timekeeper,
         make: Callable[[], Any],
+        lease: float,
         channel: str,
         on_hint: Callable[[str], None],
     ) -> None:
-        super().__init__(loop, timekeeper, make)
+        super().__init__(loop, timekeeper, make, lease)
         self._channel, self._on_hint = channel, on_hint
 
     def start_over(self, error: Exception) -> None:

@@ -6,6 +6,8 @@ import re
 import socket
 import threading
 from contextlib import suppress
+from itertools import pairwise
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +21,7 @@ from celery_throttle.store.scripts import Store
 from celery_throttle.worker.link import Link
 from celery_throttle.worker.loop import Loop
 from celery_throttle.worker.timekeeper import Timekeeper
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -70,7 +73,7 @@ class Linked:
         self.replies: list[Any] = []
         nothing = lambda *args: None  # noqa: E731
         make = connection_factory(server.url)
-        self.link = Link(self.loop, Timekeeper(), make, nothing, self.broken.append, nothing)
+        self.link = Link(self.loop, Timekeeper(), make, 60.0, nothing, self.broken.append, nothing)
         assert self.link.connect_now()
         server.greeted()
 
@@ -128,3 +131,30 @@ def test_a_socket_that_was_closed_is_off_the_hub(server: Server, linked: Linked)
         assert [fd for fd, _ in linked.hub.poller.poll(0)] == []
         assert len(linked.hub.readers) == 1  # what wakes the loop
         linked.loop.reattach()
+
+
+def test_connecting_again_never_waits_for_longer_than_a_third_of_a_lease() -> None:
+    timekeeper, tried = Timekeeper(), list[float]()
+    hub: Any = Hub(Timer())
+    loop = Loop(hub, lambda: None, threaded=False)
+    loop.reattach()
+    nothing = lambda *args: None  # noqa: E731
+    make = connection_factory(f"redis://127.0.0.1:{free_port()}")  # nobody is there
+    link = Link(loop, timekeeper, make, 0.6, nothing, nothing, lambda error: tried.append(monotonic()))
+    timekeeper.start()
+    link.connect()
+
+    def turned() -> bool:
+        loop.wake()
+        hub.run_once()
+        return len(tried) >= 8
+
+    try:
+        until(turned)
+        pauses = [after - before for before, after in pairwise(tried)]
+        assert min(pauses[-3:]) < 0.2 + 0.2, "the pause grows and grows"
+    finally:
+        link.close()
+        timekeeper.stop()
+        loop.close()
+        hub.close()
