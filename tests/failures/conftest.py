@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import new_server
+from tests.failures.state import State
 from tests.failures.tools import Doors, StoreState
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ def doors(journal: Journal) -> Doors:
 def state(workers: Workers) -> StoreState:
     """The workers' store, seen from outside."""
     return StoreState(lambda: str(workers.conf.get("throttle_url", workers.broker)))
+
+
+@pytest.fixture
+def seen(workers: Workers) -> State:
+    """The workers' store, as an operator sees it."""
+    return State(lambda: str(workers.conf.get("throttle_url", workers.broker)))
 
 
 @pytest.fixture

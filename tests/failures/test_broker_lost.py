@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from kombu import pools
 from redis import Redis
 
 from tests.failures.tools import (
@@ -13,6 +12,7 @@ from tests.failures.tools import (
     DOORS,
     LONG_LEASE,
     counts,
+    cut,
     most_at_once,
     redeliver,
     unacknowledged,
@@ -39,14 +39,6 @@ def store_apart(redis: Redis, server: EmbeddedServer, workers: Workers) -> None:
     assert redis.ping()
     workers.backend = server.url
     workers.conf.update(throttle_url=server.url, throttle_lease=LONG_LEASE)
-
-
-def cut(broker: EmbeddedServer) -> None:
-    """Break every connection to the broker, which is there again at once."""
-    pools.reset()  # the test's own ones are not meant
-    with Redis.from_url(broker.url) as client:
-        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        client.execute_command("CLIENT", "KILL", "TYPE", "normal")
 
 
 def test_connection_lost(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kombu import Connection
+from kombu import Connection, pools
 from redis import Redis
 
 from celery_throttle.core.keys import Keys
@@ -14,10 +14,12 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from celery_throttle.embedded import EmbeddedServer
     from tests.support.journal import Journal
     from tests.support.workers import Workers
 
 DOORS = "tests.support.apps.doors"
+SEAMS = "tests.support.apps.seams"
 
 #: A lease that no test waits for, and what "at once" means beside it on a busy machine.
 LONG_LEASE = 60
@@ -185,3 +187,24 @@ def wait_returned(journal: Journal, count: int, timeout: float) -> None:
         timeout=timeout,
         describe=lambda: [(run.label, run.outcome) for run in journal.runs()],
     )
+
+
+def cut(broker: EmbeddedServer) -> None:
+    """Break every connection to the broker, which is there again at once."""
+    pools.reset()  # the test's own ones are not meant
+    with Redis.from_url(broker.url) as client:
+        client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+
+
+def script_calls(client: Redis) -> int:
+    """Return how many scripts a server has run."""
+    found: Any = client.info("commandstats")
+    return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
+
+
+def corrupt_record(client: Redis, task_id: str, content: str) -> None:
+    """Overwrite what the store wrote down of a task; only this function of the tests here knows where that is."""
+    key = Keys("throttle").records
+    assert client.hexists(key, task_id), f"The store has no record of {task_id}."
+    client.hset(key, task_id, content)

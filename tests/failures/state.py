@@ -1,0 +1,124 @@
+"""The store as an operator sees it: through `Throttle`, and as keys that have to go away, whatever is in them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from redis import Redis
+
+from celery_throttle import Throttle
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.store.reasons import Explanation
+    from celery_throttle.store.views import Parked
+
+#: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.
+IDS_KEPT = 0
+
+_TASK_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MOST = 1000
+
+
+class State:
+    """What is in the store, as a test may ask for it; knows no key and no record.
+
+    Args:
+        url: returns where the store is; asked at each use, because a test configures it after it got this fixture.
+    """
+
+    def __init__(self, url: Callable[[], str]) -> None:
+        self._url = url
+        self._throttles: dict[str, Throttle] = {}
+
+    @property
+    def throttle(self) -> Throttle:
+        url = self._url()
+        if url not in self._throttles:
+            # No settings of the workers: whoever looks needs none of their tasks either.
+            app = Celery("state", broker="memory://", set_as_current=False)
+            app.conf.throttle_url = url
+            self._throttles[url] = Throttle(app)
+        return self._throttles[url]
+
+    def client(self) -> Redis:
+        return Redis.from_url(self._url(), socket_timeout=5)
+
+    @property
+    def lines(self) -> tuple[Parked, ...]:
+        """Everybody who waits, line by line, first come first."""
+        return self.throttle.parked(most=_MOST)
+
+    @property
+    def parked(self) -> list[str]:
+        """Ids of the parked tasks, line by line, first come first."""
+        return [each.task_id for each in self.lines]
+
+    @property
+    def holders(self) -> set[str]:
+        """Ids of the tasks that hold a permit or an identity lock."""
+        return {each.task_id for each in self.throttle.holders(most=_MOST)}
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Permits held, by ``limit`` or ``limit[key]``."""
+        found = self.throttle.status(most=_MOST)
+        return {str(each): each.held for each in found if each.held}
+
+    def lease_left(self, result: Any) -> float:
+        """Seconds until this task's permit can be taken over, negative if it can; 0 if it holds none."""
+        holders = self.throttle.holders(most=_MOST)
+        return next((each.lease_left for each in holders if each.task_id == result.id), 0.0)
+
+    def explain(self, result: Any) -> Explanation:
+        return self.throttle.explain(result.id)
+
+    def has_second(self, result: Any) -> bool:
+        """Whether a second delivery of this task waits for the first to end."""
+        return any("Another delivery" in reason for reason in self.explain(result).reasons)
+
+    def ids(self) -> set[str]:
+        """Every task id that is anywhere under the prefix."""
+        with self.client() as client:
+            text = b"\n".join(part for key in client.scan_iter("*throttle*") for part in _content(client, key))
+        return {found.decode() for found in _TASK_ID.findall(text)}
+
+    def wait_parked(self, *results: Any, timeout: float = 30.0) -> None:
+        """Wait until these tasks are parked."""
+        wanted = {result.id for result in results}
+        until(lambda: wanted <= set(self.parked), timeout=timeout, describe=self.describe)
+
+    def wait_held(self, *results: Any, timeout: float = 30.0) -> None:
+        """Wait until these tasks, and no others, hold their permits."""
+        wanted = {result.id for result in results}
+        until(lambda: self.holders == wanted, timeout=timeout, describe=self.describe)
+
+    def wait_clean(self, timeout: float = 30.0) -> None:
+        """Wait until nobody holds anything or waits, and no task has left a trace."""
+        until(
+            lambda: not self.holders and not self.parked and not self.used and len(self.ids()) <= IDS_KEPT,
+            timeout=timeout,
+            describe=self.describe,
+        )
+
+    def describe(self) -> str:
+        return f"held {self.holders}, used {self.used}, parked {self.lines}, ids left {self.ids()}"
+
+
+def _content(client: Redis, key: bytes) -> Iterator[bytes]:
+    """Everything that a key has, and its name."""
+    read: dict[bytes, Callable[[], Any]] = {
+        b"string": lambda: [client.get(key)],
+        b"hash": lambda: [part for pair in client.hgetall(key).items() for part in pair],
+        b"list": lambda: client.lrange(key, 0, -1),
+        b"set": lambda: client.smembers(key),
+        b"zset": lambda: client.zrange(key, 0, -1),
+        b"stream": lambda: [repr(client.xrange(key)).encode()],
+    }
+    kind: Any = client.type(key)
+    yield key
+    yield from (part for part in read.get(kind, list)() if part)  # none: it has gone meanwhile

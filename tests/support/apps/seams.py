@@ -1,0 +1,132 @@
+"""Tasks for what happens between two parts: two limits, two queues, two releases, a run and its retry.
+
+Runs that hold go on until the test opens their door, as in `doors`. ``OLDER_RELEASE`` in the environment makes the app
+that of a release which does not have ``charge`` yet; ``LOOK_EVERY`` as in `doors`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from celery import Celery
+from kombu import Exchange, Queue
+
+from celery_throttle import Limit, Throttled
+from tests.support.journal import Journal
+
+if "LOOK_EVERY" in os.environ:
+    from celery_throttle.worker import gate
+
+    assert gate.LOOK_EVERY > 0  # the name that the worker steps import
+    gate.LOOK_EVERY = float(os.environ["LOOK_EVERY"])
+
+app = Celery("seams", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
+app.conf.update(
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=True,
+    task_queues=[
+        Queue("celery"),
+        Queue("alpha"),
+        Queue("media", Exchange("media", type="topic"), routing_key="media.#"),
+        *(Queue(f"q{number:03}") for number in range(300)),
+    ],
+    **json.loads(os.environ.get("TEST_CONF", "{}")),
+)
+
+
+def _hold(task: Any, label: str) -> str:
+    journal = Journal.from_environment()
+    place = journal.path.parent / "doors"
+    with journal.run(task.request, label):
+        while not ((place / label).exists() or (place / "*").exists()):
+            time.sleep(0.01)
+    return label
+
+
+def _record(task: Any, label: str, seconds: float = 0.0) -> str:
+    with Journal.from_environment().run(task.request, label):
+        time.sleep(seconds)
+    return label
+
+
+@app.task(bind=True, shared=False)
+def plain(self: Any, label: str) -> str:
+    """Not throttled."""
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=1)
+def one(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=2)
+def pair(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=6)
+def six(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=6)
+def frame(self: Any, label: str) -> str:
+    """Half a second of something expensive."""
+    return _record(self, label, 0.5)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=2)
+def busy(self: Any, label: str) -> str:
+    return _record(self, label, 0.15)
+
+
+@app.task(bind=True, shared=False, base=Throttled, rate="5/s")
+def paced(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, rate="1/s", key="who")
+def paced_each(self: Any, who: str) -> str:
+    return _record(self, who)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=2, acks_late=True, max_retries=1)
+def retried(self: Any, label: str) -> str:
+    """Holds, and is tried again once, after its permit is back."""
+    _hold(self, label)
+    if self.request.retries == 0:
+        raise self.retry(countdown=1)
+    return label
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=1, max_parked=2)
+def crowded(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, singleton=True)
+def once(self: Any, label: str) -> str:
+    return _hold(self, label)
+
+
+till = Limit("till", 1)
+
+if "OLDER_RELEASE" not in os.environ:
+
+    @app.task(bind=True, shared=False, base=Throttled, limit=till, singleton=True, remember=600)
+    def charge(self: Any, label: str) -> str:
+        return _record(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=till)
+def receipt(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, rate="1/h", key="who")
+def seldom_each(self: Any, who: str) -> str:
+    return _record(self, who)

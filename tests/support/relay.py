@@ -1,0 +1,99 @@
+"""A relay in front of a server, to have its replies wait or its connections refused."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_PIECE = 65536
+
+
+class Relay:
+    """Listens on a port of its own and passes everything on to the server, until told otherwise.
+
+    Attributes:
+        attempts: when somebody connected, on the monotonic clock.
+    """
+
+    def __init__(self, server_port: int) -> None:
+        self.attempts: list[float] = []
+        self._server_port = server_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: set[socket.socket] = set()
+        self._replying = threading.Event()
+        self._replying.set()
+        self._refusing = False
+
+    @property
+    def port(self) -> int:
+        return int(self._listener.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._replying.set()
+        self._refusing = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._hang_up()
+
+    def hold_replies(self) -> None:
+        """Keep what the server says from now on; calls still reach it."""
+        self._replying.clear()
+
+    def pass_replies(self) -> None:
+        """Pass on what was kept, and what comes."""
+        self._replying.set()
+
+    def refuse(self) -> None:
+        """Break all connections, and hang up on whoever connects from now on."""
+        self._refusing = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        for connection in list(self._open):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            self.attempts.append(time.monotonic())
+            if self._refusing:
+                client.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", self._server_port))
+            for source, target, replies in ((client, server, False), (server, client, True)):
+                self._open.add(source)
+                threading.Thread(target=self._pass_on, args=(source, target, replies), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, replies: bool) -> None:
+        with suppress(OSError):
+            while piece := source.recv(_PIECE):
+                if replies:
+                    self._replying.wait()
+                target.sendall(piece)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+        self._open.discard(source)
+        source.close()
