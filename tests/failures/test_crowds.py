@@ -1,0 +1,95 @@
+"""Many that wait cost little: in a process, outside of tasks, and in a worker whose tasks may not be parked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+from celery_throttle import Limit, NotAcquired, Throttle
+from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, queued, script_calls
+from tests.support.waiting import always, until
+from tests.support.workers import close
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.failures.state import State
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+THREADS = 60
+
+
+@pytest.fixture
+def app(server: EmbeddedServer, redis: Redis) -> Iterator[Any]:
+    """An app whose store is the test's server."""
+    assert redis.ping()
+    made = Celery("outside", broker=server.url, set_as_current=False)
+    yield made
+    close(made)
+
+
+@pytest.mark.xfail(strict=True, reason="first design: each that waits has a timer, calls and a connection of its own")
+def test_many_threads_that_wait_for_a_rate(app: Any, redis: Redis) -> None:
+    """One gets its start every second; the others wait together, not each by itself."""
+    mail, done = Limit("mail", rate="1/s"), threading.Event()
+
+    def wait() -> None:
+        with suppress(NotAcquired), mail.acquire(timeout=6, app=app):
+            done.wait(30)
+
+    before = threading.active_count()
+    threads = [threading.Thread(target=wait) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    control = Throttle(app).limit(mail)
+    until(lambda: control.status().parked > THREADS - 5, timeout=AT_ONCE)
+    began, calls, most = time.monotonic(), script_calls(redis), 0
+
+    def waited() -> bool:
+        nonlocal most
+        most = max(most, threading.active_count() - before - THREADS)
+        return time.monotonic() > began + 3
+
+    until(waited)
+    a_second = (script_calls(redis) - calls) / (time.monotonic() - began)
+    clients: Any = redis.info("clients")
+    done.set()
+    for thread in threads:
+        thread.join(timeout=AT_ONCE)
+    # Those that hold are renewed by a thread each.
+    assert (a_second <= 15, most <= 15, clients["connected_clients"] <= 15) == (True, True, True), (
+        f"{a_second:.0f} calls a second, {most} threads more than {THREADS}, {clients['connected_clients']} connections"
+    )
+
+
+@pytest.mark.worker
+@pytest.mark.xfail(strict=True, reason="first design: a worker takes all that may not be parked into its memory")
+def test_more_tasks_than_may_be_parked_stay_at_the_broker(
+    workers: Workers, journal: Journal, doors: Doors, seen: State
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start(SEAMS, concurrency=2)
+    app = workers.app(SEAMS)
+    app.crowded.delay("first")
+    journal.wait_running(1, "first")
+    with app.app.producer_pool.acquire() as producer:
+        for number in range(1500):
+            # By name: the task itself would refuse to be published.
+            app.app.send_task(app.crowded.name, [str(number)], producer=producer, ignore_result=True)
+    until(lambda: len(seen.parked) == 2, timeout=AT_ONCE)
+
+    # Some hundred in a worker at most.
+    always(lambda: queued(workers) >= 1000, seconds=5)
+    doors.open("plain")
+    doors.open_all()
+    journal.wait_finished(20, timeout=AT_ONCE)

@@ -1,0 +1,47 @@
+"""The worker's user may not use the channel of the hints: whatever they would have told is found by looking."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
+
+if TYPE_CHECKING:
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.failures.state import State
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+@pytest.mark.xfail(strict=True, reason="first design: a refused PUBLISH ends a script half way")
+def test_user_without_rights_on_the_channel(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, seen: State
+) -> None:
+    with seen.client() as client:
+        client.execute_command("ACL", "SETUSER", "silent", "on", ">secret", "resetchannels", "~*", "+@all")
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.env["LOOK_EVERY"] = "0.5"
+    silent = {"throttle_url": f"redis://silent:secret@127.0.0.1:{store.port}/0"}
+    left = workers.start(DOORS, concurrency=2, queues="left", conf=silent)
+    workers.start(DOORS, concurrency=2, queues="right", conf=silent)
+    app = workers.app(DOORS)
+    shared = seen.throttle.limit("shared")
+    shared.pause()
+    for number, task in enumerate([app.left, app.right, app.left, app.right]):
+        seen.wait_parked(task.delay(str(number)))
+    shared.override(2)
+    doors.open_all()
+
+    shared.resume()  # whoever looks first starts its own, and has a hint for the other one
+
+    journal.wait_finished(4, timeout=AT_ONCE)
+    assert journal.max_running() <= 2
+    seen.wait_clean()
+    said = [line for line in left.log().splitlines() if re.search(r"WARNING.*hints", line)]
+    assert len(said) == 1, said

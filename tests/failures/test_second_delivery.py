@@ -1,0 +1,240 @@
+"""A message at the broker and in the store, or with two deliveries: it runs as often as its acks have it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import new_server
+from tests.failures.tools import (
+    AT_ONCE,
+    LONG_LEASE,
+    SEAMS,
+    SHORT_LEASE,
+    WITHIN_LEASE,
+    counts,
+    cut,
+    redeliver,
+    unacknowledged,
+)
+from tests.support.relay import Relay
+from tests.support.waiting import always, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.failures.state import State
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+#: A worker says that it stops a moment before it does, and nothing can be seen of that; a reply may take a second.
+CLOSED_AFTER = 0.4
+#: A task that is put off comes again after 0.5, 1, 2, 4 ... seconds.
+PUT_OFF_LONG, COMES_AGAIN = 3.6, 5.0
+
+
+@pytest.fixture
+def relay(store: EmbeddedServer) -> Iterator[Relay]:
+    """In front of the store."""
+    with Relay(store.port) as between:
+        yield between
+
+
+@pytest.mark.xfail(strict=True, reason="first design: the second delivery of a run that is retried runs as well")
+def test_second_delivery_of_a_run_that_is_retried(
+    workers: Workers, journal: Journal, doors: Doors, seen: State
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start(SEAMS, concurrency=3)
+    app = workers.app(SEAMS)
+    result = app.retried.delay("a")
+    journal.wait_running(1, "a")
+    app.retried.apply_async(["a"], task_id=result.id)  # what a broker does that delivers it once more
+    until(lambda: seen.has_second(result), timeout=AT_ONCE)
+
+    doors.open_all()
+
+    journal.wait_finished(2, "a", timeout=AT_ONCE)
+    seen.wait_clean()
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert [run.attempt for run in journal.runs("a")] == [0, 1]
+
+
+@pytest.mark.xfail(strict=True, reason="first design: what was parked while the worker stopped is at the broker, too")
+def test_parked_while_its_worker_is_told_to_stop(
+    relay: Relay, workers: Workers, journal: Journal, doors: Doors, seen: State
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    stopping = workers.start(SEAMS, concurrency=3, conf={"throttle_url": relay.url})
+    app = workers.app(SEAMS)
+    app.plain.delay("longest")
+    app.one.delay("first")
+    journal.wait_running(2)
+    seen.wait_parked(app.one.delay("parked"))  # from now on it knows that the limit is full
+    relay.hold_replies()
+    seen.wait_parked(app.one.delay("last"))
+
+    stopping.term()
+    stopping.wait_for_log("Warm shutdown")
+    time.sleep(CLOSED_AFTER)
+    relay.pass_replies()
+    workers.start(SEAMS, concurrency=2)
+    doors.open("first", "parked", "last")
+    journal.wait_finished(3, task=".one", timeout=AT_ONCE)
+    doors.open_all()
+    assert stopping.wait() == 0
+
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    app.plain.delay("after them").get(timeout=AT_ONCE)
+    seen.wait_clean()
+    assert set(counts(journal).values()) == {1}, counts(journal)
+
+
+@pytest.mark.xfail(strict=True, reason="first design: that a task was parked and has run is forgotten at once")
+def test_parked_by_a_worker_that_is_killed_before_it_acknowledges(
+    relay: Relay, workers: Workers, journal: Journal, doors: Doors, seen: State
+) -> None:
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    workers.start(SEAMS, concurrency=2, queues="alpha")
+    lost = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
+    app = workers.app(SEAMS)
+    app.one.apply_async(["first"], queue="alpha")
+    journal.wait_running(1, "first")
+    seen.wait_parked(app.one.delay("parked"))  # from now on it knows that the limit is full
+    relay.hold_replies()
+    seen.wait_parked(app.one.delay("last"))
+
+    lost.kill()
+    assert len(unacknowledged(workers)) == 1
+    doors.open_all()
+    workers.start(SEAMS, concurrency=2)
+    journal.wait_finished(3, timeout=WITHIN_LEASE)
+    redeliver(workers)  # as the broker does once its visibility timeout is over
+
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    app.plain.delay("after them").get(timeout=AT_ONCE)
+    until(lambda: not seen.holders, timeout=AT_ONCE)
+    assert set(counts(journal).values()) == {1}, counts(journal)
+
+
+@pytest.mark.xfail(strict=True, reason="first design: after NOSCRIPT a look overtakes the question what one holds")
+def test_permits_are_kept_by_a_worker_that_comes_to_a_store_which_has_lost_some_scripts(
+    redis: Redis, workers: Workers, journal: Journal, doors: Doors, seen: State
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    before = workers.start(SEAMS, concurrency=1, queues="alpha")
+    app = workers.app(SEAMS)
+    pair = seen.throttle.limit("tests.support.apps.seams.pair")
+    pair.pause()
+    seen.wait_parked(*(app.pair.apply_async([str(number)], queue="alpha") for number in range(6)))
+    before.term()
+    before.wait()
+    workers.start(SEAMS, concurrency=1, env={"LOOK_EVERY": "0.2"})
+    pair.resume()
+
+    redis.script_flush()
+    until(lambda: int(redis.info("memory")["number_of_cached_scripts"]) > 0, timeout=AT_ONCE)  # reloaded in part
+    workers.start(SEAMS, concurrency=4, queues="alpha")
+    journal.wait_running(2, task=".pair", timeout=AT_ONCE)
+    always(lambda: len(journal.running()) <= 2, seconds=1)
+    doors.open_all()
+
+    journal.wait_finished(6, timeout=AT_ONCE)
+    seen.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert journal.max_running() <= 2
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
+@pytest.mark.xfail(strict=True, reason="first design: what max_parked put off outlives the broker's connection")
+def test_tasks_put_off_when_the_broker_connection_is_lost(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, seen: State
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    with new_server() as store:
+        workers.conf["throttle_url"] = store.url
+        worker = workers.start(SEAMS, concurrency=3)
+        app = workers.app(SEAMS)
+        app.crowded.delay("first")
+        journal.wait_running(1, "first")
+        seen.wait_parked(*(app.app.send_task(app.crowded.name, [f"parked {number}"]) for number in range(2)))
+        # By name: the task itself would refuse to be published.
+        put_off = [app.app.send_task(app.crowded.name, [f"put off {number}"]) for number in range(3)]
+        for result in put_off:
+            worker.wait_for_log(rf"{result.id}\] received")
+        until(lambda: len(unacknowledged(workers)) == 3)
+        time.sleep(PUT_OFF_LONG)
+        cut(own_server)
+        for result in put_off:
+            worker.wait_for_log(rf"{result.id}\] received", times=2, timeout=AT_ONCE)
+        doors.open_all()
+
+        journal.wait_finished(6, timeout=40)
+        always(lambda: len(journal.runs()) == 6, seconds=COMES_AGAIN)
+        until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+        seen.wait_clean()
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
+@pytest.mark.xfail(strict=True, reason="first design: a grant for a dropped request frees the identity lock")
+def test_identity_of_a_task_whose_grant_comes_after_the_broker_connection_is_lost(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+) -> None:
+    with new_server() as store, Relay(store.port) as relay:
+        workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=store.url)
+        worker = workers.start(SEAMS, concurrency=2, conf={"throttle_url": relay.url})
+        app = workers.app(SEAMS)
+        doors.open("before")
+        app.once.delay("before").get(timeout=AT_ONCE)  # so that the store has the scripts
+        relay.hold_replies()
+        first = app.once.delay("a")
+
+        def asked() -> bool:
+            locked: Any = app.once.locked_by("a")
+            return bool(locked.state == "running")
+
+        until(asked, timeout=AT_ONCE)
+        own_server.kill()
+        worker.wait_for_log("Connection to broker lost|Cannot connect to")
+        relay.pass_replies()
+
+        # The broker has the message, and will deliver it again.
+        always(lambda: app.once.locked_by("a") is not None, seconds=1.5)
+        assert app.once.locked_by("a").task_id == first.id
+        own_server.restart()
+        doors.open_all()
+        assert journal is not None
+
+
+@pytest.mark.xfail(strict=True, reason="first design: the identity of what is held at the end stays locked for a day")
+def test_identity_of_an_early_acknowledged_task_whose_end_is_not_heard(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, server: EmbeddedServer, redis: Redis
+) -> None:
+    """Its message is gone, as Celery has it: the next call has to run, at the latest when its worker has stopped."""
+    assert redis.ping()
+    workers.broker, workers.backend = server.url, own_server.url  # away when the body ends
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    stopping = workers.start(SEAMS, pool="threads", concurrency=2)
+    app = workers.app(SEAMS)
+    first = app.once.delay("a")
+    journal.wait_running(1, "a")
+
+    own_server.kill()
+    doors.open("a")
+    journal.wait_finished(1, "a")
+    stopping.wait_for_log("ConnectionError", timeout=40)
+    own_server.restart()
+    stopping.term()
+    stopping.wait()
+    workers.start(SEAMS, concurrency=2)
+
+    until(lambda: app.once.delay("a").id != first.id, timeout=AT_ONCE, every=0.5)
+    journal.wait_finished(2, "a", timeout=AT_ONCE)

@@ -1,0 +1,46 @@
+"""A record that cannot be read is set aside with its reason; the line, and everything else of its group, goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, corrupt_record, counts
+
+if TYPE_CHECKING:
+    from tests.failures.state import State
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+GARBAGE = ["", "garbage", '["P",{}]', '{"version":9000,"state":"parked"}', "null"]
+
+
+@pytest.mark.parametrize("content", GARBAGE)
+@pytest.mark.xfail(strict=True, reason="first design: every script of the group fails on a record it cannot read")
+def test_record_of_a_parked_task_that_cannot_be_read(
+    workers: Workers, journal: Journal, doors: Doors, seen: State, content: str
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    broken, after = app.hold.delay("broken"), app.hold.delay("after")
+    seen.wait_parked(broken, after)
+    with seen.client() as client:
+        corrupt_record(client, broken.id, content)
+
+    doors.open_all()
+
+    journal.wait_finished(1, "after", timeout=AT_ONCE)
+    app.pair.delay("of another limit").get(timeout=AT_ONCE)
+    app.hold.delay("new").get(timeout=AT_ONCE)
+    assert counts(journal) == {"first": 1, "after": 1, "of another limit": 1, "new": 1}
+    # Whoever looks is told of it, and of all else.
+    assert seen.explain(broken).state != "held"
+    assert not seen.used
+    assert broken.id in seen.ids()
