@@ -34,7 +34,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit status: 1 if the limit was exceeded, a task was lost, or nothing could start."""
+    """Run the demo; return the exit status: 1 if limit or order did not hold, tasks were lost, or nothing starts."""
     options = _parse(arguments)
     # With --json the progress goes where it is not in the way.
     show = Lines(sys.stderr) if options.json else choose(plain=options.plain)
@@ -117,7 +117,8 @@ def _print(summary: Summary) -> None:
     for label, figure in rows:
         print(f"{label:{width}}  {figure}")
     print()
-    print("OK: the limit held, no task was lost." if summary.ok else "FAILED: limit exceeded, or tasks lost.")
+    failed = "FAILED: limit exceeded, order not kept, or tasks lost."
+    print("OK: the limit held, who came first started first, no task was lost." if summary.ok else failed)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from examples.demo.journal import Run
 
 
+#: Places: two workers run side by side, so neighbours may change; nobody may be overtaken by more than that.
+MOST_OUT_OF_TURN = 8
+
+
 @dataclass(frozen=True)
 class Kill:
     """The end of a worker: when, what it ran, and when the last of its permits was free again."""
@@ -48,8 +52,9 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Whether the limit held and every task came to its end."""
-        return self.most_running <= self.limit and self.tasks_lost == 0
+        """Whether the limit held, who came first started first, and every task came to its end."""
+        in_order = self.furthest_out_of_turn <= MOST_OUT_OF_TURN
+        return self.most_running <= self.limit and in_order and self.tasks_lost == 0
 
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
