@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import new_server
-from tests.failures.state import State
 from tests.failures.tools import Doors, StoreState
+from tests.support.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,15 +25,15 @@ def doors(journal: Journal) -> Doors:
 
 
 @pytest.fixture
-def state(workers: Workers) -> StoreState:
-    """The workers' store, seen from outside."""
-    return StoreState(lambda: str(workers.conf.get("throttle_url", workers.broker)))
+def state(workers: Workers) -> State:
+    """The workers' store, as an operator sees it."""
+    return State(lambda: str(workers.conf.get("throttle_url", workers.broker)))
 
 
 @pytest.fixture
-def seen(workers: Workers) -> State:
-    """The workers' store, as an operator sees it."""
-    return State(lambda: str(workers.conf.get("throttle_url", workers.broker)))
+def inside(workers: Workers) -> StoreState:
+    """What the keys of the store have, for what nobody can ask otherwise."""
+    return StoreState(lambda: str(workers.conf.get("throttle_url", workers.broker)))
 
 
 @pytest.fixture

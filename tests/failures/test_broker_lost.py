@@ -23,8 +23,9 @@ from tests.support.workers import BASIC, alive
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors, StoreState
+    from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = [
@@ -42,7 +43,7 @@ def store_apart(redis: Redis, server: EmbeddedServer, workers: Workers) -> None:
 
 
 def test_connection_lost(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
@@ -67,7 +68,7 @@ def test_connection_lost(
     until(lambda: any(run.label.startswith("waiting") for run in journal.runs()), timeout=AT_ONCE)
     # The second delivery of the one that runs is set aside, not run beside the first.
     doors.open("late resumed")
-    until(lambda: state.twins == [direct.id], timeout=AT_ONCE, describe=state.describe)
+    until(lambda: state.has_second(direct), timeout=AT_ONCE, describe=state.describe)
     doors.open_all()
 
     journal.wait_finished(7, timeout=AT_ONCE)
@@ -79,7 +80,7 @@ def test_connection_lost(
 
 
 def test_broker_restarted(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """Parked tasks do not need the broker; a permit goes back at the latest when the broker is there again.
 
@@ -107,7 +108,7 @@ def test_broker_restarted(
     worker.wait_for_log("Connection to broker lost|Cannot connect to|Unrecoverable error")
     doors.open("early", "late resumed", "late direct")
     journal.wait_finished(4)
-    assert state.parked == [early_parked.id, late_parked.id]
+    assert set(state.parked) == {early_parked.id, late_parked.id}
     own_server.restart()
     until(lambda: not worker.running or worker.log().count("Connected to") == 2, timeout=AT_ONCE)
     if not worker.running:
@@ -124,7 +125,7 @@ def test_broker_restarted(
 
 
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """``worker_cancel_long_running_tasks_on_connection_loss``: they run again, from the broker or from the store."""
     workers.conf["worker_cancel_long_running_tasks_on_connection_loss"] = True
@@ -150,7 +151,7 @@ def test_late_acknowledged_tasks_cancelled_on_connection_loss(
 
 
 def test_broker_connections_killed_all_the_time(
-    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: StoreState
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     # A job that the pool throws away when the connection is lost may have begun: its permit lasts as long as its lease.
     workers.conf["throttle_lease"] = 3

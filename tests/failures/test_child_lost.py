@@ -12,8 +12,9 @@ from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_onc
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
-    from tests.failures.tools import Doors, StoreState
+    from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
@@ -27,7 +28,7 @@ def worker(workers: Workers) -> Worker:
 
 @pytest.mark.parametrize("how", ["SIGKILL", "time limit", "revoke", "os._exit", "SystemExit"])
 def test_lost_child_frees_its_permit_at_once(
-    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: StoreState, how: str
+    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: State, how: str
 ) -> None:
     app = workers.app(DOORS)
     arguments = ["first", how.removeprefix("os._")]
@@ -56,7 +57,7 @@ def test_lost_child_frees_its_permit_at_once(
 
 
 def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
-    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     app = workers.app(DOORS)
     app.hold_late.delay("zero")
@@ -77,7 +78,7 @@ def test_lost_child_of_a_resumed_task_frees_its_permit_at_once(
 
 @pytest.mark.parametrize("source", ["broker", "store"])
 def test_rejected_on_worker_lost_runs_again(
-    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: StoreState, source: str
+    worker: Worker, workers: Workers, journal: Journal, doors: Doors, state: State, source: str
 ) -> None:
     app = workers.app(DOORS)
     if source == "store":
@@ -101,7 +102,7 @@ def test_rejected_on_worker_lost_runs_again(
     assert runs == {"first": 2, "next": 1}
 
 
-def test_children_that_serve_one_task_each(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+def test_children_that_serve_one_task_each(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, concurrency=2, options=("--max-tasks-per-child", "1"))
     app = workers.app(DOORS)

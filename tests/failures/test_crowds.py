@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.state import State
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 THREADS = 60
@@ -75,7 +75,7 @@ def test_many_threads_that_wait_for_a_rate(app: Any, redis: Redis) -> None:
 @pytest.mark.worker
 @pytest.mark.xfail(strict=True, reason="first design: a worker takes all that may not be parked into its memory")
 def test_more_tasks_than_may_be_parked_stay_at_the_broker(
-    workers: Workers, journal: Journal, doors: Doors, seen: State
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(SEAMS, concurrency=2)
@@ -86,10 +86,9 @@ def test_more_tasks_than_may_be_parked_stay_at_the_broker(
         for number in range(1500):
             # By name: the task itself would refuse to be published.
             app.app.send_task(app.crowded.name, [str(number)], producer=producer, ignore_result=True)
-    until(lambda: len(seen.parked) == 2, timeout=AT_ONCE)
+    until(lambda: len(state.parked) == 2, timeout=AT_ONCE)
 
     # Some hundred in a worker at most.
     always(lambda: queued(workers) >= 1000, seconds=5)
-    doors.open("plain")
     doors.open_all()
-    journal.wait_finished(20, timeout=AT_ONCE)
+    journal.wait_finished(5, timeout=AT_ONCE)

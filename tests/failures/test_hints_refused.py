@@ -11,9 +11,9 @@ from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.state import State
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.worker
 
 @pytest.mark.xfail(strict=True, reason="first design: a refused PUBLISH ends a script half way")
 def test_user_without_rights_on_the_channel(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, seen: State
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    with seen.client() as client:
+    with state.client() as client:
         client.execute_command("ACL", "SETUSER", "silent", "on", ">secret", "resetchannels", "~*", "+@all")
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.env["LOOK_EVERY"] = "0.5"
@@ -31,10 +31,10 @@ def test_user_without_rights_on_the_channel(
     left = workers.start(DOORS, concurrency=2, queues="left", conf=silent)
     workers.start(DOORS, concurrency=2, queues="right", conf=silent)
     app = workers.app(DOORS)
-    shared = seen.throttle.limit("shared")
+    shared = state.throttle.limit("shared")
     shared.pause()
     for number, task in enumerate([app.left, app.right, app.left, app.right]):
-        seen.wait_parked(task.delay(str(number)))
+        state.wait_parked(task.delay(str(number)))
     shared.override(2)
     doors.open_all()
 
@@ -42,6 +42,6 @@ def test_user_without_rights_on_the_channel(
 
     journal.wait_finished(4, timeout=AT_ONCE)
     assert journal.max_running() <= 2
-    seen.wait_clean()
+    state.wait_clean()
     said = [line for line in left.log().splitlines() if re.search(r"WARNING.*hints", line)]
     assert len(said) == 1, said

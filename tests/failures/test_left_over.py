@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.state import State
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -36,7 +36,7 @@ def _group(signatures: Iterable[Any]) -> list[AsyncResult[Any]]:
 
 
 @pytest.mark.xfail(strict=True, reason="first design: an outcome that a revoked duplicate will not ask for stays a day")
-def test_outcome_for_duplicates(workers: Workers, journal: Journal, doors: Doors, seen: State) -> None:
+def test_outcome_for_duplicates(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """Kept for those that were published while somebody waits for them, and no longer than until the last is gone."""
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(SEAMS, concurrency=2)
@@ -44,14 +44,14 @@ def test_outcome_for_duplicates(workers: Workers, journal: Journal, doors: Doors
     first = app.once.delay("a")
     journal.wait_running(1, "a")
     told, revoked = _group(app.once.s("a") for _ in range(2))
-    seen.wait_parked(told, revoked)
+    state.wait_parked(told, revoked)
     revoked.revoke()
-    until(lambda: revoked.id not in seen.parked, timeout=AT_ONCE)
+    until(lambda: revoked.id not in state.parked, timeout=AT_ONCE)
 
     doors.open_all()
 
     assert [result.get(timeout=AT_ONCE) for result in (first, told)] == ["a"] * 2
-    seen.wait_clean(timeout=10)
+    state.wait_clean(timeout=10)
 
 
 @pytest.mark.xfail(strict=True, reason="first design: a grant that raises drops the others of its reply for a lease")
@@ -60,7 +60,7 @@ def test_expired_task_whose_end_cannot_be_written(
     workers: Workers,
     journal: Journal,
     doors: Doors,
-    seen: State,
+    state: State,
     server: EmbeddedServer,
     redis: Redis,
 ) -> None:
@@ -71,13 +71,13 @@ def test_expired_task_whose_end_cannot_be_written(
         workers.conf["throttle_lease"] = LONG_LEASE
         workers.start(DOORS, concurrency=2)
         app = workers.app(DOORS)
-        pair = seen.throttle.limit("tests.support.apps.doors.pair")
+        pair = state.throttle.limit("tests.support.apps.doors.pair")
         pair.pause()
         expires = 0.5
         expired = app.pair.apply_async(["expired"], expires=expires)
         sent = time.monotonic()
         after = app.pair.delay("after")
-        seen.wait_parked(expired, after)
+        state.wait_parked(expired, after)
         until(lambda: time.monotonic() > sent + expires)
         backend.execute_command("ACL", "SETUSER", "default", "-set", "-setex")
         doors.open_all()
@@ -89,7 +89,7 @@ def test_expired_task_whose_end_cannot_be_written(
 
 @pytest.mark.xfail(strict=True, reason="first design: a full set of revoked tasks looks as if nothing was added")
 def test_revoked_while_parked_when_many_were_revoked_before(
-    workers: Workers, journal: Journal, doors: Doors, seen: State
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, concurrency=2, env={"CELERY_WORKER_REVOKES_MAX": "10"})
@@ -97,16 +97,16 @@ def test_revoked_while_parked_when_many_were_revoked_before(
     app.hold.delay("first")
     journal.wait_running(1, "first")
     before, victim, after = (app.hold.delay(label) for label in ("before", "victim", "after"))
-    seen.wait_parked(before, victim, after)
+    state.wait_parked(before, victim, after)
 
     app.app.control.revoke([*(str(uuid.uuid4()) for _ in range(20)), before.id])
-    until(lambda: before.id not in seen.parked, timeout=AT_ONCE)
+    until(lambda: before.id not in state.parked, timeout=AT_ONCE)
     victim.revoke()
 
-    until(lambda: seen.parked == [after.id], timeout=5)
+    until(lambda: state.parked == [after.id], timeout=5)
     doors.open_all()
     journal.wait_finished(2, timeout=AT_ONCE)
-    seen.wait_clean()
+    state.wait_clean()
 
 
 @pytest.mark.xfail(strict=True, reason="first design: the pauses between two attempts grow to 3 s, whatever the lease")

@@ -15,8 +15,8 @@ from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import StoreState
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
@@ -116,7 +116,7 @@ def test_worker_killed_with_queued_and_parked_ones(workers: Workers, journal: Jo
     assert sorted(run.label for run in journal.runs()) == ["queued", "running", "running"]
 
 
-def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal, state: StoreState) -> None:
+def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal, state: State) -> None:
     """Somebody waits for a duplicate: when the first is lost for good, the duplicate runs, once."""
     lost, app, _ = started(workers, journal, "hold")
     workers.start(ONCE, concurrency=2)

@@ -12,9 +12,9 @@ from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.failures.state import State
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -44,7 +44,7 @@ def test_order_on_fresh_workers(workers: Workers, journal: Journal, number: int)
 
 
 @pytest.mark.xfail(strict=True, reason="first design: whoever waits for a slot has no place in line")
-def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doors: Doors, seen: State) -> None:
+def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """One worker has more than it has slots for when another one fills the limit and parks what comes after that."""
     workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(SEAMS, concurrency=4)
@@ -56,30 +56,34 @@ def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doo
     for place in (12, 13):
         app.six.apply_async([str(place)], queue="alpha")
         journal.wait_running(1, str(place))
-    seen.wait_parked(app.six.apply_async(["14"], queue="alpha"))
+    state.wait_parked(app.six.apply_async(["14"], queue="alpha"))
 
-    seen.wait_parked(*early[4:], timeout=AT_ONCE)
-    seen.wait_parked(*(app.six.apply_async([str(place)], queue="alpha") for place in range(15, 20)))
+    state.wait_parked(*early[4:], timeout=AT_ONCE)
+    state.wait_parked(*(app.six.apply_async([str(place)], queue="alpha") for place in range(15, 20)))
     doors.open_all()
 
     journal.wait_finished(20, timeout=AT_ONCE)
     assert max(places_off(journal.order())) <= MOST_LATE, journal.order()
     assert journal.max_running() <= 6
-    seen.wait_clean()
+    state.wait_clean()
 
 
 @pytest.mark.xfail(strict=True, reason="first design: a permit goes on in its own line, whoever waits for the slot")
-def test_a_busy_limit_keeps_no_slot_from_an_older_task(workers: Workers, journal: Journal, seen: State) -> None:
+def test_a_busy_limit_keeps_no_slot_from_an_older_task(workers: Workers, journal: Journal, state: State) -> None:
     """The tasks of a rate are all older than those of the busy limit, and due while its line is long."""
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(SEAMS, concurrency=2)
     app = workers.app(SEAMS)
-    seen.wait_parked(*[app.paced.delay(str(number)) for number in range(6)][1:])
+    paced = state.throttle.limit("tests.support.apps.seams.paced")
+    paced.pause()
+    state.wait_parked(*(app.paced.delay(str(number)) for number in range(6)))
     for number in range(40):
         app.busy.delay(str(number))
+    journal.wait_running(2)
+    paced.resume()
 
     journal.wait_finished(46, timeout=30)
     last = journal.runs(task=".paced")[-1]
     before = [run for run in journal.runs(task=".busy") if run.started < last.started]
-    assert len(before) < 30, f"The last paced one came after {len(before)} of 40 newer tasks."
-    seen.wait_clean()
+    assert len(before) < 30, f"The last paced one came after {len(before)} of 40 newer tasks."  # due after 15 of them
+    state.wait_clean()

@@ -11,9 +11,9 @@ from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, counts
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from tests.failures.state import State
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -22,7 +22,7 @@ OLDER = {"OLDER_RELEASE": "1"}
 
 
 @pytest.mark.xfail(strict=True, reason="first design: the queue of a message is guessed where its route is a pattern")
-def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, doors: Doors, seen: State) -> None:
+def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     gone = workers.start(SEAMS, concurrency=2, queues="alpha,media")
     other = workers.start(SEAMS, concurrency=2, queues="alpha")
@@ -30,8 +30,8 @@ def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, doors: D
     route = {"queue": "media", "routing_key": "media.video.short"}
     app.one.apply_async(["0"], **route)
     journal.wait_running(1, "0")
-    seen.wait_parked(*(app.one.apply_async([str(number)], **route) for number in range(1, 4)))
-    assert {each.queue for each in seen.lines} == {"media"}
+    state.wait_parked(*(app.one.apply_async([str(number)], **route) for number in range(1, 4)))
+    assert {each.queue for each in state.lines} == {"media"}
 
     gone.term()
     doors.open_all()
@@ -42,12 +42,12 @@ def test_queue_bound_with_a_pattern(workers: Workers, journal: Journal, doors: D
     workers.start(SEAMS, concurrency=2, queues="media")
 
     journal.wait_finished(5, timeout=AT_ONCE)
-    seen.wait_clean()
+    state.wait_clean()
     assert set(counts(journal).values()) == {1}
 
 
 @pytest.mark.xfail(strict=True, reason="first design: what has to be parked without a queue is lost with its slot")
-def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal, doors: Doors, seen: State) -> None:
+def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """They came from the queue while it was consumed; their limit is paused when their slot comes."""
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(SEAMS, concurrency=1)
@@ -56,35 +56,35 @@ def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal,
     journal.wait_running(1, "first")
     waiting = [app.pair.delay(f"waiting {number}") for number in range(3)]
     worker.wait_for_log("received", times=4)
-    pair = seen.throttle.limit("tests.support.apps.seams.pair")
+    pair = state.throttle.limit("tests.support.apps.seams.pair")
     pair.pause()
     control = app.app.control
     assert control.cancel_consumer("celery", reply=True, timeout=AT_ONCE, limit=1)
     doors.open_all()
     journal.wait_finished(1, "first")
 
-    seen.wait_parked(*waiting, timeout=AT_ONCE)
-    assert {each.queue for each in seen.lines} == {"celery"}
+    state.wait_parked(*waiting, timeout=AT_ONCE)
+    assert {each.queue for each in state.lines} == {"celery"}
     pair.resume()
     assert control.add_consumer("celery", reply=True, timeout=AT_ONCE, limit=1)
 
     journal.wait_finished(4, timeout=AT_ONCE)
     app.plain.delay("plain").get(timeout=AT_ONCE)  # in the one slot
-    seen.wait_clean()
+    state.wait_clean()
     assert set(counts(journal).values()) == {1}
 
 
 @pytest.mark.xfail(strict=True, reason="first design: a task that a worker does not know is remembered as a success")
 def test_remembered_task_that_a_worker_of_an_older_release_is_given(
-    workers: Workers, journal: Journal, seen: State
+    workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     newer = workers.start(SEAMS, concurrency=1)
     app = workers.app(SEAMS)
-    till = seen.throttle.limit("till")
+    till = state.throttle.limit("till")
     till.pause()
     charge = app.charge.delay("order 17")
-    seen.wait_parked(charge)
+    state.wait_parked(charge)
     newer.term()
     newer.wait()
     older = workers.start(SEAMS, concurrency=1, env=OLDER)
@@ -102,12 +102,12 @@ def test_remembered_task_that_a_worker_of_an_older_release_is_given(
 
 
 @pytest.mark.xfail(strict=True, reason="first design: a look sees 256 queues of a line")
-def test_line_of_three_hundred_queues(workers: Workers, journal: Journal, doors: Doors, seen: State) -> None:
+def test_line_of_three_hundred_queues(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     queues = [f"q{number:03}" for number in range(300)]
     parks = workers.start(SEAMS, concurrency=1, queues=",".join(queues))
     app = workers.app(SEAMS)
-    one = seen.throttle.limit("tests.support.apps.seams.one")
+    one = state.throttle.limit("tests.support.apps.seams.one")
     one.pause()
     for queue in queues:
         app.one.apply_async([queue], queue=queue)
@@ -122,11 +122,11 @@ def test_line_of_three_hundred_queues(workers: Workers, journal: Journal, doors:
     journal.wait_finished(1, "q299", timeout=AT_ONCE)
     workers.start(SEAMS, concurrency=1, queues=",".join(queues))
     journal.wait_finished(300, timeout=40)
-    seen.wait_clean()
+    state.wait_clean()
 
 
 @pytest.mark.xfail(strict=True, reason="first design: a look goes through the lines a page at a time")
-def test_many_lines_of_which_nothing_may_start(workers: Workers, journal: Journal, seen: State) -> None:
+def test_many_lines_of_which_nothing_may_start(workers: Workers, journal: Journal, state: State) -> None:
     """Some of another limit become due every second: they do not wait for those that are not."""
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(SEAMS, concurrency=2)
@@ -135,7 +135,7 @@ def test_many_lines_of_which_nothing_may_start(workers: Workers, journal: Journa
         for number in range(600):
             app.seldom_each.delay(f"seldom {number}")
     journal.wait_finished(600, timeout=30)
-    until(lambda: sum(each.parked for each in seen.throttle.status(most=2000)) == 600, timeout=30, every=0.5)
+    until(lambda: sum(each.parked for each in state.throttle.status(most=2000)) == 600, timeout=30, every=0.5)
 
     keys = [f"key {number}" for number in range(20)]
     for _ in range(3):
@@ -146,14 +146,14 @@ def test_many_lines_of_which_nothing_may_start(workers: Workers, journal: Journa
 
 
 @pytest.mark.xfail(strict=True, reason="first design: what is parked is forgotten when the throttle is turned off")
-def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, doors: Doors, seen: State) -> None:
+def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """They run, unthrottled, or somebody is told how many do not."""
     workers.conf["throttle_lease"] = LONG_LEASE
     before = workers.start(SEAMS, concurrency=2)
     app = workers.app(SEAMS)
     app.one.delay("first")
     journal.wait_running(1, "first")
-    seen.wait_parked(app.one.delay("second"), app.one.delay("third"))
+    state.wait_parked(app.one.delay("second"), app.one.delay("third"))
     before.term()
     before.wait_for_log("Warm shutdown")
     doors.open_all()

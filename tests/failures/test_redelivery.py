@@ -22,8 +22,9 @@ from tests.failures.tools import (
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from tests.failures.tools import Doors, StoreState
+    from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.worker
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_second_delivery_is_dropped_when_the_first_succeeds(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState, times: int
+    workers: Workers, journal: Journal, doors: Doors, state: State, times: int
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     started = workers.start_many(2, DOORS, concurrency=2)
@@ -46,9 +47,7 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(
             app.hold_late.apply_async(["first"], task_id=first.id)  # what a broker does that delivers it once more
         else:
             redeliver(workers)
-        until(
-            lambda: state.twins == [first.id] and not unacknowledged(workers) and not queued(workers), timeout=AT_ONCE
-        )
+        until(lambda: state.has_second(first) and not unacknowledged(workers) and not queued(workers), timeout=AT_ONCE)
     assert sum(worker.log().count(f"{first.id}] received") for worker in started) == 1 + times
     assert counts(journal) == {"first": 1}
     doors.open_all()
@@ -60,7 +59,7 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(
 
 
 def test_second_delivery_runs_when_the_worker_of_the_first_dies(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=1)
@@ -71,7 +70,7 @@ def test_second_delivery_runs_when_the_worker_of_the_first_dies(
 
     def set_aside() -> bool:
         redeliver(workers)
-        return state.twins == [late.id]
+        return state.has_second(late)
 
     until(set_aside, timeout=AT_ONCE, every=0.2)
     assert counts(journal) == {"late": 1}
@@ -87,7 +86,7 @@ def test_second_delivery_runs_when_the_worker_of_the_first_dies(
 
 
 def test_second_delivery_of_a_resumed_task_whose_worker_dies(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """Both the store and the second delivery have the message: it still runs once more, not twice more."""
     workers.conf["throttle_lease"] = SHORT_LEASE
@@ -95,7 +94,7 @@ def test_second_delivery_of_a_resumed_task_whose_worker_dies(
     app = workers.app(DOORS)
     late = resume_one(app, journal, doors, state)
     app.hold_late.apply_async(["late"], task_id=late.id)
-    until(lambda: state.twins == [late.id], timeout=AT_ONCE)
+    until(lambda: state.has_second(late), timeout=AT_ONCE)
     workers.start(DOORS, concurrency=2)
 
     lost.kill()
@@ -107,7 +106,7 @@ def test_second_delivery_of_a_resumed_task_whose_worker_dies(
     assert most_at_once(journal, ".hold_late") == 1
 
 
-def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """Its acknowledgement was lost, say: it keeps its one place in line."""
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, concurrency=2)

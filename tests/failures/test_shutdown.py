@@ -9,8 +9,9 @@ import pytest
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once, redeliver, wait_returned
 
 if TYPE_CHECKING:
-    from tests.failures.tools import Doors, StoreState
+    from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -18,9 +19,7 @@ pytestmark = pytest.mark.worker
 CUSTOM = "tests.support.apps.custom"
 
 
-def test_warm_shutdown_hands_its_permits_on(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
-) -> None:
+def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.env.update(NO_LOOK)
     stopping = workers.start(DOORS, concurrency=3)
@@ -61,7 +60,7 @@ def test_warm_shutdown_hands_its_permits_on(
 
 
 def test_warm_shutdown_gives_back_what_waited_for_a_slot(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=1)
@@ -85,7 +84,7 @@ def test_warm_shutdown_gives_back_what_waited_for_a_slot(
     assert set(counts(journal).values()) == {1}
 
 
-def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=4)
     app = workers.app(DOORS)
@@ -115,7 +114,7 @@ def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: 
 
 
 def test_cold_shutdown_drops_early_acknowledged_tasks(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     stopping = workers.start(DOORS, concurrency=2)

@@ -10,8 +10,9 @@ from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_onc
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from tests.failures.tools import Doors, StoreState
+    from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = [
@@ -21,18 +22,18 @@ pytestmark = [
 ]
 
 
-def fill(state: StoreState) -> None:
+def fill(state: State) -> None:
     with state.client() as client:
         client.config_set("maxmemory", 1)
 
 
-def make_room(state: StoreState) -> None:
+def make_room(state: State) -> None:
     with state.client() as client:
         client.config_set("maxmemory", 0)
 
 
 def test_permits_go_round_while_the_store_is_full(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=3)
@@ -70,7 +71,7 @@ def test_permits_go_round_while_the_store_is_full(
 
 
 def test_permit_freed_by_another_worker_while_the_store_is_full(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, concurrency=1, queues="first")

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors, StoreState
+    from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -35,9 +36,7 @@ EMPTY = pytest.mark.parametrize("store", [{"persistent": False}], indirect=True)
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_hold(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState, how: str
-) -> None:
+def test_hold(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, how: str) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
@@ -71,7 +70,7 @@ def test_hold(
 
 
 def test_worker_starts_without_the_store(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     store.kill()
     doors.open_all()
@@ -88,7 +87,7 @@ def test_worker_starts_without_the_store(
     state.wait_clean()
 
 
-def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="run")
     worker = workers.start(DOORS, concurrency=3)
     app = workers.app(DOORS)
@@ -111,7 +110,7 @@ def test_run(store: EmbeddedServer, workers: Workers, journal: Journal, doors: D
     state.wait_clean()
 
 
-def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error="fail")
     workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
@@ -135,7 +134,7 @@ def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: 
 
 @EMPTY
 def test_running_holders_put_themselves_back_after_a_restart_empty(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = 3
     started = workers.start_many(2, DOORS, concurrency=2)
@@ -158,7 +157,7 @@ def test_running_holders_put_themselves_back_after_a_restart_empty(
 
 @EMPTY
 def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
-    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=2)
@@ -183,7 +182,7 @@ def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("nagging", ["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
 def test_connections_and_scripts_lost_all_the_time(
-    workers: Workers, journal: Journal, state: StoreState, nagging: str
+    workers: Workers, journal: Journal, state: State, nagging: str
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start_many(2, BASIC, concurrency=3)
@@ -205,7 +204,7 @@ def test_connections_and_scripts_lost_all_the_time(
     assert journal.max_running(task=".work_late") <= 2
 
 
-def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """A worker stands still past its lease, another one takes over, the first one comes back and finishes."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     frozen = workers.start(DOORS, concurrency=1, queues="first")
@@ -227,7 +226,7 @@ def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, doors: Doo
     # A late end gives back nothing: the permit is another's now. The worker's next task comes after its release.
     doors.open("plain")
     app.plain.apply_async(["plain"], queue="first").get(timeout=AT_ONCE)
-    assert (state.used, state.holders, state.parked) == (1, {second.id}, [third.id])
+    assert (sum(state.used.values()), state.holders, state.parked) == (1, {second.id}, [third.id])
     assert not journal.runs("third")
     doors.open_all()
     journal.wait_finished(1, "third", timeout=AT_ONCE)
@@ -236,7 +235,7 @@ def test_lease_lost(redis: Redis, workers: Workers, journal: Journal, doors: Doo
 
 
 def test_lease_lost_to_a_second_run_of_the_same_task(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """As above, but the other worker runs the very task that the first one still runs: ids alone tell nothing."""
     workers.conf["throttle_lease"] = SHORT_LEASE
@@ -254,7 +253,9 @@ def test_lease_lost_to_a_second_run_of_the_same_task(
     frozen.kill_child(journal.running("late")[0].pid)
     frozen.wait_for_log("WorkerLostError", timeout=AT_ONCE)
 
-    always(lambda: state.used == 1 and state.holders == {late.id} and not journal.runs("third"), seconds=1)
+    always(
+        lambda: sum(state.used.values()) == 1 and state.holders == {late.id} and not journal.runs("third"), seconds=1
+    )
     doors.open_all()
     journal.wait_finished(1, "third", timeout=AT_ONCE)
     state.wait_clean()

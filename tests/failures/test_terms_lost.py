@@ -13,8 +13,8 @@ from tests.support.journal import peak
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from tests.failures.tools import StoreState
     from tests.support.journal import Journal, Run
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -22,11 +22,12 @@ pytestmark = pytest.mark.worker
 TERMS = "tests.support.apps.terms"
 
 
-def used(state: StoreState) -> dict[str, int]:
-    return {limit.replace("\x1f", "/"): int(count) for limit, count in state.fields("used").items()}
+def tenants(**held: int) -> dict[str, int]:
+    """Return what `State.used` says of so many permits of each tenant."""
+    return {f"tenant[{tenant}]": permits for tenant, permits in held.items()}
 
 
-def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal, state: StoreState) -> None:
+def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(TERMS, concurrency=16)  # a slot for each, so that what cannot run is parked
     app = workers.app(TERMS)
@@ -37,14 +38,14 @@ def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal,
     waiting = [app.both_hold.delay(tenant, "second") for tenant in ("a", "e")]
     state.wait_parked(*waiting)
     until(lambda: len(state.parked) == 6)
-    assert used(state) == {"api": 8, "tenant/a": 2, "tenant/b": 2, "tenant/c": 2, "tenant/d": 2}
+    assert state.used == {"api": 8, **tenants(a=2, b=2, c=2, d=2)}
     workers.start(TERMS, concurrency=8)
 
     lost.kill()
 
     # Acknowledged when they started, so those that ran are lost; the others take all that they had.
     journal.wait_running(6, timeout=WITHIN_LEASE)
-    assert used(state) == {"api": 6, "tenant/a": 2, "tenant/b": 1, "tenant/c": 1, "tenant/d": 1, "tenant/e": 1}
+    assert state.used == {"api": 6, **tenants(a=2, b=1, c=1, d=1, e=1)}
     for name in ("first", "second"):
         Path(f"{journal.path}.{name}").touch()
     journal.wait_finished(6)
@@ -53,7 +54,7 @@ def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal,
 
 
 @pytest.mark.slow
-def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, state: StoreState) -> None:
+def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, state: State) -> None:
     """Caps hold, what was not started runs, and what was acknowledged late runs again."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost, _ = workers.start_many(2, TERMS, concurrency=6)

@@ -9,9 +9,9 @@ import pytest
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, corrupt_record, counts
 
 if TYPE_CHECKING:
-    from tests.failures.state import State
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -22,7 +22,7 @@ GARBAGE = ["", "garbage", '["P",{}]', '{"version":9000,"state":"parked"}', "null
 @pytest.mark.parametrize("content", GARBAGE)
 @pytest.mark.xfail(strict=True, reason="first design: every script of the group fails on a record it cannot read")
 def test_record_of_a_parked_task_that_cannot_be_read(
-    workers: Workers, journal: Journal, doors: Doors, seen: State, content: str
+    workers: Workers, journal: Journal, doors: Doors, state: State, content: str
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, concurrency=3)
@@ -30,8 +30,8 @@ def test_record_of_a_parked_task_that_cannot_be_read(
     app.hold.delay("first")
     journal.wait_running(1, "first")
     broken, after = app.hold.delay("broken"), app.hold.delay("after")
-    seen.wait_parked(broken, after)
-    with seen.client() as client:
+    state.wait_parked(broken, after)
+    with state.client() as client:
         corrupt_record(client, broken.id, content)
 
     doors.open_all()
@@ -41,6 +41,6 @@ def test_record_of_a_parked_task_that_cannot_be_read(
     app.hold.delay("new").get(timeout=AT_ONCE)
     assert counts(journal) == {"first": 1, "after": 1, "of another limit": 1, "new": 1}
     # Whoever looks is told of it, and of all else.
-    assert seen.explain(broken).state != "held"
-    assert not seen.used
-    assert broken.id in seen.ids()
+    assert state.explain(broken).state != "held"
+    assert not state.used
+    assert broken.id in state.ids()

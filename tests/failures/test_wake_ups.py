@@ -10,8 +10,9 @@ from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, mo
 from tests.support.workers import BASIC
 
 if TYPE_CHECKING:
-    from tests.failures.tools import Doors, StoreState
+    from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -24,7 +25,7 @@ def only_hints(workers: Workers) -> None:
 
 
 def test_shared_limit_is_first_come_first_served_over_queues_and_workers(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.start(DOORS, concurrency=2, queues="left")
     workers.start(DOORS, concurrency=2, queues="right")
@@ -44,7 +45,7 @@ def test_shared_limit_is_first_come_first_served_over_queues_and_workers(
 
 
 def test_worker_that_had_no_slot_when_the_permit_came_free(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.start(DOORS, concurrency=1, queues="left")
     workers.start(DOORS, concurrency=2, queues="right")
@@ -71,7 +72,7 @@ def test_worker_that_had_no_slot_when_the_permit_came_free(
 
 
 def test_queue_without_a_worker_does_not_hold_the_others_up(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.start(DOORS, concurrency=2, queues="left")
     gone = workers.start(DOORS, concurrency=2, queues="right")
@@ -96,9 +97,7 @@ def test_queue_without_a_worker_does_not_hold_the_others_up(
     assert most_at_once(journal, "shared") == 1
 
 
-def test_one_limit_does_not_hold_another_up(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
-) -> None:
+def test_one_limit_does_not_hold_another_up(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     app.hold.delay("first")
@@ -118,7 +117,7 @@ def test_one_limit_does_not_hold_another_up(
     assert journal.order(task=".hold") == ["first", *(f"parked {number}" for number in range(50))]
 
 
-def test_no_wake_up_is_lost_in_a_crowd(workers: Workers, journal: Journal, state: StoreState) -> None:
+def test_no_wake_up_is_lost_in_a_crowd(workers: Workers, journal: Journal, state: State) -> None:
     """Many short tasks: between any check and any release somebody may come or go."""
     workers.env.pop("LOOK_EVERY")
     workers.start_many(2, BASIC, concurrency=3)

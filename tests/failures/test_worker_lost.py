@@ -20,18 +20,19 @@ from tests.failures.tools import (
     redeliver,
     unacknowledged,
 )
-from tests.support.waiting import until
+from tests.support.waiting import always, until
 
 if TYPE_CHECKING:
     from tests.failures.tools import Doors, StoreState
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
 
 
 def test_direct_and_resumed_early_and_late_acknowledgement(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State, inside: StoreState
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=5)
@@ -50,9 +51,9 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     app.hold_again.delay("late direct")
     journal.wait_finished(2)
     journal.wait_running(4)
-    until(lambda: early_resumed.id not in state.messages)  # its start has been told to the store
+    until(lambda: early_resumed.id not in inside.messages)  # its start has been told to the store
     other = workers.start(DOORS, concurrency=5)
-    assert state.parked == [early_parked.id, late_parked.id]
+    assert set(state.parked) == {early_parked.id, late_parked.id}
 
     lost.kill()
     redeliver(workers)  # as the broker does once its visibility timeout is over
@@ -77,7 +78,7 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
 
 
 def test_early_acknowledged_tasks_that_had_not_started_all_run_once(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=2)
@@ -89,7 +90,8 @@ def test_early_acknowledged_tasks_that_had_not_started_all_run_once(
     journal.wait_running(1, "plain")
     for number in range(15):
         app.pair.delay(f"unacknowledged {number}")
-    until(lambda: len(unacknowledged(workers)) >= 4)
+    # As many as it prefetches: with fewer it may just be taking one, which the broker's own transport could lose.
+    until(lambda: len(unacknowledged(workers)) == 2 * 4)
     assert queued(workers) > 0
 
     lost.kill()
@@ -105,7 +107,7 @@ def test_early_acknowledged_tasks_that_had_not_started_all_run_once(
     assert most_at_once(journal, ".pair") <= 2
 
 
-def test_reaper_reclaims_and_says_so(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+def test_reaper_reclaims_and_says_so(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=1, queues="first")
     other = workers.start(DOORS, concurrency=1)
@@ -122,8 +124,8 @@ def test_reaper_reclaims_and_says_so(workers: Workers, journal: Journal, doors: 
         hints.subscribe(Keys("throttle").wake)
         until(lambda: app.app.tasks[beat.reap.name]() == 1, timeout=WITHIN_LEASE)
         hint = until(lambda: hints.get_message(timeout=1))
-    assert hint["data"] == "celery"  # the queue whose workers can start what waits
-    assert (state.used, state.parked) == (0, [waiting.id])
+    assert hint["data"] == b"celery"  # the queue whose workers can start what waits
+    assert (state.used, state.parked) == ({}, [waiting.id])
     other.thaw()
 
     journal.wait_finished(1, "next", timeout=AT_ONCE)
@@ -131,17 +133,16 @@ def test_reaper_reclaims_and_says_so(workers: Workers, journal: Journal, doors: 
 
 
 def test_expired_holders_are_ignored_without_a_reaper(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     workers.env.update(NO_LOOK)
     lost = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
-    app.hold.delay("first")
+    first = app.hold.delay("first")
     journal.wait_running(1, "first")
     lost.kill()
-    (lease,) = state.scores("leases").values()
-    until(lambda: state.now() > lease, timeout=WITHIN_LEASE)
+    until(lambda: state.lease_left(first.id) < 0, timeout=WITHIN_LEASE)
 
     workers.start(DOORS, concurrency=1)
     app.hold.delay("next")
@@ -152,7 +153,7 @@ def test_expired_holders_are_ignored_without_a_reaper(
     state.wait_clean()
 
 
-def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, doors: Doors, state: StoreState) -> None:
+def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = 1
     workers.start_many(2, DOORS, concurrency=1)
     app = workers.app(DOORS)
@@ -160,17 +161,13 @@ def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, doors
     journal.wait_running(1, "first")
     state.wait_parked(app.hold.delay("next"))
     reap = app.app.tasks[beat.reap.name]
-    began = state.now()
-    ends: set[float] = set()
 
-    def outlived() -> bool:
+    def renewed() -> bool:
         assert reap() == 0
         assert state.holders == {first.id}
-        ends.add(state.scores("leases")[first.id])
-        return state.now() > began + 3000
+        return 0 < state.lease_left(first.id) <= 1
 
-    until(outlived, timeout=30)
-    assert len(ends) > 3, "The lease was not renewed, it was just long."
+    always(renewed, seconds=3)
     doors.open_all()
 
     journal.wait_finished(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection, pools
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 DOORS = "tests.support.apps.doors"
@@ -48,7 +48,7 @@ class Doors:
 
 
 class StoreState:
-    """What is in the store, as a test may ask for it.
+    """The keys of the store: for what nobody can ask otherwise.
 
     Args:
         url: returns where the store is; asked at each use, because a test configures it after it got this fixture.
@@ -56,73 +56,13 @@ class StoreState:
 
     def __init__(self, url: Callable[[], str]) -> None:
         self._url = url
-        self._names = dict(
-            zip(
-                ("limits", "used", "leases", "records", "parked", "messages", "meta"),
-                Keys("throttle").all[:7],
-                strict=False,
-            )
-        )
-
-    def client(self) -> Redis:
-        return Redis.from_url(self._url(), decode_responses=True, socket_timeout=5)
-
-    def fields(self, name: str) -> dict[str, str]:
-        with self.client() as client:
-            return dict(client.hgetall(self._names[name]))
-
-    def scores(self, name: str) -> dict[str, float]:
-        with self.client() as client:
-            return dict(client.zrange(self._names[name], 0, -1, withscores=True))
-
-    @property
-    def holders(self) -> set[str]:
-        """Ids of the tasks that hold a permit."""
-        return set(self.scores("leases"))
-
-    @property
-    def used(self) -> int:
-        return sum(int(count) for count in self.fields("used").values())
-
-    @property
-    def parked(self) -> list[str]:
-        """Ids of the parked tasks, by ticket."""
-        members = [member.split("\0")[2] for member in self.scores("parked")]
-        return [member[16:] for member in sorted(members)]
-
-    @property
-    def twins(self) -> list[str]:
-        """Ids of the tasks of which a second delivery waits."""
-        return [name[1:] for name in self.fields("records") if name.startswith("\0")]
 
     @property
     def messages(self) -> set[str]:
         """Ids of the tasks whose message the store keeps."""
-        return {name.lstrip("\0") for name in self.fields("messages")}
-
-    def now(self) -> float:
-        """The store's time in milliseconds, as leases are written."""
-        with self.client() as client:
-            seconds, microseconds = client.time()
-        return float(seconds * 1000 + microseconds / 1000)
-
-    def keys(self) -> set[str]:
-        """Every key of the library, by its short name."""
-        with self.client() as client:
-            return {key.rpartition(":")[2] for key in client.scan_iter("{throttle}*")}
-
-    def wait_parked(self, *results: Any) -> None:
-        """Wait until these tasks are parked."""
-        wanted = {result.id for result in results}
-        until(lambda: wanted <= set(self.parked), timeout=30, describe=lambda: f"Parked: {self.parked}")
-
-    def wait_clean(self) -> None:
-        """Wait until nothing is held, parked or remembered: only declarations and counters are left."""
-        until(lambda: self.keys() <= {"limits", "meta"}, timeout=30, describe=self.describe)
-
-    def describe(self) -> str:
-        records = {name: json.loads(value) for name, value in self.fields("records").items()}
-        return f"keys {self.keys()}, used {self.fields('used')}, records {records}, meta {self.fields('meta')}"
+        with Redis.from_url(self._url(), decode_responses=True, socket_timeout=5) as client:
+            found: Any = client.hkeys(Keys("throttle").messages)
+        return {name.lstrip("\0") for name in found}
 
 
 def unacknowledged(workers: Workers) -> dict[str, float]:
@@ -154,7 +94,7 @@ def redeliver(workers: Workers) -> None:
         until(restored, timeout=30)
 
 
-def resume_one(app: Any, journal: Journal, doors: Doors, state: StoreState) -> Any:
+def resume_one(app: Any, journal: Journal, doors: Doors, state: State) -> Any:
     """Return the result of a task ``late`` that came from the line and runs, so only the store has its message."""
     app.hold_late.delay("zero")
     journal.wait_running(1, "zero")

@@ -29,10 +29,11 @@ class State:
 
     Args:
         url: returns where the store is; asked at each use, because a test configures it after it got this fixture.
+        settings: of those who use it, where they are not the default (``throttle_prefix``, ``throttle_group``).
     """
 
-    def __init__(self, url: Callable[[], str]) -> None:
-        self._url = url
+    def __init__(self, url: Callable[[], str], **settings: str) -> None:
+        self._url, self._settings = url, settings
         self._throttles: dict[str, Throttle] = {}
 
     @property
@@ -41,7 +42,7 @@ class State:
         if url not in self._throttles:
             # No settings of the workers: whoever looks needs none of their tasks either.
             app = Celery("state", broker="memory://", set_as_current=False)
-            app.conf.throttle_url = url
+            app.conf.update(throttle_url=url, **self._settings)
             self._throttles[url] = Throttle(app)
         return self._throttles[url]
 
@@ -69,10 +70,10 @@ class State:
         found = self.throttle.status(most=_MOST)
         return {str(each): each.held for each in found if each.held}
 
-    def lease_left(self, result: Any) -> float:
+    def lease_left(self, task_id: str) -> float:
         """Seconds until this task's permit can be taken over, negative if it can; 0 if it holds none."""
         holders = self.throttle.holders(most=_MOST)
-        return next((each.lease_left for each in holders if each.task_id == result.id), 0.0)
+        return next((each.lease_left for each in holders if each.task_id == task_id), 0.0)
 
     def explain(self, result: Any) -> Explanation:
         return self.throttle.explain(result.id)
@@ -82,10 +83,15 @@ class State:
         return any("Another delivery" in reason for reason in self.explain(result).reasons)
 
     def ids(self) -> set[str]:
-        """Every task id that is anywhere under the prefix."""
+        """Every task id that is anywhere under the prefix, but in keys that end by themselves."""
         with self.client() as client:
-            text = b"\n".join(part for key in client.scan_iter("*throttle*") for part in _content(client, key))
+            text = b"\n".join(part for key in _keys(client) for part in _content(client, key))
         return {found.decode() for found in _TASK_ID.findall(text)}
+
+    def size(self) -> int:
+        """How many values there are under the prefix, but in keys that end by themselves."""
+        with self.client() as client:
+            return sum(1 for key in _keys(client) for _ in _content(client, key))
 
     def wait_parked(self, *results: Any, timeout: float = 30.0) -> None:
         """Wait until these tasks are parked."""
@@ -107,6 +113,13 @@ class State:
 
     def describe(self) -> str:
         return f"held {self.holders}, used {self.used}, parked {self.lines}, ids left {self.ids()}"
+
+
+def _keys(client: Redis) -> Iterator[bytes]:
+    for key in client.scan_iter("*throttle*"):
+        ttl: Any = client.ttl(key)
+        if ttl < 0:
+            yield key
 
 
 def _content(client: Redis, key: bytes) -> Iterator[bytes]:
