@@ -83,6 +83,7 @@ def test_revoked_or_expired_before_arrival_costs_nothing(
     app: Any, workers: Workers, journal: Journal, doors: Doors, state: State, why: str
 ) -> None:
     before = state.ids()
+    assert before, "One runs."
     if why == "revoked":
         ids = [str(uuid.uuid4()) for _ in range(3)]
         assert len(app.app.control.revoke(ids, reply=True, timeout=AT_ONCE, limit=2)) == len(workers.started)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from celery_throttle.worker.gate import LOOK_EVERY
+from tests.support.looks import LOOK_EVERY
 from tests.support.ports import free_port
 from tests.workers.conftest import FEATURES, State, use_filesystem_broker
 

@@ -17,13 +17,10 @@ from celery import Celery
 
 from celery_throttle import Limit, Throttled
 from tests.support.journal import Journal
+from tests.support.looks import look_every
 from tests.support.workers import alive
 
-if "LOOK_EVERY" in os.environ:
-    from celery_throttle.worker import gate
-
-    assert gate.LOOK_EVERY > 0  # the name that the worker steps import
-    gate.LOOK_EVERY = float(os.environ["LOOK_EVERY"])
+look_every()
 
 app = Celery("doors", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
 app.conf.update(

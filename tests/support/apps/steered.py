@@ -11,11 +11,11 @@ from typing import Any
 from celery import Celery
 
 from celery_throttle import Limit, Throttled
-from celery_throttle.worker import steps
 from tests.support.journal import Journal
+from tests.support.looks import look_every
 
 # Whatever starts was started by a hint, or at the time that the store had told.
-vars(steps)["LOOK_EVERY"] = 3600.0
+look_every(3600)
 
 app = Celery("steered", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
 app.conf.update(
