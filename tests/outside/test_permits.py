@@ -86,7 +86,7 @@ def test_for_asyncio(gpu: Limit, app: Celery, state: State) -> None:
 def test_each_key_has_its_own_and_a_cost_takes_many(app: Celery, state: State) -> None:
     tenant = Limit("tenant", 2, key="tenant_id")
     with tenant.acquire(key="a", cost=2, app=app), tenant.acquire(key="b", app=app):
-        assert state.used() == {"tenant\x1fa": 2, "tenant\x1fb": 1}
+        assert state.used() == {"tenant[a]": 2, "tenant[b]": 1}
         with pytest.raises(NotAcquired):
             tenant.acquire(0, key="a", app=app)
     assert state.empty()

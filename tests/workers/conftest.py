@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_throttle.core.keys import Keys
+from tests.support import state as seen
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -27,43 +26,41 @@ def pytest_runtest_teardown() -> None:
     gc.collect()
 
 
-@dataclass
 class State:
-    """What is in the store."""
+    """What is in a store, in numbers; as an operator sees it."""
 
-    client: Redis
-    prefix: str = "throttle"
-
-    def _keys(self) -> dict[str, str]:
-        keys = Keys(self.prefix).all
-        return {key.rpartition(":")[2]: key for key in keys}
+    def __init__(self, client: Redis, prefix: str = "throttle") -> None:
+        self.client, self.prefix = client, prefix
+        name, _, group = prefix.partition(":")
+        where = client.connection_pool.connection_kwargs
+        url = f"redis://{where.get('host', '127.0.0.1')}:{where['port']}/{where.get('db', 0)}"
+        self._seen = seen.State(lambda: url, throttle_prefix=name, throttle_group=group)
 
     def parked(self) -> int:
-        return int(self.client.zcard(self._keys()["parked"]))
+        return len(self._seen.parked)
 
     def held(self) -> list[str]:
-        """The ids of the tasks that hold a permit."""
-        found: Any = self.client.zrange(self._keys()["leases"], 0, -1)
-        return [task.decode() for task in found]
+        """The ids of the tasks that hold a permit, or an identity lock."""
+        return sorted(self._seen.holders)
 
     def used(self) -> dict[str, int]:
-        found: Any = self.client.hgetall(self._keys()["used"])
-        return {limit.decode(): int(count) for limit, count in found.items()}
+        return self._seen.used
 
     def lease_end(self, task_id: str) -> float:
         """When the lease of this task ends, in seconds of the store's clock; 0 if it has none."""
-        return float(self.client.zscore(self._keys()["leases"], task_id) or 0.0) / 1000
+        left = self._seen.lease_left(task_id)
+        seconds, microseconds = self.client.time()
+        return float(seconds + microseconds / 1e6 + left) if left else 0.0
 
     def wait_parked(self, count: int, timeout: float = 20.0) -> None:
-        until(lambda: self.parked() == count, timeout=timeout, describe=lambda: f"parked: {self.parked()}")
+        until(lambda: self.parked() == count, timeout=timeout, describe=self._seen.describe)
 
     def empty(self) -> bool:
-        """Whether nothing is left of any task."""
-        keys = self._keys()
-        return not self.client.exists(*(keys[name] for name in ("used", "leases", "records", "parked", "messages")))
+        """Whether nobody holds anything, and nobody waits."""
+        return not (self._seen.holders or self._seen.parked or self._seen.used)
 
     def wait_empty(self, timeout: float = 15.0) -> None:
-        until(self.empty, timeout=timeout, describe=lambda: f"{self.parked()} parked, held: {self.held()}")
+        until(self.empty, timeout=timeout, describe=self._seen.describe)
 
 
 @pytest.fixture

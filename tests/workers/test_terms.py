@@ -34,7 +34,9 @@ LATE_BODY = 0.5
 
 
 def used(state: State) -> dict[str, int]:
-    return {limit.replace("\x1f", "/").removeprefix(f"{TERMS}."): count for limit, count in state.used().items()}
+    return {
+        limit.replace("[", "/").rstrip("]").removeprefix(f"{TERMS}."): count for limit, count in state.used().items()
+    }
 
 
 # -- by key ------------------------------------------------------------------------------------------------------------
