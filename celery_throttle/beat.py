@@ -13,8 +13,8 @@ from celery import shared_task
 from redis.exceptions import RedisError
 
 from celery_throttle.settings import settings_of
-from celery_throttle.store.client import make_client
 from celery_throttle.store.scripts import Store, execute
+from celery_throttle.store.servers.client import make_client
 from celery_throttle.task import groups_of
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from redis.exceptions import RedisError
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
-from celery_throttle.store.client import make_client
 from celery_throttle.store.replies import Answer
 from celery_throttle.store.scripts import Store, execute
+from celery_throttle.store.servers.client import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable

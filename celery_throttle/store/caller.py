@@ -14,9 +14,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from celery_throttle.store.client import connection_factory
-from celery_throttle.store.primary import elsewhere
 from celery_throttle.store.scripts import pack
+from celery_throttle.store.servers.client import connection_factory
+from celery_throttle.store.servers.primary import elsewhere
 
 if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys

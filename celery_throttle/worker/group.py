@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.store.client import connection_factory, make_client
 from celery_throttle.store.scripts import Store
+from celery_throttle.store.servers.client import connection_factory, make_client
 from celery_throttle.worker.link import Link, Listener
 
 if TYPE_CHECKING:

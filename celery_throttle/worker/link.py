@@ -17,9 +17,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.store.client import TIMEOUT
-from celery_throttle.store.primary import elsewhere
 from celery_throttle.store.scripts import pack
+from celery_throttle.store.servers.client import TIMEOUT
+from celery_throttle.store.servers.primary import elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable

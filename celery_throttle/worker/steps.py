@@ -18,7 +18,7 @@ from kombu.asynchronous.timer import Timer
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
-from celery_throttle.store.doctor import findings
+from celery_throttle.store.servers.doctor import findings
 from celery_throttle.task import dedups_of, groups_of, terms_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.autoscale import Growth

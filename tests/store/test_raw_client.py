@@ -12,8 +12,8 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.caller import Caller as RawClient
-from celery_throttle.store.client import connection_factory
 from celery_throttle.store.scripts import Call, Script
+from celery_throttle.store.servers.client import connection_factory
 from tests.store.cost import commands
 from tests.support.tls import TlsFront, make_certificate
 
@@ -113,7 +113,7 @@ def test_a_text_is_read_whole_however_it_arrives(
 
 def test_a_server_that_is_silent_is_not_waited_for(own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what it says later is not taken for the answer to something else."""
-    monkeypatch.setattr("celery_throttle.store.client.TIMEOUT", 0.1)
+    monkeypatch.setattr("celery_throttle.store.servers.client.TIMEOUT", 0.1)
     client = RawClient(own_server.url)
     assert client.call(Call(ECHO, (0, "before"))) == b"before"
     with Redis.from_url(own_server.url) as other:

@@ -14,10 +14,10 @@ from redis.exceptions import ResponseError
 from celery_throttle import ConfigurationError
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.caller import Caller
-from celery_throttle.store.client import make_client
-from celery_throttle.store.doctor import findings
-from celery_throttle.store.primary import elsewhere
 from celery_throttle.store.scripts import Store
+from celery_throttle.store.servers.client import make_client
+from celery_throttle.store.servers.doctor import findings
+from celery_throttle.store.servers.primary import elsewhere
 from tests.support.clusters import PRIMARIES, ask, node_id, slot_of
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.workers import BASIC, ROOT

@@ -10,8 +10,8 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.client import make_client
-from celery_throttle.store.doctor import findings
+from celery_throttle.store.servers.client import make_client
+from celery_throttle.store.servers.doctor import findings
 from tests.support.sentinels import NAME, Sentinel
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.workers import BASIC

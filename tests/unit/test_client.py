@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.client import TIMEOUT, connection_factory, make_client
+from celery_throttle.store.servers.client import TIMEOUT, connection_factory, make_client
 from tests.conftest import new_server
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from celery_throttle.store import primary
-from celery_throttle.store.primary import Addresses, elsewhere, moved_to
+from celery_throttle.store.servers import primary
+from celery_throttle.store.servers.primary import Addresses, elsewhere, moved_to
 
 ADDRESSES = [("a", 1), ("b", 2), ("c", 3)]
 

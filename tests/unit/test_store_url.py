@@ -10,7 +10,7 @@ import pytest
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.store_url import StoreUrl
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.client import connection_factory
+from celery_throttle.store.servers.client import connection_factory
 from tests.support.workers import ROOT
 
 A, B = ("a", 26379), ("b", 26380)

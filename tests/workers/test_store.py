@@ -12,8 +12,8 @@ from redis.exceptions import NoPermissionError
 
 from celery_throttle import Throttle
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.client import make_client
-from celery_throttle.store.doctor import findings
+from celery_throttle.store.servers.client import make_client
+from celery_throttle.store.servers.doctor import findings
 from tests.support.tls import TlsFront, make_certificate
 from tests.support.waiting import until
 from tests.support.workers import ROOT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoPermissionError
 
-from celery_throttle.store.primary import Addresses
+from celery_throttle.store.servers.primary import Addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

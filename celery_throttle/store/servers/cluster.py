@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from celery_throttle.store.primary import Addresses, moved_to
+from celery_throttle.store.servers.primary import Addresses, moved_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

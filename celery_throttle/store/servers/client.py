@@ -10,13 +10,13 @@ from redis.retry import Retry
 
 from celery_throttle.core.store_url import StoreUrl
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.cluster import Cluster
-from celery_throttle.store.primary import SeekingConnection, SeekingSSLConnection
-from celery_throttle.store.sentinel import Sentinels
+from celery_throttle.store.servers.cluster import Cluster
+from celery_throttle.store.servers.primary import SeekingConnection, SeekingSSLConnection
+from celery_throttle.store.servers.sentinel import Sentinels
 
 if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys
-    from celery_throttle.store.primary import Seek
+    from celery_throttle.store.servers.primary import Seek
 
 __all__ = ["connection_factory", "make_client"]
 
