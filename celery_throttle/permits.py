@@ -17,7 +17,7 @@ from celery_throttle.core.limits import shown
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.terms import Needs, is_cost, key_text
 from celery_throttle.errors import ConfigurationError, NotAcquired
-from celery_throttle.primitives.lease import RenewableLease
+from celery_throttle.primitives.lease.sync import RenewableLease
 from celery_throttle.waiting import Forgotten, waiting_of
 
 if TYPE_CHECKING:

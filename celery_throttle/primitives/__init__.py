@@ -6,18 +6,17 @@ Each docstring says where the algorithm comes from, what it costs, and where it 
 from __future__ import annotations
 
 from celery_throttle.core.rates import Rate
-from celery_throttle.primitives.async_lock import AsyncHeldLock, AsyncIdentityLock
-from celery_throttle.primitives.async_redlock import AsyncHeldRedlock, AsyncRedlock
-from celery_throttle.primitives.async_semaphore import AsyncFairSemaphore
 from celery_throttle.primitives.counter import AsyncCounter, Counter
-from celery_throttle.primitives.held_lock import HeldLock
-from celery_throttle.primitives.held_permit import AsyncHeldPermit, HeldPermit
-from celery_throttle.primitives.lock import IdentityLock
-from celery_throttle.primitives.lock_calls import LockInfo
+from celery_throttle.primitives.lock import AsyncHeldLock, AsyncIdentityLock, HeldLock, IdentityLock, LockInfo
 from celery_throttle.primitives.rate import AsyncRateLimiter, AsyncReservation, Decision, RateLimiter, Reservation
-from celery_throttle.primitives.redlock import HeldRedlock, Redlock
-from celery_throttle.primitives.semaphore import FairSemaphore
-from celery_throttle.primitives.semaphore_calls import PermitInfo
+from celery_throttle.primitives.redlock import AsyncHeldRedlock, AsyncRedlock, HeldRedlock, Redlock
+from celery_throttle.primitives.semaphore import (
+    AsyncFairSemaphore,
+    AsyncHeldPermit,
+    FairSemaphore,
+    HeldPermit,
+    PermitInfo,
+)
 
 __all__ = [
     "AsyncCounter",

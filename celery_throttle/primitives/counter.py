@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.primitives.naming import named_key, printable, space, whole_number
+from celery_throttle.primitives.checks import named_key, printable, space, whole_number
 from celery_throttle.store.scripts import Call, Script, execute, execute_async
 
 if TYPE_CHECKING:

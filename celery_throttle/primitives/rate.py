@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.primitives.naming import named_key, printable, whole_number
+from celery_throttle.primitives.checks import named_key, printable, whole_number
 from celery_throttle.store.scripts import Call, Script, execute, execute_async
 
 if TYPE_CHECKING:

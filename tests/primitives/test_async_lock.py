@@ -12,7 +12,9 @@ import pytest
 from redis.asyncio import Redis as AsyncRedis
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired
-from celery_throttle.primitives import AsyncHeldLock, AsyncIdentityLock, IdentityLock, async_lease, async_lock
+from celery_throttle.primitives import AsyncHeldLock, AsyncIdentityLock, IdentityLock
+from celery_throttle.primitives.lease import aio as leases
+from celery_throttle.primitives.lock import aio
 from celery_throttle.store.scripts import execute_async
 
 if TYPE_CHECKING:
@@ -133,7 +135,7 @@ def test_renewal_by_a_task(run: Any) -> None:
                 assert await locks.acquire("a") is None
                 await asyncio.sleep(0.02)
             assert not held.lost
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
         assert not held.lost
 
     run(scenario)
@@ -146,7 +148,7 @@ def test_renewal_ends_with_the_last_reference(run: Any) -> None:
         del held
         gc.collect()
         assert gone() is None
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
 
     run(scenario)
 
@@ -159,7 +161,7 @@ def test_renewal_reports_a_lock_that_was_taken_away(run: Any) -> None:
         await locks.forget("a", held.fencing_token)
         await so(lambda: told)
         assert held.lost
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
 
     run(scenario)
 
@@ -176,7 +178,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> list[object]:
             await asyncio.sleep(600)
         return reply
 
-    monkeypatch.setattr(async_lock, "execute_async", execute_and_wait)
+    monkeypatch.setattr(aio, "execute_async", execute_and_wait)
     return replies
 
 
@@ -206,7 +208,7 @@ def test_a_cancelled_acquire_leaves_what_its_owner_had(run: Any, sync: IdentityL
         task = asyncio.create_task(locks.acquire("a", 600, owner="me"))
         await so(lambda: unread)
         await cancel(task)
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
         assert held is not None
         assert held.renew()
 

@@ -14,7 +14,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired, StoreUnavailable
-from celery_throttle.primitives import AsyncHeldRedlock, AsyncRedlock, async_lease
+from celery_throttle.primitives import AsyncHeldRedlock, AsyncRedlock
+from celery_throttle.primitives.lease import aio as leases
 from tests.primitives.cluster import NODE_TIMEOUT
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def run(cluster: Cluster) -> Callable[[Callable[[AsyncRedlock], Awaitable[object
 
 async def give_up() -> None:
     """End what goes on in the background, as long as its connections are there."""
-    tasks = list(async_lease._background)
+    tasks = list(leases._background)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -156,7 +157,7 @@ def test_a_frozen_server_delays_nobody_and_gets_the_releases_later(run: Any, clu
         assert time.monotonic() - started < 10
         cluster.servers[0].thaw()
         await so(lambda: cluster.owners() == [None] * 3)
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
 
     run(scenario)
 
@@ -176,7 +177,7 @@ def test_two_frozen_servers_cost_their_timeout_once(run: Any, cluster: Cluster) 
         assert time.monotonic() - started < NODE_TIMEOUT
         cluster.servers[0].thaw()
         cluster.servers[1].thaw()
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
         assert cluster.owners() == [None] * 3
 
     run(scenario)
@@ -190,9 +191,9 @@ def test_a_server_that_was_away_gets_the_release(run: Any, cluster: Cluster) -> 
         await so(lambda: cluster.owners() == [held.owner] * 3)
         cluster.servers[0].kill()
         assert await held.release()
-        assert async_lease._background
+        assert leases._background
         cluster.servers[0].restart()
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
         assert cluster.owners() == [None] * 3
 
     run(scenario)
@@ -253,7 +254,7 @@ def test_a_cancelled_acquire_gives_back_what_it_got(run: Any, cluster: Cluster) 
             await task
         for server in cluster.servers[1:]:
             server.thaw()
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
         assert cluster.owners() == [None] * 3
 
     run(scenario)

@@ -16,11 +16,10 @@ from celery_throttle.primitives import (
     AsyncFairSemaphore,
     AsyncHeldPermit,
     FairSemaphore,
-    async_lease,
-    async_semaphore,
-    lock,
 )
-from celery_throttle.primitives.mailbox import IDLE
+from celery_throttle.primitives.lease import aio as leases
+from celery_throttle.primitives.semaphore import aio
+from celery_throttle.primitives.semaphore.calls import IDLE
 from celery_throttle.store.scripts import execute_async
 
 if TYPE_CHECKING:
@@ -56,8 +55,8 @@ def sync(redis: Redis) -> FairSemaphore:
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits does not look by itself."""
-    monkeypatch.setattr(lock, "_LOOK_AGAIN", 600.0)
-    monkeypatch.setattr(async_semaphore, "STAY", 600.0)
+    monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
+    monkeypatch.setattr(aio, "STAY", 600.0)
 
 
 async def so(condition: Callable[[], object]) -> None:
@@ -178,7 +177,7 @@ def test_renewal_by_a_task(run: Any) -> None:
         async with one.hold(lease=0.6, renew=True) as held:
             assert await one.acquire(timeout=1.3) is None
             assert not held.lost
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
 
     run(scenario)
 
@@ -190,7 +189,7 @@ def test_renewal_ends_with_the_last_reference(run: Any) -> None:
         del held
         gc.collect()
         assert gone() is None
-        await so(lambda: not async_lease._background)
+        await so(lambda: not leases._background)
 
     run(scenario)
 
@@ -228,7 +227,7 @@ def test_a_cancelled_acquire_hands_on_what_it_got(
         return reply
 
     async def scenario(one: AsyncFairSemaphore) -> None:
-        monkeypatch.setattr(async_semaphore, "execute_async", execute_and_wait)
+        monkeypatch.setattr(aio, "execute_async", execute_and_wait)
         task = asyncio.create_task(one.acquire(lease=600))
         await so(lambda: granted)
         assert len(sync.holders()) == 1

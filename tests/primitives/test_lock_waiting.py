@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis
 
-from celery_throttle.primitives import IdentityLock, lock
+from celery_throttle.primitives import IdentityLock
 from tests.store.cost import commands
 from tests.support.waiting import until
 
@@ -35,7 +35,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits does not look by itself."""
-    monkeypatch.setattr(lock, "_LOOK_AGAIN", 600.0)
+    monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
 
 
 def waiting(redis: Redis, number: int) -> None:

@@ -16,7 +16,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired, StoreUnavailable
-from celery_throttle.primitives import HeldRedlock, Redlock, nodes
+from celery_throttle.primitives import HeldRedlock, Redlock
+from celery_throttle.primitives.redlock import sync_nodes as nodes
 from tests.primitives.cluster import NODE_TIMEOUT
 from tests.support.waiting import always, until
 

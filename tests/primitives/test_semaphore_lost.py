@@ -16,7 +16,8 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from celery_throttle.embedded import bound_to_parent
-from celery_throttle.primitives import FairSemaphore, semaphore
+from celery_throttle.primitives import FairSemaphore
+from celery_throttle.primitives.semaphore import sync
 from tests.conftest import ROOT
 from tests.store.cost import commands
 from tests.support.waiting import until
@@ -216,7 +217,7 @@ def test_a_server_that_is_restarted_has_the_line_still(own_server: EmbeddedServe
 
 def test_a_server_that_does_not_answer_is_reported(own_server: EmbeddedServer, monkeypatch: Any) -> None:
     """And the place in line ends by itself."""
-    monkeypatch.setattr(semaphore, "STAY", 0.5)
+    monkeypatch.setattr(sync, "STAY", 0.5)
     options: dict[str, Any] = {"socket_timeout": 0.1, "retry": Retry(NoBackoff(), 0)}
     with Redis.from_url(own_server.url, **options) as client, ThreadPoolExecutor(1) as pool:
         one = FairSemaphore(client, "one", 1)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from celery_throttle.primitives.semaphore_calls import SemaphoreCalls, Turn
+from celery_throttle.primitives.semaphore.calls import SemaphoreCalls, Turn
 from tests.primitives.faults import StoreClock
 from tests.primitives.resending import Resending
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from celery_throttle.primitives import FairSemaphore, lock, semaphore
-from celery_throttle.primitives.mailbox import IDLE, Mailbox
+from celery_throttle.primitives import FairSemaphore
+from celery_throttle.primitives.semaphore import sync
+from celery_throttle.primitives.semaphore.calls import IDLE
+from celery_throttle.primitives.semaphore.sync_mailbox import Mailbox
 from celery_throttle.store.scripts import execute
 from tests.store.cost import commands
 from tests.support.waiting import until
@@ -39,8 +41,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits does not look by itself."""
-    monkeypatch.setattr(lock, "_LOOK_AGAIN", 600.0)
-    monkeypatch.setattr(semaphore, "STAY", 600.0)
+    monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
+    monkeypatch.setattr(sync, "STAY", 600.0)
 
 
 @pytest.fixture
@@ -286,7 +288,7 @@ def test_a_hand_over_takes_one_call(
         asked.append(call.script.name)
         return reply
 
-    monkeypatch.setattr(semaphore, "execute", execute_and_count)
+    monkeypatch.setattr(sync, "execute", execute_and_count)
     future = pool.submit(one.acquire, "next", 60)
     until(lambda: asked == ["semaphore_acquire"] * 2)  # a place, and a look after the subscription
     held.release()

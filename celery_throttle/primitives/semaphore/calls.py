@@ -9,21 +9,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.lock_calls import (
-    RECEIPT_MS,
+from celery_throttle.primitives.checks import (
     checked_name,
     milliseconds,
+    printable,
     program_name,
     shown,
-    store_time,
+    space,
+    whole_number,
 )
-from celery_throttle.primitives.naming import printable, space, whole_number
+from celery_throttle.primitives.lease.base import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 __all__ = [
+    "AGAIN",
+    "IDLE",
+    "STAY",
     "Granted",
     "PermitInfo",
     "SemaphoreCalls",
@@ -31,11 +35,18 @@ __all__ = [
     "Turn",
     "Waits",
     "answer",
+    "hint_in",
     "hinted",
     "not_acquired",
     "state",
 ]
 
+#: Seconds after which somebody who waits without a sign of life leaves the line: three of its own looks.
+STAY = 6.0
+#: Mailboxes that nobody uses at the moment; each is a connection.
+IDLE = 8
+#: Seconds between two attempts to subscribe.
+AGAIN = 0.2
 _MOST_PERMITS = 1_000_000
 #: More holders than that are not listed.
 _LISTED = 10_000
@@ -169,6 +180,14 @@ def answer(raw: Any, turn: Turn, asked_at: float) -> Granted | Waits | None:
     if code > 0:
         return Granted(ticket, asked_at + turn.lease)
     return Waits(next_ms / 1000 if next_ms >= 0 else math.inf) if code == 0 else None
+
+
+def hint_in(message: dict[str, Any] | None) -> str | None:
+    """Return what a message of redis-py says; '' if it is about the subscription."""
+    if message is None:
+        return None
+    data = message["data"] if message["type"] == "message" else ""
+    return data.decode() if isinstance(data, bytes) else str(data)
 
 
 def hinted(hint: str | None, turn: Turn, asked_at: float) -> Granted | None:

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import os
 import secrets
-import socket
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.primitives.naming import named_key
+from celery_throttle.primitives.checks import checked_name, milliseconds, named_key, program_name, shown
+from celery_throttle.primitives.lease.base import RECEIPT_MS, store_time
 from celery_throttle.store.scripts import Call, Script
 
-__all__ = [
-    "RECEIPT_MS",
-    "Answer",
-    "Attempt",
-    "Grant",
-    "LockCalls",
-    "LockInfo",
-    "answer",
-    "checked_name",
-    "info",
-    "milliseconds",
-    "patience",
-    "program_name",
-    "shown",
-    "store_time",
-]
+if TYPE_CHECKING:
+    from datetime import datetime
 
-#: How long a release that is sent again gets the same answer: redis-py's own retries take up to a minute.
-RECEIPT_MS = 60_000
-_MIN_LEASE, _MAX_LEASE = 0.01, 10 * 365 * 86400.0
-_MAX_OWNER = 200
+__all__ = ["Answer", "Attempt", "Grant", "LockCalls", "LockInfo", "answer", "info"]
 
 
 @dataclass(frozen=True)
@@ -154,59 +134,6 @@ def answer(raw: Any) -> Answer:
 def info(raw: Any) -> LockInfo | None:
     """Read the reply of lock_look.lua."""
     return _info(*raw) if raw else None
-
-
-def milliseconds(what: str, seconds: object) -> int:
-    """Return seconds as whole milliseconds.
-
-    Raises:
-        ConfigurationError: not a number of seconds from a hundredth to ten years.
-    """
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _MIN_LEASE <= seconds <= _MAX_LEASE:
-        raise ConfigurationError(f"{what} must be seconds, from {_MIN_LEASE} to {_MAX_LEASE:.0f}, got {seconds!r}")
-    return round(seconds * 1000)
-
-
-def patience(blocking: bool, timeout: object) -> float:
-    """Return how many seconds to wait for a lock: 0 is one attempt, infinity is for ever.
-
-    Raises:
-        ConfigurationError: a timeout for a call that does not wait, or one that is not a number of seconds.
-    """
-    if timeout is None:
-        return math.inf if blocking else 0.0
-    if not blocking:
-        raise ConfigurationError("timeout is for blocking=True: without it the call does not wait")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise ConfigurationError(f"timeout must be seconds, 0 or more, or None to wait for ever, got {timeout!r}")
-    return float(timeout)
-
-
-def shown(identity: object) -> str:
-    """Return an identity as a message may show it: it can be a megabyte."""
-    clipped = identity[:80] if isinstance(identity, str | bytes) else identity
-    return repr(clipped) + ("..." if clipped != identity else "")
-
-
-def program_name() -> str:
-    """Return the name of this program: whoever finds something taken wants to know by whom."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def checked_name(what: str, name: object) -> str:
-    """Return the name of whoever holds something, if it can be one.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
-    if not isinstance(name, str) or not 0 < len(name) <= _MAX_OWNER or not name.isprintable():
-        raise ConfigurationError(f"{what} must be 1 to {_MAX_OWNER} printable characters, got {shown(name)}")
-    return name
-
-
-def store_time(microseconds: int) -> datetime:
-    """Return a time of the store's clock."""
-    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc)
 
 
 def _call(script: str, keys: tuple[str, ...], *arguments: str | int) -> Call:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_throttle.primitives.held_permit import HeldPermit
-from celery_throttle.primitives.lease import logger
-from celery_throttle.primitives.lock import next_look
-from celery_throttle.primitives.lock_calls import patience, shown
-from celery_throttle.primitives.mailbox import Mailboxes
-from celery_throttle.primitives.semaphore_calls import (
+from celery_throttle.primitives.checks import patience, shown
+from celery_throttle.primitives.lease.base import logger, next_look
+from celery_throttle.primitives.lease.sync import Held
+from celery_throttle.primitives.semaphore.calls import (
+    STAY,
     Granted,
     SemaphoreCalls,
     SemaphoreState,
@@ -22,6 +22,7 @@ from celery_throttle.primitives.semaphore_calls import (
     not_acquired,
     state,
 )
+from celery_throttle.primitives.semaphore.sync_mailbox import Mailboxes
 from celery_throttle.store.scripts import execute
 
 if TYPE_CHECKING:
@@ -29,13 +30,44 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from celery_throttle.primitives.mailbox import Mailbox
-    from celery_throttle.primitives.semaphore_calls import PermitInfo, Turn, Waits
+    from celery_throttle.primitives.semaphore.calls import PermitInfo, Turn, Waits
+    from celery_throttle.primitives.semaphore.sync_mailbox import Mailbox
 
-__all__ = ["STAY", "FairSemaphore"]
+__all__ = ["FairSemaphore", "HeldPermit"]
 
-#: Seconds after which somebody who waits without a sign of life leaves the line: three of its own looks.
-STAY = 6.0
+
+class HeldPermit(Held):
+    """One permit of a fair semaphore; in a ``with`` statement it is released at the end of the block.
+
+    Leaving the block raises `LeaseLost` if the permit was lost meanwhile, unless the block raises something itself.
+
+    Attributes:
+        name: of the semaphore.
+        holder: who has it.
+        ticket: its place in the order of all who asked; grows from one to the next.
+        lost: whether somebody else may have the permit: the store said so, or the lease was not renewed in time.
+        lease_left: seconds that are left for certain.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        calls: SemaphoreCalls,
+        turn: Turn,
+        granted: Granted,
+        on_lost: Callable[[HeldPermit], object] | None,
+    ) -> None:
+        super().__init__(
+            client,
+            calls.name,
+            turn.holder,
+            seconds=turn.lease,
+            deadline=granted.deadline,
+            on_lost=on_lost,
+            renewal=partial(calls.renew, turn),
+            giving_back=partial(calls.release, turn),
+        )
+        self.name, self.holder, self.ticket = calls.name, turn.holder, granted.ticket
 
 
 class FairSemaphore:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.async_held import AsyncHeld
-from celery_throttle.primitives.async_lease import in_background
-from celery_throttle.primitives.lease import logger
-from celery_throttle.primitives.lock import next_look
-from celery_throttle.primitives.lock_calls import Grant, LockCalls, answer, info, patience, shown
+from celery_throttle.primitives.checks import patience, shown
+from celery_throttle.primitives.lease.aio import AsyncHeld, in_background
+from celery_throttle.primitives.lease.base import logger, next_look
+from celery_throttle.primitives.lock.calls import Grant, LockCalls, answer, info
 from celery_throttle.store.scripts import execute_async
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from celery_throttle.primitives.lock_calls import Answer, Attempt, LockInfo
+    from celery_throttle.primitives.lock.calls import Answer, Attempt, LockInfo
 
 __all__ = ["AsyncHeldLock", "AsyncIdentityLock"]
 
@@ -159,13 +158,6 @@ class AsyncIdentityLock:
             on_lost=on_lost,
         )
 
-    async def _undo(self, attempt: Attempt) -> None:
-        """Release what a cancelled call may have got."""
-        try:
-            await execute_async(self._client, self._calls.release(Grant(attempt.key, attempt.owner, None)))
-        except RedisError as error:
-            logger.warning("celery_throttle: cannot release %s: %s", shown(attempt.identity), error)
-
     async def _wait(
         self, attempt: Attempt, deadline: float, on_lost: Callable[[AsyncHeldLock], object] | None
     ) -> AsyncHeldLock | None:
@@ -180,3 +172,10 @@ class AsyncIdentityLock:
                 if left <= 0:
                     return None
                 await hints.get_message(timeout=min(left, next_look(held.holder.lease_left)))
+
+    async def _undo(self, attempt: Attempt) -> None:
+        """Release what a cancelled call may have got."""
+        try:
+            await execute_async(self._client, self._calls.release(Grant(attempt.key, attempt.owner, None)))
+        except RedisError as error:
+            logger.warning("celery_throttle: cannot release %s: %s", shown(attempt.identity), error)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import time
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.held_lock import HeldLock
-from celery_throttle.primitives.lock_calls import LockCalls, answer, info, patience, shown
+from celery_throttle.primitives.checks import patience, shown
+from celery_throttle.primitives.lease.base import next_look
+from celery_throttle.primitives.lease.sync import Held
+from celery_throttle.primitives.lock.calls import Grant, LockCalls, answer, info
 from celery_throttle.store.scripts import execute
 
 if TYPE_CHECKING:
@@ -17,12 +19,46 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from celery_throttle.primitives.lock_calls import Answer, Attempt, LockInfo
+    from celery_throttle.primitives.lock.calls import Answer, Attempt, LockInfo
 
-__all__ = ["IdentityLock", "next_look"]
+__all__ = ["HeldLock", "IdentityLock"]
 
-#: Seconds after which a waiting acquire looks by itself, should a hint be lost.
-_LOOK_AGAIN = 2.0
+
+class HeldLock(Held):
+    """One grant of an identity lock; in a ``with`` statement it is released at the end of the block.
+
+    Leaving the block raises `LeaseLost` if the lock was lost meanwhile, unless the block raises something itself.
+
+    Attributes:
+        identity: what is locked, as given.
+        owner: by whom.
+        fencing_token: grows with every grant under this prefix; for the resource to check.
+        lost: whether somebody else may have the lock: the store said so, or the lease was not renewed in time.
+        lease_left: seconds that are left for certain.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        calls: LockCalls,
+        attempt: Attempt,
+        *,
+        fencing_token: int,
+        deadline: float,
+        on_lost: Callable[[HeldLock], object] | None,
+    ) -> None:
+        grant = Grant(attempt.key, attempt.owner, fencing_token)
+        super().__init__(
+            client,
+            attempt.identity,
+            attempt.owner,
+            seconds=attempt.lease,
+            deadline=deadline,
+            on_lost=on_lost,
+            renewal=partial(calls.renew, grant),
+            giving_back=partial(calls.release, grant),
+        )
+        self.fencing_token = fencing_token
 
 
 class IdentityLock:
@@ -181,10 +217,3 @@ class IdentityLock:
                 if left <= 0:
                     return None
                 hints.get_message(timeout=min(left, next_look(held.holder.lease_left)))
-
-
-def next_look(lease_left: float) -> float:
-    """Return after how many seconds to look again, should no hint come: when the lease ends, or now and then."""
-    # A little late and not all at once; never at once, which would be a busy loop.
-    spread = random.uniform(0.002, 0.02)  # noqa: S311 - no secret
-    return min(lease_left, _LOOK_AGAIN) + spread

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.primitives.lease import Lease, logger
-from celery_throttle.primitives.lock_calls import shown
+from celery_throttle.primitives.checks import shown
+from celery_throttle.primitives.lease.base import Lease, logger
+from celery_throttle.store.scripts import execute_async
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
+    from redis.asyncio import Redis
     from typing_extensions import Self
 
-__all__ = ["AsyncRenewableLease", "in_background"]
+    from celery_throttle.store.scripts import Call
+
+__all__ = ["AsyncHeld", "AsyncRenewableLease", "in_background"]
 
 #: The loop itself only has weak references to its tasks.
 _background: set[asyncio.Task[Any]] = set()
-
-
-def in_background(work: Coroutine[Any, Any, None]) -> None:
-    """Let the running loop do some work that nobody waits for."""
-    task = asyncio.get_running_loop().create_task(work)
-    _background.add(task)
-    task.add_done_callback(_background.discard)
 
 
 class AsyncRenewableLease(Lease, ABC):
@@ -69,6 +67,54 @@ class AsyncRenewableLease(Lease, ABC):
         except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
             return self._pause_after(error)
         return self._seconds / 3
+
+
+class AsyncHeld(AsyncRenewableLease):
+    """As `Held`, on an asyncio client."""
+
+    def __init__(
+        self,
+        client: Redis,
+        identity: str | bytes,
+        owner: str,
+        *,
+        seconds: float,
+        deadline: float,
+        on_lost: Callable[[Any], object] | None,
+        renewal: Callable[[float], Call],
+        giving_back: Callable[[], Call],
+    ) -> None:
+        super().__init__(identity, owner, seconds=seconds, deadline=deadline, on_lost=on_lost)
+        self._client, self._renewal, self._giving_back = client, renewal, giving_back
+
+    async def renew(self, lease: float | None = None) -> bool:
+        """As `HeldLock.renew`."""
+        self._check_held()
+        seconds = self._seconds if lease is None else lease
+        call = self._renewal(seconds)
+        started = time.monotonic()
+        if not await execute_async(self._client, call):
+            self._check_held()  # a release that came between is no loss
+            raise self._lose()
+        self._seconds, self._deadline = seconds, started + seconds
+        return True
+
+    async def release(self) -> bool:
+        """As `HeldLock.release`."""
+        self._releasing = True
+        if self._released is None:
+            released = bool(await execute_async(self._client, self._giving_back()))
+            if not released:
+                self._lose()
+            self._released = released
+        return self._released
+
+
+def in_background(work: Coroutine[Any, Any, None]) -> None:
+    """Let the running loop do some work that nobody waits for."""
+    task = asyncio.get_running_loop().create_task(work)
+    _background.add(task)
+    task.add_done_callback(_background.discard)
 
 
 async def _keep(held: weakref.ref[AsyncRenewableLease], pause: float | None) -> None:

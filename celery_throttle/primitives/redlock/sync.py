@@ -7,26 +7,87 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from celery_throttle.errors import ConfigurationError, NotAcquired, StoreUnavailable
-from celery_throttle.primitives.lease import RenewableLease
-from celery_throttle.primitives.lock_calls import Grant, LockCalls, milliseconds, patience, shown
-from celery_throttle.primitives.quorum import Quorum
+from celery_throttle.errors import NotAcquired, StoreUnavailable
+from celery_throttle.primitives.checks import milliseconds, patience, shown
+from celery_throttle.primitives.lease.sync import RenewableLease
+from celery_throttle.primitives.lock.calls import Grant, LockCalls
+from celery_throttle.primitives.redlock.sync_nodes import Node, ask, tell
+from celery_throttle.primitives.redlock.votes import (
+    RETRY,
+    Votes,
+    check_servers,
+    checked_drift,
+    ended,
+    ends_sooner,
+    granted,
+    still_held,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from redis import Redis
 
-    from celery_throttle.primitives.lock_calls import Attempt
+    from celery_throttle.primitives.lock.calls import Attempt
+    from celery_throttle.store.scripts import Call
 
-__all__ = ["RETRY", "HeldRedlock", "Redlock", "check_servers", "checked_drift", "ends_sooner"]
+__all__ = ["HeldRedlock", "Redlock"]
 
-_FEWEST = 3
-_MAX_DRIFT = 0.5
-#: Expiry on the servers is exact to a millisecond; twice that, as the algorithm has it.
-_PRECISION = 0.002
-#: Seconds between two attempts; random, so that those who split the votes do not split them again.
-RETRY = (0.02, 0.2)
+
+class Quorum:
+    """The servers, asked at the same time.
+
+    Args:
+        clients: one for each server.
+        node_timeout: seconds to wait for replies.
+    """
+
+    def __init__(self, clients: Sequence[Redis], node_timeout: float) -> None:
+        self._nodes = [Node(client) for client in clients]
+        self._timeout = node_timeout
+        self._votes = Votes(len(clients), node_timeout)
+
+    def take(self, call: Call) -> bool:
+        """Carry out lock_acquire.lua; whether a majority granted it.
+
+        Raises:
+            StoreUnavailable: too few servers replied, whatever they replied.
+        """
+        question = ask(self._nodes, call, self._timeout)
+        taken = False
+        try:
+            taken = self._votes.taken(question.wait(self._timeout, self._votes.decided(granted)))
+        finally:
+            if not taken:
+                question.withdraw()
+        return taken
+
+    def keep(self, call: Call) -> bool:
+        """Carry out lock_acquire.lua for what is held; whether a majority had it still.
+
+        A server that came back empty takes the lock again, but its vote does not count until the next time.
+
+        Raises:
+            StoreUnavailable: too few servers replied to tell.
+        """
+        question = ask(self._nodes, call, self._timeout)
+        replies = question.wait(self._timeout, self._votes.decided(still_held))
+        return self._votes.verdict(replies, still_held)
+
+    def give_back(self, call: Call, lease: float) -> bool:
+        """Carry out lock_release.lua; whether a majority had it still.
+
+        A server that is out of reach gets it when it is back, unless the lease is over by then.
+
+        Raises:
+            StoreUnavailable: too few servers replied to tell.
+        """
+        replies = tell(self._nodes, call, lease).wait(self._timeout, self._votes.decided(ended))
+        return self._votes.verdict(replies, ended)
+
+    def give_back_later(self, call: Call, lease: float) -> None:
+        """As `give_back`, without waiting for it."""
+        tell(self._nodes, call, lease)
 
 
 class HeldRedlock(RenewableLease):
@@ -221,25 +282,9 @@ class Redlock:
         deadline = started + attempt.lease - self.drift(attempt.lease)
         if taken and time.monotonic() < deadline:
             return HeldRedlock(self, attempt, deadline=deadline, on_lost=on_lost), None
-        self.quorum.give_back_later(self.calls.release(Grant(attempt.key, attempt.owner, None)), attempt.lease)
+        self._give_back(attempt)
         return None, trouble
 
-
-def check_servers(clients: Sequence[object]) -> None:
-    """Raise a ConfigurationError if these are too few servers for a majority to mean something."""
-    if len(clients) < _FEWEST:
-        raise ConfigurationError(
-            f"Redlock needs {_FEWEST} or more independent servers, got {len(clients)}: for one, use IdentityLock"
-        )
-
-
-def checked_drift(drift: object) -> float:
-    """Return how far clocks may run apart, if that is a part of a lease; else raise a ConfigurationError."""
-    if isinstance(drift, bool) or not isinstance(drift, int | float) or not 0 <= drift <= _MAX_DRIFT:
-        raise ConfigurationError(f"drift must be a part of the lease, 0 to {_MAX_DRIFT}, got {drift!r}")
-    return float(drift)
-
-
-def ends_sooner(lease: float, drift: float) -> float:
-    """Return how many seconds sooner than on the servers' clocks a lease ends on ours."""
-    return lease * drift + _PRECISION
+    def _give_back(self, attempt: Attempt) -> None:
+        release = self.calls.release(Grant(attempt.key, attempt.owner, None))
+        self.quorum.give_back_later(release, attempt.lease)

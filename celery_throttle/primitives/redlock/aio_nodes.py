@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from celery_throttle.primitives.async_lease import in_background
-from celery_throttle.primitives.nodes import AGAIN, BACKLOG, Failed
+from celery_throttle.primitives.lease.aio import in_background
+from celery_throttle.primitives.redlock.votes import AGAIN, BACKLOG, Failed
 from celery_throttle.store.scripts import execute_async
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["AsyncNode", "AsyncQuestion", "ask_async", "tell"]
+__all__ = ["AsyncNode", "AsyncQuestion", "ask", "tell"]
 
 
 class AsyncQuestion:
-    """As `Question`; ``insist_until`` is how long a server that is out of reach is asked again."""
+    """As `Question`, waited for by a task."""
 
     def __init__(self, call: Call, servers: int, insist_until: float) -> None:
         self.call, self.insist_until, self.withdrawn = call, insist_until, False
@@ -34,15 +34,19 @@ class AsyncQuestion:
         self._changed = asyncio.Event()
 
     def reply(self, index: int, reply: object) -> None:
-        """Note what a server replied."""
+        """As `Question.reply`."""
         self._replies[index] = reply
         self._changed.set()
 
     async def wait(self, timeout: float, enough: Callable[[Sequence[object]], bool]) -> list[object]:
-        """Wait until the replies are enough, at most ``timeout`` seconds; return those that are there."""
+        """As `Question.wait`."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._until(enough), timeout)
         return list(self._replies)
+
+    def withdraw(self) -> None:
+        """As `Question.withdraw`."""
+        self.withdrawn = True
 
     async def _until(self, enough: Callable[[Sequence[object]], bool]) -> None:
         while not enough(self._replies):
@@ -60,14 +64,14 @@ class AsyncNode:
         self._asked_at: float | None = None
 
     def send(self, question: AsyncQuestion, index: int) -> None:
-        """Send a call when those before it are done."""
+        """As `Node.send`."""
         self._jobs.append((question, index))
         if not self._running:
             self._running = True
             in_background(self._work())
 
     def silent_for(self) -> float:
-        """Return how many seconds the server has been owing a reply."""
+        """As `Node.silent_for`."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     async def _work(self) -> None:
@@ -94,25 +98,19 @@ class AsyncNode:
                 return Failed(error)
 
 
-async def ask_async(
-    nodes: Sequence[AsyncNode],
-    call: Call,
-    *,
-    timeout: float,
-    enough: Callable[[Sequence[object]], bool],
-) -> tuple[AsyncQuestion, list[object]]:
-    """As `ask`, for a call that nobody insists on."""
+def ask(nodes: Sequence[AsyncNode], call: Call, patience: float) -> AsyncQuestion:
+    """As `ask` of the threads."""
     question = AsyncQuestion(call, len(nodes), 0.0)
     for index, node in enumerate(nodes):
-        if node.silent_for() > timeout:
+        if node.silent_for() > patience:
             question.reply(index, Failed(TimeoutError("does not answer")))
         else:
             node.send(question, index)
-    return question, await question.wait(timeout, enough)
+    return question
 
 
 def tell(nodes: Sequence[AsyncNode], call: Call, insist: float) -> AsyncQuestion:
-    """Send a call to all servers, for so many seconds also to those out of reach; what they reply may be waited for."""
+    """As `tell` of the threads."""
     question = AsyncQuestion(call, len(nodes), time.monotonic() + insist)
     for index, node in enumerate(nodes):
         node.send(question, index)

@@ -1,27 +1,28 @@
-"""What the holder of a lock knows about its lease, and a thread that renews it."""
+"""What the holder of something knows about its lease: no I/O."""
 
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
-import weakref
-from abc import ABC, abstractmethod
-from queue import Empty, SimpleQueue
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import LeaseLost
-from celery_throttle.primitives.lock_calls import shown
+from celery_throttle.primitives.checks import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
-    from typing_extensions import Self
-
-__all__ = ["Lease", "RenewableLease"]
+__all__ = ["RECEIPT_MS", "Lease", "logger", "next_look", "store_time"]
 
 logger = logging.getLogger(__name__)
+
+#: How long a release that is sent again gets the same answer: redis-py's own retries take up to a minute.
+RECEIPT_MS = 60_000
+#: Seconds after which a waiting acquire looks by itself, should a hint be lost.
+_LOOK_AGAIN = 2.0
 
 
 class Lease:
@@ -105,76 +106,13 @@ class Lease:
         return min(1.0, self._seconds / 10, self.lease_left)
 
 
-class RenewableLease(Lease, ABC):
-    """A lease that one can give back, by leaving its ``with`` block too, and that a thread can renew."""
-
-    def __init__(
-        self,
-        identity: str | bytes,
-        owner: str,
-        *,
-        seconds: float,
-        deadline: float,
-        on_lost: Callable[[Any], object] | None,
-    ) -> None:
-        super().__init__(identity, owner, seconds=seconds, deadline=deadline, on_lost=on_lost)
-        # Its put() may be called from within the garbage collector; that of other queues and events must not.
-        self._stop: SimpleQueue[None] = SimpleQueue()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._released is not None:
-            return
-        try:
-            released = self.release()
-        except Exception:
-            if error is None:
-                raise
-            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
-            return
-        if error is None and not released:
-            raise self._lose()
-
-    @abstractmethod
-    def renew(self, lease: float | None = None) -> bool:
-        """Let the lease end that many seconds from now."""
-
-    @abstractmethod
-    def release(self) -> bool:
-        """Give it back."""
-
-    def keep(self) -> None:
-        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
-        stop = self._stop
-        held = weakref.ref(self, lambda _: stop.put(None))
-        threading.Thread(
-            target=_keep, args=(held, stop, self._seconds / 3), name="celery_throttle-renew", daemon=True
-        ).start()
-
-    def renew_quietly(self) -> float | None:
-        """Renew for the thread; return how long to wait until the next time, None if there is none."""
-        try:
-            self.renew()
-        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
-            return self._pause_after(error)
-        return self._seconds / 3
+def next_look(lease_left: float) -> float:
+    """Return after how many seconds to look again, should no hint come: when the lease ends, or now and then."""
+    # A little late and not all at once; never at once, which would be a busy loop.
+    spread = random.uniform(0.002, 0.02)  # noqa: S311 - no secret
+    return min(lease_left, _LOOK_AGAIN) + spread
 
 
-def _keep(held: weakref.ref[RenewableLease], stop: SimpleQueue[None], pause: float | None) -> None:
-    while pause is not None:
-        try:
-            stop.get(timeout=pause)
-        except Empty:
-            # In a function of its own, so that no reference stays behind while waiting.
-            pause = _renew(held)
-        else:
-            return
-
-
-def _renew(held: weakref.ref[RenewableLease]) -> float | None:
-    lease = held()
-    return lease.renew_quietly() if lease is not None else None
+def store_time(microseconds: int) -> datetime:
+    """Return a time of the store's clock."""
+    return datetime.fromtimestamp(microseconds / 1e6, timezone.utc)

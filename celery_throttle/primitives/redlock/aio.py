@@ -9,18 +9,27 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from celery_throttle.errors import NotAcquired, StoreUnavailable
-from celery_throttle.primitives.async_lease import AsyncRenewableLease
-from celery_throttle.primitives.async_nodes import AsyncNode, ask_async, tell
-from celery_throttle.primitives.lock_calls import Grant, LockCalls, milliseconds, patience, shown
-from celery_throttle.primitives.quorum import Votes, ended, granted, still_held
-from celery_throttle.primitives.redlock import RETRY, check_servers, checked_drift, ends_sooner
+from celery_throttle.primitives.checks import milliseconds, patience, shown
+from celery_throttle.primitives.lease.aio import AsyncRenewableLease
+from celery_throttle.primitives.lock.calls import Grant, LockCalls
+from celery_throttle.primitives.redlock.aio_nodes import AsyncNode, ask, tell
+from celery_throttle.primitives.redlock.votes import (
+    RETRY,
+    Votes,
+    check_servers,
+    checked_drift,
+    ended,
+    ends_sooner,
+    granted,
+    still_held,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from redis.asyncio import Redis
 
-    from celery_throttle.primitives.lock_calls import Attempt
+    from celery_throttle.primitives.lock.calls import Attempt
     from celery_throttle.store.scripts import Call
 
 __all__ = ["AsyncHeldRedlock", "AsyncRedlock"]
@@ -36,18 +45,19 @@ class AsyncQuorum:
 
     async def take(self, call: Call) -> bool:
         """As `Quorum.take`."""
-        enough = self._votes.decided(granted)
-        question, replies = await ask_async(self._nodes, call, timeout=self._timeout, enough=enough)
-        # Those that were not asked yet are only if a majority has granted it.
-        question.withdrawn = True
-        taken = self._votes.taken(replies)
-        question.withdrawn = not taken
+        question = ask(self._nodes, call, self._timeout)
+        taken = False
+        try:
+            taken = self._votes.taken(await question.wait(self._timeout, self._votes.decided(granted)))
+        finally:
+            if not taken:
+                question.withdraw()
         return taken
 
     async def keep(self, call: Call) -> bool:
         """As `Quorum.keep`."""
-        enough = self._votes.decided(still_held)
-        _, replies = await ask_async(self._nodes, call, timeout=self._timeout, enough=enough)
+        question = ask(self._nodes, call, self._timeout)
+        replies = await question.wait(self._timeout, self._votes.decided(still_held))
         return self._votes.verdict(replies, still_held)
 
     async def give_back(self, call: Call, lease: float) -> bool:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_throttle.primitives.async_lease import in_background
-from celery_throttle.primitives.held_permit import AsyncHeldPermit
-from celery_throttle.primitives.lease import logger
-from celery_throttle.primitives.lock import next_look
-from celery_throttle.primitives.lock_calls import patience, shown
-from celery_throttle.primitives.mailbox import AsyncMailboxes
-from celery_throttle.primitives.semaphore import STAY
-from celery_throttle.primitives.semaphore_calls import (
+from celery_throttle.primitives.checks import patience, shown
+from celery_throttle.primitives.lease.aio import AsyncHeld, in_background
+from celery_throttle.primitives.lease.base import logger, next_look
+from celery_throttle.primitives.semaphore.aio_mailbox import AsyncMailboxes
+from celery_throttle.primitives.semaphore.calls import (
+    STAY,
     Granted,
     SemaphoreCalls,
     SemaphoreState,
@@ -32,10 +31,34 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from celery_throttle.primitives.mailbox import AsyncMailbox
-    from celery_throttle.primitives.semaphore_calls import PermitInfo, Turn, Waits
+    from celery_throttle.primitives.semaphore.aio_mailbox import AsyncMailbox
+    from celery_throttle.primitives.semaphore.calls import PermitInfo, Turn, Waits
 
-__all__ = ["AsyncFairSemaphore"]
+__all__ = ["AsyncFairSemaphore", "AsyncHeldPermit"]
+
+
+class AsyncHeldPermit(AsyncHeld):
+    """As `HeldPermit`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+
+    def __init__(
+        self,
+        client: Redis,
+        calls: SemaphoreCalls,
+        turn: Turn,
+        granted: Granted,
+        on_lost: Callable[[AsyncHeldPermit], object] | None,
+    ) -> None:
+        super().__init__(
+            client,
+            calls.name,
+            turn.holder,
+            seconds=turn.lease,
+            deadline=granted.deadline,
+            on_lost=on_lost,
+            renewal=partial(calls.renew, turn),
+            giving_back=partial(calls.release, turn),
+        )
+        self.name, self.holder, self.ticket = calls.name, turn.holder, granted.ticket
 
 
 class AsyncFairSemaphore:

@@ -1,0 +1,118 @@
+"""What the arguments of the primitives may be, and what their keys are called."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import socket
+
+from celery_throttle.core.keys import LAYOUT
+from celery_throttle.errors import ConfigurationError
+
+__all__ = [
+    "checked_name",
+    "milliseconds",
+    "named_key",
+    "patience",
+    "printable",
+    "program_name",
+    "shown",
+    "space",
+    "whole_number",
+]
+
+_PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_PREFIX = re.compile(r"[^\x00-\x20\x7f{}*?\[\]\\]{1,200}")
+_MIN_LEASE, _MAX_LEASE = 0.01, 10 * 365 * 86400.0
+_MAX_OWNER = 200
+
+
+def space(prefix: object) -> str:
+    """Return what the keys of a prefix begin with; the hash tag keeps them on one shard.
+
+    Raises:
+        ConfigurationError: the prefix cannot be a hash tag, or would need quoting in ``SCAN MATCH``.
+    """
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise ConfigurationError(f"prefix must be text without braces, wildcards and blanks, got {prefix!r}")
+    return f"{{{prefix}}}:{LAYOUT}"
+
+
+def named_key(prefix: object, kind: str, name: object) -> str:
+    """Return the key of one thing of that kind.
+
+    Raises:
+        ConfigurationError: the prefix or the name cannot be part of a key.
+    """
+    return f"{space(prefix)}:{kind}:{printable(f'The name of a {kind}', name)}"
+
+
+def printable(what: str, text: object) -> str:
+    """Return the text if it can be part of a key.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if not isinstance(text, str) or not _PRINTABLE.fullmatch(text):
+        raise ConfigurationError(f"{what} must be 1 to 200 printable characters, got {text!r}")
+    return text
+
+
+def whole_number(what: str, value: object, least: int, most: int) -> int:
+    """Return the value if it is a whole number in that range.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigurationError(f"{what} must be a whole number from {least} to {most}, got {value!r}")
+    return value
+
+
+def milliseconds(what: str, seconds: object) -> int:
+    """Return seconds as whole milliseconds.
+
+    Raises:
+        ConfigurationError: not a number of seconds from a hundredth to ten years.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _MIN_LEASE <= seconds <= _MAX_LEASE:
+        raise ConfigurationError(f"{what} must be seconds, from {_MIN_LEASE} to {_MAX_LEASE:.0f}, got {seconds!r}")
+    return round(seconds * 1000)
+
+
+def patience(blocking: bool, timeout: object) -> float:
+    """Return how many seconds to wait for a lock: 0 is one attempt, infinity is for ever.
+
+    Raises:
+        ConfigurationError: a timeout for a call that does not wait, or one that is not a number of seconds.
+    """
+    if timeout is None:
+        return math.inf if blocking else 0.0
+    if not blocking:
+        raise ConfigurationError("timeout is for blocking=True: without it the call does not wait")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ConfigurationError(f"timeout must be seconds, 0 or more, or None to wait for ever, got {timeout!r}")
+    return float(timeout)
+
+
+def shown(identity: object) -> str:
+    """Return an identity as a message may show it: it can be a megabyte."""
+    clipped = identity[:80] if isinstance(identity, str | bytes) else identity
+    return repr(clipped) + ("..." if clipped != identity else "")
+
+
+def program_name() -> str:
+    """Return the name of this program: whoever finds something taken wants to know by whom."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def checked_name(what: str, name: object) -> str:
+    """Return the name of whoever holds something, if it can be one.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_OWNER or not name.isprintable():
+        raise ConfigurationError(f"{what} must be 1 to {_MAX_OWNER} printable characters, got {shown(name)}")
+    return name

@@ -1,0 +1,164 @@
+"""A lease that a thread renews."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.primitives.checks import shown
+from celery_throttle.primitives.lease.base import Lease, logger
+from celery_throttle.store.scripts import execute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from redis import Redis
+    from typing_extensions import Self
+
+    from celery_throttle.store.scripts import Call
+
+__all__ = ["Held", "RenewableLease"]
+
+
+class RenewableLease(Lease, ABC):
+    """A lease that one can give back, by leaving its ``with`` block too, and that a thread can renew."""
+
+    def __init__(
+        self,
+        identity: str | bytes,
+        owner: str,
+        *,
+        seconds: float,
+        deadline: float,
+        on_lost: Callable[[Any], object] | None,
+    ) -> None:
+        super().__init__(identity, owner, seconds=seconds, deadline=deadline, on_lost=on_lost)
+        # Its put() may be called from within the garbage collector; that of other queues and events must not.
+        self._stop: SimpleQueue[None] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._released is not None:
+            return
+        try:
+            released = self.release()
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
+            return
+        if error is None and not released:
+            raise self._lose()
+
+    @abstractmethod
+    def renew(self, lease: float | None = None) -> bool:
+        """Let the lease end that many seconds from now."""
+
+    @abstractmethod
+    def release(self) -> bool:
+        """Give it back."""
+
+    def keep(self) -> None:
+        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
+        stop = self._stop
+        held = weakref.ref(self, lambda _: stop.put(None))
+        threading.Thread(
+            target=_keep, args=(held, stop, self._seconds / 3), name="celery_throttle-renew", daemon=True
+        ).start()
+
+    def renew_quietly(self) -> float | None:
+        """Renew for the thread; return how long to wait until the next time, None if there is none."""
+        try:
+            self.renew()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
+            return self._pause_after(error)
+        return self._seconds / 3
+
+
+class Held(RenewableLease):
+    """A lease on one server.
+
+    Args:
+        client: where it is held.
+        identity: what is held.
+        owner: by whom.
+        seconds: how long a renewal lasts.
+        deadline: until when it lasts now, on the clock of ``time.monotonic``.
+        on_lost: called once, with this object, when the lease is found to be lost.
+        renewal: makes the call that lets the lease end so many seconds from now.
+        giving_back: makes the call that gives it back. Both calls return 0 if it is not held any more.
+    """
+
+    def __init__(
+        self,
+        client: Redis,
+        identity: str | bytes,
+        owner: str,
+        *,
+        seconds: float,
+        deadline: float,
+        on_lost: Callable[[Any], object] | None,
+        renewal: Callable[[float], Call],
+        giving_back: Callable[[], Call],
+    ) -> None:
+        super().__init__(identity, owner, seconds=seconds, deadline=deadline, on_lost=on_lost)
+        self._client, self._renewal, self._giving_back = client, renewal, giving_back
+
+    def renew(self, lease: float | None = None) -> bool:
+        """Let the lease end that many seconds from now (by default as many as at first); always True.
+
+        As ``extend`` and ``reacquire`` of redis-py's own lock: nobody has to look at the answer to stay safe.
+
+        Raises:
+            LeaseLost: it is not held any more.
+            redis.exceptions.RedisError: Redis did not answer; the lease goes on as before, or was renewed.
+        """
+        self._check_held()
+        seconds = self._seconds if lease is None else lease
+        call = self._renewal(seconds)
+        started = time.monotonic()
+        if not execute(self._client, call):
+            self._check_held()  # a release that came between is no loss
+            raise self._lose()
+        self._seconds, self._deadline = seconds, started + seconds
+        return True
+
+    def release(self) -> bool:
+        """Give it back; False, and nothing is changed, if it was not held any more. Again: the same answer.
+
+        Raises:
+            redis.exceptions.RedisError: Redis did not answer; call it again, or leave it to the end of the lease.
+        """
+        self._releasing = True
+        self._stop.put(None)
+        if self._released is None:
+            released = bool(execute(self._client, self._giving_back()))
+            if not released:
+                self._lose()
+            self._released = released
+        return self._released
+
+
+def _keep(held: weakref.ref[RenewableLease], stop: SimpleQueue[None], pause: float | None) -> None:
+    while pause is not None:
+        try:
+            stop.get(timeout=pause)
+        except Empty:
+            # In a function of its own, so that no reference stays behind while waiting.
+            pause = _renew(held)
+        else:
+            return
+
+
+def _renew(held: weakref.ref[RenewableLease]) -> float | None:
+    lease = held()
+    return lease.renew_quietly() if lease is not None else None
