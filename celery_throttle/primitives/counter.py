@@ -144,7 +144,7 @@ class _Calls:
         return cls(named_key(prefix, "counter", name), (f"{space(prefix)}:called", f"{len(name)}:{name}"))
 
     def get(self) -> Call:
-        return Call(Script.load("counter_get"), (1, self.value))
+        return Call(Script.load("counter/get"), (1, self.value))
 
     def add(self, amount: int, call_id: str | None) -> Call:
         return self._change("add", call_id, whole_number("amount", amount, -_MOST, _MOST))
@@ -161,7 +161,7 @@ class _Calls:
         return self._change("get_and_reset", call_id)
 
     def _change(self, verb: str, call_id: str | None, *rest: int) -> Call:
-        script = Script.load(f"counter_{verb}", "counter_common")
+        script = Script.load(f"counter/{verb}", "counter/call", "counter/value")
         if call_id is None:
             return Call(script, (1, self.value, *rest))
         before, after = self.called

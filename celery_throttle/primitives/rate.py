@@ -253,14 +253,14 @@ class _Calls:
         )
 
     def take(self, cost: int, max_wait: int, call_id: str) -> Call:
-        return self._ask("rate_take", cost, max_wait, call_id)
+        return self._ask("take", cost, max_wait, call_id)
 
     def peek(self, cost: int) -> Call:
-        return self._ask("rate_peek", cost, 0, "")
+        return self._ask("peek", cost, 0, "")
 
     def cancel(self, call_id: str) -> Call:
         name = printable("call_id", call_id)
-        return Call(Script.load("rate_cancel"), (1, self.key, name, len(self.fields), *self.fields))
+        return Call(Script.load("rate/cancel"), (1, self.key, name, len(self.fields), *self.fields))
 
     def decision(self, raw: Any) -> Decision:
         allowed, now, start, *booked = raw
@@ -269,12 +269,12 @@ class _Calls:
         left = min(_left(max(us - now, 0), parts if us >= now else 0, rate, burst) for us, parts, rate, burst in until)
         return Decision(bool(allowed), 0.0 if allowed else (start - now) / _SECOND, max(left, 0))
 
-    def _ask(self, script: str, cost: int, max_wait: int, call_id: str) -> Call:
+    def _ask(self, verb: str, cost: int, max_wait: int, call_id: str) -> Call:
         whole_number("cost", cost, 1, _MOST)
         arguments: list[str | int] = [1, self.key, call_id, max_wait, len(self.rates)]
         for name, rate, burst in zip(self.fields, self.rates, self.bursts, strict=True):
             arguments += (name, rate.count, *_spacing("cost", rate, cost), *_spacing("burst", rate, max(burst, cost)))
-        return Call(Script.load(script, "gcra", "rate_common"), tuple(arguments))
+        return Call(Script.load(f"rate/{verb}", "rate/gcra", "rate/bookings"), tuple(arguments))
 
 
 def _left(ahead: int, parts: int, rate: Rate, burst: int) -> int:

@@ -31,7 +31,7 @@ HolderRow = tuple[str, str, str, str, int, str, str]
 #: task id, limit, permits, attempt, queue, message, lock, more: as park.lua says
 ParkRow = tuple[str, str, str, int, str, bytes, str, str]
 #: What comes before every script of the gate.
-SHARED = ("gcra", "gate/common", "gate/lines", "gate/locks", "gate/rules")
+SHARED = ("rate/gcra", "gate/common", "gate/lines", "gate/locks", "gate/rules")
 #: What comes after that in those that only read.
 _READING = ("gate/reading",)
 

@@ -173,7 +173,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
     async def execute_and_wait(client: AsyncRedis, call: Call) -> object:
         reply = await execute_async(client, call)
-        if call.script.name == "lock_acquire":
+        if call.script.name == "lock/acquire":
             replies.append(reply)
             await asyncio.sleep(600)
         return reply

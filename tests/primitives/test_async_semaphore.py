@@ -221,7 +221,7 @@ def test_a_cancelled_acquire_hands_on_what_it_got(
 
     async def execute_and_wait(client: AsyncRedis, call: Call) -> object:
         reply = await execute_async(client, call)
-        if call.script.name == "semaphore_acquire":
+        if call.script.name == "semaphore/acquire":
             granted.append(reply)
             await asyncio.sleep(600)
         return reply

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
     from celery_throttle.primitives import HeldLock
 
-LUA = files("celery_throttle.store") / "lua"
+LUA = files("celery_throttle.store") / "lua" / "lock"
 HOSTILE: list[str | bytes] = [
     "",
     "*",
@@ -216,7 +216,7 @@ def test_all_keys_share_a_hash_tag_and_all_but_one_end(locks: IdentityLock, redi
 
 @pytest.mark.parametrize("name", ["acquire", "look", "release", "renew"])
 def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
-    text = (LUA / f"lock_{name}.lua").read_text("utf-8")
+    text = (LUA / f"{name}.lua").read_text("utf-8")
     assert text.startswith("-- ")
     assert all(f"-- {part}" in text for part in ("KEYS[1] lock", "Returns "))
     assert text.count("'TIME'") <= 1

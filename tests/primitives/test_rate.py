@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 SECOND = 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 KEY = "{throttle}:1:rate:api"
-LUA = files("celery_throttle.store") / "lua"
+LUA = files("celery_throttle.store") / "lua" / "rate"
 
 # -- what a rate is ---------------------------------------------------------------------------------------------------
 
@@ -549,13 +549,13 @@ def test_coroutines_keep_the_rate(server: EmbeddedServer) -> None:
     assert min(b - a for a, b in pairwise(got)) >= timedelta(milliseconds=1)
 
 
-@pytest.mark.parametrize("name", ["common", "take", "peek", "cancel"])
+@pytest.mark.parametrize("name", ["bookings", "take", "peek", "cancel"])
 def test_a_script_says_what_it_takes_and_uses_only_that(name: str) -> None:
     """So that a cluster can route it; and 6.2 does not know shebangs."""
-    text = (LUA / f"rate_{name}.lua").read_text("utf-8")
+    text = (LUA / f"{name}.lua").read_text("utf-8")
     assert text.startswith("-- ")
-    assert re.search(r"^-- KEYS\[1\] rate  HASH  |^-- KEYS, ARGV as in rate_common\.lua", text, re.MULTILINE)
-    assert name == "common" or re.search(r"^-- Returns ", text, re.MULTILINE)
+    assert re.search(r"^-- KEYS\[1\] rate  HASH  |^-- KEYS, ARGV as in bookings\.lua", text, re.MULTILINE)
+    assert name == "bookings" or re.search(r"^-- Returns ", text, re.MULTILINE)
     used = re.findall(r"redis\.call\('(\w+)'(?:, ([\w\[\]]+))?", text)
     assert {key for command, key in used if command != "TIME"} <= {"RATE"}
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
     from celery_throttle.primitives import HeldPermit
 
-LUA = files("celery_throttle.store") / "lua"
+LUA = files("celery_throttle.store") / "lua" / "semaphore"
 PARTS = ("leases", "holders", "line", "looks", "waiters", "limit")
 
 
@@ -276,14 +276,14 @@ def test_every_key_ends_by_itself(two: FairSemaphore, redis: Redis) -> None:
 
 @pytest.mark.parametrize("verb", ["acquire", "look", "release", "renew", "set_limit"])
 def test_a_script_says_what_it_takes_and_returns(verb: str) -> None:
-    text = (LUA / f"semaphore_{verb}.lua").read_text("utf-8")
+    text = (LUA / f"{verb}.lua").read_text("utf-8")
     assert text.startswith("-- ")
     assert all(f"-- {part}" in text for part in ("KEYS", "Returns "))
     assert "'TIME'" not in text, "once, in what they share"
 
 
 def test_the_shared_part_says_what_the_keys_are() -> None:
-    text = (LUA / "semaphore_common.lua").read_text("utf-8")
+    text = "".join((LUA / f"{name}.lua").read_text("utf-8") for name in ("permits", "line"))
     assert all(f"-- KEYS[{number}] {part} " in text for number, part in enumerate(PARTS, 1))
     assert text.count("'TIME'") == 1
 

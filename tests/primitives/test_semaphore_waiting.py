@@ -290,7 +290,7 @@ def test_a_hand_over_takes_one_call(
 
     monkeypatch.setattr(sync, "execute", execute_and_count)
     future = pool.submit(one.acquire, "next", 60)
-    until(lambda: asked == ["semaphore_acquire"] * 2)  # a place, and a look after the subscription
+    until(lambda: asked == ["semaphore/acquire"] * 2)  # a place, and a look after the subscription
     held.release()
     assert got(future).holder == "next"
     assert len(asked) == 2

@@ -99,18 +99,18 @@ class LockCalls:
         lease = self.lease if lease is None else lease
         owner = f"{program_name()}:{secrets.token_hex(8)}" if owner is None else checked_name("owner", owner)
         key = self.key(identity)
-        call = _call("lock_acquire", (key, self._fence), owner, milliseconds("lease", lease))
+        call = _call("acquire", (key, self._fence), owner, milliseconds("lease", lease))
         return Attempt(identity, key, owner, lease, call)
 
     def renew(self, grant: Grant, lease: float) -> Call:
         """Let its lease end that many seconds from now."""
-        return _call("lock_renew", (grant.key,), _token(grant), grant.owner, milliseconds("lease", lease))
+        return _call("renew", (grant.key,), _token(grant), grant.owner, milliseconds("lease", lease))
 
     def release(self, grant: Grant) -> Call:
         """Give it back."""
         which = _token(grant) or hashlib.sha256(grant.owner.encode()).hexdigest()[:32]
         receipt = named_key(self.prefix, "lock", f"released:{which}")
-        return _call("lock_release", (grant.key, receipt), _token(grant), grant.owner, RECEIPT_MS)
+        return _call("release", (grant.key, receipt), _token(grant), grant.owner, RECEIPT_MS)
 
     def forget(self, identity: str | bytes, fencing_token: int) -> Call:
         """Take it away from whoever has this grant."""
@@ -118,26 +118,26 @@ class LockCalls:
             raise ConfigurationError(f"fencing_token must be the number that locked_by() shows, got {fencing_token!r}")
         # Not the receipt of release: the owner must hear that its lock was taken away.
         receipt = named_key(self.prefix, "lock", f"forgotten:{fencing_token}")
-        return _call("lock_release", (self.key(identity), receipt), str(fencing_token), "", RECEIPT_MS)
+        return _call("release", (self.key(identity), receipt), str(fencing_token), "", RECEIPT_MS)
 
     def look(self, identity: str | bytes) -> Call:
         """Ask who has it."""
-        return _call("lock_look", (self.key(identity),))
+        return _call("look", (self.key(identity),))
 
 
 def answer(raw: Any) -> Answer:
-    """Read the reply of lock_acquire.lua."""
+    """Read the reply of lock/acquire.lua."""
     code, *holder = raw
     return Answer(code > 0, code == 2, _info(*holder))  # noqa: PLR2004 - as the script says
 
 
 def info(raw: Any) -> LockInfo | None:
-    """Read the reply of lock_look.lua."""
+    """Read the reply of lock/look.lua."""
     return _info(*raw) if raw else None
 
 
-def _call(script: str, keys: tuple[str, ...], *arguments: str | int) -> Call:
-    return Call(Script.load(script), (len(keys), *keys, *arguments))
+def _call(verb: str, keys: tuple[str, ...], *arguments: str | int) -> Call:
+    return Call(Script.load(f"lock/{verb}", "lock/grant"), (len(keys), *keys, *arguments))
 
 
 def _info(token: int, since_us: int, left_ms: int, owner: str | bytes) -> LockInfo:

@@ -48,7 +48,7 @@ class Quorum:
         self._votes = Votes(len(clients), node_timeout)
 
     def take(self, call: Call) -> bool:
-        """Carry out lock_acquire.lua; whether a majority granted it.
+        """Carry out lock/acquire.lua; whether a majority granted it.
 
         Raises:
             StoreUnavailable: too few servers replied, whatever they replied.
@@ -63,7 +63,7 @@ class Quorum:
         return taken
 
     def keep(self, call: Call) -> bool:
-        """Carry out lock_acquire.lua for what is held; whether a majority had it still.
+        """Carry out lock/acquire.lua for what is held; whether a majority had it still.
 
         A server that came back empty takes the lock again, but its vote does not count until the next time.
 
@@ -75,7 +75,7 @@ class Quorum:
         return self._votes.verdict(replies, still_held)
 
     def give_back(self, call: Call, lease: float) -> bool:
-        """Carry out lock_release.lua; whether a majority had it still.
+        """Carry out lock/release.lua; whether a majority had it still.
 
         A server that is out of reach gets it when it is back, unless the lease is over by then.
 

@@ -99,17 +99,17 @@ class Votes:
 
 
 def granted(reply: object) -> bool:
-    """Whether lock_acquire.lua granted it."""
+    """Whether lock/acquire.lua granted it."""
     return isinstance(reply, list) and reply[0] > 0
 
 
 def still_held(reply: object) -> bool:
-    """Whether lock_acquire.lua found it held by the same owner."""
+    """Whether lock/acquire.lua found it held by the same owner."""
     return isinstance(reply, list) and reply[0] == 2  # noqa: PLR2004 - as the script says
 
 
 def ended(reply: object) -> bool:
-    """Whether lock_release.lua ended it."""
+    """Whether lock/release.lua ended it."""
     return reply == 1
 
 

@@ -51,6 +51,7 @@ _MOST_PERMITS = 1_000_000
 #: More holders than that are not listed.
 _LISTED = 10_000
 _NONCE_BYTES = 8
+_MOVES_THE_LINE = frozenset({"acquire", "release", "set_limit"})
 #: What is left of a lease must be at least this part of it, or the holder asks the store for the whole again.
 _FRESH = 2 / 3
 
@@ -170,12 +171,13 @@ class SemaphoreCalls:
         return self.look(_LISTED)
 
     def _call(self, verb: str, permit: str, *rest: str | int, keys: tuple[str, ...] = ()) -> Call:
-        script = Script.load(f"semaphore_{verb}", "semaphore_common")
+        shared = ("semaphore/permits", "semaphore/line") if verb in _MOVES_THE_LINE else ("semaphore/permits",)
+        script = Script.load(f"semaphore/{verb}", *shared)
         return Call(script, (len(self._keys) + len(keys), *self._keys, *keys, self._default, permit, *rest))
 
 
 def answer(raw: Any, turn: Turn, asked_at: float) -> Granted | Waits | None:
-    """Read the reply of semaphore_acquire.lua to a call that was sent then; None: it neither has it nor waits."""
+    """Read the reply of semaphore/acquire.lua to a call that was sent then; None: it neither has it nor waits."""
     code, ticket, _, next_ms = raw
     if code > 0:
         return Granted(ticket, asked_at + turn.lease)
@@ -204,7 +206,7 @@ def hinted(hint: str | None, turn: Turn, asked_at: float) -> Granted | None:
 
 
 def state(raw: Any) -> SemaphoreState:
-    """Read the reply of semaphore_look.lua."""
+    """Read the reply of semaphore/look.lua."""
     limit, waiting, *listed = raw
     rows = zip(listed[::4], listed[1::4], listed[2::4], listed[3::4], strict=True)
     return SemaphoreState(limit, waiting, tuple(_info(*row) for row in rows))

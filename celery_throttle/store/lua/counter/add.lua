@@ -1,7 +1,8 @@
 -- Add to a counter.
--- KEYS as in counter_common.lua; ARGV[1] amount, which may be negative.
+-- KEYS as in value.lua and call.lua; ARGV[1] amount, which may be negative.
 -- Returns the new value, or nil if it would leave the range.
-local value = read() + ARGV[1]
+local amount = tonumber(ARGV[1])
+local value = read() + amount
 if not fits(value) then return nil end
 write(value)
 return remember(value)

@@ -1,6 +1,6 @@
 -- Read a counter and set it to 0.
--- KEYS as in counter_common.lua.
+-- KEYS as in value.lua and call.lua.
 -- Returns the value that it had.
 local value = read()
-redis.call('DEL', VALUE)
+write(0)
 return remember(value)

@@ -1,10 +1,10 @@
--- Shared by whatever counts rates (put in front of it): GCRA, exact.
--- The time between two starts need not be a whole number of microseconds, so it has parts (in_us of them are one), and
--- nothing is rounded. A rate: until when it is booked (us, parts), in_us, what a start costs (cost_us, cost_parts), and
--- what may start at once (burst_us, burst_parts).
+-- Shared by whatever counts rates (put in front of it): GCRA, exact. The time between two starts need not be
+-- a whole number of microseconds, so it has parts (in_us of them are one), and nothing is rounded. A rate:
+-- until when it is booked (us, parts), in_us, what a start costs (cost_us, cost_parts), and what may start at
+-- once (burst_us, burst_parts).
 
--- Until when it is booked if this call starts then. A start is a whole microsecond and may be a part of one late; that
--- part is not lost, or the rate would run slow.
+-- Until when it is booked if this call starts then. A start is a whole microsecond and may be a part of one
+-- late; that part is not lost, or the rate would run slow.
 local function booked(rate, start)
   local us, parts = rate.us, rate.parts
   if us < start - 1 or us == start - 1 and parts == 0 then us, parts = start, 0 end

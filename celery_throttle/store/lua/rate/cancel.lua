@@ -1,0 +1,18 @@
+-- Give a booking back if it is still the last one.
+-- KEYS[1] rate  HASH  as in bookings.lua
+-- ARGV[1] id of the booking, ARGV[2] number of rates, then their fields.
+-- Returns 1 if it is given back, now or by an earlier call; 0 if another one followed it or it was forgotten.
+local RATE = KEYS[1]
+-- Where ARGV says how many rates there are.
+local COUNT_AT = 2
+local id, count = ARGV[1], tonumber(ARGV[2])
+
+if redis.call('HGET', RATE, 'last') ~= id then return 0 end
+-- The first write must be one that a full server allows.
+if redis.call('HDEL', RATE, 'start') == 0 then return 1 end
+for number = 1, count do
+  local field = ARGV[COUNT_AT + number]
+  local before = string.match(redis.call('HGET', RATE, field), ' (%d+ %d+)$')
+  redis.call('HSET', RATE, field, before)
+end
+return 1
