@@ -58,6 +58,8 @@ class Seek(Protocol):
 class _Seeking:
     """What a connection does otherwise when it looks for its server; ``host`` and ``port`` are those found last."""
 
+    host, port = "", 0
+
     def __init__(self, *, seek: Seek, **options: Any) -> None:
         super().__init__(**options)
         self._seek = seek

@@ -1,0 +1,190 @@
+"""Files that import each other, and objects that are usable only after somebody set an attribute on them."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import celery_throttle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ROOT = Path(celery_throttle.__file__).parent
+#: Not yet as the rules say.
+WORKER_FOR_NOW = "celery_throttle.worker."
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+BY_THE_RULES = {name: tree for name, tree in MODULES.items() if not name.startswith(WORKER_FOR_NOW)}
+
+
+def imports(tree: ast.AST, modules: Mapping[str, object]) -> set[str]:
+    """What a file imports from the package, wherever it does, also for types alone."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{each.name}" for each in node.names]
+            found |= {name if name in modules else str(node.module) for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+    return found & modules.keys()
+
+
+def circle(modules: Mapping[str, ast.AST]) -> list[str]:
+    """Some files that import each other in a circle."""
+    graph = {name: imports(tree, modules) for name, tree in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def classes(modules: Mapping[str, ast.AST]) -> dict[str, ast.ClassDef]:
+    return {node.name: node for tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+
+
+def methods(of: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    return {node.name: node for node in of.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def is_own(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+
+
+def set_by(function: ast.AST) -> set[str]:
+    """The attributes of itself that a method sets."""
+    return {
+        node.attr
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node)
+    }
+
+
+def promised(function: ast.AST) -> set[str]:
+    """The attributes that a method has a type for and no value."""
+    annotated = (node for node in ast.walk(function) if isinstance(node, ast.AnnAssign) and node.value is None)
+    return {node.target.attr for node in annotated if isinstance(node.target, ast.Attribute)}
+
+
+def is_record(of: ast.ClassDef) -> bool:
+    """Whether its objects get a value for each field that it names."""
+    return any("dataclass" in ast.unparse(each) for each in of.decorator_list)
+
+
+def of_its_beginning(of: ast.ClassDef, known: Mapping[str, ast.ClassDef]) -> set[str]:
+    """The attributes that an object has once it is made: of its class, its bases, ``__init__`` and what that calls."""
+    own, todo, seen = methods(of), ["__init__", "__new__", "__post_init__"], set()
+    fields = [
+        node for node in of.body if isinstance(node, ast.Assign | ast.AnnAssign) and (node.value or is_record(of))
+    ]
+    found = {target.id for node in fields for target in ast.walk(node) if isinstance(target, ast.Name)}
+    while todo:
+        name = todo.pop()
+        if name in seen or name not in own:
+            continue
+        seen.add(name)
+        found |= set_by(own[name]) - promised(own[name])
+        calls = (node.func for node in ast.walk(own[name]) if isinstance(node, ast.Call))
+        todo += [call.attr for call in calls if isinstance(call, ast.Attribute) and is_own(call)]
+    bases = (node.id for base in of.bases for node in ast.walk(base) if isinstance(node, ast.Name))
+    return found.union(*(of_its_beginning(known[base], known) for base in bases if base in known and base != of.name))
+
+
+def set_later(modules: Mapping[str, ast.AST], known: Mapping[str, ast.ClassDef]) -> Iterator[str]:
+    """Yield the attributes that a class first gets after its objects are made."""
+    for name, each in classes(modules).items():
+        late = set().union(*map(set_by, methods(each).values())) - of_its_beginning(each, known)
+        yield from (f"{name}.{attribute}" for attribute in sorted(late))
+
+
+def made_by(function: ast.AST) -> Iterator[str]:
+    """Yield the names of what a function makes by calling a class."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            maker = ast.unparse(node.value.func).rpartition(".")[2]
+            if maker == "cls" or maker[0].isupper():
+                yield from map(ast.unparse, node.targets)
+
+
+def set_from_outside(tree: ast.AST) -> Iterator[str]:
+    """Yield the attributes that are set on an object by others than itself and the function that made it."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for function in functions:
+        made = set(made_by(function))
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and not is_own(node):
+                owner = ast.unparse(node.value)
+                yield from () if owner in made else (f"{owner}.{node.attr} in {function.name}",)
+
+
+def test_no_files_import_each_other() -> None:
+    assert circle(BY_THE_RULES) == []
+
+
+def test_objects_are_whole_when_they_are_made() -> None:
+    assert list(set_later(BY_THE_RULES, classes(MODULES))) == []
+
+
+@pytest.mark.parametrize("name", sorted(BY_THE_RULES))
+def test_nobody_sets_attributes_of_others(name: str) -> None:
+    assert list(set_from_outside(BY_THE_RULES[name])) == []
+
+
+# -- that these tests would see it -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"a": "import b", "b": "def f():\n    import a"},
+        {"p.a": "from p import b", "p.b": "if TYPE_CHECKING:\n    from p.a import A"},
+        {"a": "import b", "b": "import c", "c": "from a import x"},
+    ],
+    ids=str,
+)
+def test_a_circle_is_seen(texts: dict[str, str]) -> None:
+    assert circle({name: ast.parse(text) for name, text in texts.items()})
+
+
+@pytest.mark.parametrize(
+    ("body", "late"),
+    [
+        ("x = 1\n def f(self): self.x = 2", []),
+        ("x: int\n def f(self): self.x = 2", ["A.x"]),
+        ("def __init__(self): self.f()\n def f(self): self.x = 2", []),
+        ("def __init__(self): self.y = 1\n def f(self, x): self.x = x", ["A.x"]),
+        ("def __init__(self): self.y = 1\n def f(self): self.x = 2", ["A.x"]),
+        ("def __init__(self): self.x: int\n def f(self): self.x = 2", ["A.x"]),
+    ],
+    ids=str,
+)
+def test_an_object_that_is_not_whole_is_seen(body: str, late: list[str]) -> None:
+    tree = ast.parse(f"class A:\n {body}\nclass B(A):\n def g(self): self.x = 3\n")
+    found = list(set_later({"m": tree}, classes({"m": tree})))
+    assert found == [*late, *(["B.x"] if late else [])]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def f(run): run.permit = True", ["run.permit in f"]),
+        ("def f(self): self.gate.leases = self._leases = 1", ["self.gate.leases in f"]),
+        ("def f(): run = find(); run.permit = True", ["run.permit in f"]),
+        ("def f(self): self.x = 1", []),
+        ("def f(): timer = Timer(1); timer.daemon = True", []),
+    ],
+    ids=str,
+)
+def test_one_who_sets_attributes_of_others_is_seen(text: str, found: list[str]) -> None:
+    assert list(set_from_outside(ast.parse(text))) == found
