@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
 
-__all__ = ["NODE_TIMEOUT", "Cluster"]
+__all__ = ["NODE_TIMEOUT", "PATIENCE", "Cluster"]
 
-NODE_TIMEOUT = 0.5
+#: Seconds for servers that do not answer in a test; where they do, nobody has to wait for so long as `PATIENCE`.
+NODE_TIMEOUT = 1.0
+PATIENCE = 20.0
 
 
 class Cluster:
@@ -29,7 +31,7 @@ class Cluster:
 
     def redlock(self, **options: Any) -> Redlock:
         """Return a Redlock with threads of its own."""
-        return Redlock(self.clients, prefix=self.prefix, node_timeout=NODE_TIMEOUT, **options)
+        return Redlock(self.clients, prefix=self.prefix, **{"node_timeout": PATIENCE, **options})
 
     def owners(self) -> list[str | None]:
         """Who has the lock, by each server."""
@@ -39,6 +41,11 @@ class Cluster:
     def each(self, index: int) -> IdentityLock:
         """Return the locks of one server alone."""
         return IdentityLock(self.views[index], prefix=self.prefix)
+
+    def end(self) -> None:
+        """Let the lease of the lock be over on all servers."""
+        for index, view in enumerate(self.views):
+            view.delete(self.each(index)._calls.key("a"))
 
     def asked(self) -> list[bool]:
         """Whether each server was ever asked for a lock, and had it to give."""

@@ -1,18 +1,22 @@
-"""A reply that gets lost, and a store whose time stands still."""
+"""A reply that gets lost, a client that does not wait for one, and a store whose time stands still."""
 
 from __future__ import annotations
 
 import hashlib
+import select
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from redis import Connection, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from celery_throttle.store.scripts import Call, Script, execute, execute_async
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
     import pytest
@@ -49,6 +53,34 @@ def forgetful_client(url: str) -> Redis:
 def lose_a_reply() -> None:
     """Let the next reply of a forgetful client get lost."""
     ForgetfulConnection.losing = 1
+
+
+class ImpatientConnection(Connection):
+    """Waits for replies as others do, until it is told not to."""
+
+    patience: float | None = None
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        socket: Any = self._sock
+        if self.patience is not None and not select.select([socket], [], [], self.patience)[0]:
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise RedisTimeoutError("no reply in time")
+        return super().read_response(*args, **options)
+
+
+def impatient_client(url: str) -> Redis:
+    """Return a client that never sends a command twice, and that `impatience` tells not to wait for replies."""
+    return Redis.from_url(url, connection_class=ImpatientConnection, retry=Retry(NoBackoff(), 0))
+
+
+@contextmanager
+def impatience(seconds: float = 0.1) -> Iterator[None]:
+    """Let impatient clients wait no longer than that for a reply: meant for while their server is frozen."""
+    ImpatientConnection.patience = seconds
+    try:
+        yield
+    finally:
+        ImpatientConnection.patience = None
 
 
 class StoreClock:

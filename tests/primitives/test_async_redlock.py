@@ -16,7 +16,8 @@ from redis.backoff import NoBackoff
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired, StoreUnavailable
 from celery_throttle.primitives import AsyncHeldRedlock, AsyncRedlock
 from celery_throttle.primitives.lease import aio as leases
-from tests.primitives.cluster import NODE_TIMEOUT
+from tests.primitives.cluster import NODE_TIMEOUT, PATIENCE
+from tests.primitives.pace import renew_often
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def run(cluster: Cluster) -> Callable[[Callable[[AsyncRedlock], Awaitable[object]]], None]:
+def run(cluster: Cluster) -> Callable[..., None]:
     """Runs a scenario with a Redlock on the three servers."""
 
-    async def with_clients(scenario: Callable[[AsyncRedlock], Awaitable[object]]) -> None:
+    async def with_clients(scenario: Callable[[AsyncRedlock], Awaitable[object]], node_timeout: float) -> None:
         async with AsyncExitStack() as stack:
             clients = [
                 # Longer than any test may take: it is not the client that ends the wait for a server.
@@ -38,12 +39,12 @@ def run(cluster: Cluster) -> Callable[[Callable[[AsyncRedlock], Awaitable[object
                 for server in cluster.servers
             ]
             try:
-                await scenario(AsyncRedlock(clients, prefix=cluster.prefix, node_timeout=NODE_TIMEOUT))
+                await scenario(AsyncRedlock(clients, prefix=cluster.prefix, node_timeout=node_timeout))
             finally:
                 await give_up()
 
-    def start(scenario: Callable[[AsyncRedlock], Awaitable[object]]) -> None:
-        asyncio.run(asyncio.wait_for(with_clients(scenario), 60))
+    def start(scenario: Callable[[AsyncRedlock], Awaitable[object]], node_timeout: float = PATIENCE) -> None:
+        asyncio.run(asyncio.wait_for(with_clients(scenario, node_timeout), 60))
 
     return start
 
@@ -174,13 +175,13 @@ def test_two_frozen_servers_cost_their_timeout_once(run: Any, cluster: Cluster) 
         started = time.monotonic()
         with pytest.raises(StoreUnavailable):
             await lock.acquire("a")
-        assert time.monotonic() - started < NODE_TIMEOUT
+        assert time.monotonic() - started < NODE_TIMEOUT, PATIENCE
         cluster.servers[0].thaw()
         cluster.servers[1].thaw()
         await so(lambda: not leases._background)
         assert cluster.owners() == [None] * 3
 
-    run(scenario)
+    run(scenario, NODE_TIMEOUT)
 
 
 def test_a_server_that_was_away_gets_the_release(run: Any, cluster: Cluster) -> None:
@@ -219,12 +220,16 @@ def test_a_server_that_came_back_empty_takes_the_lock_again(run: Any, cluster: C
     run(scenario)
 
 
-def test_renewal_by_a_task(run: Any) -> None:
+def test_renewal_by_a_task(run: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    renew_often(monkeypatch)
+
     async def scenario(lock: AsyncRedlock) -> None:
-        async with lock.hold("a", 0.9, renew=True) as held:
-            for _ in range(20):
-                assert await lock.acquire("a") is None
-                await asyncio.sleep(0.1)
+        async with lock.hold("a", 30, renew=True) as held:
+            await so(lambda: cluster.owners() == [held.owner] * 3)
+            for index in (0, 1, 2):
+                cluster.views[index].flushall()
+                await so(lambda: cluster.owners() == [held.owner] * 3)
+            assert held.lease_left > 20
             assert not held.lost
 
     run(scenario)

@@ -21,6 +21,7 @@ from celery_throttle.primitives.lease import aio as leases
 from celery_throttle.primitives.semaphore import aio
 from celery_throttle.primitives.semaphore.calls import IDLE
 from celery_throttle.store.scripts import execute_async
+from tests.primitives.pace import end_permits, renew_often
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -172,10 +173,15 @@ def test_losing_is_said(run: Any, redis: Redis) -> None:
     run(scenario)
 
 
-def test_renewal_by_a_task(run: Any) -> None:
+def test_renewal_by_a_task(run: Any, redis: Redis, sync: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+    renew_often(monkeypatch)
+
     async def scenario(one: AsyncFairSemaphore) -> None:
-        async with one.hold(lease=0.6, renew=True) as held:
-            assert await one.acquire(timeout=1.3) is None
+        async with one.hold(lease=30, renew=True) as held:
+            for _ in range(5):
+                end_permits(redis, "one")
+                await so(sync.holders)
+            assert held.lease_left > 20
             assert not held.lost
         await so(lambda: not leases._background)
 

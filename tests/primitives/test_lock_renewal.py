@@ -9,16 +9,17 @@ import weakref
 from typing import TYPE_CHECKING
 
 import pytest
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from celery_throttle.errors import LeaseLost
 from celery_throttle.primitives import HeldLock, IdentityLock
-from tests.support.waiting import always, until
+from tests.primitives.faults import impatience, impatient_client
+from tests.primitives.pace import renew_often
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from redis import Redis
 
     from celery_throttle.embedded import EmbeddedServer
 
@@ -32,8 +33,8 @@ def locks(redis: Redis) -> IdentityLock:
 
 @pytest.fixture
 def own_locks(own_server: EmbeddedServer) -> Iterator[IdentityLock]:
-    """Locks on a server to kill, by a client that does not wait long."""
-    with Redis.from_url(own_server.url, socket_timeout=0.1, retry=Retry(NoBackoff(), 0)) as client:
+    """Locks on a server to kill, by a client that does not try again."""
+    with impatient_client(own_server.url) as client:
         yield IdentityLock(client, lease=LEASE)
 
 
@@ -41,10 +42,15 @@ def renewing_threads() -> int:
     return sum(thread.name == "celery_throttle-renew" for thread in threading.enumerate())
 
 
-def test_a_renewed_lock_lasts(locks: IdentityLock) -> None:
-    """Longer than two leases; then it is free at once, and the thread has gone."""
-    with locks.hold("a", renew=True) as held:
-        always(lambda: not held.lost and locks.locked_by("a"), seconds=2 * LEASE)
+def test_a_renewed_lock_lasts(locks: IdentityLock, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renewed again and again; then it is free at once, and the thread has gone."""
+    renew_often(monkeypatch)
+    with locks.hold("a", 30, renew=True) as held:
+        for _ in range(5):
+            redis.pexpire(locks._calls.key("a"), 20_000)
+            until(lambda: redis.pttl(locks._calls.key("a")) > 20_000)
+        assert not held.lost
+        assert held.lease_left > 20
         assert renewing_threads() == 1
     assert locks.locked_by("a") is None
     until(lambda: renewing_threads() == 0)
@@ -127,7 +133,8 @@ def test_a_server_that_comes_back_in_time_is_no_loss(own_locks: IdentityLock, ow
     held = own_locks.acquire("a", 30, on_lost=told.append)
     assert held is not None
     own_server.freeze()
-    pause = held.renew_quietly()
+    with impatience():
+        pause = held.renew_quietly()
     assert pause is not None
     assert pause <= 1, "soon again"
     own_server.thaw()

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, RedisError
-from redis.retry import Retry
 
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired
 from celery_throttle.primitives import FairSemaphore, PermitInfo
-from tests.primitives.faults import forgetful_client, lose_a_reply
+from tests.primitives.faults import forgetful_client, impatience, impatient_client, lose_a_reply
+from tests.primitives.pace import end_here, end_permits, look_often, renew_often
 from tests.primitives.resending import Resending
 from tests.support.waiting import until
 
@@ -125,10 +124,10 @@ def test_the_end_of_a_lease_frees_it(two: FairSemaphore) -> None:
 
 
 def test_renewing_lengthens_the_lease_from_now_on(two: FairSemaphore) -> None:
-    held = take(two, lease=5)
+    held = take(two, lease=50)
     assert held.renew()
     (info,) = two.holders()
-    assert 4 < info.lease_left <= 5
+    assert 40 < info.lease_left <= 50
     assert held.renew(100)
     (info,) = two.holders()
     assert 90 < info.lease_left <= 100
@@ -137,9 +136,11 @@ def test_renewing_lengthens_the_lease_from_now_on(two: FairSemaphore) -> None:
     assert two.holders()[0].lease_left > 90
 
 
-def test_a_late_renewal_is_no_loss_while_nobody_else_had_it(two: FairSemaphore) -> None:
-    held = take(two, lease=0.05)
-    until(lambda: held.lost)
+def test_a_late_renewal_is_no_loss_while_nobody_else_had_it(two: FairSemaphore, redis: Redis) -> None:
+    held = take(two)
+    end_permits(redis, "two")
+    end_here(held)
+    assert held.lease_left == 0
     assert two.holders() == ()
     assert held.renew(60)
     assert not held.lost
@@ -414,11 +415,11 @@ def test_releasing_inside_the_block_is_fine(redis: Redis) -> None:
 
 def test_a_release_that_failed_can_be_repeated(own_server: EmbeddedServer) -> None:
     """Nobody knows whether it was carried out, until it is sent again."""
-    with Redis.from_url(own_server.url, socket_timeout=0.1, retry=Retry(NoBackoff(), 0)) as client:
+    with impatient_client(own_server.url) as client:
         one = FairSemaphore(client, "one", 1)
         held = take(one)
         own_server.freeze()
-        with pytest.raises(RedisError):
+        with pytest.raises(RedisError), impatience():
             held.release()
         own_server.thaw()
         assert held.release() is True
@@ -428,11 +429,15 @@ def test_a_release_that_failed_can_be_repeated(own_server: EmbeddedServer) -> No
 # -- renewal -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_thread_renews_while_it_is_held(redis: Redis) -> None:
-    """Longer than two leases; then it is free at once."""
-    one = FairSemaphore(redis, "one", 1, lease=0.6)
+def test_a_thread_renews_while_it_is_held(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again; then it is free at once."""
+    renew_often(monkeypatch)
+    one = FairSemaphore(redis, "one", 1, lease=30)
     with one.hold(renew=True) as held:
-        assert one.acquire(timeout=1.3) is None
+        for _ in range(5):
+            end_permits(redis, "one")
+            until(one.holders)
+        assert held.lease_left > 20
         assert not held.lost
     take(one)
 
@@ -477,8 +482,11 @@ def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer) -
         assert following.release()
 
 
-def test_a_user_who_may_not_publish_can_still_release(redis: Redis, server: EmbeddedServer) -> None:
+def test_a_user_who_may_not_publish_can_still_release(
+    redis: Redis, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor ask who listens."""
+    look_often(monkeypatch)
     redis.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-pubsub"], reset_channels=True)
     one = FairSemaphore(redis, "one", 1)
     with Redis.from_url(server.url, username="mute", password="x") as client, ThreadPoolExecutor(1) as pool:

@@ -58,7 +58,7 @@ class AsyncRenewableLease(Lease, ABC):
 
     def keep(self) -> None:
         """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
-        in_background(_keep(weakref.ref(self), self._seconds / 3))
+        in_background(_keep(weakref.ref(self), self._next_renewal()))
 
     async def renew_quietly(self) -> float | None:
         """Renew for the task; return how long to wait until the next time, None if there is none."""
@@ -66,7 +66,7 @@ class AsyncRenewableLease(Lease, ABC):
             await self.renew()
         except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
             return self._pause_after(error)
-        return self._seconds / 3
+        return self._next_renewal()
 
 
 class AsyncHeld(AsyncRenewableLease):

@@ -15,12 +15,14 @@ from celery_throttle.primitives.checks import shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RECEIPT_MS", "Lease", "logger", "next_look", "store_time"]
+__all__ = ["RECEIPT_MS", "RENEWALS", "Lease", "logger", "next_look", "store_time"]
 
 logger = logging.getLogger(__name__)
 
 #: How long a release that is sent again gets the same answer: redis-py's own retries take up to a minute.
 RECEIPT_MS = 60_000
+#: How many times a lease is renewed while it lasts.
+RENEWALS = 3
 #: Seconds after which a waiting acquire looks by itself, should a hint be lost.
 _LOOK_AGAIN = 2.0
 
@@ -94,6 +96,10 @@ class Lease:
 
     def _error(self) -> LeaseLost:
         return LeaseLost(f"{shown(self.identity)} is not held by {self.owner} any more")
+
+    def _next_renewal(self) -> float:
+        """Return after how many seconds to renew it."""
+        return self._seconds / RENEWALS
 
     def _pause_after(self, error: Exception) -> float | None:
         """Return how long to wait after a renewal that failed, None if it is no use any more."""

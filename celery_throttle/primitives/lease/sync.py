@@ -72,7 +72,7 @@ class RenewableLease(Lease, ABC):
         stop = self._stop
         held = weakref.ref(self, lambda _: stop.put(None))
         threading.Thread(
-            target=_keep, args=(held, stop, self._seconds / 3), name="celery_throttle-renew", daemon=True
+            target=_keep, args=(held, stop, self._next_renewal()), name="celery_throttle-renew", daemon=True
         ).start()
 
     def renew_quietly(self) -> float | None:
@@ -81,7 +81,7 @@ class RenewableLease(Lease, ABC):
             self.renew()
         except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
             return self._pause_after(error)
-        return self._seconds / 3
+        return self._next_renewal()
 
 
 class Held(RenewableLease):

@@ -1,0 +1,38 @@
+"""Time in the test's own hands: what has ended, how often is renewed and looked."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+    from redis import Redis
+
+    from celery_throttle.primitives.lease import Lease
+
+__all__ = ["end_here", "end_permits", "look_often", "renew_often"]
+
+BASE = "celery_throttle.primitives.lease.base"
+
+
+def end_here(held: Lease) -> None:
+    """Let a lease be over by its holder's clock."""
+    held._deadline = time.monotonic()
+
+
+def end_permits(client: Redis, name: str) -> None:
+    """Let the leases of all permits of a semaphore be over by the store's clock."""
+    key = f"{{throttle}}:1:semaphore:leases:{name}"
+    permits: Any = client.zrange(key, 0, -1)
+    client.zadd(key, dict.fromkeys(permits, 1), xx=True)
+
+
+def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renew a lease of 30 seconds ten times a second, so that a machine which is busy for a moment loses none."""
+    monkeypatch.setattr(f"{BASE}.RENEWALS", 300)
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let those who wait look by themselves five times a second."""
+    monkeypatch.setattr(f"{BASE}._LOOK_AGAIN", 0.2)
