@@ -15,7 +15,7 @@ from celery_throttle.primitives.semaphore import sync
 from celery_throttle.primitives.semaphore.calls import IDLE
 from celery_throttle.primitives.semaphore.sync_mailbox import Mailbox
 from celery_throttle.store.scripts import execute
-from tests.primitives.pace import look_often
+from tests.primitives.pace import end_permits, look_often
 from tests.store.cost import commands
 from tests.support.waiting import until
 
@@ -181,14 +181,38 @@ def test_a_hint_that_comes_late_is_no_permit(one: FairSemaphore, redis: Redis, m
 
     def says(mailbox: Mailbox, timeout: float) -> str:
         asked.append(mailbox.channel)
-        permits: Any = redis.zrange("{throttle}:1:semaphore:line:one", 0, 0)
+        line: Any = redis.zrange("{throttle}:1:semaphore:line:one", 0, 0, withscores=True)
+        ((permit, ticket),) = line
         time.sleep(max(timeout, 0.2))
-        return f"300 1 {permits[0].decode()}"
+        return f"300 {ticket:.0f} {permit.decode()}"
 
     monkeypatch.setattr(Mailbox, "wait", says)
     assert one.acquire("late", timeout=0.5, lease=0.3) is None
     assert asked
     assert one.waiting() == 0
+
+
+def test_a_hint_of_an_earlier_place_in_line_is_no_permit(
+    one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen before it could look: others have the permit, it waits anew, and only then reads what was said."""
+    held = one.acquire("holder", lease=600)
+    assert held is not None
+    heard: list[str | None] = []
+    wait = Mailbox.wait
+
+    def lose_the_first(mailbox: Mailbox, timeout: float) -> str | None:
+        heard.append(wait(mailbox, timeout))
+        if len(heard) == 1:
+            held.release()
+            end_permits(redis, "one")
+            assert one.acquire("other", blocking=False) is not None
+        return heard[-1]
+
+    monkeypatch.setattr(Mailbox, "wait", lose_the_first)
+    assert one.acquire("late", timeout=1) is None
+    assert any(hint and hint.endswith("late") for hint in heard)
+    assert [info.holder for info in one.holders()] == ["other"]
 
 
 def test_what_is_said_to_somebody_else_is_no_permit(one: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:

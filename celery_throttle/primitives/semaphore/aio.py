@@ -178,7 +178,7 @@ class AsyncFairSemaphore:
             if found is None or isinstance(found, Granted):
                 return found
             hint = await mailbox.wait(min(max(deadline - time.monotonic(), 0), next_look(found.lease_left)))
-            if granted := hinted(hint, turn, asked_at):
+            if granted := hinted(hint, turn, found, asked_at):
                 return granted
 
     async def _withdraw(self, turn: Turn) -> None:

@@ -102,8 +102,9 @@ class Granted:
 
 @dataclass(frozen=True)
 class Waits:
-    """It stands in line; in so many seconds a lease ends that its turn depends on, infinity if there is none."""
+    """It stands in line with that ticket; in so many seconds a lease ends that its turn depends on, or infinity."""
 
+    ticket: int
     lease_left: float
 
 
@@ -181,7 +182,7 @@ def answer(raw: Any, turn: Turn, asked_at: float) -> Granted | Waits | None:
     code, ticket, _, next_ms = raw
     if code > 0:
         return Granted(ticket, asked_at + turn.lease)
-    return Waits(next_ms / 1000 if next_ms >= 0 else math.inf) if code == 0 else None
+    return Waits(ticket, next_ms / 1000 if next_ms >= 0 else math.inf) if code == 0 else None
 
 
 def hint_in(message: dict[str, Any] | None) -> str | None:
@@ -192,14 +193,15 @@ def hint_in(message: dict[str, Any] | None) -> str | None:
     return data.decode() if isinstance(data, bytes) else str(data)
 
 
-def hinted(hint: str | None, turn: Turn, asked_at: float) -> Granted | None:
+def hinted(hint: str | None, turn: Turn, waits: Waits, asked_at: float) -> Granted | None:
     """Read a hint; None if it is not about this permit, or if its lease may have gone for the most part.
 
-    The permit was granted after the last answer that it waits, so after ``asked_at``.
+    Nor if it is about another place in line than that of the last answer, which was asked for at ``asked_at``: with
+    that ticket, the permit was granted after it.
     """
     lease_ms, _, rest = (hint or "").partition(" ")
     ticket, _, permit = rest.partition(" ")
-    if permit != turn.permit:
+    if permit != turn.permit or int(ticket) != waits.ticket:
         return None
     deadline = asked_at + int(lease_ms) / 1000
     return Granted(int(ticket), deadline) if deadline - time.monotonic() >= turn.lease * _FRESH else None

@@ -249,7 +249,7 @@ class FairSemaphore:
             if found is None or isinstance(found, Granted):
                 return found
             hint = mailbox.wait(min(max(deadline - time.monotonic(), 0), next_look(found.lease_left)))
-            if granted := hinted(hint, turn, asked_at):
+            if granted := hinted(hint, turn, found, asked_at):
                 return granted
 
     def _withdraw(self, turn: Turn) -> None:
