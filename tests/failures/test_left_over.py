@@ -109,7 +109,6 @@ def test_revoked_while_parked_when_many_were_revoked_before(
     state.wait_clean()
 
 
-@pytest.mark.xfail(strict=True, reason="first design: the pauses between two attempts grow to 3 s, whatever the lease")
 def test_pauses_between_attempts_to_reach_the_store(store: EmbeddedServer, workers: Workers) -> None:
     """A lease must not run out for a pause: never longer than a third of it."""
     lease = 2

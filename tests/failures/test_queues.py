@@ -145,7 +145,6 @@ def test_many_lines_of_which_nothing_may_start(workers: Workers, journal: Journa
     journal.wait_finished(3 * len(keys), task=".paced_each", timeout=10)  # the last are due after two seconds
 
 
-@pytest.mark.xfail(strict=True, reason="first design: what is parked is forgotten when the throttle is turned off")
 def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """They run, unthrottled, or somebody is told how many do not."""
     workers.conf["throttle_lease"] = LONG_LEASE

@@ -125,7 +125,6 @@ def test_parked_by_a_worker_that_is_killed_before_it_acknowledges(
     assert set(counts(journal).values()) == {1}, counts(journal)
 
 
-@pytest.mark.xfail(strict=True, reason="first design: after NOSCRIPT a look overtakes the question what one holds")
 def test_permits_are_kept_by_a_worker_that_comes_to_a_store_which_has_lost_some_scripts(
     redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
@@ -220,7 +219,6 @@ def test_identity_of_a_task_whose_grant_comes_after_the_broker_connection_is_los
         assert counts(journal)["a"] == 1
 
 
-@pytest.mark.xfail(strict=True, reason="first design: the identity of what is held at the end stays locked for a day")
 def test_identity_of_an_early_acknowledged_task_whose_end_is_not_heard(
     own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, server: EmbeddedServer, redis: Redis
 ) -> None:

@@ -16,7 +16,7 @@ from kombu.asynchronous.timer import Timer
 
 from celery_throttle.core.keys import Keys
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.store.client import connection_factory
+from celery_throttle.store.servers.client import connection_factory
 from celery_throttle.store.scripts import Store
 from celery_throttle.worker.link import Link
 from celery_throttle.worker.loop import Loop
