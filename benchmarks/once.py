@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import count as count_from
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.app import GO, peer_configuration
 from benchmarks.figures import Figure
@@ -259,12 +259,12 @@ def _left(site: Site, ways: _Ways) -> dict[str, int]:
 def _locks(site: Site, way: _Way) -> int:
     if way.locks:
         return sum(1 for _ in site.broker.scan_iter(way.locks, count=1000))
-    return int(site.store.zcount(_our_keys(site)[1], time.time() * 1000, "+inf"))
+    ends = site.store.zrangebyscore(site.keys.key("ends"), time.time() * 1000, "+inf")
+    return sum(1 for member in cast("list[bytes]", ends) if member.startswith(b"locks:"))
 
 
 def _our_keys(site: Site) -> tuple[str, str]:
-    locks, ends = (key for key in site.keys.all if key.endswith((":locks", ":lock_ends")))
-    return locks, ends
+    return site.keys.key("locks"), site.keys.key("ends")
 
 
 # -- what is left of a worker that was killed -------------------------------------------------------------------------

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from itertools import cycle, islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import Figure
 from benchmarks.site import BenchmarkError, Site
+from benchmarks.stand_in import StandIn
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.replies import reply
-from celery_throttle.store.scripts import Store, execute
 from celery_throttle.worker.parcel import pack
 
 if TYPE_CHECKING:
@@ -21,12 +19,12 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from benchmarks.site import Bench
+    from celery_throttle.store.replies import Grant
     from celery_throttle.store.scripts import Call
 
 __all__ = ["bytes_each", "idle", "reap", "server_time"]
 
 _HOUR = 3600.0
-_AT_ONCE = 500
 
 # Scripts never call these, so their count is what clients sent.
 _SENT_BY_CLIENTS = ("evalsha", "eval", "subscribe", "ping", "info", "config|get", "client|setinfo", "script|load")
@@ -37,29 +35,18 @@ class _Line:
 
     def __init__(self, client: Redis, keys: Keys, limit: str = "crowded") -> None:
         self.client, self.keys, self.limit = client, keys, limit
-        self.store = Store(keys, _HOUR, ("throttled",))
-        self.call(self.store.exchange("x", 0, asked=[("holder", "holder", limit, "1", 0, "", "")]))
+        self.worker = self._worker(_HOUR)
+        self.worker.declare(**{limit: 1, "wide": 10**9, "free": 5000})
+        [self.holder] = self.worker.hold(1, limit)
 
-    def call(self, call: Call) -> Any:
-        return execute(self.client, call)
+    def _worker(self, lease: float) -> StandIn:
+        return StandIn(self.client, self.keys, "throttled", lease)
 
     def park(self, count: int, messages: Sequence[bytes]) -> None:
-        tasks = ((str(uuid.uuid4()), message) for _, message in zip(range(count), cycle(messages), strict=False))
-        number = 0
-        while some := list(islice(tasks, _AT_ONCE)):
-            number += 1
-            rows = [(task, self.limit, "1", 0, "throttled", message, "", "") for task, message in some]
-            answer = reply(self.call(self.store.park("x", 0, "bench", number, rows)))
-            if answer.answers != (1,) or answer.grants:
-                raise BenchmarkError(f"parking failed: {answer}")
+        self.worker.park(count, self.limit, messages)
 
     def hold(self, count: int, limit: str, *, lease: float = _HOUR) -> None:
-        store = Store(self.keys, lease, ("throttled",))
-        tasks = ((str(uuid.uuid4()), f"bench:{n:x}", limit, str(10**9), 0, "", "") for n in range(count))
-        while some := list(islice(tasks, 1000)):
-            answer = reply(self.call(store.exchange("x", 0, asked=some)))
-            if set(answer.answers) != {1}:
-                raise BenchmarkError(f"no permit: {answer}")
+        self._worker(lease).hold(count, limit)
 
     def bytes(self) -> int:
         used: Iterable[Any] = (self.client.memory_usage(key, samples=0) for key in self.keys.all)
@@ -160,15 +147,15 @@ def server_time(bench: Bench) -> list[Figure]:
             lines[parked].park(parked, messages)
         crowded = {0: _Line(site.store, Keys("few")), many: lines[many]}
         crowded[0].park(few, messages)
-        holders = dict.fromkeys(crowded, ("holder", "holder"))
+        holders = {parked: _first_grant(line) for parked, line in crowded.items()}
         for _ in range(bench.rounds):
             used: dict[tuple[str, int], float] = dict.fromkeys(costs, 0.0)
             # Small pieces in turn, so that both sizes see the same disturbances.
             for _ in range(chunks):
                 for parked, line in lines.items():
-                    tasks = [(str(uuid.uuid4()), "bench:1") for _ in range(pairs)]
-                    admits = [line.store.exchange("x", 1, asked=[(*task, "free", "5000", 0, "", "")]) for task in tasks]
-                    releases = [line.store.exchange("x", 0, released=[(*task, "done")]) for task in tasks]
+                    worker, tasks = line.worker, [str(uuid.uuid4()) for _ in range(pairs)]
+                    admits = [worker.exchange(worker.asking([task], "free")) for task in tasks]
+                    releases = [worker.exchange(worker.releasing([task])) for task in tasks]
                     used["admit", parked] += _microseconds(line, admits)
                     used["release", parked] += _microseconds(line, releases)
                 for parked, line in crowded.items():
@@ -191,23 +178,27 @@ def server_time(bench: Bench) -> list[Figure]:
     return figures
 
 
-def _handovers(line: _Line, holder: tuple[str, str], count: int) -> tuple[float, tuple[str, str]]:
+def _first_grant(line: _Line) -> Grant:
+    """Give back the permit that everybody waits for; return who gets it."""
+    [grant] = line.worker.say(line.worker.releasing([line.holder], slots=1)).grants
+    return grant
+
+
+def _handovers(line: _Line, holder: Grant, count: int) -> tuple[float, Grant]:
     """Give back the one permit of a crowded limit some times over; return the time, and who holds it now."""
     spent = 0.0
     for _ in range(count):
-        nonce = uuid.uuid4().hex[:12]
         before = _script_time(line.client)
-        answer = reply(line.call(line.store.exchange(nonce, 1, released=[(*holder, "done")])))
+        reply = line.worker.say(line.worker.hand_over(holder))
         spent += _script_time(line.client) - before
-        [grant] = answer.grants
-        holder = grant.task_id, grant.nonce
+        [holder] = reply.grants
     return spent, holder
 
 
 def _microseconds(line: _Line, calls: Iterable[Call]) -> float:
     before = _script_time(line.client)
     for call in calls:
-        line.call(call)
+        line.worker.call(call)
     return _script_time(line.client) - before
 
 
@@ -245,7 +236,7 @@ def _reap(line: _Line, expired: int) -> float:
     line.hold(expired, "wide", lease=0.001)
     time.sleep(0.05)
     before = _script_time(line.client)
-    cleared = line.call(line.store.reap(expired))
+    cleared = line.worker.call(line.worker.store.reap(expired))
     spent = _script_time(line.client) - before
     if len(cleared) != expired:
         raise BenchmarkError(f"reaped {len(cleared)} of {expired}")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 import threading
 import time
-import uuid
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from benchmarks.app import RATE
 from benchmarks.figures import Figure, percentile
-from benchmarks.site import THROTTLED, BenchmarkError, Site, until
-from celery_throttle.store.replies import reply
-from celery_throttle.store.scripts import Store, execute
+from benchmarks.site import THROTTLED, BenchmarkError, Site
+from benchmarks.stand_in import StandIn
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.worker.parcel import pack
 
 if TYPE_CHECKING:
@@ -22,9 +20,6 @@ if TYPE_CHECKING:
     from benchmarks.site import Bench
 
 __all__ = ["keys", "rate", "turns"]
-
-_HOUR = 3600.0
-_AT_ONCE = 500
 
 
 # -- rate -------------------------------------------------------------------------------------------------------------
@@ -37,7 +32,7 @@ class _Grants(threading.Thread):
         super().__init__(daemon=True)
         self._client, self._count = site.store, count
         # What the scripts write with each start; they count by the time at which each of them began.
-        self._booked = re.compile(rf"HSET {re.escape(site.keys.all[7])} \S*{limit} .*seen\W+(\d+)")
+        self._booked = re.compile(rf"HSET {re.escape(site.keys.key('rates'))} \S*{limit} .*seen\W+(\d+)")
         self.times: list[float] = []
         self.watching = threading.Event()
         self._seen = self._client.monitor()
@@ -115,7 +110,8 @@ def keys(bench: Bench) -> list[Figure]:
                 p50[parked].append(1000 * percentile(delays, 50))
                 p95[parked].append(1000 * percentile(delays, 95))
                 site.store.delete(*site.keys.all)
-                until(lambda: not site.store.exists(*site.keys.all[1:6]), 10, "the store is not empty")
+                # Workers find out that it was emptied, say their limits again and wait a moment for each other.
+                _touch(site, f"again {parked} {number}", 1)
             bench.say(", ".join(f"{parked} parked: p95 {values[-1]:.2f} ms" for parked, values in p95.items()))
     load = f"start of a task while {many} wait for another key, one after the other, two workers x 2"
     ratios = tuple(b / a for a, b in zip(p95[0], p95[many], strict=True))
@@ -139,19 +135,11 @@ def _touch(site: Site, load: str, count: int) -> list[float]:
 
 def _crowd(site: Site, count: int) -> None:
     """Park so many tasks of one key behind a permit that is taken."""
-    store, pool = Store(site.keys, _HOUR, (THROTTLED,)), "keyed\x1fcrowded"
     if not count:
         return
-    execute(site.store, store.exchange("x", 0, asked=[("holder", "holder", pool, "1", 0, "", "")]))
-    message = _message(site)
-    ids = (str(uuid.uuid4()) for _ in range(count))
-    number = 0
-    while some := list(islice(ids, _AT_ONCE)):
-        number += 1
-        rows = [(task, pool, "1", 0, THROTTLED, message, "", "") for task in some]
-        answer = reply(execute(site.store, store.park("x", 0, uuid.uuid4().hex, number, rows)))
-        if answer.answers != (1,) or answer.grants:
-            raise BenchmarkError(f"parking failed: {answer}")
+    worker, bucket = StandIn(site.store, site.keys, THROTTLED), Bucket("keyed", "crowded").text
+    worker.hold(1, bucket)
+    worker.park(count, bucket, [_message(site)])
 
 
 def _message(site: Site) -> bytes:

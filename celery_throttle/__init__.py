@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle import beat, conclude  # noqa: F401  # register their tasks
 from celery_throttle.errors import (
     ConfigurationError,
     DuplicateTask,
@@ -14,12 +13,13 @@ from celery_throttle.errors import (
     StoreUnavailable,
     ThrottleError,
 )
-from celery_throttle.limited import RateLimited
 from celery_throttle.permits import Limit, Permit
-from celery_throttle.task import Throttled
+from celery_throttle.tasks import conclude, reap  # noqa: F401  # register their tasks
+from celery_throttle.tasks.rate_limited import RateLimited
+from celery_throttle.tasks.throttled import Throttled
 
 if TYPE_CHECKING:
-    from celery_throttle.control import Throttle
+    from celery_throttle.control.throttle import Throttle
 
 __all__ = [
     "ConfigurationError",
@@ -42,7 +42,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Workers and producers need none of it.
     if name == "Throttle":
-        from celery_throttle.control import Throttle  # noqa: PLC0415
+        from celery_throttle.control.throttle import Throttle  # noqa: PLC0415
 
         return Throttle
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

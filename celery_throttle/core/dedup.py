@@ -45,14 +45,14 @@ class LockPlan:
 
     @property
     def spec(self) -> str:
-        """The same as the scripts want it, see locks.lua; all times are milliseconds."""
+        """The same as the scripts want it, see claims.lua."""
         first = _QUOTE(self.first) if self.first else '""'
-        return f'[{_QUOTE(self.identity)},{self.dedup.spec},"{self.claim}","run",{first},"0"]'
+        return f'{{"identity":{_QUOTE(self.identity)},{self.dedup.spec},"claim":"{self.claim}","first":{first}}}'
 
 
 def with_fencing_token(spec: str, token: int) -> str:
     """Return a plan as the scripts want it, with the token that was granted."""
-    return _WRITE([*json.loads(spec)[:8], str(token)])
+    return _WRITE(json.loads(spec) | {"fence": str(token)})
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,8 @@ class Dedup:
     def spec(self) -> str:
         """The part of a plan's that is the same for all calls."""
         remember, ttl = round(self.remember * 1000), round(self.lock_ttl * 1000)
-        return _WRITE([self.until, remember, ttl, self.on_conflict])[1:-1]
+        said = {"until": self.until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
+        return _WRITE(said)[1:-1]
 
     def plan(
         self, task_name: str, arguments: Mapping[str, object], args: Iterable[Any], kwargs: Mapping[str, Any]

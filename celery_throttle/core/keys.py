@@ -7,9 +7,12 @@ from dataclasses import dataclass
 __all__ = ["Keys"]
 
 #: Grows when the layout of keys or records changes, so that two versions of the library never mix.
-LAYOUT = 1
+LAYOUT = 2
 
-_NAMES = ("limits", "used", "leases", "records", "parked", "messages", "meta", "locks", "lock_ends")
+_NAMES = (
+    *("limits", "said", "used", "waiting", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "due"),
+    *("seconds", "second_messages", "ran", "locks", "awaited", "rates", "turns", "aside", "workers", "meta", "ends"),
+)
 
 
 @dataclass(frozen=True)
@@ -21,18 +24,12 @@ class Keys:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every key, in the order of KEYS in the scripts, where the channel of the hints comes after them."""
+        """Every key, in the order of KEYS in ``begin.lua``, where the channel of the hints comes after them."""
         return tuple(self._key(name) for name in _NAMES)
 
-    @property
-    def records(self) -> str:
-        """Who holds, who is parked."""
-        return self._key("records")
-
-    @property
-    def messages(self) -> str:
-        """The messages that only the store has."""
-        return self._key("messages")
+    def key(self, name: str) -> str:
+        """One key, by the name that ``begin.lua`` has for it."""
+        return self._key(name)
 
     @property
     def wake(self) -> str:

@@ -9,10 +9,11 @@ from functools import cached_property
 from math import lcm
 from typing import Any
 
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["MOST_STEP", "Limit", "Part", "described", "is_group", "shown"]
+__all__ = ["MOST_STEP", "Limit", "Part", "described", "is_group"]
 
 #: What picks a part of the arguments: a name or dotted path, or a function of all of them.
 Part = str | Callable[..., Any]
@@ -107,15 +108,21 @@ class Limit:
 
     @cached_property
     def declared(self) -> str:
-        """What the store has to know of it: its permits, or more as rules.lua says."""
-        if not self.rates and not self.max_parked:
+        """What the store has to know of it: its permits, or more as permits.lua says."""
+        if not self.rates and not self.max_parked and not self.fair_by:
             return str(self.permits)
-        rates = [[rate.count, rate.period, burst] for rate, burst in self.rates]
-        return json.dumps([self.permits or 0, rates, self.max_parked or 0], separators=(",", ":"))
+        said: dict[str, Any] = {"permits": self.permits or 0}
+        if self.rates:
+            said["rates"] = [[rate.count, rate.period, burst] for rate, burst in self.rates]
+        if self.max_parked:
+            said["max_parked"] = self.max_parked
+        if self.fair_by:
+            said["fair"] = 1
+        return json.dumps(said, separators=(",", ":"))
 
-    def pool(self, key: str | None) -> str:
-        """The name under which the store counts its permits, for one key if it has keys."""
-        return self.name if key is None else f"{self.name}\x1f{key}"
+    def bucket(self, key: str | None) -> Bucket:
+        """What its permits are counted by, for one key if it has keys."""
+        return Bucket(self.name, key)
 
     def step(self, value: object) -> int:
         """How far one turn of this value of ``fair_by`` takes it: less for one that weighs more.
@@ -168,20 +175,18 @@ def is_group(name: object) -> bool:
     return isinstance(name, str) and name.isprintable() and not set(name) & set("{}*?[]\\: \n")
 
 
-def shown(pool: str) -> str:
-    """Return the name of a limit, and of its key if it has one, for people: ``tenant[acme]``."""
-    name, split, key = pool.partition("\x1f")
-    return f"{name}[{key}]" if split else name
-
-
 def described(declared: str) -> str:
     """Return what was declared of a limit (see `Limit.declared`), for people: ``8, 100/m (burst 10)``."""
     if declared.isdigit():
         return declared
-    permits, rates, most = json.loads(declared)
-    said = [str(permits)] if permits else []
-    said += [f"{count}/{_UNITS.get(period, f'{period / 1e6:g} s')} (burst {burst})" for count, period, burst in rates]
-    return ", ".join(said + ([f"max_parked={most}"] if most else []))
+    read = json.loads(declared)
+    said = [str(read["permits"])] if read["permits"] else []
+    said += [
+        f"{count}/{_UNITS.get(period, f'{period / 1e6:g} s')} (burst {burst})"
+        for count, period, burst in read.get("rates", ())
+    ]
+    said += [f"max_parked={read['max_parked']}"] if "max_parked" in read else []
+    return ", ".join(said + (["with turns"] if "fair" in read else []))
 
 
 def _check_each_matters(name: str, rates: Sequence[tuple[Rate, Any]]) -> None:

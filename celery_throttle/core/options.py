@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.dedup import DEDUP_OPTIONS
 from celery_throttle.core.limits import Limit
-from celery_throttle.core.terms import MOST_COST, Terms, is_cost
+from celery_throttle.core.policy import MOST_COST, Policy, is_cost
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "check_same", "task_terms"]
+__all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "check_same", "task_policy"]
 
 #: Of these, a limit of the task's own is made.
 _OWN = ("key", "rate", "burst", "fair_by", "weights", "max_parked")
@@ -25,7 +25,7 @@ TASK_OPTIONS = (*LIMIT_OPTIONS, "singleton", *DEDUP_OPTIONS)
 _MOST_LIMITS = 8
 
 
-def task_terms(task_name: str, options: Mapping[str, Any], parameters: set[str] | None) -> Terms | None:
+def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str] | None) -> Policy | None:
     """Return what ``limit=`` and the options beside it mean for a task, None if nothing limits it.
 
     Args:
@@ -46,9 +46,9 @@ def task_terms(task_name: str, options: Mapping[str, Any], parameters: set[str] 
     _check_together(task_name, limits)
     # Those with a key first: whoever waits should wait where only its own kind is in the way.
     limits = sorted(limits, key=lambda limit: limit.key is None)
-    terms = Terms(tuple(limits), _cost(task_name, given.get("cost", 1), limits), _deadline(task_name, given))
-    _check_parameters(task_name, terms, parameters)
-    return terms
+    policy = Policy(tuple(limits), _cost(task_name, given.get("cost", 1), limits), _deadline(task_name, given))
+    _check_parameters(task_name, policy, parameters)
+    return policy
 
 
 def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
@@ -130,30 +130,30 @@ def _deadline(task_name: str, given: Mapping[str, Any]) -> float | None:
     return float(seconds)
 
 
-def _check_parameters(task_name: str, terms: Terms, parameters: set[str] | None) -> None:
+def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | None) -> None:
     if parameters is None:
         return
-    parts = [("cost", terms.cost)]
-    parts += [(option, getattr(limit, option)) for limit in terms.limits for option in ("key", "fair_by")]
+    parts = [("cost", policy.cost)]
+    parts += [(option, getattr(limit, option)) for limit in policy.limits for option in ("key", "fair_by")]
     for option, part in parts:
         if isinstance(part, str) and part.partition(".")[0] not in parameters:
             takes = ", ".join(sorted(parameters)) or "nothing"
             raise ConfigurationError(f"Task {task_name}: {option} names {part!r}, but the task takes {takes}")
 
 
-def check_same(task_name: str, terms: Terms, declared: Mapping[str, Terms]) -> None:
+def check_same(task_name: str, policy: Policy, declared: Mapping[str, Policy]) -> None:
     """Refuse a limit that another task of the app declares otherwise.
 
     Args:
         task_name: the task that declares its limits now.
-        terms: what it declares.
+        policy: what it declares.
         declared: what was declared so far, by task name.
 
     Raises:
         ConfigurationError: names both tasks.
     """
     for other, known in declared.items():
-        for limit in terms.limits if other != task_name else ():
+        for limit in policy.limits if other != task_name else ():
             for its in known.limits:
                 if its.name == limit.name and _facts(its) != _facts(limit):
                     raise ConfigurationError(

@@ -18,51 +18,65 @@ __all__ = [
     "Grant",
     "LockState",
     "Locked",
+    "ParkAnswer",
     "Reply",
     "Withdrawn",
     "claimed",
-    "grants",
+    "exchanged",
     "locked",
-    "reply",
-    "withdrawn",
 ]
 
 
 class Answer(IntEnum):
-    """What became of one permit asked for."""
+    """What became of a task that asked for its permits; more than these: granted, with its fencing token."""
 
     MUST_PARK = 0
     GRANTED = 1
-    ALREADY_PARKED = 2
-    GRANTED_LAST = 3
+    KNOWN = 2
+    HAS_RUN = 3
 
 
-@dataclass(frozen=True)
+class ParkAnswer(IntEnum):
+    """What became of a task that was to be parked."""
+
+    CROWDED = 0
+    PARKED = 1
+    HAS_RUN = 3
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
-    """A parked task that has its permit now and starts in the caller's slot."""
+    """A parked task that starts in the caller's slot: it has its permits, or is only to be told something.
 
-    task_id: str
+    Attributes:
+        task: its id.
+        nonce: names this delivery as a holder.
+        needs: the permits it takes, as needs.lua says.
+        queue: it was parked for.
+        attempt: how many retries came before.
+        deliveries: how often it was started before.
+        message: as it was parked.
+        expired: whether it waited for too long and does not run.
+        lock: what it was told of its identity lock, None if it has none.
+    """
+
+    task: str
     nonce: str
-    limit: str
-    attempt: int
+    needs: str
     queue: str
+    attempt: int
     deliveries: int
     message: bytes
+    expired: bool
     lock: LockState | None = None
-    more: str = ""
-
-    @property
-    def expired(self) -> bool:
-        """Whether it waited for too long and does not run."""
-        return '"x":' in self.more
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LockState:
     """What a task was told of its identity lock.
 
     Attributes:
-        verdict: ``run``, or what a worker has to say of it instead, as in locks.lua.
+        verdict: ``run``, or what a worker has to say of it instead, as in claims.lua.
         first: the task that it is a duplicate of, if any.
         fencing_token: of this grant, 0 for a task that does not run.
         spec: as the store keeps it.
@@ -79,35 +93,37 @@ class LockState:
         return self.verdict in ("run", "conclude")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to an exchange, a park or a look.
+    """The answer to an exchange.
 
     Attributes:
-        answers: one for each permit asked for, an `Answer` or the fencing token that came with it; for a park, whether
-            the call was carried out now.
+        asked: one for each task that asked: an `Answer`, or its fencing token.
+        parked: one for each that was to be parked: a `ParkAnswer`.
         grants: parked tasks to start.
         wait: seconds after which to look again, 0 if there is no need.
         more: whether there is more to start than the caller had slots for.
-        emptied: limits with a free permit and nobody in line whom the caller could start.
-        refused: of a park: which tasks were not set aside, because as many wait as may.
+        closed: of the buckets that the call was about, those with a line or without room.
+        open: the others of them.
+        withdrawn: what was taken out of its line.
+        hints: whether the store's user may publish hints.
     """
 
-    answers: tuple[int, ...]
+    asked: tuple[int, ...]
+    parked: tuple[int, ...]
     grants: tuple[Grant, ...]
     wait: float
     more: bool
-    emptied: tuple[str, ...]
-    refused: tuple[int, ...] = ()
+    closed: tuple[str, ...]
+    open: tuple[str, ...]
+    withdrawn: tuple[Withdrawn, ...]
+    hints: bool
 
 
-@dataclass(frozen=True)
-class Withdrawn:
+class Withdrawn(NamedTuple):
     """A task that was taken out of its line."""
 
-    task_id: str
-    limit: str
-    queue: str
+    task: str
     message: bytes
 
 
@@ -135,9 +151,6 @@ def claimed(raw: Any) -> Claimed:
     return Claimed(int(answer), other, claim)
 
 
-_STATES = {b"Q": "queued", b"R": "running", b"D": "done", b"F": "failed"}
-
-
 @dataclass(frozen=True)
 class Locked:
     """Who has the identity lock of a task's arguments.
@@ -163,51 +176,47 @@ def locked(raw: Any) -> Locked | None:
     """Read the reply of locked.lua."""
     if not raw:
         return None
-    state, task, fence, since, left, following = raw
-    when = datetime.fromtimestamp(since / 1000, timezone.utc)
-    return Locked(task.decode(), _STATES[state], when, max(left, 0) / 1000, int(fence), following.decode() or None)
+    lock, left = json.loads(raw[0]), raw[1]
+    when = datetime.fromtimestamp(lock["since"] / 1000, timezone.utc)
+    token = int(lock["fence"])
+    return Locked(lock["task"], lock["state"], when, max(left, 0) / 1000, token, lock.get("next"))
 
 
-def reply(raw: Any) -> Reply:
-    """Read the reply of exchange.lua, park.lua or look.lua."""
-    answers, granted, wait_ms, more, emptied, *refused = raw
+def exchanged(raw: Any) -> Reply | None:
+    """Read the reply of exchange.lua; None if the store has to hear what the limits are first."""
+    if raw[0] == b"declare":
+        return None
+    _number, asked, parked, grants, wait_ms, more, closed, opened, withdrawn, hints = raw
     return Reply(
-        tuple(map(int, answers)) if isinstance(answers, list) else (answers,),
-        grants(granted) if granted else (),
+        tuple(map(int, asked)),
+        tuple(parked),
+        tuple(map(_grant, grants)),
         wait_ms / 1000,
         bool(more),
-        tuple(limit.decode() for limit in emptied),
-        tuple(each - 1 for each in refused[0]) if refused else (),
+        tuple(bucket.decode() for bucket in closed),
+        tuple(bucket.decode() for bucket in opened),
+        tuple(Withdrawn(task.decode(), message) for task, message in withdrawn),
+        bool(hints),
     )
 
 
-def grants(raw: Any) -> tuple[Grant, ...]:
-    """Read a list of grants."""
-    return tuple(
-        Grant(
-            task.decode(),
-            nonce.decode(),
-            limit.decode(),
-            attempt,
-            queue.decode(),
-            deliveries,
-            message,
-            _lock(lock),
-            needs.decode(),
-        )
-        for task, nonce, limit, attempt, _ticket, queue, deliveries, message, lock, needs in raw
+def _grant(raw: Any) -> Grant:
+    task, packed, message = raw
+    record = json.loads(packed)
+    return Grant(
+        task.decode(),
+        record["nonce"],
+        record["needs"],
+        record["queue"],
+        record.get("attempt", 0),
+        record.get("deliveries", 0),
+        message,
+        record.get("expired", False),
+        _lock(record.get("lock")),
     )
 
 
-def _lock(raw: bytes) -> LockState | None:
-    if not raw:
+def _lock(plan: Any) -> LockState | None:
+    if not plan:
         return None
-    _identity, _until, _remember, _ttl, _conflict, _claim, verdict, first, fence, *_ = json.loads(raw)
-    return LockState(verdict, first, int(fence), raw.decode())
-
-
-def withdrawn(raw: Any) -> tuple[Withdrawn, ...]:
-    """Read the reply of withdraw.lua."""
-    return tuple(
-        Withdrawn(task.decode(), limit.decode(), queue.decode(), message) for task, limit, queue, message in raw
-    )
+    return LockState(plan["verdict"], plan["first"], int(plan.get("fence", 0)), json.dumps(plan, separators=(",", ":")))

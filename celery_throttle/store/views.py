@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from celery_throttle.core.limits import shown
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.policy import costs_of
 from celery_throttle.core.rates import Rate
 
 __all__ = [
@@ -18,14 +19,14 @@ __all__ = [
     "Parked",
     "RateStatus",
     "Said",
+    "SetAside",
     "TaskView",
     "holders",
     "parked",
+    "set_aside",
     "statuses",
     "task_view",
 ]
-
-_NONE = "", "", "", 0, "", "", 0, None, None
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class LimitStatus:
         disabled: nothing of it is enforced, if that was said.
         held_back: nothing starts because the outside said that it is asked too often, if it did.
         held: permits held now; those of lost workers count until their lease ends.
-        parked: how many wait in its line. A task that needs several limits waits in one line only.
+        parked: how many tasks wait that need permits of it; one that needs several limits is counted by each.
         next_start_in: seconds until its rates allow the next start.
         barred_by: the task that goes before all newer ones, if one that needs several limits waited for long.
     """
@@ -94,10 +95,10 @@ class LimitStatus:
     parked: int
     next_start_in: float
     barred_by: str | None
-    barrier_ticket: str = field(default="", repr=False)
+    bar_ticket: float = field(default=0, repr=False)
 
     def __str__(self) -> str:
-        return shown(self.name if self.key is None else f"{self.name}\x1f{self.key}")
+        return str(Bucket(self.name, self.key))
 
     @property
     def stopped(self) -> bool:
@@ -119,7 +120,7 @@ class Need:
     permits: int
 
     def __str__(self) -> str:
-        return shown(self.limit if self.key is None else f"{self.limit}\x1f{self.key}")
+        return str(Bucket(self.limit, self.key))
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,9 @@ class Holder:
         needs: the permits it holds; none for one that only has an identity lock.
         worker: the id of its worker in this store.
         lease_left: seconds until its permits can be reclaimed unless its worker renews them; negative: overdue.
-        queue: the queue it came from, None unless it was parked before.
+        queue: the queue it came from, None if that is not known.
         deliveries: how often it was started before, by workers that were lost.
+        since: when it got its permits.
     """
 
     task_id: str
@@ -141,6 +143,7 @@ class Holder:
     lease_left: float
     queue: str | None
     deliveries: int
+    since: datetime
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,23 @@ class Parked:
 
 
 @dataclass(frozen=True)
+class SetAside:
+    """A task whose record nobody could read; the line went on without it.
+
+    Attributes:
+        task_id: of the task.
+        why: what is wrong with the record.
+        since: when it was found.
+        record: as it was.
+    """
+
+    task_id: str
+    why: str
+    since: datetime
+    record: str
+
+
+@dataclass(frozen=True)
 class Ahead:
     """Those in a task's line that came before it, by queue.
 
@@ -186,9 +206,9 @@ class TaskView:
     """All that the store knows of one task.
 
     Attributes:
-        state: ``H`` holds, ``P`` parked, ``""`` unknown.
+        state: ``held``, ``parked`` or ``""``: unknown.
         counted: whether it holds, or waits for, permits.
-        line: in which it is parked: a limit, ``""`` or that of an identity lock.
+        line: in which it is parked: a bucket, ``""`` or that of an identity lock.
         expires: when it may not wait any longer.
         expires_now: it did not start in time, and a worker has to say so.
         settling: seconds for which nothing starts, because the store has just lost its data.
@@ -199,7 +219,7 @@ class TaskView:
     state: str
     counted: bool
     line: str
-    ticket: str
+    ticket: float
     queue: str
     deliveries: int
     nonce: str
@@ -213,7 +233,8 @@ class TaskView:
     settling: float
     verdict: str
     lock: tuple[str, str, datetime] | None
-    twin: bool
+    second: bool
+    aside: str
 
 
 def statuses(raw: Any) -> tuple[LimitStatus, ...]:
@@ -233,74 +254,84 @@ def parked(raw: Any) -> tuple[Parked, ...]:
     return tuple(_parked(*row) for row in raw)
 
 
+def set_aside(raw: Any) -> tuple[SetAside, ...]:
+    """Read the reply of aside.lua."""
+    rows = ((task.decode(), json.loads(packed.decode(errors="replace"))) for task, packed in raw)
+    return tuple(SetAside(task, said["why"], _when(said["since"]), said["record"]) for task, said in rows)
+
+
 def task_view(raw: Any) -> TaskView:
     """Read the reply of explain.lua."""
-    now, settling, packed, lease_end, counted, line, head, lock, twin, queues, limits = raw
-    record = [*json.loads(packed), None, None][:9] if packed else _NONE
-    state, nonce, limit, _attempt, ticket, queue, deliveries, spec, more = record
+    now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
+    record: dict[str, Any] = json.loads(packed) if packed else {}
+    plan, deadline = record.get("lock"), record.get("deadline")
+    runs = not record.get("expired") and (not plan or plan["verdict"] == "run")
     return TaskView(
         now=_when(now),
-        state=state,
-        counted=bool(counted),
+        state="" if not record else "held" if "nonce" in record else "parked",
+        counted=bool(runs and record.get("needs")),
         line=line.decode(),
-        ticket=ticket,
-        queue=queue,
-        deliveries=deliveries,
-        nonce=nonce,
+        ticket=record.get("ticket", 0),
+        queue=record.get("queue", ""),
+        deliveries=record.get("deliveries", 0),
+        nonce=record.get("nonce", ""),
         lease_left=(lease_end - now) / 1000,
-        expires=_when(more["d"]) if more and "d" in more else None,
-        expires_now=bool(more and "x" in more),
+        expires=_when(deadline) if deadline else None,
+        expires_now=bool(record.get("expired")),
         task_name=_task_name(head),
-        needs=_needs(limit, more),
+        needs=_needs(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
-        ahead=tuple(Ahead(name.decode(), count, _is_passed_over(offer, now)) for name, count, offer in queues),
+        ahead=tuple(Ahead(name.decode(), count, passed > now) for name, count, passed in queues),
         settling=settling / 1000,
-        verdict=spec[6] if spec else "",
+        verdict=plan["verdict"] if plan else "",
         lock=_lock(lock),
-        twin=bool(twin),
+        second=bool(second),
+        aside=aside.decode(),
     )
 
 
-def _status(row: Any, now: int) -> LimitStatus:
-    pool, declared, of_name, of_key, in_force, _closed, held, waiting, next_ms = row
-    name, split, key = pool.decode().partition("\x1f")
-    permits, rates, most = _declared(declared)
+def _status(row: bytes, now: int) -> LimitStatus:
+    stands = json.loads(row)
+    bucket = Bucket.parse(stands["bucket"])
+    permits, rates, most = _declared(stands["declared"])
     # What was said of the key comes before what was said of all.
-    said = [(scope, json.loads(packed)) for scope, packed in ((pool.decode(), of_key), (name, of_name)) if packed]
+    scopes = ((bucket, stands["said_of_bucket"]), (Bucket(bucket.name), stands["said_of_limit"]))
+    said = [(scope, json.loads(packed)) for scope, packed in scopes if packed]
 
     def find(what: str) -> Any:
         return next(((scope, c[what]) for scope, c in said if what in c and not 0 < c[what][1] <= now), None)
 
-    barrier = find("barrier")
+    bar = find("bar")
     return LimitStatus(
-        name=name,
-        key=key if split else None,
+        name=bucket.name,
+        key=bucket.key,
         permits=permits,
         rates=rates,
         max_parked=most,
-        declared=bool(declared),
-        in_force=None if in_force < 0 else in_force,
+        declared=bool(stands["declared"]),
+        in_force=None if stands["permits"] < 0 else stands["permits"],
         override=_said(find("override"), number=True),
         paused=_said(find("pause")),
         disabled=_said(find("disable")),
         held_back=_said(find("hold")),
-        held=held,
-        parked=waiting,
-        next_start_in=next_ms / 1000,
-        barred_by=barrier[1][2] if barrier else None,
-        barrier_ticket=barrier[1][0] if barrier else "",
+        held=stands["held"],
+        parked=stands["waiting"],
+        next_start_in=stands["next_start_ms"] / 1000,
+        barred_by=bar[1][3] if bar else None,
+        bar_ticket=bar[1][0] if bar else 0,
     )
 
 
-def _declared(raw: bytes) -> tuple[int | None, tuple[RateStatus, ...], int | None]:
+def _declared(raw: str) -> tuple[int | None, tuple[RateStatus, ...], int | None]:
     if not raw:
         return None, (), None
     said = json.loads(raw)
     if isinstance(said, int):
         return said, (), None
-    permits, rates, most = said
-    read = tuple(RateStatus(str(Rate.of(int(count), int(period))), int(burst)) for count, period, burst in rates)
-    return permits or None, read, most or None
+    rates = tuple(
+        RateStatus(str(Rate.of(int(count), int(period))), int(burst)) for count, period, burst in said.get("rates", ())
+    )
+    return said["permits"] or None, rates, said.get("max_parked")
 
 
 def _said(found: Any, *, number: bool = False) -> Said | None:
@@ -308,32 +339,46 @@ def _said(found: Any, *, number: bool = False) -> Said | None:
         return None
     scope, (value, until, by, why, since) = found
     permits = int(value) if number else None
-    return Said(shown(scope), by, why, _when(since), _when(until) if until else None, permits)
+    return Said(str(scope), by, why, _when(since), _when(until) if until else None, permits)
 
 
-def _needs(limit: str, more: Any) -> tuple[Need, ...]:
-    needs: list[Any] = more["n"] if more and "n" in more else [[limit, 1]] if limit else []
-    return tuple(Need(*_split(pool), cost) for pool, cost, *_ in needs)
+def _needs(text: str) -> tuple[Need, ...]:
+    return tuple(Need(bucket.name, bucket.key, cost) for bucket, cost in costs_of(text))
 
 
 def _holder(row: Any, now: int) -> Holder:
-    task, packed, lease_end, counted = row
-    _state, nonce, limit, _attempt, _ticket, queue, deliveries, *rest = json.loads(packed)
-    needs = _needs(limit, rest[1] if len(rest) > 1 else None) if counted else ()
-    worker = nonce.partition(":")[0]
-    return Holder(task.decode(), needs, worker, (lease_end - now) / 1000, queue or None, deliveries)
+    task, packed, lease_end = row
+    record = json.loads(packed)
+    plan = record.get("lock")
+    holds = not record.get("expired") and (not plan or plan["verdict"] == "run")
+    return Holder(
+        task.decode(),
+        _needs(record["needs"]) if holds else (),
+        record["nonce"].partition(":")[0],
+        (lease_end - now) / 1000,
+        record["queue"] or None,
+        record.get("deliveries", 0),
+        _when(record["since"]),
+    )
 
 
 def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) -> Parked:
-    queue, deliveries = json.loads(packed)[5:7] if packed else ("", 0)
-    of_limit = line and line[:1] not in (b"\2", b"\3")  # nor of an identity lock
-    limit, key = _split(line.decode()) if of_limit else (None, None)
-    return Parked(task.decode(), _task_name(head), limit, key, queue, place, deliveries)
-
-
-def _split(pool: str) -> tuple[str, str | None]:
-    name, split, key = pool.partition("\x1f")
-    return name, key if split else None
+    try:
+        record = json.loads(packed) if packed else {}
+    except ValueError:
+        record = {}
+    if not isinstance(record, dict):  # it is set aside when its turn comes
+        record = {}
+    bucket = Bucket.parse(line.decode()) if line and not line.startswith((b"follow:", b"next:")) else None
+    return Parked(
+        task.decode(),
+        _task_name(head),
+        bucket.name if bucket else None,
+        bucket.key if bucket else None,
+        record.get("queue", ""),
+        place,
+        record.get("deliveries", 0),
+    )
 
 
 def _task_name(head: bytes) -> str | None:
@@ -344,18 +389,11 @@ def _task_name(head: bytes) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _is_passed_over(offer: bytes, now: int) -> bool:
-    if not offer:
-        return False
-    till, passed = map(int, offer.split())
-    return till <= now < till + passed
-
-
 def _lock(raw: bytes) -> tuple[str, str, datetime] | None:
     if not raw:
         return None
-    state, task, _claim, _nonce, _fence, since, *_ = json.loads(raw)
-    return state, task, _when(since)
+    lock = json.loads(raw)
+    return lock["state"], lock["task"], _when(lock["since"])
 
 
 def _when(milliseconds: float) -> datetime:

@@ -1,4 +1,4 @@
-"""The gate: where a task gets its permit and a slot of the pool, or is parked.
+"""The gate: where a task gets its permits and a slot of the pool, or is parked.
 
 Every request of the worker passes here, throttled or not, because a permit may only go to a task that starts now:
 the gate has to know which slots of the pool are free. A plain task just takes its slot. Everything happens on one
@@ -17,32 +17,29 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
 from celery_throttle.core.dedup import with_fencing_token
-from celery_throttle.core.terms import NOTHING, needs_again
+from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.policy import costs_of, needs_again, needs_text
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.worker.ledger import Ledger
-from celery_throttle.worker.needs import expiring, needs_of
+from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
-from celery_throttle.worker.plans import plan_of
 from celery_throttle.worker.requests import Declined
-from celery_throttle.worker.runs import Run, watch
-from celery_throttle.worker.slots import Slots
+from celery_throttle.worker.runs import Permit, Run, State
 from celery_throttle.worker.verdicts import say
+from celery_throttle.worker.watch import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.settings import Settings
-    from celery_throttle.core.terms import Terms
-    from celery_throttle.limited import RateLimited
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
-    from celery_throttle.store.scripts import Store
-    from celery_throttle.worker.leases import Leases
+    from celery_throttle.tasks.rate_limited import RateLimited
+    from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
-    from celery_throttle.worker.queues import QueueMap
+    from celery_throttle.worker.queues import Queues
     from celery_throttle.worker.requests import RequestFactory
-    from celery_throttle.worker.runs import Outcome
+    from celery_throttle.worker.slots import Slots
+    from celery_throttle.worker.tasks import Tasks
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Gate"]
@@ -51,100 +48,143 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks of a worker on its own, when no hint comes.
 LOOK_EVERY = 5.0
-#: Limits, by key, that are known to be full; to forget them only means to ask the store again.
+#: Seconds for which the store need not hear that a permit went from one task to the next, here.
+_LAZY = 0.01
+#: Buckets that are known to be closed; to forget them only means to ask the store again.
 _CLOSED_MOST = 10_000
 #: Seconds until a call that the store refused (out of memory, read-only) is tried again.
 _PUT_OFF = 1.0
 #: The same for a task that may not be parked because too many are; twice as long each time.
 _CROWDED, _CROWDED_MOST = 0.5, 30.0
+#: Tasks held here because too many are parked; all others stay in the broker.
+_HELD_MOST = 200
 
 
 class Gate:
     """Admits, parks and resumes the requests of one worker.
 
     Args:
-        pool: Celery's pool; its number of processes is the number of slots.
-        terms: the limits of each task that has some, by the task's name.
-        dedups: how each task runs once that does, by the task's name.
+        slots: of Celery's pool.
+        tasks: what each request needs.
         settings: of the app.
+        loop: everything happens on it.
         timekeeper: for everything that has to happen later.
+        groups: the names of the groups of limits.
+        make_calls: makes the calls of a group, given who hears of what they bring.
         grow: called when a parked task could start here, if there were a slot more.
     """
 
-    loop: Loop
-    leases: Leases
-
     def __init__(
         self,
-        pool: Any,
-        terms: Mapping[str, Terms],
-        dedups: Mapping[str, Dedup],
+        slots: Slots,
+        tasks: Tasks,
         settings: Settings,
+        loop: Loop,
         timekeeper: Timekeeper,
+        groups: Iterable[str],
+        make_calls: Callable[[str, Gate], Calls],
         grow: Callable[[], None],
     ) -> None:
-        self._slots, self._terms, self._dedups, self._timekeeper = Slots(pool), terms, dedups, timekeeper
-        #: By the name of their group.
-        self.ledgers: dict[str, Ledger] = {}
-        self._settings, self._grow = settings, grow
-        self._waiting: deque[Run] = deque()  # for a slot
-        self._entering: dict[Run, None] = {}  # have a slot, wait for the store's word
-        self._lining: dict[Run, None] = {}  # have none, are being parked
-        self._running: set[Run] = set()
-        self._claims = 0  # slots set aside for parked tasks in calls under way
-        self._closed: set[str] = set()  # limits that are full or have a line, as far as we know
-        self._full: set[str] = set()  # limits that the reply being read says are full
+        self._slots, self._tasks, self._loop, self._timekeeper = slots, tasks, loop, timekeeper
+        self._groups = {name: make_calls(name, self) for name in groups}
+        self._outages = {
+            name: Outage(settings.on_store_error, self._run_unthrottled, self._prefetch) for name in self._groups
+        }
+        self._waiting: deque[Run] = deque()  # WAITING
+        self._granted: deque[Run] = deque()  # GRANTED
+        self._undecided: dict[Run, None] = {}  # ASKING, UNSURE, PARKING
+        self._asking = 0  # ASKING: each has a slot
+        self._running: set[Run] = set()  # RUNNING
+        self._later: set[Run] = set()  # LATER, but for those of an outage
+        self._closed: set[str] = set()  # buckets without room, or with a line, as far as we know
         self._parked_first = False
+        self._grow = grow
         self._closing = False
-        self._queues: QueueMap | None = None
-        self._last_queues: QueueMap | None = None  # also while there is no broker connection
-        self._factory: RequestFactory | None = None
+        self._epoch = 0  # of the broker connection
+        self._queues: Queues | None = None
+        self._requests: RequestFactory | None = None
         self._consumer: Any = None
+        loop.every_turn(self.tick)
 
-    def add(self, group: str, store: Store, worker_id: str) -> Ledger:
-        """Make the ledger of a group."""
-        ours = [terms for terms in self._terms.values() if self._settings.group_of(terms.group) == group]
-        declared = {limit.name: limit.declared for terms in ours for limit in terms.limits}
-        outage = Outage(self._settings.on_store_error, self._execute, self._prefetch)
-        self.ledgers[group] = ledger = Ledger(store, worker_id, self, declared, outage)
-        return ledger
+    @property
+    def groups(self) -> tuple[Calls, ...]:
+        """The calls of each group."""
+        return tuple(self._groups.values())
 
     # -- what Celery calls ---------------------------------------------------------------------------------------
 
     def arrive(self, request: Any) -> None:
         """Take a request that the consumer would give to the pool."""
-        self.loop.call(self._arrive, request)
+        self._loop.call(self._arrive, request)
 
-    def connected(self, consumer: Any, queues: QueueMap, factory: RequestFactory) -> None:
-        """The worker consumes again: from these queues, with requests made by this factory."""
-        self._consumer, self._queues, self._factory = consumer, queues, factory
-        self._last_queues = queues
-        self.look_soon()
+    def connected(self, consumer: Any, queues: Queues, requests: RequestFactory) -> None:
+        """The worker consumes (again): from these queues."""
+        self._consumer, self._queues, self._requests = consumer, queues, requests
+        for calls in self.groups:
+            calls.queues = queues.names
+            calls.hungry = True
 
     def disconnected(self) -> None:
         """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
+        self._epoch += 1
+        self._queues = self._requests = None
         self._drop_undecided()
-        self._queues = self._factory = None
         for run in [run for run in self._running if self._slots.discarded(run.request)]:
             self._running.discard(run)
+            run.state = State.GONE
             if self._slots.was_sent(run.job):
                 # A child may just have begun it, and will not tell. Its lease says when that is over.
-                self.leases.remove(run)
-            elif run.permit:
-                self._give_back(run, "return")
+                self._forget_permit(run)
+            else:
+                self._give_back(run, Result.NOTHING, began=False)
 
     def close(self) -> None:
-        """Start nothing more; what runs goes on and gives its permit to others."""
+        """Start nothing more; what runs goes on and gives its permits to others."""
         self._closing = True
         self._drop_undecided()
+        for calls in self.groups:
+            # What it parks has to be acknowledged while the broker is still there.
+            calls.wait()
 
     def finish(self) -> None:
         """The pool has stopped: nothing of ours runs any more."""
-        for run in self.leases.all():
-            self._give_back(run, "return")
-        for ledger in self.ledgers.values():
-            ledger.flush(0, 0)
-            ledger.leave()
+        for run in [*self._running, *self._granted]:
+            self._give_back(run, Result.NOTHING, began=run.state is State.RUNNING)
+        self._running.clear()
+        self._granted.clear()
+        for calls in self.groups:
+            calls.outbox.unspare()
+            calls.wait()
+            calls.leave()
+
+    def never_runs(self, task: Any, context: Any) -> None:
+        """A task was revoked or has expired: its lock is free."""
+        plan = self._tasks.plan_of(context, task)
+        if plan is not None:
+            self._groups[self._tasks.group_of(task)].outbox.never(plan.identity, context.id, plan.first)
+
+    def withdraw(self, tasks: list[str]) -> None:
+        """Answer for revoked tasks that are parked, without waiting for their turn."""
+        for calls in self.groups:
+            calls.outbox.revoked(tasks)
+
+    def tend_pool(self) -> None:
+        """Notice lost children while there is a permit to get back from them."""
+        if any(run.permit is not None for run in self._running):
+            self._slots.tend()
+
+    def look_soon(self) -> None:
+        """There may be something to start."""
+        for calls in self.groups:
+            calls.hungry = True
+
+    def hint(self, text: str, calls: Calls) -> None:
+        """Somebody says that a queue has something to start, or that a bucket has a line."""
+        kind, _, name = text.partition(" ")
+        if kind == "ready" and name in calls.queues:
+            self._more_waits(calls)
+        elif kind == "line":
+            self._shut(name, calls)
 
     def _stops(self) -> bool:
         if not self._closing and self._slots.gone:
@@ -152,368 +192,460 @@ class Gate:
         return self._closing
 
     def _drop_undecided(self) -> None:
-        for group in (self._waiting, self._entering, self._lining):
-            group.clear()
-        for ledger in self.ledgers.values():
-            ledger.outage.forget()
-            ledger.forget_unsent()
+        dropped = [*self._waiting, *self._later]
+        for calls in self.groups:
+            dropped += calls.outbox.forget_arrivals()
+        for outage in self._outages.values():
+            dropped += outage.forget()
+        for run in dropped:
+            self._decided(run, State.GONE)
+        # What is under way is answered by its facts when the reply is there.
+        for run in list(self._undecided):
+            self._decided(run, State.GONE)
+        for run in self._granted:
+            run.state = State.GONE
+            self._give_back(run, Result.NOTHING, began=False)
+        for held in (self._waiting, self._later, self._granted):
+            held.clear()
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
     @property
-    def _free_slots(self) -> int:
-        return self._slots.size - len(self._running) - len(self._entering) - self._claims
+    def free_slots(self) -> int:
+        """How many more tasks could run."""
+        taken = len(self._running) + self._asking + sum(calls.offered for calls in self.groups)
+        return self._slots.size - taken
 
     def tick(self) -> None:
         """Hand out free slots, send what the store has to know, and let the pool go on."""
         try:
-            self._hand_out()
+            if self._stops():
+                self._send_rest()
+            else:
+                self._hand_out()
         finally:
-            self._slots.pass_on(self.loop.hub)
+            self._slots.pass_on(self._loop.hub)
+
+    def _send_rest(self) -> None:
+        for calls in self.groups:
+            if self._loop.detached:
+                calls.wait()
+            elif calls.free and not calls.idle:
+                calls.send(0)
 
     def _hand_out(self) -> None:
-        ledgers = list(self.ledgers.values())
-        if self._stops():
-            for ledger in ledgers:
-                ledger.flush(0, 0)
-                if self.loop.detached:
-                    ledger.wait()
-            return
-        claims: list[int] = []
-        for ledger in ledgers:
-            claims.append(self._claim(ledger, sum(claims)))
-        rest = sum(claims)
-        while self._waiting and self._free_slots - rest > 0:
+        while self._granted and self.free_slots > 0:
+            self._execute(self._granted.popleft())
+        offers = {calls: self._offer(calls) for calls in self.groups if calls.free}
+        reserved = sum(offers.values())
+        while self._waiting and self.free_slots - reserved > 0:
             self._enter(self._waiting.popleft())
-        for ledger, claim in zip(ledgers, claims, strict=True):
-            # What those after it have claimed is theirs.
-            rest -= claim
-            slots = claim if self._waiting or not self._queues else max(self._free_slots - rest, 0)
-            ledger.flush(slots, min(self._free_slots, 0))
+        for calls, slots in offers.items():
+            reserved -= slots
+            if not self._waiting and self._queues:
+                slots = max(self.free_slots - reserved, 0)  # noqa: PLW2901 - nobody else wants them
+            if self._must_send(calls, slots):
+                calls.send(slots)
 
-    def _claim(self, ledger: Ledger, taken: int) -> int:
-        """Return how many slots go to the lines of the permits given back now; look if there may be more to start."""
-        free = max(self._free_slots - taken, 0)
-        released = ledger.released_limits
-        claims = min(free, sum(not limits or not self._closed.isdisjoint(limits) for limits in released))
-        if self._waiting and free and (claims or ledger.hungry):
+    def _offer(self, calls: Calls) -> int:
+        """Return how many slots the next call has for parked tasks although others wait for slots here."""
+        free = max(self.free_slots, 0)
+        if not self._queues or not free or not (calls.hungry or calls.freed):
+            return 0
+        if self._waiting:
             # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
             self._parked_first = not self._parked_first
             if not self._parked_first:
                 return 0
-        if ledger.hungry and free > claims and self._queues:
-            ledger.hungry = not ledger.look(1 if self._waiting else free - claims)
-        return claims
+        return min(free, max(calls.freed, 1))
+
+    def _must_send(self, calls: Calls, slots: int) -> bool:
+        if calls.outbox.urgent or (calls.hungry and slots):
+            return True
+        if not calls.outbox.lazy:
+            return False
+        now = monotonic()
+        if calls.lazy_since is None:
+            calls.lazy_since = now
+            self._timekeeper.later(_LAZY, self._loop.wake)
+        return now - calls.lazy_since >= _LAZY
+
+    # -- arrivals ------------------------------------------------------------------------------------------------
 
     def _arrive(self, request: Any) -> None:
         if self._stops():
             return
-        run = Run(request, NOTHING)
-        # Where throttling was turned off, the gate is only there for what is still parked.
-        if not self._settings.enabled or self._plan(run):
-            self._line_up(run)
-
-    def _line_up(self, run: Run) -> None:
-        slot = not self._waiting and self._free_slots > 0
-        if slot or run.needs.waits_in(self._closed):
-            # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
-            self._enter(run, slot=slot)
-        else:
-            self._waiting.append(run)
-
-    def _plan(self, run: Run) -> bool:
-        """Find out which permits and which lock the run needs; False if that cannot be told, and it has ended."""
-        request = run.request
-        terms, dedup = self._terms.get(request.task.name), self._dedups.get(request.task.name)
+        queue = self._queues.queue_of(request.message) if self._queues else ""
         try:
-            if terms is not None or dedup is not None:
-                run.ledger = self._ledger_of(terms)
-            if terms is not None:
-                run.needs = needs_of(request, request.task, terms)
-            if dedup is not None:
-                run.lock = plan_of(request, request.task, dedup).spec
+            run = self._tasks.run_of(request, self._epoch, queue)
         except Exception as error:  # noqa: BLE001 - the user's own function, too
             fail(request, error)
-            return False
-        return True
+            return
+        self._line_up(run)
 
-    def _ledger_of(self, terms: Terms | None) -> Ledger:
-        return self.ledgers[self._settings.group_of(terms.group if terms is not None else None)]
+    def _line_up(self, run: Run) -> None:
+        if self._has_to_wait(run):
+            # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
+            self._enter(run)
+        elif not self._waiting and self.free_slots > 0:
+            self._enter(run)
+        else:
+            run.state = State.WAITING
+            self._waiting.append(run)
 
-    def never_runs(self, task: Any, context: Any) -> None:
-        """A task was revoked or has expired: its lock is free."""
-        dedup = self._dedups.get(task.name)
-        if dedup is not None:
-            ledger = self._ledger_of(self._terms.get(task.name))
-            ledger.give_up(plan_of(context, task, dedup).identity, context.id)
-
-    def _enter(self, run: Run, *, slot: bool = True) -> None:
+    def _enter(self, run: Run) -> None:
         if not run.guarded:
             self._execute(run)
         elif not run.request.revoked():
-            self._admit(run, slot=slot)
+            self._admit(run)
+
+    def _admit(self, run: Run) -> None:
+        calls = self._groups[run.group]
+        run.nonce = run.nonce or calls.nonce()
+        if not calls.link.up:
+            self._hold(run)
+        elif self._has_to_wait(run):
+            self._park(run)
+        elif self._is_plain(run) and (permit := calls.outbox.take(run)) is not None:
+            self._hold_permit(run, permit)
+            self._execute(run)
+        else:
+            run.state = State.ASKING
+            self._asking += 1
+            self._undecided[run] = None
+            calls.outbox.asked.append(run)
+
+    def _has_to_wait(self, run: Run) -> bool:
+        return run.needs.waits_in(self._closed) and not run.asks
+
+    def _is_plain(self, run: Run) -> bool:
+        """Whether the permit of one like it will do: only a number limits it, and it comes for the first time."""
+        first = not run.stored and not run.redelivered and not run.asks
+        return first and not run.lock and self._tasks.is_plain(run)
+
+    def _park(self, run: Run) -> None:
+        try:
+            run.parcel = pack(run.request.message)
+        except TypeError as error:
+            # Nobody else could run it, so it must not wait for ever: say so in its result.
+            self._decided(run, State.GONE)
+            fail(run.request, error)
+            return
+        if self._tasks.is_paced(run):
+            # Found out only when its turn has come, it would have cost others a start.
+            run.needs = expiring(run.needs, run.request)
+        self._decided(run, State.PARKING)
+        run.asks = False
+        self._undecided[run] = None
+        self._groups[run.group].outbox.parked.append(run)
+
+    def _decided(self, run: Run, now: State) -> bool:
+        """Whether the run still waited for the store's word; from now on it does not."""
+        if run.state is State.ASKING:
+            self._asking -= 1
+        waited = run in self._undecided
+        self._undecided.pop(run, None)
+        run.state = now
+        return waited
+
+    def _shut(self, bucket: str, calls: Calls) -> None:
+        """There is no room, or a line: those who wait here for a slot get in line, and no permit is passed on."""
+        if bucket in self._closed:
+            return
+        self._closed.add(bucket)
+        calls.outbox.unspare()
+        waiting, self._waiting = self._waiting, deque()
+        for run in waiting:
+            if run.needs.waits_in({bucket}) and not run.asks:
+                self._enter(run)
+            else:
+                self._waiting.append(run)
+
+    # -- what the store says -------------------------------------------------------------------------------------
+
+    def granted(self, run: Run, fencing_token: int) -> None:
+        """See `Decisions`."""
+        calls, had_slot = self._groups[run.group], run.state is State.ASKING
+        if run not in self._undecided:
+            # Its broker connection was lost meanwhile, and the broker delivers it again; or it runs without a permit.
+            calls.outbox.ended(run.request.id, run.nonce, run.facts(Result.NOTHING, began=False, epoch=self._epoch))
+            return
+        self._decided(run, State.GRANTED)
+        if fencing_token:
+            # In the plan too, should the lock have to be put back; that of a parked one comes with its token.
+            run.lock = with_fencing_token(run.lock, fencing_token)
+            run.fence(fencing_token)
+        self._hold_permit(run, Permit(run))
+        if had_slot:
+            self._execute(run)
+        else:
+            self._granted.append(run)
+
+    def refused(self, run: Run) -> None:
+        """See `Decisions`."""
+        if run in self._undecided:
+            self._park(run)
+
+    def parked(self, run: Run) -> None:
+        """See `Decisions`."""
+        self._decided(run, State.GONE)
+        run.parcel = b""
+        request = run.request
+        if run.epoch == self._epoch:
+            self._forget(request)
+            with suppress(OSError):  # kombu logs it
+                request.acknowledge()
+            logger.debug("Task %s[%s] parked", request.name, request.id)
+        if run.at_broker:
+            self._groups[run.group].outbox.unacked(request.id)
+
+    def crowded(self, run: Run) -> None:
+        """See `Decisions`."""
+        if not self._decided(run, State.LATER):
+            return
+        pause = min(_CROWDED * 2**run.refusals, _CROWDED_MOST)
+        run.refusals += 1
+        self._later.add(run)
+        if len(self._later) <= _HELD_MOST:
+            self._prefetch(1)
+        if run.refusals == 1:
+            logger.info("Task %s[%s] waits here: max_parked", run.request.name, run.request.id)
+        if len(self._later) == _HELD_MOST:
+            logger.warning(
+                "celery_throttle: %d tasks wait in this worker because as many are parked as max_parked allows; "
+                "more stay in the broker, also others of these queues", _HELD_MOST,
+            )  # fmt: skip
+        self._timekeeper.later(pause, lambda: self._loop.post(self._come_again, run))
+
+    def _come_again(self, run: Run) -> None:
+        if run.state is State.LATER:  # else the broker delivers it again
+            if len(self._later) <= _HELD_MOST:
+                self._prefetch(-1)
+            self._later.discard(run)
+            self._line_up(run)
+
+    def resumed(self, grant: Grant, calls: Calls) -> None:
+        """See `Decisions`."""
+        if self._closing or self._requests is None:
+            self._refuse(grant, calls, Facts(began=False, message=Message.PLACE))
+            return
+        run = Run(
+            None,
+            epoch=self._epoch,
+            queue=grant.queue,
+            group=calls.group,
+            needs=needs_again(grant.needs),
+            nonce=grant.nonce,
+            stored=True,
+        )
+        run.lock = grant.lock.spec if grant.lock else ""
+        if not self._unpack(run, grant, calls, self._requests):
+            return
+        run.permit = Permit(run)
+        calls.held[grant.nonce] = run.permit
+        if grant.expired:
+            # As Celery says it of one that waited in the broker for too long.
+            logger.info("Task %s[%s] expired: it waited for too long", run.request.name, run.request.id)
+            self._tell(run, lambda: run.request._announce_revoked("expired", False, None, True))  # noqa: SLF001
+        elif grant.lock and not grant.lock.starts:
+            lock = grant.lock
+            self._tell(run, lambda: say(run.request, lock))
+        else:
+            self._start_resumed(run, grant)
+
+    def _start_resumed(self, run: Run, grant: Grant) -> None:
+        if run.request.revoked():
+            self._end(run, Facts(began=False, message=Message.NOBODY))
+            return
+        logger.info("Task %s[%s] resumed", run.request.name, run.request.id)
+        state.task_reserved(run.request)
+        if grant.lock and grant.lock.fencing_token:
+            run.fence(grant.lock.fencing_token)
+        if self.free_slots > 0:
+            self._execute(run)
+        else:
+            run.state = State.GRANTED
+            self._granted.append(run)
+
+    def _tell(self, run: Run, told: Callable[[], None]) -> None:
+        """Say what became of a task that does not run; if that fails, its message goes back in line."""
+        try:
+            told()
+        except BaseException:
+            self._end(run, Facts(began=False, message=Message.PLACE))
+            raise
+        self._end(run, Facts(began=False, message=Message.NOBODY))
+
+    def _refuse(self, grant: Grant, calls: Calls, facts: Facts) -> None:
+        calls.outbox.ended(grant.task, grant.nonce, facts)
+
+    def sent_back(self, run: Run) -> None:
+        """See `Decisions`."""
+        self._forget_permit(run)
+        run.parcel = b""
+        run.request.acknowledge()
+
+    def withdrawn(self, each: Withdrawn) -> None:
+        """See `Decisions`."""
+        if self._requests is None:
+            return
+        ignore = lambda *args: None  # noqa: E731
+        try:
+            self._requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
+        except Declined:
+            logger.debug("Revoked task %s has left its line", each.task)
+
+    def answered(self, reply: Reply, calls: Calls) -> None:
+        """See `Decisions`."""
+        # Only now: those who were refused in this reply came before those who wait here for a slot.
+        self._closed.difference_update(reply.open)
+        for bucket in reply.closed:
+            self._shut(bucket, calls)
+        if len(self._closed) > _CLOSED_MOST:
+            self._closed.clear()
+        if reply.more:
+            self._more_waits(calls)
+        at = monotonic() + reply.wait
+        if reply.wait and (calls.look_at is None or at < calls.look_at or calls.look_at < monotonic()):
+            calls.look_at = at
+            self._timekeeper.later(reply.wait, lambda: self._loop.post(self._look_now, at, calls))
+
+    def _more_waits(self, calls: Calls) -> None:
+        calls.hungry = True
+        if self.free_slots <= 0 and not self._stops():
+            self._grow()
+
+    def _look_now(self, at: float, calls: Calls) -> None:
+        if calls.look_at != at:
+            return
+        calls.look_at = None
+        calls.hungry = True
+        if self.free_slots <= 0 and calls.free:
+            # Maybe nobody else knows: those who have a slot get a hint.
+            calls.send(0)
+
+    # -- runs ----------------------------------------------------------------------------------------------------
 
     def _execute(self, run: Run) -> None:
+        run.state = State.RUNNING
         self._running.add(run)
         watch(
-            run.request,
-            lambda outcome: self.loop.post(self._ended, run, outcome),
-            lambda error: self.loop.post(self._limited, run, error),
+            run,
+            lambda result: self._loop.post(self._ended, run, result),
+            lambda error: self._loop.post(self._limited, run, error),
         )
         try:
-            run.job = self._slots.run(run.request, lambda error: self.loop.post(self._died, run, error))
+            run.job = self._slots.run(run.request, lambda error: self._loop.post(self._died, run, error))
         except TaskRevokedError:
-            self._ended(run, "never")
+            self._unstarted(run, Message.NOBODY)
         except BaseException:
-            self._ended(run, "again")
+            self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
             raise
-        if self.loop.turning and not self._slots.passed_on:
-            self.loop.wake()
+        if self._loop.turning and not self._slots.passed_on:
+            self._loop.wake()
 
-    def _ended(self, run: Run, outcome: Outcome) -> None:
+    def _unstarted(self, run: Run, message: Message) -> None:
+        self._running.discard(run)
+        if run.permit is not None:
+            self._end(run, Facts(began=False, message=message))
+
+    def _run_unthrottled(self, run: Run) -> None:
+        self._decided(run, State.RUNNING)
+        self._execute(run)
+
+    def _ended(self, run: Run, result: Result) -> None:
         if run in self._running:
             self._running.discard(run)
-            if run.requeue:
-                outcome = "requeue"
-            elif outcome == "again" and run.stored and not run.request.acknowledged:
-                # Cancelled, by a cold shutdown say: the broker would deliver it again, so the store has to.
-                outcome = "lost"
-            if run.permit:
-                self._give_back(run, outcome)
+            run.state = State.GONE
+            self._give_back(run, result, began=True)
 
     def _died(self, run: Run, error: BaseException) -> None:
         # After a body too: the result backend was away, say. Celery hears nothing, so the broker delivers it again.
         if run in self._running:
             logger.error("Task %s[%s] ended without an outcome", run.request.name, run.request.id, exc_info=error)
             state.task_ready(run.request)
-            self._ended(run, "again")
+            self._ended(run, Result.NOTHING)
 
     def _limited(self, run: Run, error: RateLimited) -> None:
         if run not in self._running:
             return
-        self._running.discard(run)
         request = run.request
         state.task_ready(request)
-        if not run.needs.pools or not run.permit:
+        if not run.needs.buckets or run.permit is None:
             said = f"Task {request.name} raised RateLimited, but it has no limit: give it one, limit=5 or rate='100/m'"
             fail(request, ConfigurationError(said))
-            if run.permit:
-                self._give_back(run, "failed")
+            self._ended(run, Result.FAILURE)
             return
-        about = [pool for pool in run.needs.pools if error.limit in (None, pool.partition("\x1f")[0])]
+        self._running.discard(run)
+        run.state = State.GONE
+        costs = costs_of(run.needs.text)
+        about = [each for each in costs if error.limit in (None, each[0].name)] or costs
         logger.info("Task %s[%s] is rate limited: %s", request.name, request.id, error)
         request.send_event("task-rate-limited", retry_after=error.retry_after)
-        queue = self._last_queues.queue_of(request.message) if self._last_queues else ""
         # It has been packed before, or could be: its message came from a broker.
-        run.ledger.send_back(run, queue, pack(request.message), error.retry_after, about or list(run.needs.pools))
+        run.parcel = pack(request.message)
+        calls = self._groups[run.group]
+        calls.outbox.settle(run.permit)
+        calls.outbox.back.append((run, error.retry_after, needs_text(about)))
 
-    def sent_back(self, run: Run) -> None:
-        """See `Decisions`."""
-        self.leases.remove(run)
-        run.request.acknowledge()
-
-    def _give_back(self, run: Run, outcome: Outcome) -> None:
-        self.leases.remove(run)
-        run.ledger.release(run.needs.pools, run.request.id, run.nonce, outcome)
-
-    def tend_pool(self) -> None:
-        """Notice lost children while there is a permit to get back from them."""
-        if any(run.permit for run in self._running):
-            self._slots.tend()
-
-    # -- permits -------------------------------------------------------------------------------------------------
-
-    def _admit(self, run: Run, *, slot: bool) -> None:
-        run.nonce = run.nonce or run.ledger.nonce()
-        if not run.ledger.link.up:
-            run.ledger.outage.meet(run)
-        elif not run.permit and run.needs.waits_in(self._closed):
-            self._park(run, slot=slot)
+    def _give_back(self, run: Run, result: Result, *, began: bool) -> None:
+        permit = run.permit
+        if permit is None:
+            return
+        facts = run.facts(result, began=began, epoch=self._epoch)
+        calls = self._groups[run.group]
+        passes = began and facts.message is Message.NOBODY and result is not Result.NOTHING
+        if passes and self._tasks.is_plain(run) and not run.lock and not run.needs.waits_in(self._closed):
+            self._forget_permit(run)
+            calls.outbox.spare(permit, result)
         else:
-            self._entering[run] = None
-            run.ledger.ask(run)
+            self._end(run, facts)
 
-    def _park(self, run: Run, *, slot: bool) -> None:
-        message = run.request.message
-        try:
-            parcel = pack(message)
-        except TypeError as error:
-            # Nobody else could run it, so it must not wait for ever: say so in its result.
-            self._take_out(run)
-            fail(run.request, error)
+    def _end(self, run: Run, facts: Facts) -> None:
+        calls, permit = self._groups[run.group], run.permit
+        if permit is None:
             return
-        terms = self._terms.get(run.request.task.name)
-        if terms is not None and terms.paced:
-            # Found out only when its turn has come, it would have cost others a start.
-            run.needs = expiring(run.needs, run.request)
-        (self._entering if slot else self._lining)[run] = None
-        run.ledger.park(run, self._queues.queue_of(message) if self._queues else "", parcel, slot=slot)
+        calls.outbox.settle(permit)
+        calls.outbox.ended(run.request.id, run.nonce, facts)
+        calls.freed += not run.needs.buckets or run.needs.waits_in(self._closed)
+        self._forget_permit(run)
 
-    def _shut(self, limit: str) -> None:
-        """No permit is free: those who wait here for a slot get in line."""
-        self._closed.add(limit)
-        waiting, self._waiting = self._waiting, deque()
-        for run in waiting:
-            # One that has asked before may hold a permit already, and must not be parked behind itself.
-            if not run.permit and run.needs.waits_in({limit}):
-                self._enter(run, slot=False)
-            else:
-                self._waiting.append(run)
+    def _hold_permit(self, run: Run, permit: Permit) -> None:
+        run.permit = permit
+        self._groups[run.group].held[run.nonce] = permit
 
-    def claimed(self, count: int) -> None:
-        """See `Decisions`."""
-        self._claims += count
-
-    def granted(self, run: Run, *, last: bool, fencing_token: int) -> None:
-        """See `Decisions`."""
-        if last:
-            self._full.add(run.needs.pool)
-        if run not in self._entering:
-            # Its broker connection was lost meanwhile; the broker delivers it again.
-            self._give_back(run, "never")
-            return
-        del self._entering[run]
-        if fencing_token:
-            # In the plan too, should the lock have to be put back; that of a parked one comes with its token.
-            run.lock = with_fencing_token(run.lock, fencing_token)
-            run.fence(fencing_token)
-        self.leases.add(run)
-        self._execute(run)
-
-    def refused(self, run: Run) -> None:
-        """See `Decisions`."""
-        if run in self._entering:
-            run.permit = False
-            if len(run.needs.pools) == 1 and not run.lock:  # else it may be its lock that is taken
-                self._full.add(run.needs.pool)
-            self._park(run, slot=True)
-
-    def parked(self, run: Run) -> None:
-        """See `Decisions`."""
-        if self._take_out(run):
-            request = run.request
-            request.acknowledge()
-            self._forget(request)
-            logger.debug("Task %s[%s] parked", request.name, request.id)
-
-    def crowded(self, run: Run) -> None:
-        """See `Decisions`."""
-        if self._take_out(run):
-            run.permit = False
-            pause = min(_CROWDED * 2**run.refusals, _CROWDED_MOST)
-            run.refusals += 1
-            self._prefetch(1)
-            self._timekeeper.later(pause, lambda: self.loop.post(self._come_again, run, self._queues))
-
-    def _come_again(self, run: Run, queues: QueueMap | None) -> None:
-        if queues is self._queues and not self._stops():  # else the broker delivers it again
-            self._prefetch(-1)
-            self._line_up(run)
-
-    def _take_out(self, run: Run) -> bool:
-        """Whether the run still waited for the store's word; now it does not."""
-        known = run in self._entering or run in self._lining
-        self._entering.pop(run, None)
-        self._lining.pop(run, None)
-        return known
-
-    def resumed(self, grant: Grant, ledger: Ledger) -> None:
-        """See `Decisions`."""
-        if grant.limit and (grant.lock is None or grant.lock.verdict == "run"):
-            self._full.add(grant.limit)
-        if self._stops() or self._factory is None:
-            ledger.release((grant.limit,), grant.task_id, grant.nonce, "return")
-            return
-        run = self._unpack(grant, ledger, self._factory)
-        if run is None:
-            return
-        if grant.expired:
-            # As Celery says it of one that waited in the broker for too long.
-            logger.info("Task %s[%s] expired: it waited for too long", run.request.name, run.request.id)
-            run.request._announce_revoked("expired", False, None, True)  # noqa: SLF001
-            self._give_back(run, "never")
-        elif run.request.revoked():
-            self._give_back(run, "never")
-        elif grant.lock and not grant.lock.starts:
-            say(run.request, grant.lock)
-            self._give_back(run, "done")
-        else:
-            logger.info("Task %s[%s] resumed", run.request.name, run.request.id)
-            state.task_reserved(run.request)
-            if grant.lock and grant.lock.fencing_token:
-                run.fence(grant.lock.fencing_token)
-            self.leases.add(run)
-            self._execute(run)
-
-    def answered(self, reply: Reply, ledger: Ledger) -> None:
-        """See `Decisions`."""
-        # Only now: those who were refused in this reply came before those who wait here for a slot.
-        for limit in self._full.difference(self._closed, reply.emptied):
-            self._shut(limit)
-        self._full.clear()
-        self._closed.difference_update(reply.emptied)
-        if len(self._closed) > _CLOSED_MOST:
-            self._closed.clear()
-        if reply.more:
-            self._more_waits(ledger)
-        at = monotonic() + reply.wait
-        if reply.wait and (ledger.look_at is None or at < ledger.look_at):
-            ledger.look_at = at
-            self._timekeeper.later(reply.wait, lambda: self.loop.post(self._look_now, at, ledger))
-
-    def _look_now(self, at: float, ledger: Ledger) -> None:
-        if ledger.look_at == at:
-            ledger.look_at = None
-            ledger.hungry = True
-            if self._free_slots <= 0:
-                # Maybe nobody else knows: those who have a slot get a hint.
-                ledger.look(0)
-
-    def look_soon(self) -> None:
-        """There may be something to start."""
-        for ledger in self.ledgers.values():
-            ledger.hungry = True
-
-    def hint(self, queue: str, ledger: Ledger) -> None:
-        """Somebody says that a task of this queue can start."""
-        if self._queues and queue in self._queues.names:
-            self._more_waits(ledger)
-
-    def _more_waits(self, ledger: Ledger) -> None:
-        ledger.hungry = True
-        if self._free_slots <= 0 and not self._stops():
-            self._grow()
+    def _forget_permit(self, run: Run) -> None:
+        self._groups[run.group].held.pop(run.nonce, None)
+        run.permit = None
 
     # -- resumed tasks -------------------------------------------------------------------------------------------
 
-    def _unpack(self, grant: Grant, ledger: Ledger, factory: RequestFactory) -> Run | None:
-        run = Run(None, needs_again(grant.limit, grant.more, ledger.declared), grant.nonce, stored=True)
-        run.ledger = ledger
-        run.lock = grant.lock.spec if grant.lock else ""
+    def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
         conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
         try:
-            run.request = factory.make(
+            run.request = requests.make(
                 grant.message,
                 redelivered=grant.deliveries > 0,
-                on_ack=lambda *args: self.loop.post(self._acknowledged, run),
+                on_ack=lambda *args: self._loop.post(self._acknowledged, run),
                 on_reject=lambda logger, errors, requeue: setattr(run, "requeue", requeue),
                 conclude=conclude,
             )
         except Declined:
-            ledger.release((grant.limit,), grant.task_id, grant.nonce, "requeue" if run.requeue else "never")
-            return None
+            message = Message.TAIL if run.requeue else Message.NOBODY
+            self._refuse(grant, calls, Facts(began=False, message=message))
+            return False
         except Exception as error:
             # As Celery does with a message that it cannot use: not registered, or content that it may not decode.
-            logger.exception("Parked task %s cannot run here", grant.task_id)
-            self._consumer.app.backend.mark_as_failure(grant.task_id, error)
-            ledger.release((grant.limit,), grant.task_id, grant.nonce, "done")
-            return None
-        return run
+            logger.exception("Parked task %s cannot run here", grant.task)
+            self._refuse(grant, calls, Facts(began=False, message=Message.NOBODY, result=Result.FAILURE))
+            self._consumer.app.backend.mark_as_failure(grant.task, error)
+            return False
+        return True
 
     def _acknowledged(self, run: Run) -> None:
         # With late acknowledgement the message stays until the permit is given back.
         if run in self._running and not run.request.task.acks_late:
-            run.ledger.started(run)
+            self._groups[run.group].outbox.began(run.request.id, run.nonce)
 
     def _forget(self, request: Any) -> None:
         """Undo what Celery noted of a request that will not run here now."""
@@ -524,56 +656,58 @@ class Gate:
             # A second delivery must not hide the first one from `inspect` and `revoke`.
             state.requests.update((task_id, run.request) for run in self._running if run.request.id == task_id)
 
-    def withdraw(self, tasks: list[str]) -> None:
-        """Answer for revoked tasks that are parked, without waiting for their turn."""
-        for ledger in self.ledgers.values():
-            ledger.withdraw(tasks, self._withdrawn)
-
-    def _withdrawn(self, parked: Withdrawn) -> None:
-        if self._factory:
-            ignore = lambda *args: None  # noqa: E731
-            with suppress(Declined):
-                self._factory.make(parked.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
-
     # -- when the store is out of reach --------------------------------------------------------------------------
 
-    def store_lost(self, error: Exception, ledger: Ledger) -> None:
+    def store_lost(self, error: Exception, calls: Calls) -> None:
         """The connection broke: whoever waits for the store's word waits without a slot."""
         logger.warning("celery_throttle: lost the store, connecting again: %s", error)
-        undecided = [run for run in (*self._entering, *self._lining) if run.ledger is ledger]
-        for run in undecided:
-            self._take_out(run)
-        ledger.forget_unsent()
-        self._lining.update((run, None) for run in ledger.parking if run in undecided)
-        for run in undecided:
-            if run not in self._lining:
-                ledger.outage.meet(run)
+        unsent = set(calls.outbox.forget_arrivals())
+        for run in [run for run in self._undecided if run.group == calls.group]:
+            if run in unsent:
+                self._hold(run)
+            elif run.state is State.ASKING:
+                # Its call is sent again, and answered then.
+                self._asking -= 1
+                run.state = State.UNSURE
 
-    def store_up(self, ledger: Ledger) -> None:
-        """The store answers (again)."""
-        holding, held = [run for run in self.leases.all() if run.ledger is ledger], ledger.outage.over()
-        ledger.declare()
-        if holding:
-            ledger.renew(holding, self.leases.judge)
-        ledger.reconcile(run.nonce for run in (*holding, *held))
-        self._waiting.extendleft(reversed(held))
-        ledger.hungry = True
+    def _hold(self, run: Run) -> None:
+        self._decided(run, State.LATER)
+        self._outages[run.group].meet(run)
 
-    def put_off(self, runs: list[Run], ledger: Ledger) -> None:
+    def store_unreachable(self, error: Exception, calls: Calls) -> None:
         """See `Decisions`."""
-        again = [run for run in runs if self._take_out(run)]
-        for run in again:
-            run.permit = False
-        # Asking works in a full store, parking does not.
-        self._closed.difference_update(pool for run in again for pool in run.needs.pools)
-        self._prefetch(len(again))
-        self._timekeeper.later(_PUT_OFF, lambda: self.loop.post(self._try_again, again, self._queues, ledger))
+        outage = self._outages[calls.group]
+        outage.unreachable(error)
+        if outage.waits:
+            return
+        for run in [run for run in self._undecided if run.group == calls.group]:
+            self._hold(run)
 
-    def _try_again(self, runs: list[Run], queues: QueueMap | None, ledger: Ledger) -> None:
-        ledger.paused = False
-        if queues is self._queues:  # else the broker connection was lost, and these requests with it
-            self._prefetch(-len(runs))
-            self._waiting.extendleft(reversed(runs))
+    def store_up(self, calls: Calls) -> None:
+        """The store answers (again)."""
+        held = self._outages[calls.group].over()
+        for run in held:
+            run.state = State.WAITING
+        self._waiting.extendleft(reversed(held))
+        calls.hungry = True
+
+    def put_off(self, runs: list[Run], calls: Calls) -> None:
+        """See `Decisions`."""
+        again = [run for run in runs if self._decided(run, State.LATER)]
+        for run in again:
+            run.asks = True
+        self._later.update(again)
+        self._prefetch(len(again))
+        self._timekeeper.later(_PUT_OFF, lambda: self._loop.post(self._try_again, again, calls))
+
+    def _try_again(self, runs: list[Run], calls: Calls) -> None:
+        calls.go_on()
+        here = [run for run in runs if run.state is State.LATER]  # the others are left to the broker
+        self._prefetch(-len(here))
+        self._later.difference_update(here)
+        for run in here:
+            run.state = State.WAITING
+        self._waiting.extendleft(reversed(here))
 
     def _prefetch(self, more: int) -> None:
         qos = getattr(self._consumer, "qos", None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.place import MOST, Place
-from celery_throttle.task import groups_of
+from celery_throttle.tasks.registry import groups_of
 
 __all__ = ["anybody_left"]
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 def anybody_left(app: Any) -> bool:
     """Whether tasks are parked, while ``throttle_enabled`` is False; says how many, and what helps."""
     try:
-        left = {group: len(Place(app, group).parked(None, MOST)) for group in groups_of(app)}
+        left = {group: len(Reader(app, group).parked(None, MOST)) for group in groups_of(app)}
     except StoreUnavailable as error:
         logger.warning(
             "celery_throttle: throttle_enabled is False, and whether tasks are still parked cannot be seen (%s): "

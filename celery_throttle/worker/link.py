@@ -51,6 +51,7 @@ class _Wire:
         # What is held must be renewed in time once the server is back.
         self._longest_pause = min(_LONGEST_PAUSE, lease / 3)
         self._connection: Any = None
+        self._socket: Any = None
         self._stale = False  # it broke under our hands and is to be dropped in the loop's next turn
         self._pause = _FIRST_PAUSE
         self._closed = False
@@ -101,7 +102,7 @@ class _Wire:
         self._pause = min(self._pause * 2, self._longest_pause)
 
     def _connected(self, connection: Any) -> None:
-        if self._closed:
+        if self._closed or self._connection is not None:  # `connect_now` was quicker
             connection.disconnect()
             return
         self._connection = connection
@@ -278,9 +279,10 @@ class Listener(_Wire):
         lease: float,
         channel: str,
         on_hint: Callable[[str], None],
+        on_refused: Callable[[Exception], None],
     ) -> None:
         super().__init__(loop, timekeeper, make, lease)
-        self._channel, self._on_hint = channel, on_hint
+        self._channel, self._on_hint, self._on_refused = channel, on_hint, on_refused
 
     def start_over(self, error: Exception) -> None:
         """Hang up and connect again."""
@@ -293,4 +295,4 @@ class Listener(_Wire):
         if isinstance(reply, list) and reply[0] == b"message":
             _tell(self._on_hint, reply[2].decode(errors="replace"))  # anybody may publish there
         elif isinstance(reply, RedisError):
-            logger.warning("celery_throttle: cannot listen for hints, waiting tasks start later: %s", reply)
+            self._on_refused(reply)

@@ -43,7 +43,6 @@ class Loop:
 
     Args:
         hub: the hub to live on.
-        tick: called once a turn, after everything posted was run.
         threaded: whether the hub turns in a thread of ours, not in the thread that consumes messages.
 
     Attributes:
@@ -51,9 +50,10 @@ class Loop:
         turning: whether posted functions or the tick are being run.
     """
 
-    def __init__(self, hub: Any, tick: Callable[[], None], *, threaded: bool) -> None:
+    def __init__(self, hub: Any, *, threaded: bool) -> None:
         self.hub = hub
-        self._tick, self.threaded = tick, threaded
+        self.threaded = threaded
+        self._ticks: list[Callable[[], None]] = []
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._readers: dict[Any, _Reader] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
@@ -66,6 +66,10 @@ class Loop:
         hub.on_tick.add(self.turn)
         # Not on the hub yet: until the worker's own loop begins, kombu before 5.7 falls over sockets it does not know.
         self._readers[self._wake_reader] = _Reader(self._wake_reader, self._drain_wakes)
+
+    def every_turn(self, tick: Callable[[], None]) -> None:
+        """Call this once a turn, after everything posted was run."""
+        self._ticks.append(tick)
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """Run a function on the loop, soon; from any thread."""
@@ -119,7 +123,8 @@ class Loop:
             self.turning = True
             while self._posted:
                 self._run(*self._posted.popleft())
-            self._run(self._tick, ())
+            for tick in self._ticks:
+                self._run(tick, ())
             self.turning = False
 
     def pump(self) -> None:

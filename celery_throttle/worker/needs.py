@@ -5,32 +5,32 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.arguments import values_of
+from celery_throttle.tasks.arguments import values_of
 from celery_throttle.worker.plans import header_of
 
 if TYPE_CHECKING:
-    from celery_throttle.core.terms import Needs, Terms
+    from celery_throttle.core.policy import Needs, Policy
 
 __all__ = ["expiring", "needs_of"]
 
 
-def needs_of(request: Any, task: Any, terms: Terms) -> Needs:
+def needs_of(request: Any, task: Any, policy: Policy) -> Needs:
     """Return what a request takes.
 
     Raises:
         ConfigurationError: an argument is not there, or not what it has to be.
     """
-    if not terms.varies and not terms.paced:
-        return terms.same
+    if not policy.varies and not policy.paced:
+        return policy.same
     header = header_of(request)
-    values = header if terms.carried(header) else values_of(task, terms, request.args, request.kwargs)
+    values = header if policy.carried(header) else values_of(task, policy, request.args, request.kwargs)
     reserved = header.get("reserved")
-    if terms.paced and isinstance(reserved, str) and not request.request_dict.get("retries"):
+    if policy.paced and isinstance(reserved, str) and not request.request_dict.get("retries"):
         # A start that was booked in advance is for the first run only.
         values = {**values, "reserved": reserved}
     elif "reserved" in values:
         values = {name: value for name, value in values.items() if name != "reserved"}
-    return terms.needs(values) if values else terms.same
+    return policy.needs(values) if values else policy.same
 
 
 def expiring(needs: Needs, request: Any) -> Needs:

@@ -52,7 +52,7 @@ class Outage:
 
     def meet(self, run: Run) -> None:
         """Take a run that needs the store now."""
-        if not self._unreachable or self._action == "hold":
+        if self.waits:
             self._held.append(run)
             self._prefetch(1)
         elif self._action == "run":
@@ -79,9 +79,16 @@ class Outage:
         self._unreachable = False
         return self._take_held()
 
-    def forget(self) -> None:
-        """The broker will deliver again what is held."""
+    def forget(self) -> list[Run]:
+        """The broker will deliver again what is held; return it."""
+        held = list(self._held)
         self._held.clear()
+        return held
+
+    @property
+    def waits(self) -> bool:
+        """Whether tasks wait for the store, however long it takes."""
+        return not self._unreachable or self._action == "hold"
 
     def _take_held(self) -> list[Run]:
         held, self._held = list(self._held), deque()

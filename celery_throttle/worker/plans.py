@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.publish import HEADER, plan_for
+from celery_throttle.tasks.publish import HEADER, plan_for
 
 if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup, LockPlan

@@ -4,33 +4,71 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["QueueMap"]
+__all__ = ["Queues"]
+
+_MARK = "_celery_throttle_queue"
 
 
-class QueueMap:
+class Queues:
     """The queues of one broker connection.
 
-    A message does not say which queue it was taken from, only how it was routed; where that leaves a doubt, any queue
-    of this worker will do, since the task can run here.
+    A message of AMQP says by its consumer's tag which queue it was taken from. The brokers that kombu itself makes of
+    something else say only how it was routed, so there what takes messages from a queue is made to say it.
 
     Args:
-        consumer: Celery's task consumer, connected.
+        consumer: Celery's task consumer, connected, before it consumes.
+
+    Attributes:
+        consumer: as given.
     """
 
     def __init__(self, consumer: Any) -> None:
+        self.consumer = consumer
         self._by_tag: dict[str, str] = {}
-        self._by_route: dict[tuple[str, str], str] = {}
-        names = []
-        for queue in consumer.queues:
-            names.append(queue.name)
-            self._by_route[queue.exchange.name if queue.exchange else "", queue.routing_key] = queue.name
-            self._by_route.setdefault(("", queue.name), queue.name)
+        self._begin = consumer._basic_consume  # noqa: SLF001 - the one place that knows tag and queue
+        consumer._basic_consume = self._consume  # noqa: SLF001
         for name, tag in getattr(consumer, "_active_tags", {}).items():
-            self._by_tag[tag] = name
-        self.names: tuple[str, ...] = tuple(sorted(set(names)))
+            self._note(name, tag)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that the worker consumes now."""
+        return tuple(sorted({queue.name for queue in self.consumer.queues}))
 
     def queue_of(self, message: Any) -> str:
         """Return the name of the queue that the message came from."""
         info = message.delivery_info or {}
+        if found := info.get(_MARK) or self._by_tag.get(info.get("consumer_tag", "")):
+            return str(found)
         route = (info.get("exchange") or "", info.get("routing_key") or "")
-        return self._by_tag.get(info.get("consumer_tag", "")) or self._by_route.get(route) or self.names[0]
+        return self._routes().get(route) or (self.names or (route[1],))[0]
+
+    def _routes(self) -> dict[tuple[str, str], str]:
+        routes = {("", queue.name): queue.name for queue in self.consumer.queues}
+        for queue in self.consumer.queues:
+            routes[queue.exchange.name if queue.exchange else "", queue.routing_key] = queue.name
+        return routes
+
+    def _consume(self, queue: Any, *args: Any, **kwargs: Any) -> Any:
+        tag = self._begin(queue, *args, **kwargs)
+        self._note(queue.name, tag)
+        return tag
+
+    def _note(self, name: str, tag: Any) -> None:
+        if isinstance(tag, str):
+            self._by_tag[tag] = name
+        _say_queue(self.consumer, name)
+
+
+def _say_queue(consumer: Any, name: str) -> None:
+    callbacks = getattr(getattr(consumer.channel, "connection", None), "_callbacks", None)
+    taken = callbacks.get(name) if isinstance(callbacks, dict) else None
+    if callbacks is None or taken is None or hasattr(taken, _MARK):
+        return
+
+    def take(raw: Any) -> Any:
+        raw["properties"].setdefault("delivery_info", {})[_MARK] = name
+        return taken(raw)
+
+    setattr(take, _MARK, name)
+    callbacks[name] = take

@@ -12,8 +12,8 @@ from typing import Any
 from celery.signals import task_success
 from redis.exceptions import RedisError
 
-from celery_throttle.publish import lock_client
-from celery_throttle.task import dedup_of, group_of
+from celery_throttle.clients import store_client
+from celery_throttle.tasks.registry import dedup_of, group_of
 from celery_throttle.worker.plans import plan_of
 
 __all__ = ["begin", "end"]
@@ -39,7 +39,7 @@ def _succeeded(sender: Any = None, **_: Any) -> None:
     if token is None:
         return
     identity = plan_of(sender.request, sender, dedup).identity
-    client = lock_client(sender.app, group_of(sender))
+    client = store_client(sender.app, group_of(sender))
     try:
         client.ask(client.store.succeeded(identity, sender.request.id, token, dedup.remember))
     except RedisError as error:

@@ -2,25 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
 
-from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
-from billiard.exceptions import Terminated, WorkerLostError
-from celery.exceptions import Ignore, Reject, Retry
-
-from celery_throttle.limited import RateLimited
+from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.policy import NOTHING
+from celery_throttle.store.calls import Arrival, Succession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from celery_throttle.core.policy import Needs
 
-    from celery_throttle.core.terms import Needs
-    from celery_throttle.store.scripts import HolderRow
-    from celery_throttle.worker.ledger import Ledger
+__all__ = ["Permit", "Run", "State"]
 
-__all__ = ["Outcome", "Run", "holders", "watch"]
 
-#: As in common.lua.
-Outcome = Literal["done", "failed", "retry", "again", "never", "requeue", "return", "lost"]
+class State(Enum):
+    """Where a run is. It occupies a slot of the pool while it is ``ASKING`` or ``RUNNING``."""
+
+    WAITING = auto()  #: for a slot; the store knows nothing of it
+    ASKING = auto()  #: has a slot, and the store is asked for its permits
+    UNSURE = auto()  #: the same, but the store is out of reach, and the slot somebody else's
+    PARKING = auto()  #: the store is told to set it aside
+    LATER = auto()  #: held here for a while, unacknowledged: the store is out of reach, full, or as many wait as may
+    GRANTED = auto()  #: has its permits, and waits for a slot
+    RUNNING = auto()  #: given to the pool
+    GONE = auto()  #: ended, parked, or left to the broker
+
+
+class Permit:
+    """What the store counts as held here, and who runs with it.
+
+    Attributes:
+        told: the holder, as the store knows it.
+        run: who runs with it now; another one than the store knows if it was passed on; None when nobody does.
+        result: of the run that the store knows, once it has ended.
+        lost: whether the store said that its lease was lost.
+    """
+
+    __slots__ = ("lost", "result", "run", "told")
+
+    def __init__(self, run: Run) -> None:
+        self.told = run.arrival
+        self.run: Run | None = run
+        self.result: Result | None = None
+        self.lost = False
+
+    def spare(self, result: Result) -> None:
+        """A run has ended with it, and nobody has it now."""
+        if self.run is not None and self.run.nonce == self.told.nonce:
+            self.result = result
+        self.run = None
+
+    def pass_to(self, run: Run) -> None:
+        """Another one runs with it."""
+        self.run = run
+
+    def succession(self) -> Succession | None:
+        """Return what the store has to hear if it was passed on; from then on the store knows who has it now."""
+        if self.run is None or self.result is None:
+            return None
+        said = Succession(self.told.task, self.told.nonce, self.result, self.run.arrival)
+        self.told, self.result = said.to, None
+        return said
+
+    def renewed(self, *, lost: bool) -> None:
+        """The store has said whether its lease goes on."""
+        self.lost = lost
 
 
 class Run:
@@ -28,112 +74,114 @@ class Run:
 
     Attributes:
         request: Celery's request.
+        epoch: the broker connection that delivered it, counted.
+        queue: that it was taken from.
+        group: of its limits.
         needs: what it takes of its limits.
-        ledger: of their group; not set if it needs nothing.
         lock: what it does with its identity lock, as the store wants it; "" if it needs none.
         nonce: names this delivery as a holder.
         stored: whether the store keeps the message, because it was parked and resumed.
+        state: see `State`.
+        permit: what it holds; None if nothing, or not yet.
         job: what the pool made of it.
-        permit: whether the store has been asked for a permit with this nonce, so that one may have to be given back.
+        asks: whether it asks for its permits also where there is a line, since a full store cannot park it.
         requeue: whether the task was rejected to be delivered again.
-        lost: whether its lease was lost while it ran.
         refusals: how often it could not be parked, because as many wait as may.
+        parcel: its message as it is parked; b"" until it is.
     """
 
     __slots__ = (
+        "asks",
+        "epoch",
+        "group",
         "job",
-        "ledger",
         "lock",
-        "lost",
         "needs",
         "nonce",
+        "parcel",
         "permit",
+        "queue",
         "refusals",
         "request",
         "requeue",
+        "state",
         "stored",
     )
 
-    request: Any
-    ledger: Ledger
-
-    def __init__(self, request: Any, needs: Needs, nonce: str = "", *, stored: bool = False) -> None:
-        self.request, self.needs, self.nonce, self.stored = request, needs, nonce, stored
-        self.permit = stored
+    def __init__(
+        self,
+        request: Any,
+        *,
+        epoch: int,
+        queue: str = "",
+        group: str = "",
+        needs: Needs = NOTHING,
+        nonce: str = "",
+        stored: bool = False,
+    ) -> None:
+        self.request, self.epoch, self.queue, self.group = request, epoch, queue, group
+        self.needs, self.nonce, self.stored = needs, nonce, stored
         self.lock = ""
+        self.state = State.WAITING
+        self.permit: Permit | None = None
         self.job: Any = None
-        self.requeue = self.lost = False
+        self.asks = self.requeue = False
         self.refusals = 0
+        self.parcel = b""
 
     @property
     def guarded(self) -> bool:
         """Whether it needs the store's word to run."""
-        return bool(self.needs.pools) or bool(self.lock)
-
-    def fence(self, token: int) -> None:
-        """It has its lock: let the body see the fencing token."""
-        self.request.request_dict["fencing_token"] = token
+        return bool(self.needs.text) or bool(self.lock)
 
     @property
     def attempt(self) -> int:
         """How many retries came before; tells a retry from a second delivery of the same message."""
         return int(self.request.request_dict.get("retries") or 0)
 
+    @property
+    def arrival(self) -> Arrival:
+        """What the store has to know of it."""
+        return Arrival(
+            self.request.id,
+            self.needs.text,
+            self.queue,
+            self.attempt,
+            self.lock,
+            self.nonce,
+            self.parcel,
+            self.needs.turn,
+            self.needs.wait_ms,
+        )
 
-def holders(runs: list[Run]) -> list[HolderRow]:
-    """Return what the store has to know of each run that holds a permit, or wants one."""
-    return [
-        (run.request.id, run.nonce, run.needs.pool, run.needs.declared, run.attempt, run.lock, run.needs.more)
-        for run in runs
-    ]
+    @property
+    def redelivered(self) -> bool:
+        """Whether the broker says that it has delivered the message before."""
+        info = self.request.delivery_info or {}
+        return bool(info.get("redelivered"))
 
+    def fence(self, token: int) -> None:
+        """It has its lock: let the body see the fencing token."""
+        self.request.request_dict["fencing_token"] = token
 
-def watch(request: Any, ended: Callable[[Outcome], None], limited: Callable[[RateLimited], None]) -> None:
-    """Call back when the pool is through with a request, however it ends.
+    def facts(self, result: Result, *, began: bool, epoch: int) -> Facts:
+        """Return the facts of its end, in this epoch."""
+        return Facts(began, self._message(result, epoch), result)
 
-    Args:
-        request: Celery's request.
-        ended: called when it has ended.
-        limited: called instead, and in place of what Celery does, if it raised `RateLimited`.
+    @property
+    def at_broker(self) -> bool:
+        """Whether the broker still has the message: Celery only logs it if it cannot be acknowledged."""
+        return not self.stored and not self.request.message.acknowledged
 
-    The class that Celery generates for requests replaces ``on_success`` without calling what it replaces, so the
-    request itself is what we can wrap. A call may come more than once and from any thread.
-    """
-    on_success, on_failure, on_timeout = request.on_success, request.on_failure, request.on_timeout
-
-    def success(result: Any, **kwargs: Any) -> Any:
-        failed, value, _ = result
-        if failed and isinstance(error := _raised(value.exception), RateLimited):
-            return limited(error)
-        try:
-            return on_success(result, **kwargs)
-        finally:
-            ended(_outcome(value.exception) if failed else "done")
-
-    def failure(exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return on_failure(exc_info, *args, **kwargs)
-        finally:
-            ended(_outcome(exc_info.exception))
-
-    def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), which one pool gives by name, another does not
-        try:
-            return on_timeout(*args, **kwargs)
-        finally:
-            if not (args[0] if args else kwargs["soft"]):
-                ended("failed")
-
-    request.on_success, request.on_failure, request.on_timeout = success, failure, timeout
-
-
-def _raised(error: BaseException) -> BaseException:
-    return error.exc if isinstance(error, ExceptionWithTraceback) else error
-
-
-def _outcome(error: BaseException) -> Outcome:
-    error = _raised(error)
-    if isinstance(error, Retry):
-        return "retry"
-    if isinstance(error, (Ignore, Reject, Terminated, WorkerLostError)) or not isinstance(error, Exception):
-        return "again"
-    return "failed"
+    def _message(self, result: Result, epoch: int) -> Message:
+        request = self.request
+        if self.requeue:
+            return Message.TAIL if self.stored else Message.BROKER
+        if not request.acknowledged:
+            return Message.PLACE if self.stored else Message.BROKER
+        # On a connection that is gone it may have been acknowledged too late, whether we have heard of that or not; and
+        # whoever had it before and is gone may have parked it with a call that is still on its way. Where nothing came
+        # of the run one more does no harm, but nobody may wait for that, since it need not come.
+        late = not self.stored and self.epoch != epoch and request.task.acks_late
+        comes_again = late or self.at_broker or self.redelivered
+        return Message.BROKER if comes_again and result is not Result.NOTHING else Message.NOBODY

@@ -34,7 +34,7 @@ class Slots:
     @property
     def size(self) -> int:
         """How many tasks run at once; changes with autoscale and remote control."""
-        if self.gone:
+        if self.gone or not self._pool.active:  # once stopped, a pool of processes has no number of them
             return 0
         # Before Celery 5.7 a green pool counts what runs, not what could.
         size: int = self._pool._pool.size if self._pool.is_green else self._pool.num_processes  # noqa: SLF001

@@ -65,7 +65,9 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._journal = Reader(self.client, self.prefix)
-        self._limits, self._used, self._leases, _, self._parked, *_ = Keys(self.prefix).all
+        self._limits, self._used, self._waiting, self._leases = (
+            Keys(self.prefix).key(name) for name in ("limits", "used", "waiting", "leases")
+        )
 
     def note(self, text: str) -> None:
         """Something happened that is worth a line."""
@@ -112,7 +114,7 @@ class Watch:
         pipeline = self.client.pipeline(transaction=False)
         pipeline.hget(self._limits, self.limit_name)
         pipeline.hget(self._used, self.limit_name)
-        pipeline.zcard(self._parked)
+        pipeline.hget(self._waiting, self.limit_name)
         limit, held, parked = (int(value or 0) for value in pipeline.execute())
         return limit, held, parked
 

@@ -59,9 +59,9 @@ class Command:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"Not at its end within {timeout:g} s:\n{self.progress()}") from None
 
-    def summary(self, *, statuses: tuple[int, ...] = (0,)) -> dict[str, Any]:
-        """Return what it printed, when it has ended, as a rule well."""
-        assert self.wait() in statuses, f"{self._out.read_text()}\n{self.progress()}"
+    def summary(self) -> dict[str, Any]:
+        """Return what it printed, when it has ended well."""
+        assert self.wait() == 0, f"{self._out.read_text()}\n{self.progress()}"
         found: dict[str, Any] = json.loads(self._out.read_text())
         return found
 

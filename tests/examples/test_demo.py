@@ -21,16 +21,14 @@ SMALLER = ("--tasks", "40")
 
 def test_a_killed_worker_costs_no_task_and_no_permit(tmp_path: Path) -> None:
     with Command("demo", tmp_path, *SMALLER) as command:
-        summary = command.summary(statuses=(0, 1))
+        summary = command.summary()
         command.check_nothing_left()
     assert summary["tasks"] == 40
     assert summary["tasks_lost"] == 0
     assert 1 <= summary["most_running"] <= summary["limit"]
     assert summary["killed_worker_ran"] == summary["ran_again"] > 0
     assert 0 < summary["permits_back_after"] < 10
-    if summary["furthest_out_of_turn"] > MOST_OUT_OF_TURN:
-        assert not summary["ok"]
-        pytest.xfail("first design: in about one of three rounds a dozen tasks are late")
+    assert summary["furthest_out_of_turn"] <= MOST_OUT_OF_TURN
     assert summary["ok"]
 
 

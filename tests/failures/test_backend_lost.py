@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.embedded import EmbeddedServer
-    from tests.failures.tools import Doors, StoreState
+    from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.state import State
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
@@ -32,7 +33,7 @@ def backend(workers: Workers) -> Iterator[EmbeddedServer]:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_slots_and_permits_are_free_at_once(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: StoreState, pool: str
+    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, pool: str
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, pool=pool, concurrency=2)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 
-@pytest.mark.xfail(strict=True, reason="first design: a refused PUBLISH ends a script half way")
 def test_user_without_rights_on_the_channel(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
@@ -31,7 +30,7 @@ def test_user_without_rights_on_the_channel(
     left = workers.start(DOORS, concurrency=2, queues="left", conf=silent)
     workers.start(DOORS, concurrency=2, queues="right", conf=silent)
     app = workers.app(DOORS)
-    shared = state.throttle.limit("shared")
+    shared = state.limit("shared")
     shared.pause()
     for number, task in enumerate([app.left, app.right, app.left, app.right]):
         state.wait_parked(task.delay(str(number)))

@@ -28,7 +28,6 @@ def places_off(order: Sequence[str]) -> list[int]:
     return [abs(int(label) - place) for place, label in enumerate(order)]
 
 
-@pytest.mark.xfail(strict=False, reason="first design: in about one of three rounds a dozen tasks are 50 places late")
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_order_on_fresh_workers(workers: Workers, journal: Journal, number: int) -> None:
     """``ORDER_ROUNDS=20 pytest ...`` for as many rounds."""
@@ -43,7 +42,6 @@ def test_order_on_fresh_workers(workers: Workers, journal: Journal, number: int)
     assert journal.max_running() <= 6
 
 
-@pytest.mark.xfail(strict=True, reason="first design: whoever waits for a slot has no place in line")
 def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """One worker has more than it has slots for when another one fills the limit and parks what comes after that."""
     workers.conf["throttle_lease"] = LONG_LEASE
@@ -68,13 +66,12 @@ def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doo
     state.wait_clean()
 
 
-@pytest.mark.xfail(strict=True, reason="first design: a permit goes on in its own line, whoever waits for the slot")
 def test_a_busy_limit_keeps_no_slot_from_an_older_task(workers: Workers, journal: Journal, state: State) -> None:
     """The tasks of a rate are all older than those of the busy limit, and due while its line is long."""
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(SEAMS, concurrency=2)
     app = workers.app(SEAMS)
-    paced = state.throttle.limit("tests.support.apps.seams.paced")
+    paced = state.limit("tests.support.apps.seams.paced")
     paced.pause()
     state.wait_parked(*(app.paced.delay(str(number)) for number in range(6)))
     for number in range(40):

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.worker
 
 #: A worker says that it stops a moment before it does, and nothing can be seen of that; a reply may take a second.
 CLOSED_AFTER = 0.4
-#: A task that is put off comes again after 0.5, 1, 2, 4 ... seconds.
-PUT_OFF_LONG, COMES_AGAIN = 3.6, 5.0
+#: A task that is put off comes again after 0.5, 1, 2 ... seconds.
+PUT_OFF_LONG, COMES_AGAIN = 0.6, 2.0
 
 
 @pytest.fixture
@@ -48,7 +48,6 @@ def relay(store: EmbeddedServer) -> Iterator[Relay]:
         yield between
 
 
-@pytest.mark.xfail(strict=True, reason="first design: the second delivery of a run that is retried runs as well")
 def test_second_delivery_of_a_run_that_is_retried(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
@@ -68,7 +67,6 @@ def test_second_delivery_of_a_run_that_is_retried(
     assert [run.attempt for run in journal.runs("a")] == [0, 1]
 
 
-@pytest.mark.xfail(strict=True, reason="first design: what was parked while the worker stopped is at the broker, too")
 def test_parked_while_its_worker_is_told_to_stop(
     relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
@@ -79,6 +77,7 @@ def test_parked_while_its_worker_is_told_to_stop(
     app.one.delay("first")
     journal.wait_running(2)
     state.wait_parked(app.one.delay("parked"))  # from now on it knows that the limit is full
+    until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
     state.wait_parked(app.one.delay("last"))
 
@@ -98,7 +97,6 @@ def test_parked_while_its_worker_is_told_to_stop(
     assert set(counts(journal).values()) == {1}, counts(journal)
 
 
-@pytest.mark.xfail(strict=True, reason="first design: that a task was parked and has run is forgotten at once")
 def test_parked_by_a_worker_that_is_killed_before_it_acknowledges(
     relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
@@ -109,6 +107,7 @@ def test_parked_by_a_worker_that_is_killed_before_it_acknowledges(
     app.one.apply_async(["first"], queue="alpha")
     journal.wait_running(1, "first")
     state.wait_parked(app.one.delay("parked"))  # from now on it knows that the limit is full
+    until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
     state.wait_parked(app.one.delay("last"))
 
@@ -125,13 +124,42 @@ def test_parked_by_a_worker_that_is_killed_before_it_acknowledges(
     assert set(counts(journal).values()) == {1}, counts(journal)
 
 
+def test_granted_to_a_worker_that_is_frozen_for_longer_than_its_lease(
+    relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """It reads of its grant when another worker runs the task."""
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    workers.start(SEAMS, concurrency=1, queues="alpha")
+    frozen = workers.start(SEAMS, concurrency=1, conf={"throttle_url": relay.url})
+    app = workers.app(SEAMS)
+    app.one.apply_async(["first"], queue="alpha")
+    journal.wait_running(1, "first")
+    second = app.one.delay("second")
+    state.wait_parked(second)
+    until(lambda: relay.quiet_for(0.2))
+    relay.hold_replies()
+    doors.open("first")
+    until(lambda: second.id in state.holders, timeout=AT_ONCE, every=0.005)
+    frozen.freeze()
+    relay.pass_replies()
+    workers.start(SEAMS, concurrency=1)
+    journal.wait_running(1, "second", timeout=WITHIN_LEASE)
+
+    frozen.thaw()
+
+    always(lambda: len(journal.runs("second")) == 1, seconds=1.5)
+    doors.open_all()
+    state.wait_clean()
+    assert counts(journal) == {"first": 1, "second": 1}
+
+
 def test_permits_are_kept_by_a_worker_that_comes_to_a_store_which_has_lost_some_scripts(
     redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     before = workers.start(SEAMS, concurrency=1, queues="alpha")
     app = workers.app(SEAMS)
-    pair = state.throttle.limit("tests.support.apps.seams.pair")
+    pair = state.limit("tests.support.apps.seams.pair")
     pair.pause()
     state.wait_parked(*(app.pair.apply_async([str(number)], queue="alpha") for number in range(6)))
     before.term()
@@ -153,7 +181,6 @@ def test_permits_are_kept_by_a_worker_that_comes_to_a_store_which_has_lost_some_
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-@pytest.mark.xfail(strict=True, reason="first design: what max_parked put off outlives the broker's connection")
 def test_tasks_put_off_when_the_broker_connection_is_lost(
     own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
@@ -183,7 +210,6 @@ def test_tasks_put_off_when_the_broker_connection_is_lost(
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-@pytest.mark.xfail(strict=True, reason="first design: a grant for a dropped request frees the identity lock")
 def test_identity_of_a_task_whose_grant_comes_after_the_broker_connection_is_lost(
     own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
@@ -193,6 +219,7 @@ def test_identity_of_a_task_whose_grant_comes_after_the_broker_connection_is_los
         app = workers.app(SEAMS)
         doors.open("before")
         app.once.delay("before").get(timeout=AT_ONCE)  # so that the store has the scripts
+        until(lambda: app.once.locked_by("before") is None and relay.quiet_for(0.3))
         relay.hold_replies()
         first = app.once.delay("a").id  # no result outlives its backend here
 

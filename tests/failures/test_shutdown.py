@@ -139,7 +139,7 @@ def test_cold_shutdown_drops_early_acknowledged_tasks(
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 @pytest.mark.parametrize("name", ["plain", "hooked"])
 def test_a_message_that_arrives_in_a_cold_shutdown(
-    workers: Workers, journal: Journal, state: StoreState, pool: str, name: str
+    workers: Workers, journal: Journal, state: State, pool: str, name: str
 ) -> None:
     """The pool has been stopped, and the loop has not heard of it yet."""
     worker = workers.start(CUSTOM, pool=pool, concurrency=2)

@@ -93,3 +93,23 @@ def test_permit_freed_by_another_worker_while_the_store_is_full(
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
     assert most_at_once(journal, ".hold") == 1
+
+
+def test_a_worker_that_starts_while_the_store_is_full(
+    workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """It says what its limits are all the same, and its tasks run; what has to be parked waits until there is room."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    fill(state)
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first", timeout=AT_ONCE)
+    app.hold.delay("second")
+    worker.wait_for_log("the store refused a call")
+
+    make_room(state)
+    doors.open_all()
+
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()

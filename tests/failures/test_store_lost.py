@@ -264,7 +264,7 @@ def test_lease_lost_to_a_second_run_of_the_same_task(
 
 @pytest.mark.usefixtures("store")
 def test_connections_that_a_child_has_inherited_break(
-    workers: Workers, journal: Journal, doors: Doors, state: StoreState
+    workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """A pool process that was replaced has the sockets of its worker: closed there, they are still in epoll."""
     workers.conf["throttle_lease"] = LONG_LEASE

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_throttle import beat
 from celery_throttle.core.keys import Keys
+from celery_throttle.tasks import reap as beat
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
@@ -124,7 +124,7 @@ def test_reaper_reclaims_and_says_so(workers: Workers, journal: Journal, doors: 
         hints.subscribe(Keys("throttle").wake)
         until(lambda: app.app.tasks[beat.reap.name]() == 1, timeout=WITHIN_LEASE)
         hint = until(lambda: hints.get_message(timeout=1))
-    assert hint["data"] == b"celery"  # the queue whose workers can start what waits
+    assert hint["data"] == b"ready celery"  # the queue whose workers can start what waits
     assert (state.used, state.parked) == ({}, [waiting.id])
     other.thaw()
 

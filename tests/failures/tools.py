@@ -61,7 +61,7 @@ class StoreState:
     def messages(self) -> set[str]:
         """Ids of the tasks whose message the store keeps."""
         with Redis.from_url(self._url(), decode_responses=True, socket_timeout=5) as client:
-            found: Any = client.hkeys(Keys("throttle").messages)
+            found: Any = client.hkeys(Keys("throttle").key("messages"))
         return {name.lstrip("\0") for name in found}
 
 
@@ -145,6 +145,6 @@ def script_calls(client: Redis) -> int:
 
 def corrupt_record(client: Redis, task_id: str, content: str) -> None:
     """Overwrite what the store wrote down of a task; only this function of the tests here knows where that is."""
-    key = Keys("throttle").records
+    key = Keys("throttle").key("records")
     assert client.hexists(key, task_id), f"The store has no record of {task_id}."
     client.hset(key, task_id, content)

@@ -8,17 +8,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
-from celery_throttle.publish import HEADER
+from celery_throttle.tasks.publish import HEADER
 from tests.support.waiting import until
 from tests.workers.conftest import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery import Celery
     from redis import Redis
 
 
@@ -101,10 +101,14 @@ def test_a_permit_is_renewed_while_it_is_held(gpu: Limit, app: Celery, state: St
 
 
 def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
+    # Knows nothing of what was there before, so it does not wait for those who may put themselves back.
+    newcomer = Celery("newcomer", broker=app.conf.broker_url)
+    newcomer.conf.throttle_lease = app.conf.throttle_lease
+
     def lose() -> None:
         with gpu.acquire(app=app) as permit:
             redis.flushall()
-            other = gpu.acquire(app=app)
+            other = gpu.acquire(app=newcomer)
             until(lambda: permit.lost)
             other.release()
 
@@ -112,7 +116,7 @@ def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, s
         lose()
 
     def cleared() -> bool:
-        gpu.acquire(app=app).release()  # whoever comes by clears what has ended
+        gpu.acquire(app=newcomer).release()  # whoever comes by clears what has ended
         return state.empty()
 
     until(cleared)

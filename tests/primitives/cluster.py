@@ -49,4 +49,4 @@ class Cluster:
 
     def asked(self) -> list[bool]:
         """Whether each server was ever asked for a lock, and had it to give."""
-        return [bool(view.exists(f"{{{self.prefix}}}:1:lock:fence")) for view in self.views]
+        return [bool(view.exists(f"{{{self.prefix}}}:2:lock:fence")) for view in self.views]

@@ -23,7 +23,7 @@ def end_here(held: Lease) -> None:
 
 def end_permits(client: Redis, name: str) -> None:
     """Let the leases of all permits of a semaphore be over by the store's clock."""
-    key = f"{{throttle}}:1:semaphore:leases:{name}"
+    key = f"{{throttle}}:2:semaphore:leases:{name}"
     permits: Any = client.zrange(key, 0, -1)
     client.zadd(key, dict.fromkeys(permits, 1), xx=True)
 

@@ -78,7 +78,7 @@ async def take(one: AsyncFairSemaphore, holder: str = "holder", lease: float = 6
 
 def lose(client: Redis) -> None:
     """Let the store forget all permits."""
-    client.delete(*(f"{{throttle}}:1:semaphore:{part}:one" for part in ("leases", "holders")))
+    client.delete(*(f"{{throttle}}:2:semaphore:{part}:one" for part in ("leases", "holders")))
 
 
 def test_one_line_for_both_kinds(run: Any, sync: FairSemaphore) -> None:
@@ -122,7 +122,7 @@ def test_first_come_first_served(run: Any, redis: Redis) -> None:
         for number in range(6):
             waiting.append(asyncio.create_task(one.acquire(f"{number}", 60)))
             await so(lambda: len(redis.pubsub_channels()) == number + 1)  # noqa: B023 - called at once
-            await so(lambda: redis.zcard("{throttle}:1:semaphore:line:one") == number + 1)  # noqa: B023 - as above
+            await so(lambda: redis.zcard("{throttle}:2:semaphore:line:one") == number + 1)  # noqa: B023 - as above
         for number, task in enumerate(waiting[:3]):
             await held.release()
             got = await asyncio.wait_for(task, 20)

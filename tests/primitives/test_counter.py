@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
 
 MOST = 2**53 - 1
-KEY = "{throttle}:1:counter:orders"
+KEY = "{throttle}:2:counter:orders"
 LUA = files("celery_throttle.store") / "lua" / "counter"
 SCRIPTS = ("add", "advance", "compare_and_set", "get_and_reset")
 
@@ -174,7 +174,7 @@ def test_a_prefix_that_cannot_be_a_hash_tag(make: Callable[..., Counter], prefix
 @pytest.mark.parametrize("name", ["*", "{other}:1", "a:b", "é", "a b", "n" * 200])
 def test_any_other_name_will_do(make: Callable[..., Counter], redis: Redis, name: str) -> None:
     assert make(name).add() == 1
-    assert redis.keys() == [f"{{throttle}}:1:counter:{name}".encode()]
+    assert redis.keys() == [f"{{throttle}}:2:counter:{name}".encode()]
 
 
 def test_names_and_prefixes_do_not_meet(make: Callable[..., Counter]) -> None:
@@ -185,7 +185,7 @@ def test_names_and_prefixes_do_not_meet(make: Callable[..., Counter]) -> None:
 
 
 def test_it_says_what_it_is(orders: Counter) -> None:
-    assert re.fullmatch(r"<(Async)?Counter '{throttle}:1:counter:orders'>", repr(orders))
+    assert re.fullmatch(r"<(Async)?Counter '{throttle}:2:counter:orders'>", repr(orders))
 
 
 def test_the_example_in_the_docs_runs(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_the_example_in_the_docs_runs(redis: Redis, monkeypatch: pytest.MonkeyPa
     names: dict[str, Any] = {}
     exec(example(Counter), names)
     assert names["orders"].get() == 0
-    assert redis.keys() == [b"{throttle}:1:counter:newsletter"]
+    assert redis.keys() == [b"{throttle}:2:counter:newsletter"]
 
 
 def test_each_change_is_one_call(orders: Counter, redis: Redis) -> None:

@@ -180,7 +180,7 @@ def test_hostile_identities_do_not_meet(locks: IdentityLock, redis: Redis) -> No
     """Each has its own lock, and no key grows with it."""
     tokens = {take(locks, identity).fencing_token for identity in HOSTILE}
     assert len(tokens) == len(HOSTILE)
-    assert {len(key) for key in keys(redis)} <= {len("{throttle}:1:lock:") + 64, len("{throttle}:1:lock:fence")}
+    assert {len(key) for key in keys(redis)} <= {len("{throttle}:2:lock:") + 64, len("{throttle}:2:lock:fence")}
     assert all(locks.acquire(identity) is None for identity in HOSTILE)
 
 
@@ -208,9 +208,9 @@ def test_all_keys_share_a_hash_tag_and_all_but_one_end(locks: IdentityLock, redi
     held = take(locks)
     locks.forget("a", held.fencing_token)
     take(locks)
-    assert all(key.startswith(b"{throttle}:1:lock:") for key in keys(redis))
+    assert all(key.startswith(b"{throttle}:2:lock:") for key in keys(redis))
     lasting = [key for key in keys(redis) if redis.pttl(key) < 0]
-    assert lasting == [b"{throttle}:1:lock:fence"]
+    assert lasting == [b"{throttle}:2:lock:fence"]
 
 
 @pytest.mark.parametrize("name", ["acquire", "look", "release", "renew"])
@@ -254,7 +254,7 @@ def test_tokens_grow_though_the_data_is_lost(locks: IdentityLock, redis: Redis) 
 
 def test_tokens_grow_though_the_clock_is_set_back(locks: IdentityLock, redis: Redis) -> None:
     """The last token is ahead of the time: exactly one more, though it needs all digits."""
-    redis.set("{throttle}:1:lock:fence", 8_000_000_000_000_001)
+    redis.set("{throttle}:2:lock:fence", 8_000_000_000_000_001)
     assert take(locks, "a").fencing_token == 8_000_000_000_000_002
     assert take(locks, "b").fencing_token == 8_000_000_000_000_003
 
@@ -504,6 +504,6 @@ def test_the_example_of_its_docstring_runs(redis: Redis, server: EmbeddedServer)
         "paid",
         names["held"].fencing_token,
     )
-    assert redis.exists("{throttle}:1:lock:fence")
+    assert redis.exists("{throttle}:2:lock:fence")
     names["locks"]._client.close()
     names["orders"].close()

@@ -21,7 +21,7 @@ from tests.support.machines import run_machine
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
 
-FENCE = b"{throttle}:1:lock:fence"
+FENCE = b"{throttle}:2:lock:fence"
 IDENTITIES = ("a", "a*", b"\xff:a")
 OWNERS = (None, None, "me", "you")
 #: Time does not pass by itself here.
@@ -34,7 +34,7 @@ sent = st.sampled_from((1, 1, 1, 2, 3))
 
 def key_of(identity: str | bytes) -> str:
     raw = identity.encode() if isinstance(identity, str) else identity
-    return f"{{throttle}}:1:lock:{hashlib.sha256(raw).hexdigest()}"
+    return f"{{throttle}}:2:lock:{hashlib.sha256(raw).hexdigest()}"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-KEY = "{throttle}:1:rate:api"
+KEY = "{throttle}:2:rate:api"
 LUA = files("celery_throttle.store") / "lua" / "rate"
 
 # -- what a rate is ---------------------------------------------------------------------------------------------------
@@ -405,10 +405,10 @@ def test_the_key_goes_by_itself(make: Callable[..., RateLimiter], redis: Any) ->
     api.acquire()
     assert 3_600_000 < redis.pttl(KEY) <= 3_660_000
     make("fast", "1000/s").acquire()
-    assert 50_000 < redis.pttl("{throttle}:1:rate:fast") <= 60_001
+    assert 50_000 < redis.pttl("{throttle}:2:rate:fast") <= 60_001
     make("api", "2/s", prefix="other").acquire()
     assert set(redis.keys()) == {
-        b"{clock}", KEY.encode(), b"{throttle}:1:rate:fast", b"{other}:1:rate:api",
+        b"{clock}", KEY.encode(), b"{throttle}:2:rate:fast", b"{other}:2:rate:api",
     }  # fmt: skip
     assert redis.memory_usage(KEY) < 300
 
@@ -416,7 +416,7 @@ def test_the_key_goes_by_itself(make: Callable[..., RateLimiter], redis: Any) ->
 @pytest.mark.parametrize("name", ["*", "{other}:1", "a:b", "é", "a b", "n" * 200])
 def test_any_printable_name_will_do(make: Callable[..., RateLimiter], redis: Redis, name: str) -> None:
     assert make(name, "2/s").acquire().allowed
-    assert redis.keys() == [f"{{throttle}}:1:rate:{name}".encode()]
+    assert redis.keys() == [f"{{throttle}}:2:rate:{name}".encode()]
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_as_much_as_can_be(make: Callable[..., RateLimiter], clock: StoreClock) 
 
 def test_it_says_what_it_is(make: Callable[..., RateLimiter]) -> None:
     said = repr(make("api", ["2/s", "7/m"], burst=[1, 5]))
-    assert re.fullmatch(r"<(Async)?RateLimiter '{throttle}:1:rate:api' 2/s burst 1, 7/m burst 5>", said)
+    assert re.fullmatch(r"<(Async)?RateLimiter '{throttle}:2:rate:api' 2/s burst 1, 7/m burst 5>", said)
     slot = make("api", "2/s").reserve()
     assert re.fullmatch(r"(Async)?Reservation\(booked=True, start=datetime.*, delay=0.0\)", repr(slot))
 

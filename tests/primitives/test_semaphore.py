@@ -191,14 +191,14 @@ def test_the_limit_of_the_object_counts_until_one_is_set(redis: Redis) -> None:
     assert (three.limit(), one.limit()) == (3, 1)
     assert refused(one)
     take(three)
-    assert "{throttle}:1:semaphore:limit:a" not in keys(redis)
+    assert "{throttle}:2:semaphore:limit:a" not in keys(redis)
 
 
 def test_a_limit_that_is_set_stays(two: FairSemaphore, redis: Redis) -> None:
     two.set_limit(5)
     take(two).release()
-    assert keys(redis) == {"{throttle}:1:semaphore:limit:two"}
-    assert redis.ttl("{throttle}:1:semaphore:limit:two") == -1
+    assert keys(redis) == {"{throttle}:2:semaphore:limit:two"}
+    assert redis.ttl("{throttle}:2:semaphore:limit:two") == -1
 
 
 def test_a_lower_limit_drains(two: FairSemaphore) -> None:
@@ -255,7 +255,7 @@ def test_nothing_stays_when_the_work_is_done(two: FairSemaphore, redis: Redis) -
     """But for a minute what says that a release was carried out."""
     with two.hold(), two.hold():
         assert two.acquire(timeout=0.05) is None
-        assert keys(redis) == {f"{{throttle}}:1:semaphore:{part}:two" for part in ("leases", "holders")}
+        assert keys(redis) == {f"{{throttle}}:2:semaphore:{part}:two" for part in ("leases", "holders")}
     assert keys(redis) == set()
     left = keys(redis, receipts=True)
     assert len(left) == 2
@@ -329,7 +329,7 @@ def test_a_place_in_line_asked_for_twice_is_one(resending: Resending, redis: Red
     one = FairSemaphore(resending, "one", 1)
     held = take(one)
     seen: list[int] = []
-    resending.between = lambda: seen.append(redis.zcard("{throttle}:1:semaphore:line:one"))
+    resending.between = lambda: seen.append(redis.zcard("{throttle}:2:semaphore:line:one"))
     assert one.acquire(timeout=0.1) is None
     assert set(seen) <= {0, 1}
     assert 1 in seen
@@ -394,7 +394,7 @@ def test_hold_raises_when_its_turn_does_not_come(two: FairSemaphore) -> None:
 
 def lose(semaphore: FairSemaphore, client: Redis) -> None:
     """Let the store forget all permits."""
-    client.delete(*(f"{{throttle}}:1:semaphore:{part}:{semaphore._calls.name}" for part in PARTS))
+    client.delete(*(f"{{throttle}}:2:semaphore:{part}:{semaphore._calls.name}" for part in PARTS))
 
 
 def test_hold_says_that_the_permit_was_lost(two: FairSemaphore, redis: Redis) -> None:

@@ -171,7 +171,7 @@ def test_one_that_is_stopped_in_line_is_not_served_twice(
     stopped.signal(signal.SIGSTOP)
     assert holder.end() == 0
     # As the store has it: by now its lease may be over, which is what comes next.
-    assert [permit[16:] for permit in redis.hkeys("{throttle}:1:semaphore:holders:one")] == [b"stopped"]
+    assert [permit[16:] for permit in redis.hkeys("{throttle}:2:semaphore:holders:one")] == [b"stopped"]
     mine = one.acquire("next", 20)
     assert mine is not None
     stopped.signal(signal.SIGCONT)

@@ -262,7 +262,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
         return {field.decode() for field in fields}
 
     def _key(self, part: str) -> str:
-        return f"{{throttle}}:1:semaphore:{part}:a"
+        return f"{{throttle}}:2:semaphore:{part}:a"
 
     def _pick(self, pick: int) -> tuple[Turn, str]:
         # Recent ones are the interesting ones.
@@ -271,7 +271,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
 
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "0"))
 PROFILE = settings(
-    max_examples=EXAMPLES or 100,
+    max_examples=EXAMPLES or 50,
     stateful_step_count=60 if EXAMPLES else 40,
     derandomize=not EXAMPLES,
     database=None,

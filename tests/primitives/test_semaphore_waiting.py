@@ -181,7 +181,7 @@ def test_a_hint_that_comes_late_is_no_permit(one: FairSemaphore, redis: Redis, m
 
     def says(mailbox: Mailbox, timeout: float) -> str:
         asked.append(mailbox.channel)
-        line: Any = redis.zrange("{throttle}:1:semaphore:line:one", 0, 0, withscores=True)
+        line: Any = redis.zrange("{throttle}:2:semaphore:line:one", 0, 0, withscores=True)
         ((permit, ticket),) = line
         time.sleep(max(timeout, 0.2))
         return f"300 {ticket:.0f} {permit.decode()}"
@@ -253,7 +253,7 @@ def test_granted_at_the_last_moment_is_kept(one: FairSemaphore, redis: Redis, mo
     assert one.holders()[0].lease_left > 50, "the whole lease, not only the time to claim it"
     last.release()
     assert one.holders() == ()
-    assert redis.zcard("{throttle}:1:semaphore:line:one") == 0
+    assert redis.zcard("{throttle}:2:semaphore:line:one") == 0
 
 
 @pytest.mark.parametrize("granted", [False, True])

@@ -1,132 +1,222 @@
-"""A worker as the store sees it: calls to the scripts, with nonces of its own, and no pool behind them."""
+"""A worker as the store sees it: numbered calls, nonces of its own, and no pool behind them."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
+from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import NOTHING, Needs, Policy
 from celery_throttle.store import replies
-from celery_throttle.store.replies import Answer
-from celery_throttle.store.scripts import Store, execute
+from celery_throttle.store.calls import Arrival, Back, Ended, Exchange, Store
+from celery_throttle.store.replies import Answer, Grant
+from celery_throttle.store.scripts import execute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from redis import Redis
 
-    from celery_throttle.core.limits import Limit
-    from celery_throttle.store.replies import Grant, Reply, Withdrawn
+    from celery_throttle.store.replies import Reply, Withdrawn
+    from celery_throttle.store.scripts import Call
 
 KEYS = Keys("test")
 LEASE = 600.0
-GRANTED = frozenset({Answer.GRANTED, Answer.GRANTED_LAST})
+
+#: How a run ends, in a word: with its message stored, and with the broker's.
+ENDS = {
+    "done": Facts(True, Message.NOBODY, Result.SUCCESS),
+    "failed": Facts(True, Message.NOBODY, Result.FAILURE),
+    "retry": Facts(True, Message.NOBODY, Result.RETRY),
+    "ignored": Facts(True, Message.NOBODY, Result.NOTHING),
+    "requeue": Facts(True, Message.TAIL),
+    "again": Facts(True, Message.PLACE),
+    "return": Facts(False, Message.PLACE),
+    "never": Facts(False, Message.NOBODY),
+    "lost": Facts(True, Message.LOST),
+}
+_BROKERS = {
+    "requeue": Facts(True, Message.BROKER),
+    "again": Facts(True, Message.BROKER),
+    "return": Facts(False, Message.BROKER),
+}
 
 
-class Held(NamedTuple):
-    """What a worker has to know to give a permit back or to keep it."""
+@dataclass(frozen=True)
+class Asked(Needs):
+    """What a call takes, and of which limits, so that a caller can declare them."""
 
-    task: str
-    nonce: str
-    limit: Limit
-    attempt: int = 0
-
-    def returned(self, outcome: str = "done") -> tuple[str, str, str]:
-        """The row that gives it back."""
-        return self.task, self.nonce, outcome
+    limits: tuple[Limit, ...] = ()
 
 
-class Parcel(NamedTuple):
-    """A task to be set aside."""
+What = Limit | Needs | None
 
-    task: str
-    limit: Limit
-    queue: str
-    message: bytes
-    attempt: int = 0
+
+def needs_of(what: What) -> Needs:
+    """What one permit of a limit is, as the store wants it."""
+    if what is None:
+        return NOTHING
+    return what if isinstance(what, Needs) else Policy((what,)).needs({"keys": {what.name: "k"}, "fair": ["w", 1]})
+
+
+def ended(run: Arrival | Grant, how: str | Facts = "done") -> Ended:
+    """The row that says how a run ended; the message is where it came from."""
+    facts = how if isinstance(how, Facts) else ENDS[how]
+    if isinstance(run, Arrival) and isinstance(how, str):
+        facts = _BROKERS.get(how, facts)
+    return Ended(run.task, run.nonce, facts)
+
+
+def held_by(grant: Grant) -> Arrival:
+    """What a worker has to know of a task that was resumed, to keep its permit."""
+    spec = grant.lock.spec if grant.lock else ""
+    return Arrival(grant.task, grant.needs, grant.queue, grant.attempt, spec, grant.nonce)
 
 
 class Caller:
     """One worker: its id begins every nonce, and it can start tasks of its queues."""
 
     def __init__(self, client: Redis, name: str, *queues: str, lease: float = LEASE, prefix: str = KEYS.prefix) -> None:
-        self.client, self.name = client, name
-        self.store = Store(Keys(prefix), lease, queues)
-        self._numbers = itertools.count(1)
-
-    @property
-    def queues(self) -> tuple[str, ...]:
-        return self.store.queues
+        self.client, self.name, self.queues = client, name, queues
+        self.store = Store(Keys(prefix), lease)
+        self.number = 0
+        self.last: Exchange = Exchange()
+        self.declared: dict[str, str] = {}
+        self._nonces = itertools.count(1)
 
     def nonce(self) -> str:
-        return f"{self.name}:{next(self._numbers):x}"
+        return f"{self.name}:{next(self._nonces):x}"
 
-    def exchange(
+    # -- the numbered call ---------------------------------------------------------------------------------------
+
+    def say(self, said: Exchange) -> Reply:
+        """The next call."""
+        self.number += 1
+        self.last = said
+        return self.again()
+
+    def again(self, number: int | None = None) -> Reply:
+        """The last call once more, as after a lost reply."""
+        raw = self.raw(self.last, self.number if number is None else number)
+        reply = replies.exchanged(raw)
+        if reply is None:  # the store is empty, it was not carried out
+            execute(self.client, self.store.declare("", self.declared.items()))
+            reply = replies.exchanged(self.raw(self.last, self.number if number is None else number))
+        assert reply is not None
+        return reply
+
+    def raw(self, said: Exchange, number: int) -> Any:
+        return execute(self.client, self.call(said, number))
+
+    def call(self, said: Exchange, number: int) -> Call:
+        return self.store.exchange(self.name, number, self.queues, said)
+
+    # -- its parts -----------------------------------------------------------------------------------------------
+
+    def arrival(self, task: str, what: What, *, attempt: int = 0, lock: str = "", queue: str = "") -> Arrival:
+        """A task that wants to start."""
+        self.know(what)
+        return Arrival(task, needs_of(what).text, queue or self.queues[0], attempt, lock, self.nonce())
+
+    def parcel(
         self,
-        slots: int = 0,
+        task: str,
+        what: What,
         *,
-        released: Iterable[tuple[str, str, str]] = (),
-        started: Iterable[tuple[str, str]] = (),
-        asked: Iterable[Held] = (),
-    ) -> Reply:
-        rows = [
-            (held.task, held.nonce, held.limit.name, str(held.limit.permits), held.attempt, "", "") for held in asked
-        ]
-        return replies.reply(execute(self.client, self.store.exchange(self.nonce(), slots, released, started, rows)))
+        attempt: int = 0,
+        lock: str = "",
+        queue: str = "",
+        message: bytes | None = None,
+        turn: tuple[str, str, int] | None = None,
+        wait_ms: int | None = None,
+        outside: bool = False,
+    ) -> Arrival:
+        """A task to be set aside; its message is its id and attempt."""
+        self.know(what)
+        needs, text = needs_of(what), message_of(task, attempt) if message is None else message
+        turn, wait_ms = turn or needs.turn, needs.wait_ms if wait_ms is None else wait_ms
+        where = queue or self.queues[0]
+        return Arrival(task, needs.text, where, attempt, lock, "", text, turn, wait_ms, outside)
 
-    def ask(self, task: str, limit: Limit, *, attempt: int = 0) -> tuple[Answer, Held]:
-        """Ask for one permit, with no other slot: the answer, and the holder if it is granted."""
-        held = Held(task, self.nonce(), limit, attempt)
-        return Answer(self.exchange(asked=[held]).answers[0]), held
+    def know(self, what: What) -> None:
+        """Declare a limit, unless it was; what was declared before holds."""
+        limits = (what,) if isinstance(what, Limit) else what.limits if isinstance(what, Asked) else ()
+        new = {limit.name: limit.declared for limit in limits if limit.name not in self.declared}
+        if new or not self.declared:
+            self.declared |= new
+            execute(self.client, self.store.declare("", new.items(), keeps=True))
 
-    def take(self, task: str, limit: Limit, *, attempt: int = 0) -> Held:
-        """Ask for a permit that must be free."""
-        answer, held = self.ask(task, limit, attempt=attempt)
-        assert answer in GRANTED
-        return held
+    def exchange(self, slots: int = 0, **said: Any) -> Reply:
+        return self.say(Exchange(slots=slots, **said))
 
-    def release(self, held: Held | Grant, outcome: str = "done", *, slots: int = 0) -> Reply:
-        task = held.task if isinstance(held, Held) else held.task_id
-        return self.exchange(slots, released=[(task, held.nonce, outcome)])
+    def ask(self, task: str, what: What, *, attempt: int = 0, slots: int = 0) -> tuple[int, Arrival]:
+        """Ask for permits: the answer, and the holder if they are granted."""
+        arrival = self.arrival(task, what, attempt=attempt)
+        return self.exchange(slots, asked=[arrival]).asked[0], arrival
 
-    def park(self, *parcels: Parcel, slots: int = 0, number: int | None = None) -> Reply:
-        """Set tasks aside; a number given twice is the same call again."""
-        rows = [(p.task, p.limit.name, str(p.limit.permits), p.attempt, p.queue, p.message, "", "") for p in parcels]
-        number = next(self._numbers) if number is None else number
-        return replies.reply(execute(self.client, self.store.park(self.nonce(), slots, self.name, number, rows)))
+    def take(self, task: str, what: What, *, attempt: int = 0) -> Arrival:
+        """Ask for permits that must be free."""
+        answer, arrival = self.ask(task, what, attempt=attempt)
+        assert answer == Answer.GRANTED
+        return arrival
 
-    def put(self, task: str, limit: Limit, *, queue: str | None = None, attempt: int = 0, slots: int = 0) -> Reply:
-        """Set one task aside, from the first queue of this worker; its message is its id and attempt."""
-        message = message_of(task, attempt)
-        return self.park(Parcel(task, limit, queue or self.queues[0], message, attempt), slots=slots)
+    def put(self, task: str, what: What, *, slots: int = 0, **parts: Any) -> Reply:
+        """Set one task aside, from the first queue of this worker unless another is given."""
+        return self.exchange(slots, parked=[self.parcel(task, what, **parts)])
+
+    def release(self, run: Arrival | Grant, how: str | Facts = "done", *, slots: int = 0) -> Reply:
+        return self.exchange(slots, ended=[ended(run, how)])
+
+    def send_back(self, run: Arrival, pause: float, about: str | None = None) -> Reply:
+        """It was told to slow down; its message goes to the store."""
+        back = Back(run._replace(message=b"again"), pause, run.needs if about is None else about)
+        return self.exchange(back=[back])
 
     def look(self, slots: int = 1) -> Reply:
-        return replies.reply(execute(self.client, self.store.look(self.nonce(), slots)))
-
-    def renew(self, *held: Held) -> list[int]:
-        rows = [(h.task, h.nonce, h.limit.name, str(h.limit.permits), h.attempt, "", "") for h in held]
-        return cast("list[int]", execute(self.client, self.store.renew(rows)))
-
-    def reap(self, most: int = 100) -> list[tuple[str, str]]:
-        """Clear expired holders: (task id, limit) each."""
-        cleared = cast("list[tuple[bytes, bytes]]", execute(self.client, self.store.reap(most)))
-        return [(task.decode(), limit.decode()) for task, limit in cleared]
-
-    def declare(self, *limits: Limit, known: str = "") -> str:
-        """Say how many permits limits have, as a worker does that starts (or that knows of this birth of the store)."""
-        rows = [(limit.name, str(limit.permits)) for limit in limits]
-        return cast("list[bytes]", execute(self.client, self.store.declare(known, rows)))[0].decode()
+        return self.exchange(slots)
 
     def withdraw(self, *tasks: str) -> tuple[Withdrawn, ...]:
-        return replies.withdrawn(execute(self.client, self.store.withdraw(tasks)))
+        return self.exchange(revoked=list(tasks)).withdrawn
 
-    def mine(self) -> tuple[Grant, ...]:
-        return replies.grants(execute(self.client, self.store.mine(self.name)))
+    # -- the others ----------------------------------------------------------------------------------------------
+
+    def renew(self, *runs: Arrival | Grant, number: int | None = None, waiting: Sequence[str] = ()) -> list[int]:
+        """Renew what it holds after its last call, or after an earlier one."""
+        return self.renew_all(*runs, number=number, waiting=waiting)[0]
+
+    def renew_all(
+        self, *runs: Arrival | Grant, number: int | None = None, waiting: Sequence[str] = ()
+    ) -> tuple[list[int], list[int]]:
+        held = [held_by(run) if isinstance(run, Grant) else run for run in runs]
+        call = self.store.renew(self.name, self.number if number is None else number, held, waiting)
+        return cast("tuple[list[int], list[int]]", execute(self.client, call))
+
+    def reap(self, most: int = 100) -> list[tuple[str, str]]:
+        """Clear expired holders: (task id, what it needed) each."""
+        cleared = cast("list[tuple[bytes, bytes]]", execute(self.client, self.store.reap(most)))
+        return [(task.decode(), needs.decode()) for task, needs in cleared]
+
+    def declare(self, *limits: Limit, known: str = "") -> str:
+        """Say how many permits limits have, as a worker that starts (or that knows of this birth of the store)."""
+        return self.declare_all(*limits, known=known)[0]
+
+    def declare_all(self, *limits: Limit, known: str = "") -> list[str]:
+        self.declared.update((limit.name, limit.declared) for limit in limits)
+        rows = [(limit.name, limit.declared) for limit in limits]
+        return [each.decode() for each in cast("list[bytes]", execute(self.client, self.store.declare(known, rows)))]
 
     def leave(self) -> None:
         execute(self.client, self.store.leave(self.name))
 
 
 def message_of(task: str, attempt: int = 0) -> bytes:
-    """The message that `Caller.put` parks for a task."""
+    """The message that a task is parked with."""
     return f"{task}#{attempt}".encode()
+
+
+def started(reply: Reply) -> tuple[str, ...]:
+    """Whom a reply starts."""
+    return tuple(grant.task for grant in reply.grants)

@@ -30,15 +30,19 @@ class Hints:
     def take(self) -> list[str]:
         """Everything up to now: a mark sent after it tells that nothing is still on its way."""
         self._client.publish(KEYS.wake, "\0mark")
-        queues: list[str] = []
+        texts: list[str] = []
         while True:
             message = self._heard.get_message(timeout=5)
             if message is None:
                 continue
-            queue = message["data"].decode()
-            if queue == "\0mark":
-                return queues
-            queues.append(queue)
+            text = message["data"].decode()
+            if text == "\0mark":
+                return texts
+            texts.append(text)
+
+    def ready(self) -> list[str]:
+        """The queues of which it was said that their workers can start something."""
+        return [text.removeprefix("ready ") for text in self.take() if text.startswith("ready ")]
 
     def close(self) -> None:
         self._heard.close()

@@ -1,55 +1,55 @@
-"""What the scripts should do, in plain Python: no keys, no indexes, no clock."""
+"""What the scripts should do with tasks of one limit each, in plain Python: no keys, no indexes, no clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from celery_throttle.store.replies import Answer
-from tests.store.peek import Record
+from celery_throttle.core.facts import Facts, Message, Result, comes_back, second_goes_on
+from celery_throttle.store.calls import Ended
+from celery_throttle.store.replies import Answer, ParkAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from celery_throttle.core.limits import Limit
+    from celery_throttle.store.calls import Arrival
     from celery_throttle.store.replies import Grant
-    from tests.store.caller import Held, Parcel
     from tests.store.peek import Snapshot
 
-Outcome = Literal["done", "again", "requeue", "return", "lost"]
+__all__ = ["Entry", "Model", "limit_of"]
+
+_LOST = Facts(True, Message.LOST)
 
 
 @dataclass
 class Entry:
-    """One delivery of a task: held (H), parked (P) or the twin of one of these (T)."""
+    """One delivery of a task: held if it has a nonce, else parked; with the delivery that waits for it."""
 
-    state: str
     limit: str
     attempt: int
-    ticket: str = ""
+    ticket: int = 0
     queue: str = ""
     deliveries: int = 0
     message: bytes | None = None
     nonce: str = ""
+    #: whose call parked it, which was its number, and whether the broker has its message, too
+    by: str = ""
+    call: int = 0
+    unacked: bool = False
+    #: its lease has ended
     expired: bool = False
-    twin: Entry | None = None
+    second: Entry | None = None
 
     @property
-    def record(self) -> Record:
-        return Record(self.state, self.nonce, self.limit, self.attempt, self.ticket, self.queue, self.deliveries)
+    def told(self) -> tuple[object, ...]:
+        """What can be seen of it in the store."""
+        return self.nonce, self.limit, self.attempt, self.ticket, self.queue, self.deliveries
 
 
-def _entry(record: Record, message: bytes | None) -> Entry:
-    state, nonce, limit, attempt, ticket, queue, deliveries, *_ = record
-    return Entry(state, limit, attempt, ticket, queue, deliveries, message, nonce)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Whose turn it is: a task that may start, or a queue that others have to wait for, or nobody's."""
-
-    task: str | None = None
-    wait: bool = False
+def limit_of(needs: str) -> str:
+    """The limit of a task that needs one permit."""
+    return needs.partition(":")[2]
 
 
 @dataclass
@@ -58,166 +58,199 @@ class Model:
 
     permits: dict[str, int] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
-    #: queues that had their turn on a limit and did not take it
-    passed: set[tuple[str, str]] = field(default_factory=set)
+    #: last number carried out, and what was parked in it, by worker
     calls: dict[str, int] = field(default_factory=dict)
+    unsure: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    #: attempts of tasks that are known to have run
+    ran: set[tuple[int, str]] = field(default_factory=set)
+    #: lanes (limit, queue) that are passed over
+    passed: set[tuple[str, str]] = field(default_factory=set)
     ticket: int = 0
-    #: when the store's data began, as it says
-    birth: str = ""
-    #: whether holders may still have to put themselves back, so that nothing is granted
-    settling: bool = False
 
-    def declare(self, known: str, birth: str, limits: Iterable[Limit]) -> None:
-        if not self.birth:
-            self.birth, self.settling = birth, bool(known)
-        assert birth == self.birth
-        if known != birth:
-            self.permits.update((limit.name, limit.permits or 0) for limit in limits)
+    # -- who is where --------------------------------------------------------------------------------------------
 
-    def holders(self, limit: str) -> int:
-        return sum(entry.state == "H" and entry.limit == limit for entry in self.entries.values())
+    def held(self, *, expired: bool) -> list[str]:
+        return sorted(task for task, each in self.entries.items() if each.nonce and each.expired == expired)
 
     def free(self, limit: str) -> int:
-        return self.permits.get(limit, 0) - self.holders(limit)
+        return self.permits[limit] - sum(bool(each.nonce) and each.limit == limit for each in self.entries.values())
 
     def line(self, limit: str) -> list[str]:
-        tasks = [task for task, entry in self.entries.items() if entry.state == "P" and entry.limit == limit]
-        return sorted(tasks, key=lambda task: self.entries[task].ticket)
+        found = [(e.ticket, task) for task, e in self.entries.items() if not e.nonce and e.limit == limit]
+        return [task for _, task in sorted(found)]
 
-    def live(self) -> list[str]:
-        """Holders whose lease has not ended."""
-        return sorted(task for task, entry in self.entries.items() if entry.state == "H" and not entry.expired)
+    def startable(self, queues: Collection[str]) -> list[str]:
+        """Who can start in a slot of these queues now, oldest first: of each limit the one whose turn it is."""
+        found = [self._next(limit, queues) for limit in self.permits if self.free(limit) > 0]
+        return sorted((task for task in found if task), key=lambda task: self.entries[task].ticket)
 
-    def expired(self) -> list[str]:
-        return sorted(task for task, entry in self.entries.items() if entry.expired)
-
-    def turn(self, limit: str, queues: Collection[str]) -> Turn:
-        """Whose turn it is, for a caller that can start tasks of these queues."""
-        if self.settling:
-            return Turn(wait=True)
+    def _next(self, limit: str, queues: Collection[str]) -> str | None:
         for task in self.line(limit):
             queue = self.entries[task].queue
             if queue in queues:
-                return Turn(task)
+                return task
             if (limit, queue) not in self.passed:
-                return Turn(wait=True)
-        return Turn()
+                return None
+        return None
 
-    def admit(self, held: Held, queues: Collection[str]) -> Answer:
-        entry = self.entries.get(held.task)
-        if entry and entry.state == "H":
-            return Answer.GRANTED if entry.nonce == held.nonce else Answer.MUST_PARK
-        if entry:
-            return Answer.MUST_PARK if held.attempt > entry.attempt else Answer.ALREADY_PARKED
-        limit = held.limit.name
-        self.permits.setdefault(limit, held.limit.permits or 0)
-        free = self.free(limit)
-        if free <= 0 or self.turn(limit, queues) != Turn():
-            return Answer.MUST_PARK
-        self.entries[held.task] = Entry("H", limit, held.attempt, nonce=held.nonce)
-        return Answer.GRANTED_LAST if free == 1 else Answer.GRANTED
+    # -- one call ------------------------------------------------------------------------------------------------
 
-    def park(self, parcel: Parcel) -> bool:
-        """Set aside; False if it was needless, because this message or a newer one waits already."""
-        self.permits.setdefault(parcel.limit.name, parcel.limit.permits or 0)
-        entry = self.entries.get(parcel.task)
-        if entry is None:
-            self.entries[parcel.task] = self._waiting("P", parcel, self._next_ticket())
-        elif entry.state == "P":
-            if parcel.attempt <= entry.attempt:
-                return False
-            entry.attempt, entry.message = parcel.attempt, parcel.message
-        else:
-            twin = entry.twin
-            if twin and parcel.attempt <= twin.attempt:
-                return False
-            entry.twin = self._waiting("T", parcel, twin.ticket if twin else self._next_ticket())
-        return True
-
-    def release(self, task: str, nonce: str, outcome: Outcome) -> Entry | None:
-        """Give back a permit; the entry as it was, or None if nobody held it by that nonce."""
-        entry = self.entries.get(task)
-        if not entry or entry.state != "H" or entry.nonce != nonce:
+    def ended(self, row: Ended) -> Entry | None:
+        """A run has ended: the entry as it was, or None if nobody held it by that nonce."""
+        entry = self.entries.get(row.task)
+        if not entry or entry.nonce != row.nonce or not entry.nonce:
             return None
-        before = replace(entry)
-        if outcome in {"requeue", "return", "lost"} and entry.message is not None:
-            entry.state, entry.nonce, entry.expired = "P", "", False
-            entry.deliveries += outcome != "return"
-            if outcome == "requeue":
+        before, facts = replace(entry), row.facts
+        if comes_back(facts, stored=entry.message is not None):
+            entry.nonce, entry.expired = "", False
+            entry.deliveries += facts.began and facts.message is not Message.HEAD
+            if facts.message is Message.TAIL:
                 entry.ticket = self._next_ticket()
             return before
-        del self.entries[task]
-        if entry.twin and not (outcome == "done" and entry.twin.attempt <= entry.attempt):
-            self.entries[task] = replace(entry.twin, state="P")
+        del self.entries[row.task]
+        comes_again = facts.message is Message.BROKER and facts.result is not Result.NOTHING
+        unconfirmed = entry.by and self.calls.get(entry.by, 0) <= entry.call
+        if facts.began and (comes_again or entry.unacked or unconfirmed):
+            self.ran.add((entry.attempt, row.task))
+        second = entry.second
+        if second and second_goes_on(facts, later_attempt=second.attempt > entry.attempt):
+            self.entries[row.task] = second
         return before
 
-    def reap(self, most: int) -> list[tuple[str, str]]:
-        cleared = [(task, self.entries[task].limit) for task in self.expired()[:most]]
-        for task, _ in cleared:
-            self.release(task, self.entries[task].nonce, "lost")
+    def began(self, task: str, nonce: str) -> None:
+        entry = self.entries.get(task)
+        if entry and entry.nonce == nonce:
+            entry.message = None
+
+    def confirm(self, worker: str, unacked: Collection[str]) -> None:
+        """The next call of a worker: what it parked with the one before is acknowledged, but for this."""
+        for task in unacked:
+            if task in self.entries:
+                self.entries[task].unacked = True
+        for attempt, task in self.unsure.pop(worker, []):
+            if task not in unacked:
+                self.ran.discard((attempt, task))
+
+    def withdraw(self, task: str) -> list[bytes]:
+        """The messages that were waiting."""
+        entry, found = self.entries.get(task), []
+        if entry and not entry.nonce:
+            found.append(entry.message or b"")
+            del self.entries[task]
+        if entry and entry.second:
+            found.append(entry.second.message or b"")
+            entry.second = None
+        return found
+
+    def reap(self, most: int) -> list[str]:
+        cleared = self.held(expired=True)[:most]
+        for task in cleared:
+            self._reclaim(task)
         return cleared
 
-    def resume(self, grant: Grant, queues: Collection[str]) -> None:
-        """A parked task was started: it must have been its turn, with a free permit."""
-        assert self.free(grant.limit) > 0, f"{grant.task_id} started without a free permit"
-        assert self.turn(grant.limit, queues) == Turn(grant.task_id), f"it was not the turn of {grant.task_id}"
-        entry = self.entries[grant.task_id]
-        told = (grant.attempt, grant.queue, grant.deliveries, grant.message)
-        assert told == (entry.attempt, entry.queue, entry.deliveries, entry.message)
-        self.leave_line(entry)
-        entry.state, entry.nonce = "H", grant.nonce
-
-    def leave_line(self, entry: Entry) -> None:
-        """Whoever takes a task of a passed-over queue shows that somebody is there."""
-        self.passed.discard((entry.limit, entry.queue))
-
-    def renew(self, held: Held) -> int | None:
-        """The answer, or None where it is a matter of choice: a message of the same task waits by now."""
-        entry = self.entries.get(held.task)
-        if entry and entry.state == "H":
-            if entry.nonce != held.nonce:
-                return 0
+    def admit(self, arrival: Arrival) -> int:
+        entry = self.entries.get(arrival.task)
+        if entry and entry.nonce and entry.nonce != arrival.nonce:
+            if not entry.expired:
+                return Answer.MUST_PARK
+            self._reclaim(arrival.task)
+            entry = self.entries.get(arrival.task)
+        if entry and entry.nonce:
             entry.expired = False
-            return 1
-        limit = held.limit.name
-        self.permits.setdefault(limit, held.limit.permits or 0)
-        if self.free(limit) <= 0:
+            return Answer.GRANTED
+        if entry:
+            return Answer.MUST_PARK if arrival.attempt > entry.attempt else Answer.KNOWN
+        if (arrival.attempt, arrival.task) in self.ran:
+            return Answer.HAS_RUN
+        limit = limit_of(arrival.needs)
+        queues = {self.entries[task].queue for task in self.line(limit)}
+        waits = any(queue == arrival.queue or (limit, queue) not in self.passed for queue in queues)
+        if waits or self.free(limit) <= 0:
+            return Answer.MUST_PARK
+        self.entries[arrival.task] = Entry(limit, arrival.attempt, queue=arrival.queue, nonce=arrival.nonce)
+        return Answer.GRANTED
+
+    def park(self, worker: str, number: int, parcel: Arrival) -> int:
+        entry = self.entries.get(parcel.task)
+        if entry is None:
+            if (parcel.attempt, parcel.task) in self.ran:
+                return ParkAnswer.HAS_RUN
+            self.entries[parcel.task] = self._waiting(worker, number, parcel, self._next_ticket())
+        elif entry.nonce:
+            second = entry.second
+            if not second or parcel.attempt > second.attempt:
+                ticket = second.ticket if second else self._next_ticket()
+                entry.second = self._waiting(worker, number, parcel, ticket)
+        elif parcel.attempt > entry.attempt:
+            entry.attempt, entry.message = parcel.attempt, parcel.message
+            entry.by, entry.call = worker, number
+        self.unsure.setdefault(worker, []).append((parcel.attempt, parcel.task))
+        return ParkAnswer.PARKED
+
+    def resumed(self, grant: Grant) -> None:
+        """A parked task was started: there must have been room, and nobody before it."""
+        entry = self.entries[grant.task]
+        assert self.free(entry.limit) > 0, f"{grant.task} started without a free permit"
+        before = [self.entries[task] for task in self.line(entry.limit) if self.entries[task].ticket < entry.ticket]
+        overtaken = [
+            each for each in before if each.queue == entry.queue or (each.limit, each.queue) not in self.passed
+        ]
+        assert not overtaken, f"{grant.task} overtook {overtaken}"
+        told = (limit_of(grant.needs), grant.attempt, grant.queue, grant.deliveries, grant.message)
+        assert told == (entry.limit, entry.attempt, entry.queue, entry.deliveries, entry.message)
+        entry.nonce = grant.nonce
+
+    # -- others --------------------------------------------------------------------------------------------------
+
+    def renew(self, worker: str, number: int, held: Arrival) -> int | None:
+        """The answer, or None where a message of the same task waits by now, see `adopt`."""
+        entry = self.entries.get(held.task)
+        if entry and entry.nonce:
+            if entry.nonce == held.nonce:
+                entry.expired = False
+            return int(entry.nonce == held.nonce)
+        if self.calls.get(worker, 0) > number:
+            return 3
+        limit = limit_of(held.needs)
+        if limit in self.permits and self.free(limit) <= 0:
             return 0
         if entry:
             return None
-        self.entries[held.task] = Entry("H", limit, held.attempt, nonce=held.nonce)
+        self.entries[held.task] = Entry(limit, held.attempt, queue=held.queue, nonce=held.nonce)
         return 2
 
     def adopt(self, task: str, store: Snapshot) -> None:
         """Take over what the store has made of a task."""
-        old = self.entries.pop(task)
-        if old.state == "P":
-            self.leave_line(old)
-        self.entries[task] = entry = _entry(store.records[task], store.messages.get(task))
-        if task in store.twins:
-            entry.twin = _entry(store.twins[task], store.twin_messages[task])
+        self.entries[task] = entry = _entry(store, task)
+        if task in store.seconds:
+            entry.second = _entry(store, task, second=True)
 
-    def withdraw(self, task: str) -> list[bytes]:
-        """The messages that were waiting."""
-        entry = self.entries.get(task)
-        waiting = [] if entry is None or entry.twin is None else [entry.twin.message or b""]
-        if entry and entry.state == "P":
-            self.leave_line(entry)
-            del self.entries[task]
-            return [entry.message or b"", *waiting]
-        if entry:
-            entry.twin = None
-        return waiting
+    def declare(self, limits: Iterable[Limit]) -> None:
+        self.permits.update((limit.name, limit.permits or 0) for limit in limits)
 
     def messages(self) -> dict[str, bytes]:
-        return {task: entry.message for task, entry in self.entries.items() if entry.message is not None}
+        return {task: each.message for task, each in self.entries.items() if each.message is not None}
 
-    def twins(self) -> dict[str, Entry]:
-        return {task: entry.twin for task, entry in self.entries.items() if entry.twin}
+    def seconds(self) -> dict[str, Entry]:
+        return {task: each.second for task, each in self.entries.items() if each.second}
 
-    def _waiting(self, state: str, parcel: Parcel, ticket: str) -> Entry:
-        return Entry(state, parcel.limit.name, parcel.attempt, ticket, parcel.queue, 0, parcel.message)
+    def _reclaim(self, task: str) -> None:
+        self.ended(Ended(task, self.entries[task].nonce, _LOST))
 
-    def _next_ticket(self) -> str:
+    def _waiting(self, worker: str, number: int, parcel: Arrival, ticket: int) -> Entry:
+        limit = limit_of(parcel.needs)
+        return Entry(limit, parcel.attempt, ticket, parcel.queue, 0, parcel.message, by=worker, call=number)
+
+    def _next_ticket(self) -> int:
         self.ticket += 1
-        return f"{self.ticket:016d}"
+        return self.ticket
+
+
+def _entry(store: Snapshot, task: str, *, second: bool = False) -> Entry:
+    record = (store.seconds if second else store.records)[task]
+    message = (store.second_messages if second else store.messages).get(task)
+    raw = record.raw
+    ((limit, _),) = record.needs
+    by, call = str(raw.get("by", "")), int(raw.get("call", 0))
+    place = record.ticket, record.queue, record.deliveries
+    return Entry(limit, record.attempt, *place, message, record.nonce, by, call, bool(raw.get("unacked")))

@@ -1,146 +1,334 @@
-"""Everything the store keeps, read without its scripts."""
+"""Everything the store keeps, read without its scripts, and whether it agrees with itself."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from celery_throttle.core.keys import _NAMES
+from celery_throttle.core.policy import costs_of
 from tests.store.caller import KEYS
 
 if TYPE_CHECKING:
     from redis import Redis
 
-LIMITS, USED, LEASES, RECORDS, PARKED, MESSAGES, META, *_ = KEYS.all
+KEY = dict(zip(_NAMES, KEYS.all, strict=True))
+_LOCK_LANES = ("follow:", "next:")
+#: Kinds of what ends by itself, as KEYS ends names them.
+_ENDING = ("locks", "awaited", "rates", "turns", "said", "aside", "workers")
 
-_TICKET_DIGITS = 16
 
-
-class Record(NamedTuple):
+@dataclass(frozen=True)
+class Record:
     """What the store knows of one delivery."""
 
-    state: str
-    nonce: str
-    limit: str
-    attempt: int
-    ticket: str
-    queue: str
-    deliveries: int
-    lock: list[Any] | bool | None = None
-    more: dict[str, Any] | None = None
+    raw: dict[str, Any]
+
+    @property
+    def held(self) -> bool:
+        return "nonce" in self.raw
+
+    @property
+    def nonce(self) -> str:
+        return str(self.raw.get("nonce", ""))
+
+    @property
+    def attempt(self) -> int:
+        return int(self.raw.get("attempt", 0))
+
+    @property
+    def ticket(self) -> int:
+        return int(self.raw["ticket"])
+
+    @property
+    def place(self) -> int:
+        return int(self.raw.get("place", self.ticket))
+
+    @property
+    def queue(self) -> str:
+        return str(self.raw["queue"])
+
+    @property
+    def deliveries(self) -> int:
+        return int(self.raw.get("deliveries", 0))
+
+    @property
+    def lock(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.raw.get("lock") or {})
+
+    @property
+    def verdict(self) -> str:
+        return str(self.lock.get("verdict", "run"))
+
+    @property
+    def identity(self) -> str:
+        return str(self.lock.get("identity", ""))
 
     @property
     def needs(self) -> list[tuple[str, int]]:
-        """What it takes of which limits."""
-        if self.more and "n" in self.more:
-            return [(limit, cost) for limit, cost in self.more["n"]]
-        return [(self.limit, 1)]
+        """What it is counted by while it waits."""
+        return [(bucket.text, cost) for bucket, cost in costs_of(self.raw["needs"])]
+
+    @property
+    def takes(self) -> list[tuple[str, int]]:
+        """What it holds when it starts."""
+        return [] if self.raw.get("expired") or self.verdict != "run" else self.needs
+
+    @property
+    def lane(self) -> str:
+        what = self.raw["needs"]
+        if self.raw.get("expired"):
+            what = ""
+        elif self.verdict == "follow":
+            what = f"follow:{self.identity}:{self.lock['first']}"
+        elif self.verdict == "next":
+            what = f"next:{self.identity}"
+        elif self.verdict != "run":
+            what = ""
+        return f"{what}\0{self.queue}"
+
+    def member(self, task: str) -> str:
+        place, ticket = _ordered(self.place), _ordered(self.ticket)
+        return f"{self.lane}\0{place}{'' if place == ticket else ticket}.{task}"
 
 
-class Place(NamedTuple):
-    """A place in a line."""
-
-    limit: str
-    queue: str
-    ticket: str
-    task: str
+def _ordered(number: int) -> str:
+    return f"{10**15 + number:016d}"
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The store at one instant. A twin is the second delivery of a task id, kept beside the first."""
+    """The store at one instant; hashes and sorted sets by name."""
 
-    #: as last declared; those that have more than a number are left out
-    limits: dict[str, int]
-    used: dict[str, int]
-    leases: dict[str, float]
+    hashes: dict[str, dict[str, bytes]]
+    sets: dict[str, dict[str, float]]
     records: dict[str, Record]
-    twins: dict[str, Record]
-    line: tuple[Place, ...]
-    messages: dict[str, bytes]
-    twin_messages: dict[str, bytes]
-    meta: dict[str, str]
+    seconds: dict[str, Record]
+    #: whose record nobody can read
+    unreadable: frozenset[str]
     #: server time in milliseconds
     now: float
 
     @property
-    def offers(self) -> dict[tuple[str, str], str]:
-        """The queues that it is the turn of, or that are passed over, by limit and queue."""
-        fields = {name.removeprefix("offer:"): value for name, value in self.meta.items() if name.startswith("offer:")}
-        return {cast("tuple[str, str]", tuple(name.split("\0"))): value for name, value in fields.items()}
+    def limits(self) -> dict[str, int]:
+        """As last declared; those that have more than a number are left out."""
+        return {name: int(said) for name, said in self.hashes["limits"].items() if said.isdigit()}
 
-    def holders(self, limit: str) -> list[str]:
-        return sorted(task for task, record in self.records.items() if record.state == "H" and record.limit == limit)
+    @property
+    def used(self) -> dict[str, int]:
+        return {bucket: int(held) for bucket, held in self.hashes["used"].items()}
 
-    def waiting(self, limit: str) -> list[str]:
-        """Who waits for this limit, first come first."""
-        places = sorted((place for place in self.line if place.limit == limit), key=lambda place: place.ticket)
-        return [place.task for place in places]
+    @property
+    def leases(self) -> dict[str, float]:
+        return self.sets["leases"]
+
+    @property
+    def messages(self) -> dict[str, bytes]:
+        return self.hashes["messages"]
+
+    @property
+    def second_messages(self) -> dict[str, bytes]:
+        return self.hashes["second_messages"]
+
+    @property
+    def meta(self) -> dict[str, str]:
+        return {name: value.decode() for name, value in self.hashes["meta"].items()}
+
+    @property
+    def lanes(self) -> dict[str, dict[str, Any]]:
+        return {lane: json.loads(packed) for lane, packed in self.hashes["lanes"].items()}
+
+    @property
+    def locks(self) -> dict[str, dict[str, Any]]:
+        return {identity: json.loads(packed) for identity, packed in self.hashes["locks"].items()}
+
+    @property
+    def parked(self) -> dict[str, Record]:
+        return {task: record for task, record in self.records.items() if not record.held}
+
+    @property
+    def offered(self) -> set[str]:
+        """The lanes whose queues have a moment to take what is their turn."""
+        return {lane for lane, entry in self.lanes.items() if entry.get("offered")}
+
+    def due(self, kind: str) -> dict[str, float]:
+        """When time brings about something of this kind (bucket, lane, task, lock), by what it is about."""
+        found = (member.partition(":") for member in self.sets["due"])
+        return {name: self.sets["due"][f"{kind}:{name}"] for each, _, name in found if each == kind}
+
+    @property
+    def passed(self) -> set[str]:
+        """The lanes that are passed over."""
+        return set(self.due("lane"))
+
+    def lock_ends(self, identity: str = "same") -> float:
+        return self.sets["ends"].get(f"locks:{identity}", 0)
+
+    def live_lock(self, identity: str = "same") -> dict[str, Any] | None:
+        """The lock, unless its time has passed."""
+        return self.locks.get(identity) if self.lock_ends(identity) > self.now else None
+
+    def holders(self, bucket: str) -> list[str]:
+        return sorted(t for t, record in self.records.items() if record.held and bucket in dict(record.takes))
+
+    def waiting(self, bucket: str) -> list[str]:
+        """Who waits in the line of this bucket, first come first."""
+        found = [(r.ticket, task) for task, r in self.parked.items() if self.line_of(r) == bucket]
+        return [task for _, task in sorted(found)]
+
+    def line_of(self, record: Record) -> str:
+        """The bucket in whose line a parked task is; else what it waits for."""
+        return str(self.lanes.get(record.lane, {}).get("at") or record.lane.partition("\0")[0])
 
 
 def peek(client: Redis) -> Snapshot:
     """Read the store while nobody writes to it."""
+    kinds = {name: name in _SETS for name in KEY}
     # No transaction: Redis 7.0 refuses even one that only reads when it is out of memory.
     with client.pipeline(transaction=False) as pipe:
         pipe.time()
-        for name in (LIMITS, USED, RECORDS, MESSAGES, META):
-            pipe.hgetall(name)
-        pipe.zrange(LEASES, 0, -1, withscores=True)
-        pipe.zrange(PARKED, 0, -1)
-        (seconds, microseconds), limits, used, packed, messages, meta, leases, members = pipe.execute()
-    records = {field.decode(): Record(*json.loads(value)) for field, value in packed.items()}
-    texts = {field.decode(): value for field, value in messages.items()}
-    return Snapshot(
-        limits={name.decode(): int(value) for name, value in limits.items() if value.isdigit()},
-        used={name.decode(): int(value) for name, value in used.items()},
-        leases={task.decode(): until for task, until in leases},
-        records={task: record for task, record in records.items() if not task.startswith("\0")},
-        twins={task[1:]: record for task, record in records.items() if task.startswith("\0")},
-        line=tuple(_place(member.decode()) for member in members),
-        messages={task: text for task, text in texts.items() if not task.startswith("\0")},
-        twin_messages={task[1:]: text for task, text in texts.items() if task.startswith("\0")},
-        meta={name.decode(): value.decode() for name, value in meta.items()},
-        now=seconds * 1000 + microseconds // 1000,
-    )
+        for name, key in KEY.items():
+            if kinds[name]:
+                pipe.zrange(key, 0, -1, withscores=True)
+            else:
+                pipe.hgetall(key)
+        (seconds, microseconds), *found = pipe.execute()
+    hashes, sets = {}, {}
+    for name, content in zip(KEY, found, strict=True):
+        if kinds[name]:
+            sets[name] = {member.decode(): score for member, score in content}
+        else:
+            hashes[name] = {field.decode(): value for field, value in content.items()}
+    records, unreadable = _records(hashes["records"])
+    others, _ = _records(hashes["seconds"])
+    return Snapshot(hashes, sets, records, others, unreadable, seconds * 1000 + microseconds // 1000)
 
 
-def _place(member: str) -> Place:
-    limit, queue, rest = member.split("\0")
-    return Place(limit, queue, rest[:_TICKET_DIGITS], rest[_TICKET_DIGITS:])
+_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ran", "ends"))
+
+
+def _records(packed: dict[str, bytes]) -> tuple[dict[str, Record], frozenset[str]]:
+    records, bad = {}, set()
+    for task, value in packed.items():
+        try:
+            raw = json.loads(value)
+        except ValueError:
+            raw = None
+        if isinstance(raw, dict) and raw.get("v") == 2:
+            records[task] = Record(raw)
+        else:
+            bad.add(task)
+    return records, frozenset(bad)
 
 
 def check(store: Snapshot) -> None:
     """Whether all the indexes say the same; true at any instant."""
-    held = {task: record for task, record in store.records.items() if record.state == "H"}
-    parked = {task: record for task, record in store.records.items() if record.state == "P"}
-    assert held.keys() | parked.keys() == store.records.keys()
-    hurried = {task for task, record in parked.items() if record.more and "d" in record.more}
-    assert held.keys() | hurried == store.leases.keys()
-    used: dict[str, int] = {}
-    for limit, cost in [need for record in held.values() if record.limit for need in record.needs]:
-        used[limit] = used.get(limit, 0) + cost
-    assert store.used == used
-    places = {Place(record.limit, record.queue, record.ticket, task) for task, record in parked.items()}
-    assert set(store.line) == places
-    assert parked.keys() <= store.messages.keys() <= store.records.keys()
-    assert store.twins.keys() == store.twin_messages.keys()
-    assert store.twins.keys() <= store.records.keys()
-    assert all(record.state == "T" for record in store.twins.values())
-    # Who takes turns may have the same place as somebody else.
-    waiting = (*parked.values(), *store.twins.values())
-    shared = {"f", "x"}  # one that only has to be told that it expired, too
-    tickets = [record.ticket for record in waiting if not shared & (record.more or {}).keys()]
+    if store.unreadable:
+        return
+    held = {task: record for task, record in store.records.items() if record.held}
+    assert held.keys() == store.leases.keys()
+    assert store.used == _counted(record.takes for record in held.values())
+    waiting = Counter(bucket for record in store.parked.values() for bucket, _ in record.needs)
+    assert {bucket: int(count) for bucket, count in store.hashes["waiting"].items()} == waiting
+    assert store.sets["lines"].keys() == {record.member(task) for task, record in store.parked.items()}
+    hurried = {task for task, record in store.parked.items() if "deadline" in record.raw}
+    assert hurried == store.due("task").keys()
+    assert store.parked.keys() <= store.messages.keys() <= store.records.keys() | store.hashes["aside"].keys()
+    assert store.seconds.keys() == store.second_messages.keys()
+    assert store.seconds.keys() <= store.records.keys()
+    tickets = [record.ticket for record in (*store.parked.values(), *store.seconds.values())]
     assert len(tickets) == len(set(tickets)), "two tasks have the same place"
-    assert all(len(ticket) == _TICKET_DIGITS for ticket in tickets)
-    assert store.offers.keys() <= {(place.limit, place.queue) for place in store.line}
+    _check_lanes(store)
+    _check_ends(store)
+
+
+def _counted(each: Any) -> dict[str, int]:
+    used: Counter[str] = Counter()
+    for takes in each:
+        used.update(dict(takes))
+    return dict(used)
+
+
+def _check_lanes(store: Snapshot) -> None:
+    """Each lane is listed by its first task, where it says that it is."""
+    first: dict[str, tuple[str, Record]] = {}
+    for task, record in sorted(store.parked.items(), key=lambda item: item[1].member(item[0])):
+        if not record.lane.startswith(_LOCK_LANES):
+            first.setdefault(record.lane, (task, record))
+    lanes = store.lanes
+    assert lanes.keys() == first.keys()
+    heads, ready, passed = set(), set(), set()
+    for lane, (_, record) in first.items():
+        entry = lanes[lane]
+        what, queue = lane.split("\0")
+        if "ticket" in entry:
+            assert entry["ticket"] == _ordered(record.ticket)
+            ready.add(f"{queue}\0{entry['ticket']}{lane}")
+        if not what:
+            assert "at" not in entry
+            continue
+        assert entry["at"] in dict(record.needs)
+        if entry.get("passed"):
+            passed.add(lane)
+        else:
+            assert entry["rank"] in (_ordered(record.ticket), _ordered(record.place))
+            heads.add(f"{entry['at']}\0{entry['rank']}\0{lane}")
+    assert store.sets["heads"].keys() == heads
+    assert store.sets["ready"].keys() == ready
+    assert store.passed == passed
+
+
+def _check_ends(store: Snapshot) -> None:
+    """Whatever ends by itself is known to do so."""
+    for name in _ENDING:
+        fields = {f"{name}:{field}" for field, packed in store.hashes[name].items() if not _for_good(name, packed)}
+        ends = {member for member in store.sets["ends"] if member.startswith(f"{name}:")}
+        assert fields <= ends, f"{fields - ends} stay for ever"
+
+
+def _for_good(name: str, packed: bytes) -> bool:
+    return name == "said" and any(one[1] == 0 for one in json.loads(packed).values())
+
+
+def startable(store: Snapshot, permits: dict[str, int]) -> set[str]:
+    """Lanes whose first task has room in the bucket where it is first, though nobody would find them."""
+    lost = set()
+    firsts: dict[str, str] = {}
+    for head in sorted(store.sets["heads"]):
+        bucket, rank_lane = head.split("\0", 1)
+        firsts.setdefault(bucket, rank_lane.split("\0", 1)[1])
+    for bucket, lane in firsts.items():
+        cost = {b.text: c for b, c in costs_of(lane.split("\0")[0])}[bucket]
+        free = permits[bucket.partition("\x1f")[0]] - store.used.get(bucket, 0)
+        known = "ticket" in store.lanes[lane] or bucket in store.due("bucket")
+        if free >= min(cost, permits[bucket.partition("\x1f")[0]]) and not known:
+            lost.add(lane)
+    return lost
 
 
 def expire(client: Redis, *tasks: str) -> None:
     """Let the leases of these holders end, as if their workers had been silent for so long."""
     for task in tasks:
-        client.zadd(LEASES, {task: 1}, xx=True)
+        client.zadd(KEY["leases"], {task: 1}, xx=True)
 
 
-def pass_over(client: Redis, limit: str, queue: str, *, for_ms: int = 60_000) -> None:
-    """Let the offer to a queue end unanswered: it is passed over from now on, for so long."""
-    client.hset(META, f"offer:{limit}\0{queue}", f"{peek(client).now - 1:.0f} {for_ms}")
+def lapse(client: Redis, *members: str) -> None:
+    """Let the time of these pass: ``locks:identity``, ``said:bucket``, ``turns:...``."""
+    for member in members:
+        client.zadd(KEY["ends"], {member: 1}, xx=True)
+
+
+def pass_over(client: Redis, bucket: str, queue: str) -> None:
+    """Let the moment that a queue has for its turn be over: whoever comes next passes it over."""
+    for lane, entry in peek(client).lanes.items():
+        if entry.get("at") == bucket and lane.endswith(f"\0{queue}") and not entry.get("passed"):
+            client.hset(KEY["lanes"], lane, json.dumps({**entry, "offered": 1}, separators=(",", ":")))
+            client.zadd(KEY["due"], {f"bucket:{bucket}": 1})
+
+
+def let_come_due(client: Redis, kind: str, *names: str) -> None:
+    """Let it be time for these, or for all of this kind; see `Snapshot.due`."""
+    for name in names or peek(client).due(kind):
+        client.zadd(KEY["due"], {f"{kind}:{name}": 1}, xx=True)

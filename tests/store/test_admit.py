@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import Needs
 from celery_throttle.store.replies import Answer
-from tests.store.caller import LEASE, Held
+from tests.store.caller import LEASE
 from tests.store.peek import expire, pass_over, peek
 
 if TYPE_CHECKING:
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def test_as_many_are_granted_as_there_are_permits(worker: Caller, two: Limit, redis: Redis) -> None:
-    """Two permits, three askers in one call: the second hears that it was the last one, the third has to be parked."""
-    reply = worker.exchange(asked=[Held(task, worker.nonce(), two) for task in ("t1", "t2", "t3")])
-    assert reply.answers == (Answer.GRANTED, Answer.GRANTED_LAST, Answer.MUST_PARK)
+    """Two permits, three askers in one call: the third has to be parked."""
+    reply = worker.exchange(asked=[worker.arrival(task, two) for task in ("t1", "t2", "t3")])
+    assert reply.asked == (Answer.GRANTED, Answer.GRANTED, Answer.MUST_PARK)
     store = peek(redis)
     assert store.holders("gpu2") == ["t1", "t2"]
     assert store.used == {"gpu2": 2}
@@ -36,7 +37,7 @@ def test_a_permit_is_leased_from_the_time_of_the_store(worker: Caller, one: Limi
 def test_asking_again_is_the_same_permit(worker: Caller, one: Limit, redis: Redis) -> None:
     """A reply was lost: the same delivery asks again and takes nothing more."""
     held = worker.take("t", one)
-    assert worker.exchange(asked=[held]).answers == (Answer.GRANTED,)
+    assert worker.exchange(asked=[held]).asked == (Answer.GRANTED,)
     assert peek(redis).used == {"gpu": 1}
 
 
@@ -49,7 +50,7 @@ def test_a_second_delivery_does_not_run_beside_the_first(worker: Caller, peer: C
 def test_a_second_delivery_of_a_parked_task_is_parked_already(worker: Caller, peer: Caller, one: Limit) -> None:
     worker.take("t1", one)
     worker.put("t2", one)
-    assert peer.ask("t2", one)[0] == Answer.ALREADY_PARKED
+    assert peer.ask("t2", one)[0] == Answer.KNOWN
 
 
 def test_a_retry_of_a_parked_task_is_not_parked_already(worker: Caller, peer: Caller, one: Limit) -> None:
@@ -64,21 +65,25 @@ def test_nobody_overtakes_those_who_wait(worker: Caller, peer: Caller, one: Limi
     held = worker.take("t1", one)
     peer.put("t2", one)
     worker.release(held)
-    reply = worker.exchange(asked=[Held("t3", worker.nonce(), one)])
-    assert reply.answers == (Answer.MUST_PARK,)
-    assert [grant.task_id for grant in reply.grants] == ["t2"]
+    reply = worker.exchange(asked=[worker.arrival("t3", one)])
+    assert reply.asked == (Answer.MUST_PARK,)
+    assert [grant.task for grant in reply.grants] == ["t2"]
 
 
 def test_a_passed_over_queue_does_not_keep_others_out(
     worker: Caller, stranger: Caller, one: Limit, redis: Redis
 ) -> None:
-    """Nobody starts the older task, so the permit is for whoever comes."""
+    """Nobody starts the older task: whoever waits behind it goes first, and then whoever comes."""
     held = worker.take("t1", one)
     stranger.put("t2", one)
     worker.release(held)
     assert worker.ask("t3", one)[0] == Answer.MUST_PARK
+    assert worker.put("t3", one, slots=1).grants == ()
     pass_over(redis, "gpu", "q2")
-    worker.take("t3", one)
+    (grant,) = worker.look().grants
+    assert grant.task == "t3"
+    worker.release(grant)
+    worker.take("t4", one)
 
 
 def test_limits_with_similar_names_are_different(worker: Caller, one: Limit, two: Limit) -> None:
@@ -86,15 +91,16 @@ def test_limits_with_similar_names_are_different(worker: Caller, one: Limit, two
     held = worker.take("t1", one)
     worker.put("t2", one)
     worker.take("t3", two)
-    assert [grant.task_id for grant in worker.release(held, slots=2).grants] == ["t2"]
+    assert [grant.task for grant in worker.release(held, slots=2).grants] == ["t2"]
     worker.take("t4", two)
 
 
-def test_the_first_number_of_permits_holds_until_declared(worker: Caller, redis: Redis) -> None:
-    """A worker that still has the old number in its code does not change it by asking."""
-    worker.take("t1", Limit("gpu", 1))
-    assert worker.ask("t2", Limit("gpu", 5))[0] == Answer.MUST_PARK
-    assert peek(redis).limits == {"gpu": 1}
+def test_a_limit_that_nobody_declared_grants_nothing(worker: Caller, one: Limit) -> None:
+    """A worker declares its limits before it asks; a call never says how many there are."""
+    worker.declare(Limit("other", 1))
+    arrival = worker.arrival("t", Needs(("gpu",), "1:gpu"))
+    assert worker.exchange(asked=[arrival]).asked == (Answer.MUST_PARK,)
+    worker.take("t", one)
 
 
 def test_a_redelivery_after_the_lease_ended_runs(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -122,4 +128,7 @@ def test_more_expired_holders_than_one_call_clears_do_not_hide_a_redelivery(
 def test_a_full_limit_does_not_hold_up_another(worker: Caller, one: Limit, two: Limit) -> None:
     worker.take("t1", one)
     worker.put("t2", one)
-    assert worker.exchange(asked=[Held("t3", worker.nonce(), one), Held("t4", worker.nonce(), two)]).answers == (0, 1)
+    assert worker.exchange(asked=[worker.arrival("t3", one), worker.arrival("t4", two)]).asked == (
+        Answer.MUST_PARK,
+        Answer.GRANTED,
+    )

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from celery_throttle.core.limits import Limit
-from tests.store.peek import LIMITS, META
+from tests.store.caller import started
+from tests.store.peek import KEY, peek
 from tests.store.steering import Steering
-from tests.store.terms_caller import TermsCaller, lines, nothing_left, started, terms, used
+from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.core.terms import Needs
+    from celery_throttle.core.policy import Needs
     from tests.store.conftest import Hints
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
@@ -48,13 +49,9 @@ def fill(worker: TermsCaller, needs: Needs, count: int, name: str = "t") -> list
     return [each for each in held if each]
 
 
-def said(redis: Redis) -> set[bytes]:
-    """What the store keeps of what was said."""
-    return {field[1:] for field in fields(redis, LIMITS) if field[:1] == b"\1"}
-
-
-def fields(redis: Redis, key: str) -> list[bytes]:
-    return cast("list[bytes]", redis.hkeys(key))
+def said(redis: Redis) -> set[str]:
+    """Of what the store keeps what was said."""
+    return set(peek(redis).hashes["said"])
 
 
 # -- override ----------------------------------------------------------------------------------------------------------
@@ -64,10 +61,10 @@ def test_a_raise_wakes_every_queue_and_starts_them(
     worker: TermsCaller, other: TermsCaller, steering: Steering, hints: Hints
 ) -> None:
     fill(worker, ONE, 4)
-    other.put_for("there", ONE)
+    other.put("there", ONE)
     hints.take()
     steering.say(API, "override", 4)
-    assert set(hints.take()) == {"q", "q2"}
+    assert hints.take() == ["line api", "ready q"]
     assert started(worker.look(9)) == ("t2", "t3")
     assert steering.say(API, "override", 5) == 1
     assert started(other.look(9)) == ("there",)
@@ -108,7 +105,7 @@ def test_a_pause_lets_nothing_start(worker: TermsCaller, steering: Steering, red
     assert lines(redis) == {"api": ["t2", "new"]}
     hints.take()
     assert steering.unsay(API, "pause") == 1
-    assert hints.take() == ["q"]
+    assert hints.ready() == ["q"]
     assert started(worker.look(5)) == ("t2", "new")
 
 
@@ -175,8 +172,8 @@ def test_whoever_parks_or_looks_is_told_when_it_ends(
     a = terms(Limit("tenant", 2, key="t")).needs({"keys": {"tenant": "a"}})
     held = worker.arrive("t0", a)
     steering.say(pool, name, value, until="+300")
-    assert 0 < worker.put_for("t1", a, slots=1).wait <= 0.3
-    assert 0 < worker.look(1).wait <= 0.3
+    assert 0 < worker.put("t1", a, slots=1).wait <= 0.31
+    assert 0 < worker.look(1).wait <= 0.31
     assert held
     until(lambda: started(worker.look(1)) == ("t1",))
 
@@ -186,7 +183,7 @@ def test_a_task_of_several_limits_is_told_too(worker: TermsCaller, steering: Ste
     steering.say("right", "override", 2, until="+300")
     held = worker.arrive("small", terms(Limit("right", 3)).same)
     assert held
-    assert 0 < worker.put_for("big", needs, slots=1).wait <= 0.3
+    assert 0 < worker.put("big", needs, slots=1).wait <= 0.31
     until(lambda: started(worker.look(1)) == ("big",))
 
 
@@ -201,7 +198,7 @@ def test_a_rate_holds_again_when_disable_ends(worker: TermsCaller, steering: Ste
 def test_the_sooner_of_two_ends_counts(worker: TermsCaller, steering: Steering) -> None:
     steering.say(API, "pause", until="+60000")
     steering.say(API, "override", 1, until="+200")
-    assert 0 < worker.put_for("t", ONE, slots=1).wait <= 0.2
+    assert 0 < worker.put("t", ONE, slots=1).wait <= 0.21
     until(lambda: worker.look(1).wait > 1)
 
 
@@ -237,37 +234,34 @@ def test_what_has_no_end_stays(worker: TermsCaller, steering: Steering, redis: R
     until(lambda: not steering.stands("tenant\x1f1").override)
     worker.reap()
     steering.unsay("other", "pause")
-    assert said(redis) == {b"api", b"tenant\x1f0", b"tenant\x1f1"}
+    assert said(redis) == {"api", "tenant\x1f0", "tenant\x1f1"}
     steering.say(API, "pause", until="+1")
     until(lambda: not steering.stands(API).paused)
     worker.reap()
-    assert said(redis) == {b"tenant\x1f0", b"tenant\x1f1"}
+    assert said(redis) == {"tenant\x1f0", "tenant\x1f1"}
 
 
-def test_a_barrier_stays_beside_it(steering: Steering, redis: Redis) -> None:
-    barrier = ["0000000000000001", 9e12, "t", "", 1]
-    redis.hset(LIMITS, "\1api", json.dumps({"barrier": barrier, "hold": [1, 1, "", "", 1]}))
+def test_a_bar_stays_beside_it(steering: Steering, redis: Redis) -> None:
+    bar = [7, 9e12, "", "t", 1]
+    redis.hset(KEY["said"], "api", json.dumps({"bar": bar, "hold": [1, 1, "", "", 1]}))
+    redis.zadd(KEY["ends"], {"said:api": 9e12})
     steering.say(API, "override", 3)
     steering.unsay(API, "override")
-    kept = redis.hget(LIMITS, "\1api")
-    assert kept
-    assert json.loads(kept) == {"barrier": barrier}
+    assert json.loads(peek(redis).hashes["said"]["api"]) == {"bar": bar}
 
 
 # -- who hears of it ---------------------------------------------------------------------------------------------------
 
 
-def test_of_many_keys_all_start_in_a_few_looks(
-    worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis
-) -> None:
-    """A look serves 256 lines; these are more, and others that cannot start come before them by name."""
+def test_of_many_keys_all_start_in_a_few_looks(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+    """More than one call wakes at once; others that cannot start come before them by name."""
     blocked = terms(Limit("blocked", 1, key="k"))
     steering.say("blocked", "pause")
     steering.say("tenant", "pause")
     for number in range(300):
-        worker.put_for(f"b{number}", blocked.needs({"keys": {"blocked": f"{number:03}"}}))
-        worker.put_for(f"t{number}", of(f"{number:03}"))
-    other.put_for("elsewhere", of("999"))
+        worker.put(f"b{number}", blocked.needs({"keys": {"blocked": f"{number:03}"}}))
+        worker.put(f"t{number}", of(f"{number:03}"))
+    other.put("elsewhere", of("999"))
     steering.unsay("tenant", "pause")
     found: set[str] = set()
     for _ in range(5):
@@ -279,7 +273,6 @@ def test_of_many_keys_all_start_in_a_few_looks(
     assert not reply.more
     assert started(other.look(9)) == ("elsewhere",)
     until(lambda: not other.look(9).more)
-    assert not [field for field in fields(redis, META) if field.startswith(b"sweep")]
 
 
 def test_with_few_slots_no_line_is_left_out(worker: TermsCaller, steering: Steering) -> None:
@@ -287,9 +280,9 @@ def test_with_few_slots_no_line_is_left_out(worker: TermsCaller, steering: Steer
     for name in ("blocked", "tenant"):
         steering.say(name, "pause")
     for number in range(600):
-        worker.put_for(f"b{number}", blocked.needs({"keys": {"blocked": f"{number:03}"}}))
+        worker.put(f"b{number}", blocked.needs({"keys": {"blocked": f"{number:03}"}}))
     for number in range(300):
-        worker.put_for(f"t{number}", of(f"{number:03}"))
+        worker.put(f"t{number}", of(f"{number:03}"))
     steering.unsay("tenant", "pause")
     found: list[str] = []
     while (reply := worker.look(40)).more:
@@ -303,28 +296,13 @@ def test_two_changes_at_once_are_both_served(worker: TermsCaller, steering: Stee
         steering.say(name, "pause")
         keyed = terms(Limit(name, 1, key="k"))
         for number in range(count):
-            worker.put_for(f"{name}{number}", keyed.needs({"keys": {name: f"{number:03}"}}))
+            worker.put(f"{name}{number}", keyed.needs({"keys": {name: f"{number:03}"}}))
     for name in ("left", "right"):
         steering.unsay(name, "pause")
     found: list[str] = []
     while (reply := worker.look(1000)).more:
         found += started(reply)
     assert len(found) + len(started(reply)) == 1000
-
-
-def test_lines_that_no_worker_looks_at_are_forgotten_after_a_day(
-    worker: TermsCaller, steering: Steering, redis: Redis
-) -> None:
-    steering.say("tenant", "pause")
-    for number in range(257):
-        worker.put_for(f"t{number}", of(f"{number:03}"))
-    steering.unsay("tenant", "pause")
-    assert redis.hexists(META, "sweep:q")
-    worker.reap()
-    assert redis.hexists(META, "sweep:q")
-    redis.hset(META, "sweep:q", json.dumps(["[\4", "+", "1000000"]))
-    worker.reap()
-    assert not redis.hexists(META, "sweep:q")
 
 
 def test_the_store_is_as_it_was(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
@@ -337,5 +315,4 @@ def test_the_store_is_as_it_was(worker: TermsCaller, steering: Steering, redis: 
     (grant,) = worker.look(1).grants
     worker.end(grant)
     assert nothing_left(redis)
-    assert fields(redis, LIMITS) == [b"api"]
-    assert set(fields(redis, META)) <= {b"ticket", b"park:aaaaaaaa"}
+    assert not said(redis)

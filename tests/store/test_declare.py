@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.store.calls import Exchange
 from celery_throttle.store.replies import Answer
-from tests.store.peek import META, peek
+from celery_throttle.store.scripts import execute
+from tests.store.caller import ended
+from tests.store.peek import KEY, let_come_due, peek
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -31,16 +34,19 @@ def test_a_worker_that_comes_back_does_not_overrule_a_newer_one(worker: Caller, 
     assert peek(redis).limits == {"gpu": 5}
 
 
-def test_a_raised_limit_wakes_every_queue_in_line(worker: Caller, stranger: Caller, one: Limit, hints: Hints) -> None:
+def test_a_raised_limit_wakes_whose_turn_it_is(worker: Caller, stranger: Caller, one: Limit, hints: Hints) -> None:
     worker.take("t1", one)
     for task in ("t2", "t3"):
         worker.put(task, one)
     stranger.put("t4", one)
     worker.put("t5", Limit("gpu2", 1), queue="elsewhere")
     hints.take()
-    worker.declare(Limit("gpu", 3))
-    assert hints.take() == ["q", "q2"]
-    assert [grant.task_id for grant in worker.look(2).grants] == ["t2", "t3"]
+    worker.declare(Limit("gpu", 4))
+    assert hints.ready() == ["q"]
+    reply = worker.exchange(3)
+    assert [grant.task for grant in reply.grants] == ["t2", "t3"]
+    assert hints.ready() == ["q2"], "whose turn it is now"
+    assert [grant.task for grant in stranger.look(2).grants] == ["t4"]
 
 
 def test_a_limit_that_is_not_raised_wakes_nobody(worker: Caller, two: Limit, hints: Hints) -> None:
@@ -50,7 +56,7 @@ def test_a_limit_that_is_not_raised_wakes_nobody(worker: Caller, two: Limit, hin
     worker.put("t3", two)
     for permits in (2, 1):
         worker.declare(Limit(two.name, permits))
-    assert hints.take() == []
+    assert hints.ready() == []
 
 
 def test_a_store_that_was_emptied_grants_nothing_until_holders_are_back(
@@ -69,9 +75,10 @@ def test_a_store_that_was_emptied_grants_nothing_until_holders_are_back(
     peer.put("t3", two, slots=1)
     assert peer.look(2).grants == ()
     assert worker.renew(held) == [2]
-    redis.hset(META, "settling", f"{peek(redis).now - 1:.0f}")
-    assert [grant.task_id for grant in peer.look(2).grants] == ["t3"]
-    assert [grant.task_id for grant in worker.release(held, slots=1).grants] == ["t2"]
+    redis.hset(KEY["meta"], "settling", f"{peek(redis).now - 1:.0f}")
+    let_come_due(redis, "bucket")
+    assert [grant.task for grant in peer.look(2).grants] == ["t3"]
+    assert [grant.task for grant in worker.release(held, slots=1).grants] == ["t2"]
     assert "settling" not in peek(redis).meta
 
 
@@ -82,3 +89,26 @@ def test_a_new_store_grants_at_once(worker: Caller, peer: Caller, two: Limit, re
     worker.take("t1", two)
     assert worker.declare(two, known=births.pop()) == peek(redis).meta["birth"]
     peer.take("t2", two)
+
+
+def test_a_call_to_an_emptied_store_is_not_carried_out(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Its worker has to say first what its limits are, and what it knew."""
+    held = worker.take("t1", one)
+    redis.flushall()
+    said = Exchange(1, asked=[worker.arrival("t2", one)], parked=[worker.parcel("t3", one)], ended=[ended(held)])
+    assert worker.raw(said, 9) == [b"declare"]
+    assert redis.dbsize() == 0
+
+
+def test_what_was_declared_before_may_hold(worker: Caller, redis: Redis) -> None:
+    """A process with permits outside of tasks knows no better than the workers."""
+    worker.declare(Limit("gpu", 2))
+    call = worker.store.declare("", [("gpu", "9"), ("new", "3")], keeps=True)
+    execute(redis, call)
+    assert peek(redis).limits == {"gpu": 2, "new": 3}
+
+
+def test_a_worker_hears_of_what_it_changes(worker: Caller, peer: Caller) -> None:
+    """So that two releases that disagree are noticed."""
+    worker.declare(Limit("gpu", 2), Limit("same", 1))
+    assert peer.declare_all(Limit("gpu", 5), Limit("same", 1))[1:] == ["gpu", "2"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import pytest
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import NoScriptError
 
-from celery_throttle.store.scripts import SHARED, Script, execute, execute_async
-from tests.store.caller import KEYS, Caller
+from celery_throttle.core.facts import Result
+from celery_throttle.store.calls import Back, Exchange, Succession
+from celery_throttle.store.scripts import Script, execute, execute_async
+from tests.store.caller import KEYS, Caller, ended
 from tests.store.cost import commands
 from tests.store.peek import peek
 
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
     from celery_throttle.core.limits import Limit
     from celery_throttle.embedded import EmbeddedServer
 
-NAMES = ("declare", "exchange", "leave", "look", "mine", "park", "reap", "renew", "withdraw")
+GATE = files("celery_throttle.store") / "lua" / "gate"
+NAMES = sorted(path.name.removesuffix(".lua") for path in GATE.iterdir() if path.name.endswith(".lua"))
 
 
 def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, one: Limit, redis: Redis) -> None:
@@ -61,7 +65,7 @@ def test_an_asyncio_client_does_the_same(worker: Caller, one: Limit, server: Emb
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_knows_a_script_by_the_name_we_use(redis: Redis, name: str) -> None:
     """Every script compiles, and its SHA1 is the one we send."""
-    script = Script.load(f"gate/{name}", *SHARED)
+    script = Script.of_gate(name)
     assert redis.script_load(script.text) == script.sha
 
 
@@ -74,9 +78,29 @@ def test_nothing_is_written_outside_the_declared_keys(worker: Caller, one: Limit
     assert set(redis.scan_iter()) <= {key.encode() for key in KEYS.all}
 
 
+def test_a_call_of_fifty_of_each_is_one_that_any_server_takes(worker: Caller, two: Limit) -> None:
+    """At most 3 999 arguments (ElastiCache Serverless)."""
+    some = [worker.arrival(f"t{number}", two) for number in range(50)]
+    said = Exchange(
+        50,
+        ended=[ended(each) for each in some],
+        passed=[Succession(each.task, each.nonce, Result.SUCCESS, each) for each in some],
+        began=[(each.task, each.nonce) for each in some],
+        unacked=[each.task for each in some],
+        revoked=[each.task for each in some],
+        never=[("i", each.task, "") for each in some],
+        asked=some,
+        parked=[worker.parcel(f"p{number}", two) for number in range(50)],
+        back=[Back(each, 0.0, "") for each in some],
+    )
+    call = worker.call(said, 1)
+    assert len(call.arguments) < 3999
+    assert len(worker.say(said).asked) == 50
+
+
 def test_two_prefixes_do_not_meet(worker: Caller, one: Limit, redis: Redis) -> None:
     """Two apps on one server, with a limit of the same name."""
     worker.take("t", one)
-    other = Caller(redis, "bbbbbbbb", "q", prefix="other")
+    other = Caller(redis, "aaaaaaaa", "q", prefix="other")
     other.take("t", one)
-    assert worker.mine()[0].nonce != other.mine()[0].nonce
+    assert len(set(redis.scan_iter("{other}:*"))) == len(set(redis.scan_iter("{test}:*"))) > 3

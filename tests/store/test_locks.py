@@ -8,32 +8,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN
-from tests.store.caller import KEYS
-from tests.store.lock_caller import LIMITS, META, LockCaller, check_locks, end_lease, peek_locks, plan_of, until
+from tests.store.lock_caller import LockCaller, end_lease, plan_of
+from tests.store.peek import KEY, lapse, peek
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from redis import Redis
 
     from celery_throttle.core.dedup import OnConflict, Until
     from celery_throttle.core.limits import Limit
     from tests.store.lock_caller import Started
 
-SHORT = 0.05
+SHORT = 0.1
 LOST, RENEWED, PUT_BACK = 0, 1, 2
 
 PLAN = plan_of()
 SKIP = plan_of(on_conflict="skip")
 REPLACE = plan_of(on_conflict="replace")
 KEEP_LAST = plan_of(on_conflict="keep_last")
-
-
-@pytest.fixture(autouse=True)
-def _consistent(redis: Redis) -> Iterator[None]:
-    """As in conftest.py, for records that have a lock."""
-    yield
-    check_locks(peek_locks(redis))
 
 
 @pytest.fixture
@@ -206,16 +198,15 @@ def test_tokens_grow_over_a_loss_of_the_data(worker: LockCaller, redis: Redis) -
 
 def test_tokens_grow_when_the_clock_was_set_back(worker: LockCaller, redis: Redis) -> None:
     ahead = 4 * worker.start("t1", PLAN).token  # a number that Lua still knows exactly
-    redis.hset(META, "stamp", str(ahead))
+    redis.hset(KEY["meta"], "stamp", str(ahead))
     assert worker.start("t2", plan_of("other")).token > ahead
 
 
-def test_asking_twice_gives_the_same_token(worker: LockCaller, redis: Redis) -> None:
+def test_asking_twice_gives_the_same_token(worker: LockCaller) -> None:
     """The first reply was lost."""
     held = worker.start("t1", PLAN)
-    row = ("t1", held.nonce, "", "1", 0, PLAN.spec, "")
-    raw = redis.execute_command(*worker.store.exchange(worker.nonce(), 0, asked=[row]).eval())  # type: ignore[no-untyped-call]
-    assert int(raw[0][0]) == held.token
+    assert worker.again().asked == (held.token,)
+    assert worker.exchange(asked=[held.held]).asked == (held.token,), "also by another call"
 
 
 def test_the_lock_comes_before_the_permit(worker: LockCaller, one: Limit, redis: Redis) -> None:
@@ -225,7 +216,7 @@ def test_the_lock_comes_before_the_permit(worker: LockCaller, one: Limit, redis:
     found = worker.locked("other")
     assert found
     assert (found.task_id, found.state) == ("t2", "queued")
-    assert peek_locks(redis).records["t2"].verdict == "run"
+    assert peek(redis).records["t2"].verdict == "run"
     (next_one,) = worker.end(held, slots=1)
     assert (next_one.task, next_one.verdict) == ("t2", "run")
     assert next_one.token > held.token
@@ -235,9 +226,9 @@ def test_a_duplicate_takes_no_permit_while_it_waits(worker: LockCaller, two: Lim
     """It waits in the line of its lock; the other permit is for others."""
     worker.start("t1", PLAN, two)
     assert worker.arrive("t2", PLAN, two, slots=1) == ()
-    store = peek_locks(redis)
+    store = peek(redis)
     assert store.used == {"gpu2": 1}
-    assert store.records["t2"].line == "\2same"
+    assert store.records["t2"].lane == "follow:same:t1\0q"
     worker.start("t3", plan_of("other"), two)
 
 
@@ -250,7 +241,7 @@ def test_duplicates_are_told_the_outcome(worker: LockCaller, one: Limit, redis: 
     followers = worker.end(held, outcome, slots=3)
     assert told(followers) == [("t2", "conclude", "t1"), ("t3", "conclude", "t1")]
     assert all(follower.token == 0 for follower in followers)
-    assert peek_locks(redis).used == {}
+    assert peek(redis).used == {}
     assert worker.locked() is None
     for follower in followers:
         worker.end(follower)
@@ -282,7 +273,7 @@ def test_a_duplicate_runs_when_the_first_was_interrupted(worker: LockCaller) -> 
     held = worker.start("t1", PLAN)
     worker.arrive("t2", PLAN)
     worker.arrive("t3", PLAN)
-    assert told(worker.end(held, "again", slots=2)) == [("t2", "run", "")]
+    assert told(worker.end(held, "ignored", slots=2)) == [("t2", "run", "")]
     assert state_of(worker) == ("t2", "running")
 
 
@@ -290,7 +281,7 @@ def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller
     """Its lease ends, nobody says anything."""
     brief.start("t1", PLAN)
     brief.arrive("t2", PLAN)
-    until(lambda: peek_locks(redis).now > peek_locks(redis).leases["t1"])
+    until(lambda: peek(redis).now > peek(redis).leases["t1"])
     assert told(brief.look_once()) == [("t2", "run", "")]
 
 
@@ -305,8 +296,8 @@ def test_a_late_end_frees_nobody_elses_lock(worker: LockCaller, redis: Redis) ->
 
 def test_only_its_holder_frees_a_lock(worker: LockCaller) -> None:
     held = worker.start("t1", PLAN)
-    worker.end(held._replace(nonce="aaaaaaaa:ff"))
-    worker.end(held._replace(task="t2"))
+    worker.end_as("t1", "aaaaaaaa:ff")
+    worker.end_as("t2", held.nonce)
     assert state_of(worker) == ("t1", "running")
 
 
@@ -332,12 +323,12 @@ def test_what_a_worker_has_to_say_takes_a_slot_only(
     grants = worker.arrive("t2", plan_of(on_conflict=conflict), one, slots=1)
     if verdict == "follow":
         assert grants == ()
-        assert peek_locks(redis).records["t2"].verdict == "follow"
+        assert peek(redis).records["t2"].verdict == "follow"
         return
     assert told(grants) == [("t2", verdict, "t1")]
-    assert peek_locks(redis).used == {"gpu": 1}
+    assert peek(redis).used == {"gpu": 1}
     worker.end(grants[0])
-    assert peek_locks(redis).used == {"gpu": 1}
+    assert peek(redis).used == {"gpu": 1}
     assert state_of(worker) == ("t1", "running")
 
 
@@ -384,15 +375,15 @@ def test_a_second_delivery_waits_for_the_first(worker: LockCaller, redis: Redis)
     """The same task id is no duplicate of itself."""
     held = worker.start("t1", PLAN)
     assert worker.arrive("t1", PLAN, slots=1) == ()
-    assert peek_locks(redis).twins.keys() == {"t1"}
-    assert told(worker.end(held, "again", slots=1)) == [("t1", "run", "")]
+    assert peek(redis).seconds.keys() == {"t1"}
+    assert told(worker.end(held, "ignored", slots=1)) == [("t1", "run", "")]
 
 
 def test_a_revoked_one_that_is_parked_frees_its_lock(worker: LockCaller, one: Limit) -> None:
     worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", PLAN, one)
     worker.arrive("t2", PLAN)
-    assert [each.task_id for each in worker.withdraw("t1")] == ["t1"]
+    assert [each.task for each in worker.withdraw("t1")] == ["t1"]
     assert told(worker.look_once()) == [("t2", "run", "")]
 
 
@@ -430,12 +421,12 @@ def test_until_expires_the_outcome_does_not_matter(worker: LockCaller, redis: Re
     """From when it was published, to the millisecond."""
     plan = plan_of(until="expires")
     worker.claim("t1", plan)
-    ends = peek_locks(redis).ends["same"]
+    ends = peek(redis).lock_ends()
     held = worker.start("t1", plan)
-    assert peek_locks(redis).ends["same"] == ends
+    assert peek(redis).lock_ends() == ends
     worker.renew_once(held)
     worker.end(held, outcome)
-    assert peek_locks(redis).ends["same"] == ends
+    assert peek(redis).lock_ends() == ends
     assert state_of(worker) == ("t1", outcome)
     assert told(worker.arrive("t2", plan, slots=1)) == [("t2", "conclude", "t1")]
 
@@ -443,22 +434,22 @@ def test_until_expires_the_outcome_does_not_matter(worker: LockCaller, redis: Re
 def test_until_expires_a_retry_does_not_begin_it_again(worker: LockCaller, redis: Redis) -> None:
     plan = plan_of(until="expires")
     worker.claim("t1", plan, least=3000)
-    ends = peek_locks(redis).ends["same"]
+    ends = peek(redis).lock_ends()
     worker.end(worker.start("t1", plan), "retry")
     again = worker.start("t1", plan, attempt=1)
-    assert peek_locks(redis).ends["same"] == ends
+    assert peek(redis).lock_ends() == ends
     worker.end(again)
-    assert peek_locks(redis).ends["same"] == ends
+    assert peek(redis).lock_ends() == ends
 
 
 def test_until_expires_an_interrupted_one_keeps_its_lock(worker: LockCaller, redis: Redis) -> None:
     """Whatever became of it."""
     plan = plan_of(until="expires")
     worker.claim("t1", plan)
-    ends = peek_locks(redis).ends["same"]
-    worker.end(worker.start("t1", plan), "again")
+    ends = peek(redis).lock_ends()
+    worker.end(worker.start("t1", plan), "ignored")
     assert worker.claim("t2", plan)[:2] == (TAKEN, "t1")
-    assert peek_locks(redis).ends["same"] == ends
+    assert peek(redis).lock_ends() == ends
 
 
 def test_a_success_is_remembered(worker: LockCaller, redis: Redis) -> None:
@@ -474,7 +465,7 @@ def test_a_success_is_remembered(worker: LockCaller, redis: Redis) -> None:
     until(lambda: worker.locked() is None)
     worker.start("t2", plan)
     worker.reap()
-    assert "same" in peek_locks(redis).locks
+    assert "same" in peek(redis).locks
 
 
 def test_a_failure_is_not_remembered(worker: LockCaller) -> None:
@@ -502,7 +493,7 @@ def test_a_success_that_was_told_of_early_outlives_its_worker(worker: LockCaller
 
 def test_an_early_success_of_another_grant_does_not_count(worker: LockCaller) -> None:
     held = worker.start("t1", plan_of(remember=60))
-    assert worker.succeeded(held._replace(token=held.token - 1), "same", 60) == 0
+    assert worker.succeeded(held, "same", 60, token=held.token - 1) == 0
     assert state_of(worker) == ("t1", "running")
 
 
@@ -511,21 +502,20 @@ def test_an_early_success_of_another_grant_does_not_count(worker: LockCaller) ->
 
 def test_a_lock_is_renewed_with_its_lease(brief: LockCaller, redis: Redis) -> None:
     held = brief.start("t1", PLAN)
-    ends = peek_locks(redis).ends["same"]
-    until(lambda: peek_locks(redis).now >= ends - SHORT * 500)
+    ends = peek(redis).lock_ends()
+    until(lambda: peek(redis).now >= ends - SHORT * 500)
     assert brief.renew_once(held) == RENEWED
-    store = peek_locks(redis)
-    assert store.ends["same"] > ends
-    assert store.ends["same"] >= store.leases["t1"]
+    store = peek(redis)
+    assert store.lock_ends() > ends
+    assert store.lock_ends() >= store.leases["t1"]
 
 
 def test_a_lock_does_not_end_before_a_lease_that_was_asked_for_twice(brief: LockCaller, redis: Redis) -> None:
     held = brief.start("t1", PLAN)
-    until(lambda: peek_locks(redis).now >= peek_locks(redis).leases["t1"] - SHORT * 500)
-    row = ("t1", held.nonce, "", "1", 0, PLAN.spec, "")
-    redis.execute_command(*brief.store.exchange(brief.nonce(), 0, asked=[row]).eval())  # type: ignore[no-untyped-call]
-    store = peek_locks(redis)
-    assert store.ends["same"] >= store.leases["t1"]
+    until(lambda: peek(redis).now >= peek(redis).leases["t1"] - SHORT * 500)
+    brief.exchange(asked=[held.held])
+    store = peek(redis)
+    assert store.lock_ends() >= store.leases["t1"]
 
 
 def test_a_lock_is_put_back_after_the_store_lost_everything(worker: LockCaller, one: Limit, redis: Redis) -> None:
@@ -533,7 +523,7 @@ def test_a_lock_is_put_back_after_the_store_lost_everything(worker: LockCaller, 
     redis.flushall()
     assert worker.renew_once(held) == PUT_BACK
     assert state_of(worker) == ("t1", "running")
-    assert peek_locks(redis).used == {"gpu": 1}
+    assert peek(redis).used == {"gpu": 1}
     assert worker.claim("t2", PLAN)[:2] == (TAKEN, "t1")
     worker.end(held)
     assert worker.locked() is None
@@ -614,8 +604,8 @@ def test_the_next_one_keeps_the_lock_while_it_waits_for_a_permit(worker: LockCal
     worker.unlock("same")
     worker.look_once()
     assert state_of(worker) == ("t2", "queued")
-    store = peek_locks(redis)
-    assert store.ends["same"] - store.now > 3590_000
+    store = peek(redis)
+    assert store.lock_ends() - store.now > 3590_000
 
 
 # -- duplicates that somebody waits for --------------------------------------------------------------------------
@@ -668,14 +658,14 @@ def test_an_awaited_duplicate_of_a_remembered_one_has_its_outcome_though_it_come
     worker.end(worker.start("t1", plan))
     late = worker.publish("t2", plan, awaited=True)
     assert late.first == "t1"
-    redis.zadd(KEYS.all[8], {"same": 1}, xx=True)
+    lapse(redis, "locks:same")
     assert told(worker.arrive("t2", late, slots=1)) == [("t2", "conclude", "t1")]
 
 
 def test_an_awaited_duplicate_runs_if_the_first_never_had_an_outcome(worker: LockCaller) -> None:
     held = worker.start("t1", PLAN)
     late = worker.publish("t2", PLAN, awaited=True)
-    worker.end(held, "again")
+    worker.end(held, "ignored")
     assert told(worker.arrive("t2", late)) == [("t2", "run", "")]
 
 
@@ -684,7 +674,7 @@ def test_an_awaited_duplicate_that_became_the_holder_goes_on_as_one(worker: Lock
     first = worker.start("t1", PLAN)
     worker.publish("t3", PLAN, awaited=True)
     late = worker.publish("t2", PLAN, awaited=True)
-    worker.end(first, "again")
+    worker.end(first, "ignored")
     second = worker.start("t2", late)
     worker.end(second, "retry")
     assert state_of(worker) == ("t2", "queued")
@@ -729,21 +719,33 @@ def test_nobody_blocks_the_line_of_the_next_one_after_a_lock_has_ended(worker: L
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     worker.arrive("t2", worker.publish("t2", KEEP_LAST))
     end_lease(redis, held)
-    redis.zadd(KEYS.all[8], {"same": 1}, xx=True)
+    lapse(redis, "locks:same")
     running = worker.start("t3", worker.publish("t3", KEEP_LAST))
     worker.arrive("t4", worker.publish("t4", KEEP_LAST))
     worker.end(running)
     assert ("t4", "run", "") in told(worker.look_once(4))
 
 
-def test_a_follower_that_is_published_again_is_not_stuck_behind_another(worker: LockCaller, redis: Redis) -> None:
-    """It has the lock then, though it waits in the line of those who wait for it."""
+def test_a_follower_that_is_published_again_waits_its_turn(worker: LockCaller, redis: Redis) -> None:
+    """Whoever waited before it has the lock first, and it the outcome of that one."""
     held = worker.start("t1", PLAN)
     worker.arrive("t2", PLAN)
     worker.arrive("t3", PLAN)
     end_lease(redis, held)
-    worker.claim("t3", PLAN)
-    assert told(worker.look_once(4)) == [("t3", "run", "")]
+    assert worker.claim("t3", PLAN)[:2] == (TAKEN, "t2")
+    (second,) = worker.look_once(4)
+    assert told((second,)) == [("t2", "run", "")]
+    assert told(worker.end(second, slots=4)) == [("t3", "conclude", "t2")]
+
+
+def test_one_that_was_to_be_skipped_and_is_published_again_runs(worker: LockCaller) -> None:
+    """Nobody with a slot had told it so yet, and the lock is free by then."""
+    held = worker.start("t1", SKIP)
+    worker.arrive("t2", SKIP)
+    worker.end(held)
+    assert worker.claim("t2", SKIP)[0] == CLAIMED
+    assert told(worker.look_once(4)) == [("t2", "run", "")]
+    assert state_of(worker) == ("t2", "running")
 
 
 def test_one_that_ran_before_it_became_a_duplicate_has_no_token(
@@ -772,7 +774,7 @@ def test_a_follower_of_another_queue_is_not_passed_over_while_it_cannot_start(wo
     stranger.arrive("t2", PLAN)
     for _ in range(2):
         worker.look_once()
-    assert not peek_locks(redis).offers
+    assert not peek(redis).passed
     assert worker.end(held, slots=1) == ()
     assert told(stranger.look_once()) == [("t2", "conclude", "t1")]
 
@@ -781,10 +783,11 @@ def test_a_follower_of_another_queue_is_not_passed_over_while_it_cannot_start(wo
 
 
 def assert_empty(redis: Redis) -> None:
-    """What stays are the limits, the counters and who has parked."""
-    store = peek_locks(redis)
-    assert (store.records, store.twins, store.used, store.locks, store.notes, store.ends) == ({}, {}, {}, {}, {}, {})
-    assert set(redis.scan_iter()) <= {LIMITS.encode(), META.encode()}
+    """What stays are the limits, the counters and who has called."""
+    store = peek(redis)
+    left = {name for name, content in (store.hashes | store.sets).items() if content}
+    assert left <= {"limits", "meta", "workers", "ends"}
+    assert all(member.startswith("workers:") for member in store.sets["ends"])
 
 
 @pytest.mark.parametrize("limited", [True, False])

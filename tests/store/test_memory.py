@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from tests.store.caller import GRANTED, Caller, Held, Parcel
-from tests.store.peek import META, expire, pass_over, peek
+from celery_throttle.store.replies import Answer
+from tests.store.caller import Caller, ended
+from tests.store.peek import expire, pass_over, peek
 from tests.store.steering import Steering
 
 if TYPE_CHECKING:
@@ -38,15 +39,36 @@ def fill(redis: Redis) -> None:
 def test_parking_is_refused_whole(worker: Caller, one: Limit, full: Redis) -> None:
     """No half of it is there, so the message stays with the broker; the same call goes through later."""
     worker.take("t", one)
-    parcels = [Parcel(task, one, "q", b"x" * 100) for task in ("t1", "t2")]
+    parcels = [worker.parcel(task, one, message=b"x" * 100) for task in ("t1", "t2")]
     before = peek(full)
     fill(full)
     with pytest.raises(OutOfMemoryError):
-        worker.park(*parcels, number=9)
+        worker.exchange(parked=parcels)
     after = peek(full)
-    assert (after.records, after.messages, after.meta) == (before.records, before.messages, before.meta)
+    assert (after.hashes, after.sets) == (before.hashes, before.sets)
     full.config_set("maxmemory", 0)
-    assert worker.park(*parcels, number=9).answers == (1,)
+    assert worker.again().parked == (1, 1)
+
+
+def test_a_call_that_parks_is_refused_with_all_that_it_says(worker: Caller, two: Limit, full: Redis) -> None:
+    """Its worker says the rest without it."""
+    held = [worker.take(task, two) for task in ("t1", "t2")]
+    before = peek(full)
+    fill(full)
+    with pytest.raises(OutOfMemoryError):
+        worker.exchange(1, ended=[ended(held[0])], parked=[worker.parcel("t3", two)])
+    after = peek(full)
+    assert (after.hashes, after.sets) == (before.hashes, before.sets)
+    worker.exchange(1, ended=[ended(held[0])])
+    assert peek(full).used == {"gpu2": 1}
+
+
+def test_one_that_is_told_to_slow_down_is_refused_whole(worker: Caller, one: Limit, full: Redis) -> None:
+    held = worker.take("t", one)
+    fill(full)
+    with pytest.raises(OutOfMemoryError):
+        worker.send_back(held, 1.0)
+    assert peek(full).holders("gpu") == ["t"]
 
 
 def test_parking_again_what_is_parked_is_refused_too(worker: Caller, one: Limit, full: Redis) -> None:
@@ -64,7 +86,7 @@ def test_permits_go_on_changing_hands(worker: Caller, one: Limit, full: Redis) -
     worker.put("t2", one)
     fill(full)
     (grant,) = worker.release(held, slots=1).grants
-    assert grant.task_id == "t2"
+    assert grant.task == "t2"
     assert not worker.release(grant).grants
     assert peek(full).used == {}
 
@@ -90,6 +112,7 @@ def test_holders_are_put_back(worker: Caller, one: Limit, full: Redis) -> None:
     """A server that lost everything and is full already."""
     held = worker.take("t", one)
     full.flushall()
+    worker.declare(one)
     fill(full)
     assert worker.renew(held) == [2]
 
@@ -100,27 +123,27 @@ def test_expired_holders_are_cleared(worker: Caller, two: Limit, full: Redis) ->
     worker.put("t2", two, slots=1)
     expire(full, "t1", "t2")
     fill(full)
-    assert worker.reap(1) == [("t1", "gpu2")]
-    assert [(grant.task_id, grant.deliveries) for grant in worker.look().grants] == [("t2", 1)]
+    assert worker.reap(1) == [("t1", "1:gpu2")]
+    assert [(grant.task, grant.deliveries) for grant in worker.look().grants] == [("t2", 1)]
 
 
 def test_a_look_can_offer_a_turn(worker: Caller, stranger: Caller, one: Limit, full: Redis) -> None:
     """Otherwise a dead queue at the head would hold up everybody, and nothing would make room."""
     stranger.put("theirs", one)
     worker.put("ours", one)
-    full.hdel(META, "offer:gpu\0q2")
     fill(full)
     assert worker.look().wait > 0
     full.config_set("maxmemory", 0)
     pass_over(full, "gpu", "q2")
     fill(full)
-    assert [grant.task_id for grant in worker.look().grants] == ["ours"]
+    assert [grant.task for grant in worker.look().grants] == ["ours"]
 
 
 def test_new_tasks_still_get_free_permits(worker: Caller, one: Limit, full: Redis) -> None:
     """A holder is small, and soon gone."""
+    arrival = worker.arrival("t", one)
     fill(full)
-    assert worker.exchange(asked=[Held("t", worker.nonce(), one)]).answers[0] in GRANTED
+    assert worker.exchange(asked=[arrival]).asked == (Answer.GRANTED,)
 
 
 def test_revoked_tasks_are_withdrawn(worker: Caller, one: Limit, full: Redis) -> None:
@@ -134,7 +157,7 @@ def test_a_worker_says_goodbye(worker: Caller, one: Limit, full: Redis) -> None:
     worker.put("t1", one)
     fill(full)
     worker.leave()
-    assert "park:aaaaaaaa" not in peek(full).meta
+    assert not peek(full).hashes["workers"]
 
 
 def test_a_limit_is_steered(worker: Caller, one: Limit, full: Redis) -> None:
@@ -146,4 +169,4 @@ def test_a_limit_is_steered(worker: Caller, one: Limit, full: Redis) -> None:
     assert steering.unsay(one, "pause") == 1
     assert steering.say(one, "override", 2) == 1
     assert steering.stands(one).in_force == 2
-    assert [grant.task_id for grant in worker.look().grants] == ["t"]
+    assert [grant.task for grant in worker.look().grants] == ["t"]

@@ -12,6 +12,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.caller import Caller as RawClient
+from celery_throttle.store.calls import Arrival, Exchange
 from celery_throttle.store.scripts import Call, Script
 from celery_throttle.store.servers.client import connection_factory
 from tests.store.cost import commands
@@ -47,7 +48,8 @@ def close(client: RawClient) -> None:
 
 
 def test_a_call_is_packed_as_redis_py_packs_it(worker: Caller, server: EmbeddedServer) -> None:
-    call = worker.store.park("n\u00e9", 1, "w", 7, [("t\u00e9", "gpu", "4", 0, "q", b"\xff\r\n\0", "", "")])
+    parcel = Arrival("t\u00e9", "1:gpu", "q", message=b"\xff\r\n\0")
+    call = worker.call(Exchange(1, parked=[parcel]), 7)
     expected = connection_factory(server.url)().pack_command(*call.evalsha())
     assert call.packed() == b"".join(expected)
 

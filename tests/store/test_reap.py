@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from celery_throttle.core.limits import Limit
 from tests.store.caller import Caller, message_of
 from tests.store.cost import commands
-from tests.store.peek import META, expire, peek
+from tests.store.peek import KEY, expire, lapse, peek
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def test_a_permit_is_free_when_its_lease_is_over(redis: Redis, one: Limit) -> No
     worker = Caller(redis, "aaaaaaaa", "q", lease=0.1)
     worker.take("t", one)
     assert worker.reap() == []
-    assert until(worker.reap, timeout=5) == [("t", "gpu")]
+    assert until(worker.reap, timeout=5) == [("t", "1:gpu")]
     assert peek(redis).used == {}
 
 
@@ -33,7 +34,7 @@ def test_live_holders_stay(worker: Caller, two: Limit, redis: Redis) -> None:
     for task in ("t1", "t2"):
         worker.take(task, two)
     expire(redis, "t1")
-    assert worker.reap() == [("t1", "gpu2")]
+    assert worker.reap() == [("t1", "1:gpu2")]
     assert peek(redis).holders("gpu2") == ["t2"]
 
 
@@ -44,7 +45,7 @@ def test_a_stored_task_goes_back_to_its_place(worker: Caller, peer: Caller, one:
     expire(redis, "t1")
     worker.reap()
     (grant,) = worker.look().grants
-    assert (grant.task_id, grant.deliveries, grant.message) == ("t1", 1, message_of("t1"))
+    assert (grant.task, grant.deliveries, grant.message) == ("t1", 1, message_of("t1"))
 
 
 def test_a_task_that_the_broker_has_is_forgotten(worker: Caller, one: Limit, redis: Redis) -> None:
@@ -65,10 +66,10 @@ def test_not_more_than_asked_for(worker: Caller, redis: Redis) -> None:
     assert [len(worker.reap(4)) for _ in range(4)] == [4, 4, 1, 0]
 
 
-def test_the_queues_in_line_are_woken(
+def test_whose_turn_it_is_is_woken(
     worker: Caller, stranger: Caller, one: Limit, two: Limit, redis: Redis, hints: Hints
 ) -> None:
-    """Each queue that waits for what was freed, once; nobody else."""
+    """Nobody of another queue or limit."""
     worker.take("t1", one)
     worker.take("t2", two)
     for task in ("t3", "t4"):
@@ -78,7 +79,7 @@ def test_the_queues_in_line_are_woken(
     hints.take()
     expire(redis, "t1")
     worker.reap()
-    assert hints.take() == ["q", "q2"]
+    assert hints.ready() == ["q"]
 
 
 @pytest.mark.parametrize("live", [10, 1000])
@@ -98,8 +99,26 @@ def test_a_killed_worker_leaves_nothing_for_ever(worker: Caller, peer: Caller, o
     for caller in (worker, peer):
         (grant,) = caller.put("t", one, slots=1).grants
         caller.release(grant)
-    now = peek(redis).now
-    number = peek(redis).meta["park:aaaaaaaa"].split()[0]
-    redis.hset(META, "park:aaaaaaaa", f"{number} {now - DAY - 1:.0f}")
+    store = peek(redis)
+    assert store.now + DAY - 60_000 < store.sets["ends"]["workers:aaaaaaaa"] <= store.now + DAY
+    lapse(redis, "workers:aaaaaaaa")
     worker.reap()
-    assert peek(redis).meta.keys() == {"ticket", "park:bbbbbbbb"}
+    assert peek(redis).hashes["workers"].keys() == {"bbbbbbbb"}
+
+
+def test_what_is_kept_of_a_worker_stays_while_it_calls(worker: Caller, redis: Redis) -> None:
+    """Also for a week: else a call that is sent again would be carried out again."""
+    worker.look()
+    redis.zadd(KEY["ends"], {"workers:aaaaaaaa": peek(redis).now + DAY / 3})
+    kept = json.loads(peek(redis).hashes["workers"]["aaaaaaaa"])
+    redis.hset(KEY["workers"], "aaaaaaaa", json.dumps({**kept, "till": peek(redis).now + DAY / 3}))
+    worker.look()
+    assert peek(redis).sets["ends"]["workers:aaaaaaaa"] > peek(redis).now + DAY / 2
+
+
+def test_a_worker_that_left_is_forgotten(worker: Caller, redis: Redis) -> None:
+    worker.look()
+    worker.leave()
+    store = peek(redis)
+    assert not store.hashes["workers"]
+    assert not store.sets["ends"]

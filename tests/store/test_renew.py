@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.store.caller import Caller, Held, message_of
-from tests.store.peek import expire, peek
+from tests.store.caller import Caller, held_by, message_of
+from tests.store.peek import expire, let_come_due, peek
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
 
-LOST, RENEWED, PUT_BACK = 0, 1, 2
+LOST, RENEWED, PUT_BACK, LATER = 0, 1, 2, 3
 
 
 def test_a_renewed_lease_begins_again(worker: Caller, one: Limit, redis: Redis) -> None:
@@ -37,14 +37,14 @@ def test_nothing_held_is_nothing_renewed(worker: Caller) -> None:
 def test_holders_put_themselves_back_after_the_store_lost_everything(
     worker: Caller, peer: Caller, two: Limit, redis: Redis
 ) -> None:
-    """The server came back empty: what runs counts again, and the limit is known again."""
+    """The server came back empty: what runs counts again, also before anybody has said what its limit is."""
     held = [worker.take("t1", two), peer.take("t2", two)]
     redis.flushall()
     assert worker.renew(held[0]) == [PUT_BACK]
     assert peer.renew(held[1]) == [PUT_BACK]
     assert worker.renew(held[0]) == [RENEWED]
     assert peek(redis).used == {"gpu2": 2}
-    assert peek(redis).limits == {"gpu2": 2}
+    worker.declare(two)
     worker.release(held[0])
     assert peek(redis).holders("gpu2") == ["t2"]
 
@@ -53,6 +53,7 @@ def test_nobody_is_put_back_into_a_full_limit(worker: Caller, peer: Caller, one:
     """Somebody else has the permit by now; the worker is told that it is lost."""
     held = worker.take("t1", one)
     redis.flushall()
+    peer.declare(one)
     peer.take("t2", one)
     assert worker.renew(held) == [LOST]
     assert peek(redis).holders("gpu") == ["t2"]
@@ -65,11 +66,11 @@ def test_a_run_whose_task_went_back_in_line_takes_it_out_again(worker: Caller, o
     expire(redis, "t0")
     worker.reap()
     assert peek(redis).waiting("gpu") == ["t0"]
-    held = Held("t0", grant.nonce, one)
+    held = held_by(grant)
     assert worker.renew(held) == [PUT_BACK]
     store = peek(redis)
     assert store.holders("gpu") == ["t0"]
-    assert store.line == ()
+    assert store.parked == {}
     worker.release(held)
     assert not peek(redis).records
 
@@ -79,7 +80,7 @@ def test_a_run_whose_task_runs_elsewhere_by_now_is_lost(worker: Caller, peer: Ca
     (grant,) = worker.put("t", two, slots=1).grants
     expire(redis, "t")
     (theirs,) = peer.look().grants
-    assert worker.renew(Held("t", grant.nonce, two)) == [LOST]
+    assert worker.renew(grant) == [LOST]
     assert peek(redis).records["t"].nonce == theirs.nonce
 
 
@@ -92,7 +93,7 @@ def test_a_retry_in_line_is_not_lost_with_the_run_before_it(
     expire(redis, "t")
     peer.reap()
     worker.renew(first)
-    worker.release(first, "again")
+    worker.release(first, "retry")
     (grant,) = peer.look().grants
     assert (grant.attempt, grant.message) == (1, message_of("t", 1))
 
@@ -107,7 +108,7 @@ def test_a_second_delivery_in_line_runs_when_the_first_dies_after_all(
     peer.reap()
     worker.renew(first)
     worker.release(first, "again")
-    assert [grant.task_id for grant in peer.look().grants] == ["t"]
+    assert [grant.task for grant in peer.look().grants] == ["t"]
 
 
 def test_a_retry_that_took_the_place_of_a_lost_run_is_not_lost_with_it(
@@ -118,7 +119,7 @@ def test_a_retry_that_took_the_place_of_a_lost_run_is_not_lost_with_it(
     expire(redis, "t")
     peer.reap()
     peer.put("t", one, attempt=1)
-    held = Held("t", grant.nonce, one)
+    held = held_by(grant)
     worker.renew(held)
     worker.release(held, "again")
     (retry,) = peer.look().grants
@@ -131,8 +132,55 @@ def test_a_retry_beside_a_lost_run_is_not_lost_with_it(worker: Caller, peer: Cal
     peer.put("t", one, attempt=1)
     expire(redis, "t")
     peer.reap()
-    held = Held("t", grant.nonce, one)
+    held = held_by(grant)
     worker.renew(held)
     worker.release(held, "again")
     (retry,) = peer.look().grants
     assert (retry.attempt, retry.message) == (1, message_of("t", 1))
+
+
+def test_a_renewal_that_a_later_call_overtook_puts_nothing_back(worker: Caller, one: Limit, redis: Redis) -> None:
+    """It was put together while the task ran, and is carried out after the call that ended it."""
+    held = worker.take("t", one)
+    number = worker.number
+    worker.release(held, "failed")
+    assert worker.renew(held, number=number) == [LATER]
+    assert not peek(redis).records
+
+
+def test_a_renewal_of_what_was_sent_back_leaves_it_in_line(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Else the parked task would be taken for another delivery of itself, and dropped."""
+    held = worker.take("t", one)
+    number = worker.number
+    worker.send_back(held, 0.0)
+    assert worker.renew(held, number=number) == [LATER]
+    assert peek(redis).parked.keys() == {"t"}
+    assert [grant.task for grant in worker.look().grants] == ["t"]
+
+
+def test_a_later_call_about_something_else_keeps_a_renewal_from_putting_back(
+    worker: Caller, one: Limit, redis: Redis
+) -> None:
+    """The store cannot tell; the next renewal can."""
+    held = worker.take("t", one)
+    number = worker.number
+    expire(redis, "t")
+    worker.look()
+    assert worker.renew(held, number=number) == [LATER]
+    assert worker.renew(held) == [PUT_BACK]
+    assert worker.renew(held, number=number) == [RENEWED], "what is held is renewed, whenever that was asked"
+
+
+def test_those_who_wait_outside_of_tasks_are_kept(worker: Caller, one: Limit, redis: Redis) -> None:
+    """A holder outside of tasks whose process is gone leaves the line after a lease."""
+    worker.take("t", one)
+    worker.put("w1", one, wait_ms=50, outside=True)
+    worker.put("w2", one, wait_ms=50, outside=True)
+    before = peek(redis).due("task")
+    assert worker.renew_all(waiting=["w1", "unknown"])[1] == [1, 0]
+    after = peek(redis).due("task")
+    assert after["w1"] >= before["w1"] + 100_000
+    assert after["w2"] == before["w2"]
+    let_come_due(redis, "task", "w2")
+    worker.look()
+    assert peek(redis).parked.keys() == {"w1"}, "it leaves nothing to be told"

@@ -5,35 +5,36 @@
 
 from __future__ import annotations
 
-import os
+import json
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import replies
-from celery_throttle.store.scripts import execute
+from celery_throttle.store.replies import Answer
+from tests.store.caller import ENDS, ended, held_by
 from tests.store.conftest import Hints
-from tests.store.peek import LEASES, LIMITS, MESSAGES, META, PARKED, RECORDS, USED, check, expire, pass_over, peek
-from tests.store.terms_caller import Permit, TermsCaller, terms
+from tests.store.peek import KEY, check, expire, let_come_due, pass_over, peek, startable
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from redis import Redis
 
-    from celery_throttle.core.terms import Needs
+    from celery_throttle.core.policy import Needs
+    from celery_throttle.store.calls import Arrival
     from celery_throttle.store.replies import Reply
     from tests.store.peek import Record, Snapshot
 
 T = TypeVar("T")
 QUEUES = ("x", "y")
-OUTCOMES = ("done", "done", "failed", "retry", "again", "never", "requeue", "return", "lost")
+OUTCOMES = ("done", "done", "failed", "retry", "ignored", "again", "never", "requeue", "return", "lost")
 MANY = 50
 
 picks = st.integers(0, 9)
@@ -47,7 +48,7 @@ class Worker:
     """A worker, and what it runs: by nonce."""
 
     caller: TermsCaller
-    running: dict[str, Permit] = field(default_factory=dict)
+    running: dict[str, Arrival] = field(default_factory=dict)
 
 
 class TermsMachine(RuleBasedStateMachine):
@@ -70,8 +71,9 @@ class TermsMachine(RuleBasedStateMachine):
         self.workers = [Worker(TermsCaller(self.client, f"{queue * 8}", queue)) for queue in QUEUES]
         self.helper = Worker(TermsCaller(self.client, "zzzzzzzz", *QUEUES))
         self.needs: dict[str, Needs] = {}
-        #: the queues that did not take their turn, by limit
-        self.passed: set[tuple[str, str]] = set()
+        self.stored: set[str] = set()
+        for worker in (*self.workers, self.helper):
+            worker.caller.declare(*self.limits)
 
     # -- what the workers do -------------------------------------------------------------------------------------
 
@@ -118,8 +120,8 @@ class TermsMachine(RuleBasedStateMachine):
         self.told = False
         self.hints.take()
         store = peek(self.client)
-        waiting = [record for record in store.records.values() if record.state == "P"]
-        assert all(record.limit for record in waiting), "one that has only to be answered waits"
+        waiting = list(store.parked.values())
+        assert all(record.takes for record in waiting), "one that has only to be answered waits"
         left_out = [record for record in waiting if self._is_next(record, waiting) and self._fits(store, record)]
         assert not left_out
 
@@ -130,15 +132,17 @@ class TermsMachine(RuleBasedStateMachine):
 
     # -- what others do ------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: bool(peek(self.client).leases))
+    @precondition(lambda self: bool(peek(self.client).leases or peek(self.client).due("task")))
     @rule(pick=picks, reaped=st.booleans())
-    def lease_ends(self, pick: int, reaped: bool) -> None:
+    def time_is_over(self, pick: int, reaped: bool) -> None:
         """A holder was silent for too long, or one may not wait any longer; beat comes by, or not yet."""
-        expire(self.client, self._one_of(sorted(peek(self.client).leases), pick))
+        store = peek(self.client)
+        task = self._one_of(sorted((*store.leases, *store.due("task"))), pick)
+        expire(self.client, task)
+        let_come_due(self.client, "task", task)
         if reaped:
             self.helper.caller.reap()
-        else:
-            self.told = True  # whoever looked last knows when the next lease ends
+        self.told = True  # whoever looked last knows when that is
 
     @precondition(lambda self: bool(peek(self.client).records))
     @rule(pick=picks)
@@ -147,17 +151,16 @@ class TermsMachine(RuleBasedStateMachine):
         task = self._one_of(sorted(peek(self.client).records), pick)
         self.helper.caller.withdraw(task)
 
-    @precondition(lambda self: bool(peek(self.client).offers))
+    @precondition(lambda self: bool(peek(self.client).offered or peek(self.client).passed))
     @rule(pick=picks)
     def time_passes(self, pick: int) -> None:
         """A queue did not take its turn in time, or has been passed over for long enough."""
-        offer = limit, queue = self._one_of(sorted(peek(self.client).offers), pick)
-        if offer in self.passed:
-            self.client.hdel(META, f"offer:{limit}\0{queue}")
-            self.passed.remove(offer)
+        store = peek(self.client)
+        lane = self._one_of(sorted((*store.offered, *store.passed)), pick)
+        if lane in store.passed:
+            let_come_due(self.client, "lane", lane)
         else:
-            pass_over(self.client, limit, queue)
-            self.passed.add(offer)
+            pass_over(self.client, store.lanes[lane]["at"], lane.partition("\0")[2])
         self.told = True  # whoever it was in the way of asks again by then
 
     @rule(sure=st.sampled_from((False, False, False, True)))
@@ -167,9 +170,9 @@ class TermsMachine(RuleBasedStateMachine):
             return
         self.client.flushall()
         for me in (*self.workers, self.helper):
-            for permit in me.running.values():
-                if permit.needs.pools:
-                    me.caller.renew_for(permit)
+            me.caller.declare(*self.limits)
+            for run in me.running.values():
+                me.caller.renew(run)
 
     # -- what must be so -----------------------------------------------------------------------------------------
 
@@ -177,19 +180,18 @@ class TermsMachine(RuleBasedStateMachine):
     def all_indexes_agree(self) -> None:
         store = peek(self.client)
         check(store)
+        permits = {limit.name: limit.permits or 0 for limit in self.limits}
+        assert not startable(store, permits), "there is room, and nothing says so"
         # Time does not pass by itself here: an offer stands until `time_passes`.
-        self.passed &= store.offers.keys()
-        for limit, queue in store.offers.keys() - self.passed:
-            pass_ms = store.offers[limit, queue].partition(" ")[2]
-            self.client.hset(META, f"offer:{limit}\0{queue}", f"{store.now + 3_600_000:.0f} {pass_ms}")
+        for lane in store.offered:
+            entry = {**store.lanes[lane], "offered": store.now + 3_600_000}
+            self.client.hset(KEY["lanes"], lane, json.dumps(entry, separators=(",", ":")))
 
     @invariant()
     def no_limit_is_exceeded(self) -> None:
         store = peek(self.client)
         for pool, used in store.used.items():
-            holders = [
-                record for record in store.records.values() if record.state == "H" and pool in dict(record.needs)
-            ]
+            holders = store.holders(pool)
             assert used <= self._permits(pool) or len(holders) == 1, f"{pool!r}: {used}"
 
     def teardown(self) -> None:
@@ -204,19 +206,20 @@ class TermsMachine(RuleBasedStateMachine):
         for me in (*self.workers, self.helper):
             for nonce in list(me.running):
                 self._end(me, nonce, "done", 0)
-        expire(self.client, *(task for task, record in peek(self.client).records.items() if record.state == "H"))
+        expire(self.client, *(task for task, record in peek(self.client).records.items() if record.held))
         for _ in range(len(self.needs) * 3 + 3):
             self._heard(self.helper, self.helper.caller.look(MANY))
             self.all_indexes_agree()
             self.no_limit_is_exceeded()
-            waiting = peek(self.client).line
+            waiting = peek(self.client).parked
             assert self.helper.running or not waiting, "nothing runs, and they wait"
             for nonce in list(self.helper.running):
                 self._end(self.helper, nonce, "done", 0)
-        assert not peek(self.client).line
-        assert not self.client.exists(USED, LEASES, RECORDS, PARKED, MESSAGES)
-        declared = cast("dict[bytes, bytes]", self.client.hgetall(LIMITS))
-        assert not [name for name in declared if name.startswith(b"\1")], "a barrier stands in the way for nobody"
+        assert not peek(self.client).parked
+        store = peek(self.client)
+        left = {name for name, content in (store.hashes | store.sets).items() if content}
+        # What said how far the turns are, and who has run, goes by itself.
+        assert left <= {"limits", "meta", "workers", "ends", "turns", "ran", "due"}
 
     # -- how it is done ------------------------------------------------------------------------------------------
 
@@ -242,37 +245,25 @@ class TermsMachine(RuleBasedStateMachine):
 
     def _deliver(self, me: Worker, task: str, slots: int) -> None:
         caller, needs = me.caller, self.needs[task]
-        permit = Permit(task, caller.nonce(), needs)
-        call = caller.store.exchange(caller.nonce(), slots, asked=[caller._row(permit)])
-        reply = replies.reply(execute(self.client, call))
+        arrival = caller.arrival(task, needs)
+        reply = caller.exchange(slots, asked=[arrival])
         self._heard(me, reply)
-        (answer,) = reply.answers
-        if answer in (replies.Answer.GRANTED, replies.Answer.GRANTED_LAST):
-            me.running[permit.nonce] = permit
-        elif answer == replies.Answer.MUST_PARK:
-            self._heard(me, caller.put_for(task, needs, slots=slots))
+        (answer,) = reply.asked
+        if answer == Answer.GRANTED:
+            me.running[arrival.nonce] = arrival
+        elif answer == Answer.MUST_PARK:
+            self._heard(me, caller.put(task, needs, slots=slots))
 
     def _end(self, me: Worker, nonce: str, outcome: str, slots: int) -> None:
-        permit = me.running.pop(nonce)
-        self._heard(me, me.caller.exchange(slots, released=[(permit.task, nonce, outcome)]))
+        run = me.running.pop(nonce)
+        how = ENDS[outcome] if nonce in self.stored else outcome
+        self._heard(me, me.caller.exchange(slots, ended=[ended(run, how)]))
 
     def _heard(self, me: Worker, reply: Reply) -> None:
         self.told = self.told or reply.more or reply.wait > 0
         for grant in reply.grants:
-            me.running[grant.nonce] = Permit(grant.task_id, grant.nonce, self.needs[grant.task_id])
-
-
-EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES") or 0)
-PROFILE = settings(
-    max_examples=EXAMPLES or 80,
-    stateful_step_count=60 if EXAMPLES else 40,
-    derandomize=not EXAMPLES,
-    database=None,
-    deadline=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
+            me.running[grant.nonce] = held_by(grant)
+            self.stored.add(grant.nonce)
 
 
 @pytest.mark.slow
@@ -284,4 +275,4 @@ def test_several_limits_costs_and_keys(redis: Redis, turns: bool) -> None:
     class OnThisServer(TermsMachine):
         client, fair = redis, turns
 
-    run_state_machine_as_test(OnThisServer, settings=PROFILE)
+    run_machine(OnThisServer, examples=60, steps=40, random_steps=60)

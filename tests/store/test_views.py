@@ -13,16 +13,17 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.store import views
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.parcel import pack
+from tests.store.caller import started
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of
-from tests.store.peek import LEASES, LIMITS, META, expire, pass_over, peek
+from tests.store.peek import KEY, expire, let_come_due, pass_over, peek
 from tests.store.steering import Steering
-from tests.store.terms_caller import TermsCaller, started, terms
+from tests.store.terms_caller import TermsCaller, terms
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.core.terms import Needs
+    from celery_throttle.core.policy import Needs
 
 #: What a script may do that writes nothing.
 READS = {
@@ -58,7 +59,7 @@ def fill(worker: TermsCaller, needs: Needs, count: int, name: str = "t") -> None
         worker.arrive(f"{name}{number}", needs)
 
 
-def pools(steering: Steering, source: Any) -> set[str]:
+def buckets(steering: Steering, source: Any) -> set[str]:
     found: set[str] = set()
     after, pages = "", 0
     while pages == 0 or after:
@@ -139,15 +140,16 @@ def test_a_limit_without_a_number(worker: TermsCaller, steering: Steering) -> No
 def test_all_limits_and_keys_are_found(worker: TermsCaller, steering: Steering) -> None:
     keys = [f"{number:04}" for number in range(600)]
     for key in keys:
-        worker.put_for(f"t{key}", terms(TENANT).needs({"keys": {"tenant": key}}))
+        worker.put(f"t{key}", terms(TENANT).needs({"keys": {"tenant": key}}))
     assert worker.arrive("held", terms(TENANT).needs({"keys": {"tenant": "held"}}))
     steering.say("tenant\x1fsaid", "pause")
-    assert pools(steering, "limits") == {"tenant", "tenant\x1fsaid"}
-    assert pools(steering, "parked") == {f"tenant\x1f{key}" for key in keys}
-    assert pools(steering, "used") == {"tenant\x1fheld"}
+    assert buckets(steering, "limits") == {"tenant"}
+    assert buckets(steering, "said") == {"tenant\x1fsaid"}
+    assert buckets(steering, "waiting") == {f"tenant\x1f{key}" for key in keys}
+    assert buckets(steering, "used") == {"tenant\x1fheld"}
     while worker.look(1000).grants:
         pass
-    assert len(pools(steering, "used")) == 601
+    assert len(buckets(steering, "used")) == 601
 
 
 # -- holders and those who wait ----------------------------------------------------------------------------------------
@@ -159,21 +161,21 @@ def test_who_holds(worker: TermsCaller, steering: Steering, redis: Redis) -> Non
         worker.arrive(f"t{number}", ONE)
     worker.arrive("big", big)
     fill(worker, of("a"), 2, "waits")
-    worker.put_for("resumed", terms(Limit("other", 1)).same, slots=1)
+    worker.put("resumed", terms(Limit("other", 1)).same, slots=1)
     expire(redis, "t1")
     found = {each.task_id: each for each in holders(steering)}
     assert found.keys() == {"t0", "t1", "big", "resumed"}
     assert found["t0"].needs == (views.Need("api", None, 1),)
     assert found["big"].needs == (views.Need("gpu", None, 3),)
     assert found["t1"].lease_left < 0 < found["t0"].lease_left <= 600
-    assert (found["t0"].queue, found["resumed"].queue) == (None, "q")
+    assert (found["t0"].queue, found["resumed"].queue) == ("q", "q")
     assert {each.worker for each in found.values()} == {"aaaaaaaa"}
 
 
 def test_who_waits_in_which_place(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
     steering.say(API, "pause")
     for number in range(4):
-        (worker, other)[number % 2].put_for(f"t{number}", ONE)
+        (worker, other)[number % 2].put(f"t{number}", ONE)
     found = steering.parked("api")
     assert [(each.task_id, each.place, each.queue) for each in found] == [
         ("t0", 1, "q"), ("t1", 2, "q2"), ("t2", 3, "q"), ("t3", 4, "q2"),
@@ -187,7 +189,7 @@ def test_who_waits_for_any_key(worker: TermsCaller, steering: Steering) -> None:
     keyed = terms(TENANT)
     for tenant in "ab":
         fill(worker, keyed.needs({"keys": {"tenant": tenant}}), 3, tenant)
-    worker.put_for("other", terms(Limit("tenant2", 1)).same)
+    worker.put("other", terms(Limit("tenant2", 1)).same)
     assert [(each.key, each.task_id, each.place) for each in steering.parked("tenant")] == [
         ("a", "a1", 1), ("a", "a2", 2), ("b", "b1", 1), ("b", "b2", 2),
     ]  # fmt: skip
@@ -211,9 +213,8 @@ def test_the_name_of_a_task_is_in_its_message(
     headers: dict[str, Any], body: str, name: str | None, worker: TermsCaller, steering: Steering
 ) -> None:
     message = pack(Message(body, headers=headers, properties={}, content_type="application/json"))
-    row = ("t", "api", "2", 0, "q", message, "", "")
     steering.say(API, "pause")
-    execute(worker.client, worker.store.park("n", 0, "aaaaaaaa", 1, [row]))
+    worker.put("t", ONE, message=message)
     assert [each.task_name for each in steering.parked()] == [name]
     assert steering.explain("t").task_name == name
 
@@ -248,7 +249,7 @@ def test_the_limit_is_full(worker: TermsCaller, other: TermsCaller, steering: St
         "1 task is before it in the line of api, of queue 'q'.",
     )
     assert why.limits == (steering.stands(API),)
-    other.put_for("later", ONE)
+    other.put("later", ONE)
     assert steering.explain("later").place == 3
     held = steering.explain("t0")
     assert held.state == "held"
@@ -274,7 +275,8 @@ def test_a_pause_is_why(worker: TermsCaller, steering: Steering) -> None:
 
 
 def test_the_outside_is_why(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    redis.hset(LIMITS, "\1api", json.dumps({"hold": [0, 9e12, "t7", "rate limited", 1.5e12]}))
+    redis.hset(KEY["said"], "api", json.dumps({"hold": [0, 9e12, "t7", "rate limited", 1.5e12]}))
+    redis.zadd(KEY["ends"], {"said:api": 9e12})
     fill(worker, ONE, 1)
     (why,) = steering.explain("t0").reasons
     assert why.startswith("Limit api is held back since 2017-07-14 02:40:00 UTC until 2255-")
@@ -284,7 +286,7 @@ def test_the_outside_is_why(worker: TermsCaller, steering: Steering, redis: Redi
 
 def test_a_permit_outside_of_tasks(redis: Redis, steering: Steering) -> None:
     outside = TermsCaller(redis, "dddddddd", "~dddddddd")
-    outside.put_for("holder", ONE)
+    outside.put("holder", ONE)
     (why,) = steering.explain("holder").reasons
     assert why == "It can start: it is a permit outside of tasks, which the process that waits for it has to take."
 
@@ -313,11 +315,11 @@ def test_a_queue_that_nobody_consumes(
     worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
     steering.say(API, "pause")
-    other.put_for("left behind", ONE)
-    worker.put_for("next", ONE)
+    other.put("left behind", ONE)
+    worker.put("next", ONE)
     steering.unsay(API, "pause")
-    worker.look(0)
     pass_over(redis, "api", "q2")
+    worker.look(0)
     passed, slot = steering.explain("left behind").reasons
     assert passed.startswith("Its queue 'q2' has been passed over")
     assert NOBODY_CONSUMES in passed
@@ -333,9 +335,10 @@ def test_an_older_task_goes_first(worker: TermsCaller, steering: Steering, redis
     fill(worker, ONE, 2)
     both = terms(API, Limit("right", 1)).same
     for task, needs in (("older", ONE), ("both", both), ("later", ONE)):
-        worker.put_for(task, needs)
-    ticket = next(place.ticket for place in peek(redis).line if place.task == "both")
-    redis.hset(LIMITS, "\1api", json.dumps({"barrier": [ticket, 9e12, "both", "", 1]}))
+        worker.put(task, needs)
+    ticket = peek(redis).parked["both"].ticket
+    redis.hset(KEY["said"], "api", json.dumps({"bar": [ticket, 9e12, "", "both", 1]}))
+    redis.zadd(KEY["ends"], {"said:api": 9e12})
     barred = "Task both, which needs several limits and waited for long, goes first on limit api."
     assert steering.stands(API).barred_by == "both"
     assert barred in steering.explain("later").reasons
@@ -344,7 +347,7 @@ def test_an_older_task_goes_first(worker: TermsCaller, steering: Steering, redis
 
 def test_it_was_lost_before_and_may_not_wait_for_ever(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     limited = terms(Limit("api", 1), start_deadline=60.0).same
-    worker.put_for("t", limited, slots=1)
+    worker.put("t", limited, slots=1)
     expire(redis, "t")
     worker.look(0)
     reasons = steering.explain("t").reasons
@@ -352,7 +355,7 @@ def test_it_was_lost_before_and_may_not_wait_for_ever(worker: TermsCaller, steer
     worker.arrive("first", limited)
     assert worker.arrive("late", limited) is None
     assert any(reason.startswith("It expires at 2") for reason in steering.explain("late").reasons)
-    redis.zadd(LEASES, {"late": 1})
+    let_come_due(redis, "task", "late")
     worker.look(0)
     why = steering.explain("late")
     assert why.state == "ended without running"
@@ -367,14 +370,14 @@ def test_a_lost_worker_is_why(worker: TermsCaller, steering: Steering, redis: Re
 
 def test_a_second_delivery(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
     fill(worker, ONE, 1)
-    execute(other.client, other.store.park("n", 0, "cccccccc", 1, [("t0", "api", "2", 1, "q2", b"m", "", "")]))
+    other.put("t0", ONE, attempt=1)
     assert steering.explain("t0").reasons[-1] == "Another delivery of the same task id waits for this one to end."
 
 
 def test_the_store_was_emptied(worker: TermsCaller, steering: Steering) -> None:
     worker.declare(API)
     worker.declare(API, known="1")
-    worker.put_for("t", ONE)
+    worker.put("t", ONE)
     assert steering.explain("t").reasons[0].startswith("The store lost its data: nothing starts for another ")
 
 
@@ -394,7 +397,7 @@ def test_reading_writes_nothing_and_costs_the_same_however_long_the_line_is(
     fill(worker, of("a"), 2)
     store, costs = steering.store, []
     calls = [
-        store.limits("limits", ""), store.limits("used", ""), store.limits("parked", ""),
+        store.limits("limits", ""), store.limits("used", ""), store.limits("waiting", ""),
         store.status(["api", "tenant", "tenant\x1fa"]), store.holders(0, 10), store.parked("tenant", 10),
         store.parked(None, 10), store.explain("t1"), store.explain("t0"),
     ]  # fmt: skip
@@ -402,8 +405,8 @@ def test_reading_writes_nothing_and_costs_the_same_however_long_the_line_is(
         execute(redis, call)
     for batch in range(2):
         for number in range(100):
-            (worker, other)[number % 2].put_for(f"more{batch} {number}", of("a"))
-        redis.hset(META, "settling", "1")  # over, and not cleared by whoever only reads
+            (worker, other)[number % 2].put(f"more{batch} {number}", of("a"))
+        redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by whoever only reads
         with commands(redis) as made:
             for call in calls:
                 execute(redis, call)

@@ -19,9 +19,7 @@ def test_the_caller_gets_the_message(worker: Caller, stranger: Caller, one: Limi
     worker.take("t", one)
     for task in ("t1", "t2", "t3"):
         worker.put(task, one)
-    (withdrawn,) = stranger.withdraw("t2", "unknown")
-    assert (withdrawn.task_id, withdrawn.limit, withdrawn.queue) == ("t2", "gpu", "q")
-    assert withdrawn.message == message_of("t2")
+    assert stranger.withdraw("t2", "unknown") == (("t2", message_of("t2")),)
     store = peek(redis)
     assert store.waiting("gpu") == ["t1", "t3"]
     assert "t2" not in store.records
@@ -44,16 +42,20 @@ def test_what_runs_is_left_alone(worker: Caller, one: Limit, redis: Redis) -> No
     assert store.messages == {"t": message_of("t")}
 
 
-def test_a_twin_is_withdrawn_from_beside_a_run(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_a_second_delivery_is_withdrawn_from_beside_a_run(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
     """A revoked task must not run a second time."""
     held = worker.take("t", one)
     peer.put("t", one, attempt=1)
     assert [each.message for each in worker.withdraw("t")] == [message_of("t", 1)]
-    assert peek(redis).twins == {}
+    assert peek(redis).seconds == {}
     assert worker.release(held, "again", slots=1).grants == ()
 
 
-def test_a_task_and_its_twin_are_both_withdrawn(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_a_task_and_its_second_delivery_are_both_withdrawn(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
     (grant,) = worker.put("t", one, slots=1).grants
     peer.put("t", one, attempt=1)
     worker.release(grant, "return")

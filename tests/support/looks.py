@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from celery_throttle.worker import steps
+from celery_throttle.worker import wiring
 from celery_throttle.worker.gate import LOOK_EVERY
 
 __all__ = ["LOOK_EVERY", "VARIABLE", "look_every"]
@@ -16,5 +16,5 @@ def look_every(seconds: float | None = None) -> None:
     """Have the workers of this process look so often; by default as the environment says, if it does."""
     said = seconds or os.environ.get(VARIABLE)
     if said is not None:
-        assert "LOOK_EVERY" in vars(steps)
-        vars(steps)["LOOK_EVERY"] = float(said)
+        assert "LOOK_EVERY" in vars(wiring)
+        vars(wiring)["LOOK_EVERY"] = float(said)

@@ -1,4 +1,4 @@
-"""A relay in front of a server, to have its replies wait or its connections refused."""
+"""A relay in front of a server, to have its replies wait, come late or get lost, or its connections refused."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ class Relay:
 
     Attributes:
         attempts: when somebody connected, on the monotonic clock.
+        delay: seconds that each piece of a reply is late.
     """
 
     def __init__(self, server_port: int) -> None:
         self.attempts: list[float] = []
+        self.delay = 0.0
         self._server_port = server_port
+        self._said = time.monotonic()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: set[socket.socket] = set()
         self._replying = threading.Event()
@@ -52,7 +55,11 @@ class Relay:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._hang_up()
+        self.hang_up()
+
+    def quiet_for(self, seconds: float) -> bool:
+        """Whether nothing was said for so long."""
+        return time.monotonic() - self._said > seconds
 
     def hold_replies(self) -> None:
         """Keep what the server says from now on; calls still reach it."""
@@ -65,9 +72,14 @@ class Relay:
     def refuse(self) -> None:
         """Break all connections, and hang up on whoever connects from now on."""
         self._refusing = True
-        self._hang_up()
+        self.hang_up()
 
-    def _hang_up(self) -> None:
+    def accept(self) -> None:
+        """Let connections through again."""
+        self._refusing = False
+
+    def hang_up(self) -> None:
+        """Break all connections that there are now, and with them what is kept of their replies."""
         for connection in list(self._open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -79,10 +91,13 @@ class Relay:
             except OSError:  # closed
                 return
             self.attempts.append(time.monotonic())
-            if self._refusing:
+            server = None
+            if not self._refusing:
+                with suppress(OSError):  # the server is down
+                    server = socket.create_connection(("127.0.0.1", self._server_port))
+            if server is None:
                 client.close()
                 continue
-            server = socket.create_connection(("127.0.0.1", self._server_port))
             for source, target, replies in ((client, server, False), (server, client, True)):
                 self._open.add(source)
                 threading.Thread(target=self._pass_on, args=(source, target, replies), daemon=True).start()
@@ -90,7 +105,9 @@ class Relay:
     def _pass_on(self, source: socket.socket, target: socket.socket, replies: bool) -> None:
         with suppress(OSError):
             while piece := source.recv(_PIECE):
+                self._said = time.monotonic()
                 if replies:
+                    time.sleep(self.delay)
                     self._replying.wait()
                 target.sendall(piece)
         with suppress(OSError):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from redis import Redis
 
 from celery_throttle import Throttle
+from celery_throttle.errors import ConfigurationError
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_throttle.store.reasons import Explanation
+    from celery_throttle.control.explain import Explanation
+    from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.views import Parked
 
 #: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.
@@ -74,6 +77,16 @@ class State:
         """Seconds until this task's permit can be taken over, negative if it can; 0 if it holds none."""
         holders = self.throttle.holders(most=_MOST)
         return next((each.lease_left for each in holders if each.task_id == task_id), 0.0)
+
+    def limit(self, name: str, **key: Any) -> LimitControl:
+        """What steers a limit, once a worker has said what it is; that may be a moment after it is ready."""
+
+        def declared() -> LimitControl | None:
+            with suppress(ConfigurationError):
+                return self.throttle.limit(name, **key)
+            return None
+
+        return until(declared, timeout=15) or self.throttle.limit(name, **key)
 
     def explain(self, result: Any) -> Explanation:
         return self.throttle.explain(result.id)

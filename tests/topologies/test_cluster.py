@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from celery_throttle import ConfigurationError
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.caller import Caller
-from celery_throttle.store.scripts import Store
+from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
 from celery_throttle.store.servers.primary import elsewhere

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_throttle.core.binding import Binder
+from celery_throttle.core.arguments import Binder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.core.dedup import Dedup, LockPlan, task_dedup
+from celery_throttle.core.dedup import Dedup, LockPlan, task_dedup, with_fencing_token
 from celery_throttle.errors import ConfigurationError
 
 
@@ -87,4 +87,19 @@ def test_a_header_that_cannot_be_used_counts_as_none(header: dict[str, object]) 
 @pytest.mark.parametrize("text", ["0" * 40, '",\\\n\u00e9\ud800'])
 def test_a_plan_as_the_scripts_want_it_is_json(text: str) -> None:
     plan = LockPlan(text, dedup(remember=1.5, lock_ttl=60), "17", text)
-    assert json.loads(plan.spec) == [text, "finished", 1500, 60000, "return_existing", "17", "run", text, "0"]
+    assert json.loads(plan.spec) == {
+        "identity": text,
+        "until": "finished",
+        "remember_ms": 1500,
+        "ttl_ms": 60000,
+        "on_conflict": "return_existing",
+        "claim": "17",
+        "first": text,
+    }
+
+
+def test_a_fencing_token_is_added_to_the_last_digit() -> None:
+    token = 2**53 - 1
+    spec = json.loads(with_fencing_token(LockPlan("i", dedup()).spec, token))
+    assert spec.pop("fence") == str(token)
+    assert spec == json.loads(LockPlan("i", dedup()).spec)

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(celery_throttle.__file__).parent
-#: Not yet as the rules say.
-WORKER_FOR_NOW = "celery_throttle.worker."
+#: Who sets attributes of others, and why.
+STEERS = {
+    "celery_throttle.worker.gate": {"run", "calls"},  # a run goes from state to state, and the gate is what moves it
+    "celery_throttle.worker.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
+    "celery_throttle.worker.queues": {"consumer"},  # as are those of its consumer
+    "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
+    "celery_throttle.worker.wiring": {"consumer"},  # which we wrap
+}
 
 
 def module_name(path: Path) -> str:
@@ -25,7 +31,6 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
-BY_THE_RULES = {name: tree for name, tree in MODULES.items() if not name.startswith(WORKER_FOR_NOW)}
 
 
 def imports(tree: ast.AST, modules: Mapping[str, object]) -> set[str]:
@@ -129,16 +134,20 @@ def set_from_outside(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_files_import_each_other() -> None:
-    assert circle(BY_THE_RULES) == []
+    assert circle(MODULES) == []
 
 
 def test_objects_are_whole_when_they_are_made() -> None:
-    assert list(set_later(BY_THE_RULES, classes(MODULES))) == []
+    assert list(set_later(MODULES, classes(MODULES))) == []
 
 
-@pytest.mark.parametrize("name", sorted(BY_THE_RULES))
+@pytest.mark.parametrize("name", sorted(MODULES))
 def test_nobody_sets_attributes_of_others(name: str) -> None:
-    assert list(set_from_outside(BY_THE_RULES[name])) == []
+    """But for the few who have to, and of what they have to."""
+    found = [(each.partition(".")[0], each) for each in set_from_outside(MODULES[name])]
+    steered = STEERS.get(name, set())
+    assert [each for owner, each in found if owner not in steered] == []
+    assert steered <= {owner for owner, _ in found}
 
 
 # -- that these tests would see it -------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ def test_all_keys_are_on_one_shard() -> None:
 
 def test_every_key_is_another_one() -> None:
     keys = Keys("throttle")
-    assert len({*keys.all, keys.wake}) == 10
+    names = [*keys.all, keys.wake]
+    assert len(set(names)) == len(names) > 20
 
 
 def test_two_prefixes_share_nothing() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.core.limits import MOST_STEP, Limit, described
-from celery_throttle.core.terms import Terms
+from celery_throttle.core.policy import Policy
 from celery_throttle.errors import ConfigurationError
 
 
@@ -71,4 +71,4 @@ def test_turns_are_in_proportion_to_weights(weights: dict[str, int]) -> None:
 @pytest.mark.parametrize(("step", "carried"), [(1, True), (MOST_STEP, True), (MOST_STEP + 1, False), (0, False)])
 def test_a_message_cannot_make_a_turn_too_long(step: int, carried: bool) -> None:
     """Else its worker finds out for itself what the call needs."""
-    assert Terms((Limit("api", 1, fair_by="who"),)).carried({"fair": ["a", step]}) is carried
+    assert Policy((Limit("api", 1, fair_by="who"),)).carried({"fair": ["a", step]}) is carried

@@ -16,8 +16,8 @@ from kombu.asynchronous.timer import Timer
 
 from celery_throttle.core.keys import Keys
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import connection_factory
-from celery_throttle.store.scripts import Store
 from celery_throttle.worker.link import Link
 from celery_throttle.worker.loop import Loop
 from celery_throttle.worker.timekeeper import Timekeeper
@@ -67,7 +67,7 @@ class Linked:
 
     def __init__(self, server: Server) -> None:
         self.hub: Any = Hub(Timer())
-        self.loop = Loop(self.hub, lambda: None, threaded=False)
+        self.loop = Loop(self.hub, threaded=False)
         self.loop.reattach()
         self.broken: list[Exception] = []
         self.replies: list[Any] = []
@@ -136,7 +136,7 @@ def test_a_socket_that_was_closed_is_off_the_hub(server: Server, linked: Linked)
 def test_connecting_again_never_waits_for_longer_than_a_third_of_a_lease() -> None:
     timekeeper, tried = Timekeeper(), list[float]()
     hub: Any = Hub(Timer())
-    loop = Loop(hub, lambda: None, threaded=False)
+    loop = Loop(hub, threaded=False)
     loop.reattach()
     nothing = lambda *args: None  # noqa: E731
     make = connection_factory(f"redis://127.0.0.1:{free_port()}")  # nobody is there

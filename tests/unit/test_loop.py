@@ -23,7 +23,7 @@ def hub() -> Iterator[Hub]:
 
 def test_nothing_of_ours_is_on_the_hub_before_it_begins(hub: Hub) -> None:
     """While a worker greets its neighbours, kombu before 5.7 falls over sockets that it does not know."""
-    loop = Loop(hub, lambda: None, threaded=False)
+    loop = Loop(hub, threaded=False)
     assert not hub.readers
     loop.reattach()
     assert len(hub.readers) == 1
@@ -33,7 +33,7 @@ def test_nothing_of_ours_is_on_the_hub_before_it_begins(hub: Hub) -> None:
 
 def test_a_post_before_that_is_not_lost(hub: Hub) -> None:
     done: list[str] = []
-    loop = Loop(hub, lambda: None, threaded=False)
+    loop = Loop(hub, threaded=False)
     loop.post(done.append, "early")
     loop.reattach()
     hub.run_once()

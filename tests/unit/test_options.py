@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.core.options import check_option_names, check_same, task_terms
+from celery_throttle.core.options import check_option_names, check_same, task_policy
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from celery_throttle.core.terms import Terms
+    from celery_throttle.core.policy import Policy
 
 PARAMETERS = {"order", "customer_id", "pages"}
 
 
-def terms(parameters: set[str] | None = PARAMETERS, **options: Any) -> Terms:
-    found = task_terms("app.work", options, parameters)
+def terms(parameters: set[str] | None = PARAMETERS, **options: Any) -> Policy:
+    found = task_policy("app.work", options, parameters)
     assert found
     return found
 
@@ -34,7 +34,7 @@ def test_a_limit_stays_what_it_is() -> None:
 
 
 def test_no_option_is_no_limit() -> None:
-    assert task_terms("app.work", {"limit": None, "rate": None}, None) is None
+    assert task_policy("app.work", {"limit": None, "rate": None}, None) is None
 
 
 @pytest.mark.parametrize("option", [0, -1, 2.5, "5", True, False, [], [5], [Limit("a", 1), "b"]])

@@ -1,23 +1,36 @@
-"""Loading the scripts and building calls to them."""
+"""Putting scripts together, and building calls to them."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from importlib.resources import files
 
 import pytest
 
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.scripts import Call, Script, Store, inlined
+from celery_throttle.store.calls import Arrival, Back, Ended, Exchange, Store, Succession
+from celery_throttle.store.gate_script import gate_text, inlined
+from celery_throttle.store.scripts import Call, Script, pack
 
 LUA = files("celery_throttle.store") / "lua" / "gate"
-ALONE = "started"  # the one that is too small to need what the others share
-BEFORE = "claim_soon"  # what comes before all that, in one of them
-AFTER = "reading"  # what comes after it, in those that only read
-SHARED = ("common", "lines", "locks", "rules")
-NAMES = sorted({path.name.removesuffix(".lua") for path in LUA.iterdir()} - {*SHARED, ALONE, BEFORE, AFTER})
+SHARED = [path.read_text("utf-8") for path in (LUA / "shared").iterdir()]
+NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
 KEYS = Keys("test")
+MADE = re.compile(r"^F\[(\d+)\] = function", re.MULTILINE)
+CALLED = re.compile(r"\bF\[(\d+)--\[\[(\w+)\]\]\]\(")
+each_script = pytest.mark.parametrize("name", NAMES)
+
+
+def own_text(name: str) -> str:
+    return (LUA / f"{name}.lua").read_text("utf-8")
+
+
+def code(text: str) -> str:
+    """Without comments and strings."""
+    return re.sub(r"'[^'\n]*'", "''", re.sub(r"--\[\[.*?\]\]|--.*", "", text))
 
 
 def arguments(call: Call) -> list[object]:
@@ -30,36 +43,82 @@ def arguments(call: Call) -> list[object]:
 
 @pytest.fixture
 def store() -> Store:
-    return Store(KEYS, 60.0, ("q1", "q2"))
+    return Store(KEYS, 60.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_script_is_loaded_with_what_all_share(name: str) -> None:
-    """Once: the text and its SHA1, which is what the server knows it by."""
-    script = Script.load(f"gate/{name}", *(f"gate/{shared}" for shared in SHARED))
-    texts = [(LUA / f"{part}.lua").read_text("utf-8") for part in (*SHARED, name)]
-    assert script.text == inlined("\n".join(texts))
+# -- the text of a script ----------------------------------------------------------------------------------------------
+
+
+@each_script
+def test_a_script_is_loaded_once(name: str) -> None:
+    script = Script.of_gate(name)
+    assert script.text == gate_text(name)
     assert script.sha == hashlib.sha1(script.text.encode()).hexdigest()
-    assert Script.load(f"gate/{name}", *(f"gate/{shared}" for shared in SHARED)) is script
+    assert Script.of_gate(name) is script
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_script
 def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
     """The first lines of each are its documentation; 6.2 does not know shebangs."""
-    text = (LUA / f"{name}.lua").read_text("utf-8")
+    text = own_text(name)
     assert text.startswith("-- ")
-    assert "-- KEYS, ARGV[1..4] as in common.lua" in text
+    assert "-- KEYS, ARGV[1] as in shared/begin.lua" in text
     assert "-- Returns " in text
 
 
-@pytest.mark.parametrize("name", [*NAMES, *SHARED, ALONE, AFTER])
-def test_no_script_uses_a_key_that_is_not_declared(name: str) -> None:
-    """The first argument of every command is one of the ten, so a cluster can route it."""
-    text = (LUA / f"{name}.lua").read_text("utf-8")
-    calls = re.findall(r"redis\.call\('(\w+)'(?:, (\w+))?", text)
-    assert {key for command, key in calls if command != "TIME"} <= {
-        "LIMITS", "USED", "LEASES", "RECORDS", "PARKED", "MESSAGES", "META", "LOCKS", "LOCK_ENDS", "WAKE",
-    }  # fmt: skip
+def test_no_script_uses_a_key_that_is_not_declared() -> None:
+    """The first argument of every command is one of the keys, or a name for one of them, so a cluster can route it."""
+    declared = set(re.findall(r"[A-Z][A-Z_]+", re.sub(r"--.*", "", _declaration())))
+    text = "\n".join([*SHARED, *map(own_text, NAMES)])
+    calls = re.findall(r"redis\.p?call\('(\w+)'(?:, (\w+))?", text)
+    used = {key for command, key in calls if command != "TIME"}
+    assert used <= declared | {"key", "hash", "source"}
+    assert len(used) > 20
+
+
+def _declaration() -> str:
+    begin = (LUA / "shared" / "begin.lua").read_text("utf-8")
+    return "\n".join(re.findall(r"^local [A-Z_, ]+ = KEYS.*$", begin, re.MULTILINE)).replace("KEYS", "")
+
+
+@each_script
+def test_a_script_has_the_functions_that_it_can_reach_and_no_others(name: str) -> None:
+    text = gate_text(name)
+    made = list(map(int, MADE.findall(text)))
+    assert made == list(range(1, len(made) + 1))
+    assert set(made) == {int(number) for number, _ in CALLED.findall(text)}
+
+
+@each_script
+def test_a_function_is_called_by_one_number(name: str) -> None:
+    called = dict(CALLED.findall(gate_text(name)))
+    assert set(CALLED.findall(gate_text(name))) == set(called.items())
+    assert len(set(called.values())) == len(called)
+
+
+@each_script
+def test_no_function_is_called_that_is_not_there(name: str) -> None:
+    """Whatever is called by a bare name is Lua's own, or the script's."""
+    text = code(gate_text(name))
+    known = set(re.findall(r"local function (\w+)", text)) | set(re.findall(r"local (\w+) = ", text))
+    lua = {"if", "and", "or", "not", "return", "function", "while", "until", "ipairs", "pairs", "tonumber", "tostring"}
+    lua |= {"pcall", "type", "next", "unpack", "setmetatable", "rawget", "assert", "in", "elseif"}
+    parameters = {"go_on"}
+    bare = set(re.findall(r"(?<![.\w:])(\w+)\(", text))
+    assert bare <= known | lua | parameters
+
+
+@each_script
+def test_a_function_is_made_when_it_is_first_called(name: str) -> None:
+    """Not at each call of the script."""
+    text = gate_text(name)
+    making = text.partition("local function make(which)\n")[2].partition("\nend\nsetmetatable(F, ")[0]
+    assert MADE.findall(making) == MADE.findall(text)
+
+
+def test_a_small_script_stays_small() -> None:
+    assert len(gate_text("crowd")) < len(gate_text("exchange")) / 4
+    assert MADE.findall(gate_text("crowd")) == []
 
 
 def test_constants_are_written_as_their_values() -> None:
@@ -67,36 +126,70 @@ def test_constants_are_written_as_their_values() -> None:
     assert inlined(text) == "\n\nlocal C = ARGV[1]\nreturn { 1, 20, 'A', AB, KEYS[1], C }\n"
 
 
+@each_script
+def test_no_constant_is_left(name: str) -> None:
+    names = set(re.findall(r"\b[A-Z][A-Z_]+\b", code(gate_text(name))))
+    # What is computed: the store's time, the lease.
+    assert names <= {"KEYS", "ARGV", "NOW", "NOW_US", "LEASE_MS", "BARRED", "F"}
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
 def test_every_call_begins_alike(store: Store) -> None:
-    """Lease in milliseconds, nonce, slots, queues."""
-    assert arguments(store.look("w:1", 3)) == [60000, "w:1", 3, 2, "q1", "q2"]
+    """The lease in milliseconds, then its own."""
+    assert arguments(store.leave("w")) == [60000, "w"]
+    assert arguments(store.reap(7)) == [60000, 7]
 
 
-def test_lists_are_sent_with_their_length(store: Store) -> None:
-    call = store.exchange(
-        "w:1",
-        0,
-        [("t1", "w:0", "done")],
-        [],
-        [("t2", "w:1", "gpu", "4", 0, "", ""), ("t3", "w:2", "gpu", "4", 1, "{}", "{}")],
+def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
+    one = Arrival("t1", "1:gpu", "q1", 0, "", "w:1")
+    said = Exchange(
+        3,
+        ended=[Ended("t0", "w:0", Facts(True, Message.NOBODY, Result.SUCCESS))],
+        passed=[Succession("t8", "w:8", Result.FAILURE, one)],
+        began=[("t7", "w:7")],
+        unacked=["t6"],
+        revoked=["t5", "t4"],
+        never=[("i", "t3", "t2")],
+        asked=[one, one._replace(task='t"2', attempt=1, lock='{"how":1}')],
+        parked=[one._replace(message=b"\xff\0", turn=("gpu", "k", 5), wait_ms=7, outside=True)],
+        back=[Back(one._replace(message=b"m"), 1.5, "1:gpu")],
     )
-    assert arguments(call)[6:] == [
-        *(1, "t1", "w:0", "done"),
-        0,
-        *(2, "t2", "w:1", "gpu", "4", 0, "", "", "t3", "w:2", "gpu", "4", 1, "{}", "{}"),
-    ]
+    lease, packed, *messages = arguments(store.exchange("w", 9, ("q1", "q2"), said))
+    asked = {"task": "t1", "nonce": "w:1", "needs": "1:gpu", "queue": "q1", "attempt": 0}
+    assert (lease, messages) == (60000, [b"\xff\0", b"m"])
+    assert json.loads(str(packed)) == {
+        "worker": "w",
+        "number": 9,
+        "slots": 3,
+        "queues": ["q1", "q2"],
+        "ended": [{"task": "t0", "nonce": "w:0", "message": "nobody", "result": "success", "began": True}],
+        "passed": [{"task": "t8", "nonce": "w:8", "result": "failure", "to": asked}],
+        "began": [["t7", "w:7"]],
+        "unacked": ["t6"],
+        "revoked": ["t5", "t4"],
+        "never": [["i", "t3", "t2"]],
+        "asked": [asked, {**asked, "task": 't"2', "attempt": 1, "lock": {"how": 1}}],
+        "parked": [{**asked, "turn": ["gpu", "k", 5], "wait_ms": 7, "outside": True}],
+        "back": [{**asked, "pause_ms": 1500, "about": "1:gpu"}],
+    }
 
 
-def test_iterators_are_read_once(store: Store) -> None:
-    assert arguments(store.withdraw(iter(["t1", "t2"])))[6:] == [2, "t1", "t2"]
+def test_nothing_to_say_is_short(store: Store) -> None:
+    _, packed = arguments(store.exchange("w", 1, (), Exchange()))
+    assert json.loads(str(packed)) == {"worker": "w", "number": 1, "slots": 0, "queues": []}
 
 
-def test_messages_are_sent_as_they_are(store: Store) -> None:
-    call = store.park("w:1", 1, "w", 7, [("t", "gpu", "4", 0, "q1", b"\xff\0", "", "")])
-    assert arguments(call)[6:] == ["w", 7, 1, "t", "gpu", "4", 0, "q1", b"\xff\0", "", ""]
+def test_a_renewal_says_after_which_call_it_was_made(store: Store) -> None:
+    one = Arrival("t1", "1:gpu", "q1", 2, "", "w:1")
+    _, packed = arguments(store.renew("w", 9, [one], ["t2"]))
+    held = {"task": "t1", "nonce": "w:1", "needs": "1:gpu", "queue": "q1", "attempt": 2}
+    assert json.loads(str(packed)) == {"worker": "w", "number": 9, "held": [held], "waiting": ["t2"]}
 
 
-def test_one_call_can_be_sent_both_ways(store: Store) -> None:
-    call = store.mine("w")
+def test_a_call_can_be_sent_both_ways(store: Store) -> None:
+    call = store.crowd("gpu")
     assert call.evalsha() == ("EVALSHA", call.script.sha, *call.arguments)
     assert call.eval() == ("EVAL", call.script.text, *call.arguments)
+    assert call.packed() == pack(call.evalsha())

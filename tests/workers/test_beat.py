@@ -106,7 +106,7 @@ def test_the_task_says_in_one_line_that_the_store_is_away(caplog: pytest.LogCapt
 
     assert app.tasks[REAP].apply().get() == 0
 
-    said = [record for record in caplog.records if record.name == "celery_throttle.beat"]
+    said = [record for record in caplog.records if record.name == "celery_throttle.tasks.reap"]
     assert [record.levelname for record in said] == ["WARNING"] * 2  # one for each group
     assert not [record for record in caplog.records if record.exc_info]
 

@@ -85,7 +85,7 @@ def test_time_limits_that_remote_control_has_changed(workers: Workers, send: Any
     """Celery's requests keep those with which their strategy was made."""
     workers.start(CUSTOM, concurrency=2)
     app = workers.app(CUSTOM)
-    answer = app.app.control.time_limit(app.requested.name, hard=0.5, reply=True, timeout=10)
+    answer = app.app.control.time_limit(app.requested.name, hard=0.5, reply=True, limit=1, timeout=30)
     assert "ok" in next(iter(answer[0].values()))
 
     ends = []
@@ -102,11 +102,11 @@ def test_a_strategy_of_the_users(workers: Workers, journal: Journal, state: Stat
     workers.start(CUSTOM, concurrency=2)
     app = workers.app(CUSTOM)
 
-    result = send(app, app.strategic, "signed", parked)
-    later = send(app, app.strategic, "later", parked, countdown=0.1)
-
     # What was parked comes by the strategy twice.
-    assert result.get(timeout=20) == later.get(timeout=20) == 1 + parked
+    result = send(app, app.strategic, "signed", parked)
+    assert result.get(timeout=20) == 1 + parked
+    later = send(app, app.strategic, "later", parked, countdown=0.1)
+    assert later.get(timeout=20) == 1 + parked
     assert "accepted by OwnRequest" in noted(journal, result.id)
     state.wait_empty()
 

@@ -13,7 +13,7 @@ from celery import Celery, shared_task
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.settings import settings_of
-from celery_throttle.task import terms_of
+from celery_throttle.tasks.registry import policies_of
 from tests.support.workers import ROOT
 
 REDIS = "redis://127.0.0.1:1/0"  # nobody listens there, and nobody is asked
@@ -362,5 +362,5 @@ def test_a_producer_needs_no_store_and_imports_no_worker() -> None:
 
 
 def _limits_of(app: Celery) -> dict[str, Limit]:
-    found = [(name, limit) for name, terms in terms_of(app).items() for limit in terms.limits]
+    found = [(name, limit) for name, terms in policies_of(app).items() for limit in terms.limits]
     return {name: Limit(limit.name, limit.permits) for name, limit in found}

@@ -88,8 +88,8 @@ class IdentityLock:
             )
             assert paid.rowcount == 1  # 0: somebody had the lock after us, what we know is old
 
-    Keys: ``{prefix}:1:lock:<sha256 of the identity>`` while held, ``{prefix}:1:lock:fence`` for good, and for a minute
-    after a release ``{prefix}:1:lock:released:<token>``, so that a release which redis-py sends twice is one. For the
+    Keys: ``{prefix}:2:lock:<sha256 of the identity>`` while held, ``{prefix}:2:lock:fence`` for good, and for a minute
+    after a release ``{prefix}:2:lock:released:<token>``, so that a release which redis-py sends twice is one. For the
     same reason an acquire with the same ``owner`` gets the same grant.
 
     Source: single-instance lock of the Redis documentation (``SET NX PX``, compared release); the token as Kleppmann

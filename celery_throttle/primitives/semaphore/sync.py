@@ -100,9 +100,9 @@ class FairSemaphore:
     a deploy) each grant up to their own number. More permits are handed out at once; with fewer, those who hold one
     keep it, and nobody gets one until enough have come back.
 
-    Keys: ``{prefix}:1:semaphore:<part>:<name>`` while somebody holds or waits (five parts, gone with the last of them,
+    Keys: ``{prefix}:2:semaphore:<part>:<name>`` while somebody holds or waits (five parts, gone with the last of them,
     or twice the longest lease after a crash), with the part ``limit`` while a limit is set, and
-    ``{prefix}:1:semaphore:released:<nonce>`` for a minute after a release, so that a release which redis-py sends twice
+    ``{prefix}:2:semaphore:released:<nonce>`` for a minute after a release, so that a release which redis-py sends twice
     is one.
 
     Source: the counting semaphore of Carlson, "Redis in Action", 6.3. His fair one adds a counter for the order, but

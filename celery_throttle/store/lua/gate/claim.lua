@@ -1,58 +1,68 @@
 -- Claim an identity lock for a task that is about to be published.
--- KEYS, ARGV[1..4] as in common.lua (slots 0, no queues); then task id, lock as in locks.lua, how long it has to last at
--- least (ms: until its ETA or while it may wait), and 1 if it is published all the same should another task have the lock.
--- Returns one text, which is read faster than an array: answer, claim, other task id, with spaces between. Answer 1: claimed,
--- 2: this task has it already (a retry), 3: claimed in place of the other task, which must not run, 0: the other task has it.
+-- KEYS, ARGV[1] as in shared/begin.lua; then task id, what it does with its lock (JSON, see
+-- shared/claims.lua), how long the lock has to last at least (ms: until its ETA or while it may wait), and
+-- 1 if it is published all the same should another task have the lock.
+-- Returns one text, which is read faster than an array: answer, claim, other task id, with blanks between.
+-- Answer 1: claimed, 2: this task has it already (a retry), 3: claimed in place of the other task, which
+-- must not run, 0: the other task has it.
 redis.call('ZREM', LEASES, '')
-reap_locks(4)
-local task, spec, least_ms = argument(), decoded(argument()), tonumber(argument())
-local awaited = argument() == '1'
-local identity = spec[IDENTITY]
+reap_ends(4)
+local task, plan, least_ms, is_awaited = argument(), object(), number(), argument() == '1'
+local identity = plan.identity
 
-local function claim()
-  local lock, conflict = live_lock(identity), spec[CONFLICT]
-  if lock and lock[L_TASK] == task then
-    if lock[L_STATE] == 'D' then return 0, task, '0' end
-    if spec[UNTIL] ~= 'expires' then lock[L_FLOOR] = math.max(lock[L_FLOOR], NOW + least_ms) end
-    save_lock(identity, lock, tonumber(redis.call('ZSCORE', LOCK_ENDS, identity)))
-    return 2, '', lock[L_CLAIM]
+-- It is parked already, as a duplicate; now it has the lock.
+local function claim_for_parked(lock)
+  local record = load_record(task)
+  if record and not record.nonce and record.lock and record.lock.verdict ~= 'run' then
+    record.lock.claim = lock.claim
+    change_verdict(task, record, 'run', '')
   end
-  local newest = conflict == 'replace' or conflict == 'keep_last'
-  local state = lock and lock[L_STATE] or 'S'
-  if state == 'S' or newest and state == 'Q' then
-    local mine = new_lock(task, text(next_stamp()))
-    if state == 'S' then
-      save_lock(identity, mine, NOW + least_ms)
-    else
-      replace_lock(identity, lock, mine, NOW + least_ms)
-    end
-    local waits = load_record(task)
-    if waits and waits[STATE] == 'P' and waits[LOCK] and waits[LOCK][VERDICT] ~= 'run' then
-      leave_line(task, waits)
-      waits[LOCK][VERDICT], waits[LOCK][FIRST], waits[LOCK][CLAIM] = 'run', '', mine[L_CLAIM]
-      enqueue(task, waits)
-      joined[#joined + 1] = line_of(waits)
-    end
-    return state == 'S' and 1 or 3, state == 'S' and '' or lock[L_TASK], mine[L_CLAIM]
-  end
-  if conflict == 'keep_last' and state == 'R' then
-    local before = lock[L_NEXT]
-    spec[CLAIM] = text(next_stamp())
-    newest_waits(lock, task, spec)
-    return before == '' and 1 or 3, before, spec[CLAIM]
-  end
-  if awaited then
-    if state == 'D' or state == 'F' then
-      redis.call('HINCRBY', LOCKS, '\1' .. lock[L_TASK], 1)
-      redis.call('ZADD', LOCK_ENDS, 'GT', NOW + spec[TTL_MS], '\1' .. lock[L_TASK])
-    else
-      lock[L_AWAITED] = lock[L_AWAITED] + 1
-      redis.call('HSET', LOCKS, identity, cjson.encode(lock))
-    end
-  end
-  return 0, lock[L_TASK], '0'
 end
 
-local answer, other, number = claim()
-for _, line in ipairs(joined) do promote(line) end
-return answer .. ' ' .. number .. ' ' .. other
+local function claim_new(lock)
+  local new = new_lock(task, next_stamp())
+  if lock and lock.state == 'queued' then
+    replace_lock(identity, lock, new, NOW + least_ms)
+  else
+    save_lock(identity, new, NOW + least_ms)
+  end
+  claim_for_parked(new)
+  if lock and lock.state == 'queued' then return 3, lock.task, new.claim end
+  return 1, '', new.claim
+end
+
+local function claim_own(lock)
+  if lock.state == 'done' then return 0, task, '0' end
+  if plan['until'] ~= 'expires' then lock.floor = math.max(lock.floor, NOW + least_ms) end
+  save_lock(identity, lock, lock_till(identity))
+  return 2, '', lock.claim
+end
+
+local function await_outcome(lock)
+  if lock.state == 'done' or lock.state == 'failed' then
+    redis.call('HINCRBY', AWAITED, lock.task, 1)
+    redis.call('ZADD', ENDS, 'GT', NOW + plan.ttl_ms, 'awaited:' .. lock.task)
+  else
+    lock.awaited = lock.awaited + 1
+    write_lock(identity, lock)
+  end
+end
+
+local function claim()
+  local lock, conflict = live_lock(identity), plan.on_conflict
+  if lock and lock.task == task then return claim_own(lock) end
+  local newest = conflict == 'replace' or conflict == 'keep_last'
+  if not lock or lock.state == 'started' or newest and lock.state == 'queued' then return claim_new(lock) end
+  if conflict == 'keep_last' and lock.state == 'running' then
+    local other = lock.next or ''
+    plan.claim = next_stamp()
+    run_next(lock, task, plan)
+    return other == '' and 1 or 3, other, plan.claim
+  end
+  if is_awaited then await_outcome(lock) end
+  return 0, lock.task, '0'
+end
+
+local answer, other, stamp = claim()
+serve()
+return answer .. ' ' .. stamp .. ' ' .. other

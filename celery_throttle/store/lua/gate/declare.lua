@@ -1,11 +1,14 @@
--- A worker is here (again): it says how many permits its limits have. The newest declaration holds; a raised limit wakes
--- who can start. A store that was emptied since grants nothing for a moment, until the others have put back what they hold.
--- KEYS, ARGV[1..4] as in common.lua (slots 0); then the birth the worker knows ('' at its start), n, n x (limit, permits).
--- Returns { birth, limit, permits before, ... }: when the data of this store began; and those limits that had been declared
--- otherwise.
+-- A worker is here (again): it says how many permits its limits have. The newest declaration holds; a
+-- raised limit wakes who can start. A store that was emptied since grants nothing for a moment, until the
+-- others have put back what they hold.
+-- KEYS, ARGV[1] as in shared/begin.lua; then the birth that the worker knows ('' at its start), 1 if what
+-- was declared before holds, n, n x (limit, what is declared).
+-- Returns { birth, limit, declared before, ... }: when the data of this store began; and those limits that
+-- were declared otherwise.
 local SETTLE_MS = 4000
-open_lines()
-local known = argument()
+-- The first write is never refused: else nothing could be given back on a new connection to a full store.
+redis.call('ZREM', LEASES, '')
+local known, keeps = argument(), argument() == '1'
 local birth = redis.call('HGET', META, 'birth')
 if not birth then
   birth = string.format('%.0f', NOW)
@@ -18,16 +21,21 @@ if known ~= '' and known ~= birth and NOW < settled then
 end
 
 local answer = { birth }
-for _ = 1, tonumber(argument()) do
-  local limit, permits = argument(), argument()
+for _ = 1, number() do
+  local limit, declared = argument(), argument()
   local before = redis.call('HGET', LIMITS, limit)
-  -- After a short loss of the connection, a worker must not overrule what a newer one has declared meanwhile.
-  if known ~= birth then redis.call('HSET', LIMITS, limit, permits) end
-  if known ~= birth and before and permits ~= before then
-    answer[#answer + 1] = limit
-    answer[#answer + 1] = before
-    local fewer = tonumber(permits) and tonumber(before) and tonumber(permits) < tonumber(before)
-    if not fewer then hint_all(limit) end
+  if keeps then
+    redis.call('HSETNX', LIMITS, limit, declared)
+  elseif known ~= birth then
+    -- After a short loss of the connection, a worker must not overrule what a newer one has declared
+    -- meanwhile.
+    redis.call('HSET', LIMITS, limit, declared)
+    if before and before ~= declared then
+      answer[#answer + 1] = limit
+      answer[#answer + 1] = before
+      refresh_limit(limit, '')
+    end
   end
 end
+hint_ready()
 return answer

@@ -1,5 +1,7 @@
 -- A worker says goodbye: what only it needed goes.
--- KEYS, ARGV[1..4] as in common.lua; then worker id.
+-- KEYS, ARGV[1] as in shared/begin.lua; then worker id.
 -- Returns 1.
-redis.call('HDEL', META, 'park:' .. argument())
+local worker = argument()
+redis.call('HDEL', WORKERS, worker)
+redis.call('ZREM', ENDS, 'workers:' .. worker)
 return 1

@@ -1,31 +1,52 @@
 -- Say who is parked, line by line, first come first.
--- KEYS, ARGV[1..4] as in common.lua (slots 0); then limit (or limit \31 key; with all its keys), 1 if all lines are meant
--- instead, and how many at most.
--- Returns { { line, place, task id, record, head of its message }, ... }; a line is a limit, or as in locks.lua. Writes nothing.
-local limit, all, most = argument(), argument() == '1', tonumber(argument())
-open_lines()
-local first, last = '[' .. limit .. '\0', '(' .. limit .. '\32'
-if all then first, last = '-', '+' end
+-- KEYS, ARGV[1] as in shared/begin.lua; then limit (or limit \31 key; with all its keys), 1 if all lines
+-- are meant instead, and how many at most.
+-- Returns { { line, place, task id, record, head of its message }, ... }; a line as in explain.lua. Writes
+-- nothing.
+local limit, all, most = argument(), argument() == '1', number()
+local rows = {}
 
--- The first of a line, of whatever queue: { ticket, task id }.
-local function in_order(line, count)
-  local found = {}
-  for _, head in ipairs(line_heads(line)) do
-    local from = line .. '\0' .. head[3]
-    local members = redis.call('ZRANGEBYLEX', PARKED, '[' .. from .. '\0', '(' .. from .. '\1', 'LIMIT', 0, count)
-    for _, member in ipairs(members) do
-      found[#found + 1] = { string.sub(member, #from + 2, #from + 17), string.sub(member, #from + 18) }
-    end
+local function add(line, lanes)
+  for place, task in ipairs(first_in(lanes, most - #rows)) do
+    if #rows >= most then return end
+    rows[#rows + 1] = { line, place, task, redis.call('HGET', RECORDS, task) or '', head_of(task) }
   end
-  table.sort(found, function(a, b) return a[1] < b[1] end)
-  return found
 end
 
-local rows = {}
-for _, line in ipairs(lines_from(first, last, most)) do
-  for place, each in ipairs(in_order(line, most - #rows)) do
-    if #rows >= most then return rows end
-    rows[#rows + 1] = { line, place, each[2], redis.call('HGET', RECORDS, each[2]) or '', head_of(each[2]) }
+local function add_buckets(first, last)
+  local buckets, known = names_from(HEADS, first, last, most), {}
+  for _, bucket in ipairs(buckets) do known[bucket] = true end
+  for _, each in ipairs(passed_lanes(256)) do
+    local at = load_lane(each.lane).at
+    if at and not known[at] and (all or limit_of(at) == limit or at == limit) then
+      known[at] = true
+      buckets[#buckets + 1] = at
+    end
   end
+  for _, bucket in ipairs(buckets) do
+    if #rows < most then add(bucket, lanes_at(bucket, 256)) end
+  end
+end
+
+-- Those who wait for a lock, or for nothing but a slot; what they wait for is what their lane is named by.
+local function add_others(first, last)
+  for _, what in ipairs(names_from(LINES, first, last, most)) do
+    local lanes = {}
+    local found = redis.call('ZRANGEBYLEX', LINES, '[' .. what .. '\0', '(' .. what .. '\1', 'LIMIT', 0, most)
+    for _, member in ipairs(found) do
+      local lane = string.match(member, '^[^%z]*%z[^%z]*')
+      if not lanes[lane] then lanes[lane], lanes[#lanes + 1] = true, { lane = lane } end
+    end
+    if #rows < most then add(what, lanes) end
+  end
+end
+
+if all then
+  add_buckets('-', '+')
+  add_others('-', '[\1')
+  add_others('[follow:', '(follow;')
+  add_others('[next:', '(next;')
+else
+  add_buckets('[' .. limit .. '\0', '(' .. limit .. '\32')
 end
 return rows

@@ -1,11 +1,13 @@
 -- Book the first start that the rates of a limit allow, for later.
--- KEYS, ARGV[1..4] as in common.lua (slots 0, no queues); then limit, what is declared of it, cost, longest wait (us).
--- Returns { start (us), now (us) }; the start is before now if it is later than the longest wait, and then nothing is booked;
--- nil if the limit has no rate.
-local limit, said, cost, longest = argument(), argument(), tonumber(argument()), tonumber(argument())
-open_rules()
-declare_limit(limit, said)
-permits_of(limit)
-local rule = rules[limit]
-if not rule or not rule.rates then return false end
-return reserve_start(limit, rule, cost, longest)
+-- KEYS, ARGV[1] as in shared/begin.lua; then bucket, what is declared of its limit, cost, longest wait (us).
+-- Returns { start (us), now (us) }; the start is before now if it is later than the longest wait, and then
+-- nothing is booked; nil if the limit has no rate.
+local bucket, declared, cost, longest = argument(), argument(), number(), number()
+redis.call('HSETNX', LIMITS, limit_of(bucket), declared)
+local rule = rule_of(bucket)
+if not rule.rates then return false end
+local loaded = load_rates(bucket, rule, cost)
+local start = math.max(allowed_at(loaded, false), NOW_US)
+if start - NOW_US > longest then return { NOW_US - 1, NOW_US } end
+book_at(bucket, loaded, start)
+return { start, NOW_US }

@@ -1,6 +1,6 @@
 -- Say how limits stand.
--- KEYS, ARGV[1..4] as in common.lua (slots 0); then n, n x limit (or limit \31 key).
--- Returns { now (ms), rows }, see reading.lua. Writes nothing.
+-- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets.
+-- Returns { now (ms), rows }, see shared/reading.lua. Writes nothing.
 local rows = {}
-for i = 1, tonumber(argument()) do rows[i] = standing(argument()) end
+for i = 1, number() do rows[i] = standing(argument()) end
 return { NOW, rows }

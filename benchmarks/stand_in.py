@@ -1,0 +1,92 @@
+"""Calls to the scripts as a worker makes them, without a worker."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.site import BenchmarkError
+from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.store.calls import Arrival, Ended, Exchange, Store
+from celery_throttle.store.replies import Answer, ParkAnswer, exchanged
+from celery_throttle.store.scripts import execute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis import Redis
+
+    from celery_throttle.core.keys import Keys
+    from celery_throttle.store.replies import Grant, Reply
+    from celery_throttle.store.scripts import Call
+
+__all__ = ["StandIn"]
+
+_HOUR = 3600.0
+_AT_ONCE = 500
+_DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
+
+
+class StandIn:
+    """One worker as the store sees it, on one prefix of it.
+
+    Args:
+        client: of the store.
+        keys: where everything is.
+        queue: whose tasks it parks and starts.
+        lease: of what it holds.
+    """
+
+    def __init__(self, client: Redis, keys: Keys, queue: str, lease: float = _HOUR) -> None:
+        self.client, self.keys, self.queue = client, keys, queue
+        self.store = Store(keys, lease)
+        self.name = uuid.uuid4().hex[:8]
+        self._numbers = itertools.count(1)
+
+    def call(self, call: Call) -> Any:
+        return execute(self.client, call)
+
+    def declare(self, **limits: int) -> None:
+        """Say how many permits limits have, where nothing is known of them."""
+        self.call(self.store.declare("", [(name, str(permits)) for name, permits in limits.items()], keeps=True))
+
+    def exchange(self, said: Exchange) -> Call:
+        """Return the next call: each can be carried out once."""
+        return self.store.exchange(self.name, next(self._numbers), (self.queue,), said)
+
+    def say(self, said: Exchange) -> Reply:
+        reply = exchanged(self.call(self.exchange(said)))
+        if reply is None:
+            raise BenchmarkError("the store knows no limits yet")
+        return reply
+
+    def asking(self, tasks: Sequence[str], bucket: str) -> Exchange:
+        return Exchange(asked=[Arrival(task, f"1:{bucket}", self.queue, nonce=f"{self.name}:{task}") for task in tasks])
+
+    def releasing(self, tasks: Sequence[str], *, slots: int = 0) -> Exchange:
+        """What gives back what `asking` took."""
+        return Exchange(slots, ended=[Ended(task, f"{self.name}:{task}", _DONE) for task in tasks])
+
+    def hand_over(self, holder: Grant) -> Exchange:
+        """What gives back the permit of a parked task that was started, and takes the next one."""
+        return Exchange(1, ended=[Ended(holder.task, holder.nonce, _DONE)])
+
+    def hold(self, count: int, bucket: str) -> list[str]:
+        """Take so many permits; return who has them."""
+        tasks = [str(uuid.uuid4()) for _ in range(count)]
+        for first in range(0, count, _AT_ONCE):
+            some = tasks[first : first + _AT_ONCE]
+            if set(self.say(self.asking(some, bucket)).asked) != {Answer.GRANTED}:
+                raise BenchmarkError(f"no permit of {bucket}")
+        return tasks
+
+    def park(self, count: int, bucket: str, messages: Sequence[bytes]) -> None:
+        """Park so many tasks, with these messages in turn."""
+        tasks = ((str(uuid.uuid4()), message) for _, message in zip(range(count), cycle(messages), strict=False))
+        while some := list(islice(tasks, _AT_ONCE)):
+            rows = [Arrival(task, f"1:{bucket}", self.queue, message=message) for task, message in some]
+            reply = self.say(Exchange(parked=rows))
+            if set(reply.parked) != {ParkAnswer.PARKED} or reply.grants:
+                raise BenchmarkError(f"parking failed: {reply}")

@@ -1,0 +1,1 @@
+"""What an operator touches: how limits stand, who holds, who waits and why; steering them."""

@@ -1,0 +1,232 @@
+"""Why a task waits, in plain sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from celery_throttle.core.buckets import Bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from celery_throttle.store.views import LimitStatus, Need, Said, TaskView
+
+__all__ = ["Explanation", "TaskState", "explained"]
+
+TaskState = Literal["held", "parked", "waiting for its identity lock", "ended without running", "set aside", "unknown"]
+
+_LOCK_STATES = {
+    "queued": "which is queued or parked",
+    "running": "which runs",
+    "started": "which runs",
+    "done": "done",
+    "failed": "failed",
+}
+_VERDICTS = {
+    "conclude": "It is a duplicate: its first has ended, and it ends with the same outcome.",
+    "duplicate": "It is a duplicate: it fails with DuplicateTask.",
+    "skip": "It is a duplicate: it ends in state IGNORED.",
+    "replaced": "A newer call took its place: it ends as revoked.",
+    "done": "It had succeeded before: it does not run again.",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a task is doing at the gate, and why.
+
+    Attributes:
+        task_id: of the task.
+        state: ``held`` (runs, or is about to), ``parked``, ``waiting for its identity lock``, ``ended without running``
+            (a worker has only to say so), ``set aside`` (nobody can read its record) or ``unknown`` to the gate.
+        reasons: in sentences, what decides first.
+        task_name: None if it is not known.
+        limit: in whose line it waits, None if in none.
+        key: the value of that limit's key, if it has one.
+        place: in that line, 1 for the first; None if it does not wait.
+        queue: whose workers can start it, None if it was never parked.
+        limits: how the limits stand of which it holds or needs permits.
+    """
+
+    task_id: str
+    state: TaskState
+    reasons: tuple[str, ...]
+    task_name: str | None = None
+    limit: str | None = None
+    key: str | None = None
+    place: int | None = None
+    queue: str | None = None
+    limits: tuple[LimitStatus, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.task_name or 'Task'}[{self.task_id}]: {self.state}", *self.reasons])
+
+
+def explained(task_id: str, view: TaskView) -> Explanation:
+    """Say what a view of a task means."""
+    state, reasons = _state(view), tuple(_reasons(task_id, view))
+    if state in ("unknown", "set aside"):
+        return Explanation(task_id, state, reasons)
+    bucket = Bucket.parse(view.line) if state == "parked" and view.line else None
+    return Explanation(
+        task_id,
+        state,
+        reasons,
+        task_name=view.task_name,
+        limit=bucket.name if bucket else None,
+        key=bucket.key if bucket else None,
+        place=1 + sum(each.count for each in view.ahead) if view.state == "parked" else None,
+        queue=view.queue or None,
+        limits=view.limits,
+    )
+
+
+def _state(view: TaskView) -> TaskState:
+    if view.state == "held":
+        return "held"
+    if view.state != "parked":
+        return "set aside" if view.aside else "unknown"
+    if view.line.startswith(("follow:", "next:")):
+        return "waiting for its identity lock"
+    return "parked" if view.line or not (view.verdict in _VERDICTS or view.expires_now) else "ended without running"
+
+
+def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
+    state = _state(view)
+    if state == "unknown":
+        yield (
+            "The gate does not know it: it has not reached a worker (look in its queue, at its ETA, at who consumes "
+            "that queue), a worker keeps it because as many are parked as max_parked allows, it has ended, or it is "
+            "not throttled."
+        )
+    elif state == "set aside":
+        yield (
+            f"Its record in the store is {view.aside}, so it cannot start, and its line went on without it: see "
+            f"Throttle(app).set_aside()."
+        )
+    elif state == "held":
+        yield from _held(view)
+    elif state == "waiting for its identity lock":
+        yield from _locked(view)
+    elif state == "ended without running":
+        yield _VERDICTS.get(view.verdict, "It waited for longer than its start_deadline: it ends as expired.")
+        yield _needs_slot(view)
+    else:
+        yield from _parked(task_id, view)
+    if view.second:
+        yield "Another delivery of the same task id waits for this one to end."
+
+
+def _held(view: TaskView) -> Iterator[str]:
+    holds = ", ".join(map(_count, view.needs)) if view.counted and view.needs else "no permit"
+    yield f"It runs, or is about to, on worker {view.nonce.partition(':')[0]}, and holds {holds}."
+    if view.lease_left > 0:
+        yield f"Its lease ends in {view.lease_left:.0f} s unless its worker renews it."
+    else:
+        yield (
+            f"Its lease ended {-view.lease_left:.0f} s ago, so its worker is lost or cut off from the store; what it "
+            f"holds is reclaimed when a worker or beat looks next."
+        )
+
+
+def _locked(view: TaskView) -> Iterator[str]:
+    if view.lock is None:
+        yield f"Its identity lock is free, and it waits for a worker of queue {view.queue!r} with a free slot."
+        return
+    state, task, since = view.lock
+    until = "runs next" if view.line.startswith("next:") else "waits for its outcome"
+    yield f"Task {task} has its identity lock ({_LOCK_STATES[state]}, since {_time(since)}): it {until}."
+
+
+def _parked(task_id: str, view: TaskView) -> Iterator[str]:
+    if view.settling:
+        yield f"The store lost its data: nothing starts for another {view.settling:.1f} s, until holders are back."
+    costs = {str(need): need.permits for need in view.needs}
+    stopped = False
+    for limit in view.limits:
+        reasons = list(_limit_reasons(task_id, view, limit, costs.get(str(limit), 1)))
+        stopped = stopped or bool(reasons)
+        yield from reasons
+    if len(view.needs) > 1:
+        yield f"It needs {_and([_count(need) for need in view.needs])} at once, and waits in {_shown(view)}."
+    yield from _line(view)
+    first = not any(each.count for each in view.ahead if not each.passed_over)
+    if first and not stopped and not view.settling:
+        yield _needs_slot(view)
+    if view.deliveries:
+        yield f"It was started {_times(view.deliveries)} before, by a worker that was lost or gave it back."
+    if view.expires:
+        yield f"It expires at {_time(view.expires)} unless it has started by then."
+
+
+def _limit_reasons(task_id: str, view: TaskView, limit: LimitStatus, cost: int) -> Iterator[str]:
+    if limit.paused:
+        yield f"Limit {limit.paused.limit} is paused {_said(limit.paused)}."
+    if limit.held_back:
+        yield f"Limit {limit.held_back.limit} is held back {_said(limit.held_back)}."
+    if limit.in_force is not None and limit.held + min(cost, max(limit.in_force, 1)) > limit.in_force:
+        number = (
+            f": {limit.override.permits} instead of {_number(limit)} {_said(limit.override)}" if limit.override else ""
+        )
+        wanted = f", and it needs {cost}" if cost > 1 else ""
+        yield f"Limit {limit} is full: {limit.held} of {limit.in_force} permits are held{wanted}{number}."
+    if limit.next_start_in > 0 and not limit.stopped:
+        rates = _and([rate.rate for rate in limit.rates])
+        yield f"The rate of limit {limit} ({rates}) allows the next start in {limit.next_start_in:.1f} s."
+    if limit.barred_by not in (None, task_id) and view.ticket > limit.bar_ticket and not limit.disabled:
+        yield f"Task {limit.barred_by}, which needs several limits and waited for long, goes first on limit {limit}."
+
+
+def _line(view: TaskView) -> Iterator[str]:
+    for each in view.ahead:
+        tasks = f"{each.count} task{'s are' if each.count > 1 else ' is'}"
+        if each.count and each.passed_over:
+            yield f"{tasks} before it, but passed over: no worker with a free slot consumes queue {each.queue!r}."
+        elif each.count:
+            yield f"{tasks} before it in {_shown(view)}, of queue {each.queue!r}."
+    if any(each.passed_over and each.queue == view.queue for each in view.ahead):
+        yield (
+            f"Its queue {view.queue!r} has been passed over: it was offered a start, and no worker with a free slot "
+            f"consumes it."
+        )
+
+
+def _needs_slot(view: TaskView) -> str:
+    if view.queue.startswith("~"):
+        return "It can start: it is a permit outside of tasks, which the process that waits for it has to take."
+    return f"It can start: it waits for a worker with a free slot that consumes queue {view.queue!r}."
+
+
+def _shown(view: TaskView) -> str:
+    if not view.line:
+        return "the line of those that wait for nothing but a slot"
+    return f"the line of {Bucket.parse(view.line)}"
+
+
+def _number(limit: LimitStatus) -> str:
+    return "any number" if limit.permits is None else str(limit.permits)
+
+
+def _said(said: Said) -> str:
+    until = f" until {_time(said.until)}" if said.until else ""
+    why = f", because: {said.why}" if said.why else ""
+    by = f" by {said.by}" if said.by else ""
+    return f"since {_time(said.since)}{until}{by}{why}"
+
+
+def _count(need: Need) -> str:
+    return f"{need.permits} permit{'s' if need.permits > 1 else ''} of {need}"
+
+
+def _and(parts: list[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _time(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,173 @@
+"""Steer one limit, or one key of it."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.views import Holder, LimitStatus, Parked
+
+__all__ = ["MOST", "LimitControl", "count"]
+
+logger = logging.getLogger(__name__)
+
+Until = datetime | timedelta | float | None
+
+MOST = 1000
+_MOST_PERMITS = 10**9 - 1
+_LONGEST_TEXT = 500
+#: A century, in seconds.
+_LONGEST = 3.2e9
+_LATEST_YEAR = 2200
+
+
+class LimitControl:
+    """Steers one limit, or one key of it; see `Throttle.limit`.
+
+    What is said of a key comes before what is said of its limit; a pause of either stops it. ``until`` of each method
+    is a datetime (without a timezone: the app's), or seconds or a timedelta from now, by the store's clock; None: until
+    it is taken back. ``by`` is who does it, by default ``user@host``; ``why`` is for whoever looks later. Each change
+    is logged.
+
+    Each method raises `ConfigurationError` for a value that cannot work, and `StoreUnavailable`.
+
+    Attributes:
+        name: of the limit.
+        key: the value of its key, None for the limit itself.
+    """
+
+    def __init__(self, place: Reader, name: str, key: str | None) -> None:
+        self._place, self.name, self.key = place, name, key
+        self._bucket = Bucket(name, key)
+
+    def __repr__(self) -> str:
+        return f"<LimitControl {self._bucket}>"
+
+    def override(self, permits: int, *, until: Until = None, by: str | None = None, why: str = "") -> None:
+        """Have another number of permits from now on; the code's stays visible beside it.
+
+        More take effect at once; with fewer, those that run go on, and none starts until there is room.
+        """
+        if not _is_whole(permits) or permits > _MOST_PERMITS:
+            fix = "use pause() to let none start" if permits == 0 else "write override(5)"
+            raise ConfigurationError(
+                f"Limit {self._bucket}: override must be a whole number of 1 or more, got {permits!r}: {fix}"
+            )
+        self._say("override", permits, until, by, why)
+
+    def reset(self, *, by: str | None = None) -> bool:
+        """End an override: the code's number holds again. False if there was none."""
+        return self._take_back("override", by)
+
+    def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
+        """Let nothing start; what runs goes on, and tasks that arrive are parked."""
+        self._say("pause", 1, until, by, why)
+
+    def resume(self, *, by: str | None = None) -> bool:
+        """End a pause; what waits starts at once, as far as there is room. False if there was none."""
+        return self._take_back("pause", by)
+
+    def disable(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
+        """Enforce nothing, neither permits nor rates: everything starts at once (unless the limit is paused too).
+
+        What runs is counted all the same, so the limit is right from the moment it is enforced again.
+        """
+        self._say("disable", 1, until, by, why)
+
+    def enable(self, *, by: str | None = None) -> bool:
+        """Enforce the limit again; what runs goes on. False if it was not disabled."""
+        return self._take_back("disable", by)
+
+    def status(self) -> LimitStatus:
+        """Return how it stands."""
+        return self._place.stand([self._bucket.text])[0]
+
+    def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
+        """Return who holds its permits; without a key, those of all keys."""
+        return self._place.holders(self._bucket, count("most", most))
+
+    def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
+        """Return who waits in its line, first come first; without a key, in those of all keys."""
+        return self._place.parked(self._bucket, count("most", most))
+
+    def _say(self, what: Literal["override", "pause", "disable"], value: int, until: Until, by: Any, why: Any) -> None:
+        by, why = _text("by", _whoami() if by is None else by), _text("why", why)
+        written = self._until(until)
+        answer = self._tell(what, str(value), written, by, why)
+        if answer < 0:
+            raise ConfigurationError(f"Limit {self._bucket}: until={until!r} is over already, by the store's clock")
+        number = f" {value}" if what == "override" else ""
+        logger.info(
+            "Limit %s: %s%s by %s, until %s: %s",
+            self._bucket, what, number, by, "taken back" if until is None else until, why or "no reason given",
+        )  # fmt: skip
+
+    def _take_back(self, what: Literal["override", "pause", "disable"], by: Any) -> bool:
+        by = _text("by", _whoami() if by is None else by)
+        there = self._tell(what, "", "0", by, "") > 0
+        done = {"override": "reset", "pause": "resume", "disable": "enable"}[what]
+        logger.info("Limit %s: %s by %s%s", self._bucket, done, by, "" if there else ", but there was nothing to do")
+        return there
+
+    def _tell(self, what: str, value: str, until: str, by: str, why: str) -> int:
+        ask, store, bucket = self._place.ask, self._place.store, self._bucket.text
+        answer = ask(store.control(bucket, what, value, until, by, why))
+        after = b""
+        while answer >= 0:
+            after = ask(store.wake(bucket, after.decode()))
+            if not after:
+                break
+        return int(answer)
+
+    def _until(self, until: Any) -> str:
+        """Return a time as control.lua has it: ``0`` for good, ``+ms`` from now, or ms."""
+        if until is None:
+            return "0"
+        if isinstance(until, datetime):
+            aware = until if until.tzinfo else until.replace(tzinfo=self._place.app.timezone)
+            if aware.year <= _LATEST_YEAR:
+                return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
+        seconds = until.total_seconds() if isinstance(until, timedelta) else until
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
+            raise ConfigurationError(
+                f"Limit {self._bucket}: until must be a datetime, or seconds or a timedelta from now, more than 0, "
+                f"got {until!r}"
+            )
+        return f"+{max(round(seconds * 1000), 1)}"
+
+
+def count(option: str, value: int) -> int:
+    """Return how many rows are wanted at most, checked."""
+    if not _is_whole(value):
+        raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}")
+    return value
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _text(option: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise ConfigurationError(f"{option} must be text of {_LONGEST_TEXT} characters at most, got {value!r:.80}")
+    return value
+
+
+@lru_cache(maxsize=1)
+def _whoami() -> str:
+    import getpass  # noqa: PLC0415 - only whoever says something needs them
+    import os  # noqa: PLC0415
+    import socket  # noqa: PLC0415
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in many containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

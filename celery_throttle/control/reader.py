@@ -1,0 +1,116 @@
+"""What the store has of one group of limits: how they stand, who holds and who waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from celery_throttle.clients import store_client
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store import views
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.store.scripts import Call
+    from celery_throttle.store.views import Holder, LimitStatus, Parked, SetAside, TaskView
+
+__all__ = ["AT_ONCE", "MOST", "Reader"]
+
+#: Limits, or holders, that one call reads.
+AT_ONCE = 100
+#: Parked tasks that one call reads.
+MOST = 1000
+
+
+class Reader:
+    """Reads one group of limits; every method raises `StoreUnavailable` when the store does not answer or refuses.
+
+    Args:
+        app: the Celery app.
+        group: of limits.
+    """
+
+    def __init__(self, app: Any, group: str) -> None:
+        self.app, self.group = app, group
+        self._client = store_client(app, group)
+        self.store = self._client.store
+
+    def status(self, most: int) -> tuple[LimitStatus, ...]:
+        """Return how the limits stand, and those keys that somebody holds, waits for or has said something of."""
+        limits: dict[str, None] = {}
+        keys: dict[str, None] = {}
+        for source in ("limits", "said", "used", "waiting"):
+            for page in self._pages(source) if len(limits) + len(keys) < most else ():
+                for name in page:
+                    (limits if Bucket.parse(name).key is None else keys)[name] = None
+                if len(limits) + len(keys) >= most:
+                    break
+        return self.stand(sorted([*sorted(limits), *keys][:most], key=_by_name))
+
+    def explain(self, task_id: str) -> TaskView:
+        """Return what the store knows of a task."""
+        return views.task_view(self.ask(self.store.explain(task_id)))
+
+    def is_declared(self, name: str) -> bool:
+        """Whether a worker has declared this limit here."""
+        (status,) = self.stand([name])
+        return status.declared
+
+    def names(self) -> Iterator[str]:
+        """Return the names of all that was declared, or said something of."""
+        for source in ("limits", "said"):
+            for page in self._pages(source):
+                yield from page
+
+    def _pages(self, source: Any) -> Iterator[list[str]]:
+        after = ""
+        while True:
+            following, names = self.ask(self.store.limits(source, after))
+            yield [name.decode() for name in names]
+            after = following.decode()
+            if not after:
+                return
+
+    def stand(self, buckets: list[str]) -> tuple[LimitStatus, ...]:
+        """Return how these buckets stand."""
+        found: list[LimitStatus] = []
+        for first in range(0, len(buckets), AT_ONCE):
+            found += views.statuses(self.ask(self.store.status(buckets[first : first + AT_ONCE])))
+        return tuple(found)
+
+    def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
+        """Return who holds permits, of this limit or of all."""
+        found: dict[str, Holder] = {}
+        past, more = 0, True
+        while more and len(found) < most:
+            page, more = views.holders(self.ask(self.store.holders(past, AT_ONCE)))
+            past += AT_ONCE
+            found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
+        return tuple(found.values())[:most]
+
+    def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
+        """Return who waits, for this limit or at all."""
+        return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
+
+    def set_aside(self, most: int) -> tuple[SetAside, ...]:
+        """Return the tasks whose records nobody can read."""
+        return views.set_aside(self.ask(self.store.aside(min(most, MOST))))
+
+    def ask(self, call: Call) -> Any:
+        """Carry out a call."""
+        try:
+            return self._client.ask(call)
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"The store did not answer, or refused: {error}") from error
+
+
+def _by_name(text: str) -> tuple[str, str]:
+    bucket = Bucket.parse(text)
+    return bucket.name, bucket.key or ""
+
+
+def _holds(holder: Holder, bucket: Bucket) -> bool:
+    return any(need.limit == bucket.name and bucket.key in (None, need.key) for need in holder.needs)

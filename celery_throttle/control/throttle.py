@@ -1,0 +1,150 @@
+"""Look into limits and steer them at run time, for all workers at once."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.explain import explained
+from celery_throttle.control.limit_control import MOST, LimitControl, count
+from celery_throttle.control.reader import AT_ONCE, Reader
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import key_text
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.settings import settings_of
+from celery_throttle.tasks.registry import groups_of, policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery_throttle.control.explain import Explanation
+    from celery_throttle.store.views import Holder, LimitStatus, Parked, SetAside
+
+__all__ = ["Throttle"]
+
+
+class Throttle:
+    """The limits of an app's store: how they stand, who holds and who waits, and what is said of them at run time::
+
+        throttle = Throttle(app)
+        throttle.limit("api").override(2, until=timedelta(hours=1), why="their incident 42")
+        throttle.limit("tenant", key="acme").pause(why="asked us to stop")
+        print(throttle.explain(task_id))
+
+    What is said is kept in the store, with who said it, when and why, for all workers, also those that start later.
+    What only reads writes nothing, and reads no more than ``most`` says.
+
+    Args:
+        app: the Celery app; its tasks need not be imported, the store knows the limits of its workers.
+
+    Raises:
+        ConfigurationError: no Redis is known, or a setting cannot work.
+        StoreUnavailable: from every method, when the store does not answer or refuses; ``__cause__`` has the client's
+            error.
+
+    Warning:
+        What is read was so a moment ago. ``disable()`` lifts a limit that something may rely on.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    def limit(self, limit: str | Limit, *, key: object = None) -> LimitControl:
+        """Return what steers a limit, or one key of it.
+
+        Args:
+            limit: its name, or the `Limit` itself.
+            key: the value of its key, as tasks have it; None: the limit itself, and all its keys.
+
+        Raises:
+            ConfigurationError: no worker and no task of this app has declared such a limit, or it has no keys.
+        """
+        name: Any = limit.name if isinstance(limit, Limit) else limit
+        known = {each.name: each for policy in self._policies() for each in policy.limits}
+        if isinstance(limit, Limit):
+            known.setdefault(name, limit)
+        place = self._place_of(name, known.get(name))
+        if place is None:
+            names = (each for place in self._places() for each in place.names())
+            raise ConfigurationError(_unknown(name, {*known, *names}))
+        if key is not None and name in known and known[name].key is None:
+            raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key")
+        return LimitControl(place, name, None if key is None else key_text(key))
+
+    def _place_of(self, name: object, known: Limit | None) -> Reader | None:
+        if known is not None:
+            return Reader(self._app, settings_of(self._app).group_of(known.group))
+        if not isinstance(name, str) or not name.isprintable():
+            return None
+        return next((place for place in self._places() if place.is_declared(name)), None)
+
+    def _places(self) -> list[Reader]:
+        """One for each group that a limit of the app names, and that of all others."""
+        self._policies()
+        groups = {settings_of(self._app).group: None, **dict.fromkeys(groups_of(self._app))}
+        return [Reader(self._app, group) for group in groups]
+
+    def status(self, *, most: int = MOST) -> tuple[LimitStatus, ...]:
+        """Return how every limit of the store stands, whoever declared it, by name.
+
+        Of limits with keys, those keys that somebody holds or waits for, or has said something of.
+
+        Args:
+            most: how many at most, limits before keys.
+        """
+        found = [each for place in self._places() for each in place.status(count("most", most))]
+        return tuple(sorted(found, key=lambda each: (each.name, each.key or "")))[:most]
+
+    def holders(self, limit: str | Limit | None = None, *, most: int = MOST) -> tuple[Holder, ...]:
+        """Return who holds permits (of this limit), or an identity lock; those first whose lease ends first.
+
+        Args:
+            limit: None for all.
+            most: how many at most.
+        """
+        if limit is not None:
+            return self.limit(limit).holders(most=most)
+        return tuple(each for place in self._places() for each in place.holders(None, count("most", most)))[:most]
+
+    def parked(self, limit: str | Limit | None = None, *, most: int = 100) -> tuple[Parked, ...]:
+        """Return who waits (for this limit, with all its keys), line by line, first come first.
+
+        Args:
+            limit: None for all, also those that wait for their identity lock.
+            most: how many at most, up to 1000.
+        """
+        if limit is not None:
+            return self.limit(limit).parked(most=most)
+        return tuple(each for place in self._places() for each in place.parked(None, count("most", most)))[:most]
+
+    def explain(self, task_id: str) -> Explanation:
+        """Return what a task is doing at the gate, and why it waits if it does.
+
+        Of a task that is in its queue still, or waits for its ETA, nothing more is known here than that.
+        """
+        found = [explained(task_id, place.explain(task_id)) for place in self._places()]
+        return next((each for each in found if each.state != "unknown"), found[0])
+
+    def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
+        """Return the tasks whose records in the store nobody can read: corrupt, foreign, or of another release.
+
+        Their lines have gone on without them. The messages are kept for a week.
+
+        Args:
+            most: how many at most, up to 1000.
+        """
+        found = (each for place in self._places() for each in place.set_aside(count("most", most)))
+        return tuple(found)[:most]
+
+    def _policies(self) -> Iterable[Any]:
+        self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are
+        return policies_of(self._app).values()
+
+
+def _unknown(name: object, known: set[str]) -> str:
+    limits = sorted(each for each in known if Bucket.parse(each).key is None)
+    close = get_close_matches(str(name), limits, n=1)
+    meant = f", did you mean {close[0]!r}?" if close else ":"
+    there = ", ".join(limits[:AT_ONCE]) or "none"
+    return f"No limit {name!r}{meant} Known limits: {there}"

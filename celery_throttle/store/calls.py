@@ -1,0 +1,247 @@
+"""Build the calls to the scripts of the gate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from celery_throttle.store.scripts import Call, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from celery_throttle.core.facts import Facts, Result
+    from celery_throttle.core.keys import Keys
+    from celery_throttle.store.scripts import Argument
+
+__all__ = ["MOST_ROWS", "Arrival", "Back", "Ended", "Exchange", "Store", "Succession"]
+
+#: Rows of one kind in a call; a call has no more than 500 rows (ElastiCache Serverless).
+MOST_ROWS = 50
+
+_WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
+_QUOTE = json.encoder.encode_basestring_ascii  # as the encoder writes text
+_BEGAN = ',"began":true'
+
+
+class Arrival(NamedTuple):
+    """A task that asks for its permits, or holds them, or is to be parked.
+
+    Attributes:
+        task: its id.
+        needs: the permits it takes, as needs.lua says.
+        queue: whose workers can start it.
+        attempt: how many retries came before.
+        lock: what it does with its identity lock, JSON as claims.lua says; "" if it has none.
+        nonce: names this delivery as a holder; "" for one that is to be parked.
+        message: of one that is to be parked.
+        turn: of one that is to be parked: its turn among others, as turns.lua says.
+        wait_ms: of one that is to be parked: how long it may wait.
+        outside: whether it is a holder outside of tasks.
+    """
+
+    task: str
+    needs: str
+    queue: str = ""
+    attempt: int = 0
+    lock: str = ""
+    nonce: str = ""
+    message: bytes = b""
+    turn: tuple[str, str, int] | None = None
+    wait_ms: int | None = None
+    outside: bool = False
+
+    @property
+    def row(self) -> str:
+        """As the scripts want it, but for the message."""
+        more = f',"lock":{self.lock}' if self.lock else ""
+        if self.turn is not None or self.wait_ms is not None or self.outside:
+            said = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
+            more += "," + _WRITE({name: value for name, value in said.items() if value is not None})[1:-1]
+        return (
+            f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","needs":{_QUOTE(self.needs)},'
+            f'"queue":{_QUOTE(self.queue)},"attempt":{self.attempt}{more}}}'
+        )
+
+
+class Ended(NamedTuple):
+    """A run that has ended."""
+
+    task: str
+    nonce: str
+    facts: Facts
+
+    @property
+    def row(self) -> str:
+        """As exchange.lua wants it."""
+        began, message, result = self.facts
+        return (
+            f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","message":"{message.value}",'
+            f'"result":"{result.value}"{_BEGAN if began else ""}}}'
+        )
+
+
+class Succession(NamedTuple):
+    """A run that has ended, and the task that started with its permit, in the same worker."""
+
+    task: str
+    nonce: str
+    result: Result
+    to: Arrival
+
+    @property
+    def row(self) -> str:
+        """As exchange.lua wants it."""
+        return (
+            f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","result":"{self.result.value}","to":{self.to.row}}}'
+        )
+
+
+class Back(NamedTuple):
+    """A task that has begun and was told to slow down: `about` starts nothing for so many seconds."""
+
+    arrival: Arrival
+    pause: float
+    about: str
+
+    @property
+    def row(self) -> str:
+        """As exchange.lua wants it, but for the message."""
+        return f'{self.arrival.row[:-1]},"pause_ms":{round(self.pause * 1000)},"about":{_QUOTE(self.about)}}}'
+
+
+@dataclass
+class Exchange:
+    """All that a worker has to say at once; see exchange.lua."""
+
+    slots: int = 0
+    ended: list[Ended] = field(default_factory=list)
+    passed: list[Succession] = field(default_factory=list)
+    began: list[tuple[str, str]] = field(default_factory=list)
+    unacked: list[str] = field(default_factory=list)
+    revoked: list[str] = field(default_factory=list)
+    never: list[tuple[str, str, str]] = field(default_factory=list)
+    asked: list[Arrival] = field(default_factory=list)
+    parked: list[Arrival] = field(default_factory=list)
+    back: list[Back] = field(default_factory=list)
+
+    def text(self, worker: str, number: int, queues: Sequence[str]) -> str:
+        """Return it as JSON, but for the messages."""
+        parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_WRITE(queues)}']
+        objects = ((name, getattr(self, name)) for name in ("ended", "passed", "asked", "parked", "back"))
+        parts += [f'"{name}":[{",".join([each.row for each in rows])}]' for name, rows in objects if rows]
+        arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "revoked", "never"))
+        parts += [f'"{name}":{_WRITE(rows)}' for name, rows in arrays if rows]
+        return "{" + ",".join(parts) + "}"
+
+    def messages(self) -> list[bytes]:
+        """Return the messages of what is parked, then of what goes back."""
+        return [each.message for each in self.parked] + [each.arrival.message for each in self.back]
+
+
+@dataclass(frozen=True)
+class Store:
+    """Builds the calls of one worker (or one command) on one set of keys.
+
+    Args:
+        keys: where everything is.
+        lease: seconds a permit lasts without renewal.
+    """
+
+    keys: Keys
+    lease: float
+    _head: tuple[Argument, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        names = (*self.keys.all, self.keys.wake)
+        object.__setattr__(self, "_head", (len(names), *names, int(self.lease * 1000)))
+
+    def exchange(self, worker: str, number: int, queues: Sequence[str], said: Exchange) -> Call:
+        """Say all that a worker has to say."""
+        return self._call("exchange", said.text(worker, number, queues), *said.messages())
+
+    def renew(self, worker: str, number: int, held: Iterable[Arrival], waiting: Sequence[str] = ()) -> Call:
+        """Renew leases; ``number`` is that of the worker's last call when it found out what it holds."""
+        rows = ",".join([each.row for each in held])
+        text = f'{{"worker":"{worker}","number":{number},"held":[{rows}],"waiting":{_WRITE(waiting)}}}'
+        return self._call("renew", text)
+
+    def declare(self, known_birth: str, limits: Iterable[tuple[str, str]], *, keeps: bool = False) -> Call:
+        """Say how many permits each limit has; ``keeps``: only of those of which nothing is known."""
+        return self._call("declare", known_birth, int(keeps), *_flat(list(limits)))
+
+    def leave(self, worker: str) -> Call:
+        """Say goodbye for a worker."""
+        return self._call("leave", worker)
+
+    def reap(self, most: int) -> Call:
+        """Clear at most that many expired holders."""
+        return self._call("reap", most)
+
+    def reserve(self, bucket: str, declared: str, cost: int, longest: float) -> Call:
+        """Book a start that is at most so many seconds away."""
+        return self._call("reserve", bucket, declared, cost, round(longest * 1_000_000))
+
+    def crowd(self, bucket: str) -> Call:
+        """Ask how many wait for a bucket."""
+        return self._call("crowd", bucket)
+
+    def claim(self, task: str, lock: str, least: float, *, awaited: bool = False) -> Call:
+        """Claim an identity lock for a task about to be published; it lasts at least that many seconds."""
+        return self._call("claim", task, lock, int(least * 1000), int(awaited))
+
+    def succeeded(self, identity: str, task: str, fencing_token: int, remember: float) -> Call:
+        """Say that a task has succeeded, to be remembered for so many seconds."""
+        return self._call("succeeded", identity, task, str(fencing_token), round(remember * 1000))
+
+    def give_up(self, identity: str, task: str) -> Call:
+        """Free the identity lock of a task that will never run."""
+        return self._call("give_up", identity, task)
+
+    def locked(self, identity: str) -> Call:
+        """Ask who has an identity lock."""
+        return self._call("locked", identity)
+
+    def unlock(self, identity: str, task: str = "") -> Call:
+        """Take an identity lock away."""
+        return self._call("unlock", identity, task)
+
+    def control(self, bucket: str, what: str, value: str, until: str, by: str, why: str) -> Call:
+        """Say something of a bucket at run time, or take it back (value ""), as control.lua has it; then `wake`."""
+        return self._call("control", bucket, what, value, until, by, why)
+
+    def wake(self, bucket: str, after: str) -> Call:
+        """Look at what a change of a bucket lets start, and hint to those who can."""
+        return self._call("wake", bucket, after)
+
+    def limits(self, source: Literal["limits", "said", "used", "waiting"], after: str) -> Call:
+        """Ask which limits and keys there are."""
+        return self._call("limits", source, after)
+
+    def status(self, buckets: Sequence[str]) -> Call:
+        """Ask how buckets stand."""
+        return self._call("status", len(buckets), *buckets)
+
+    def holders(self, past: int, count: int) -> Call:
+        """Ask who holds something."""
+        return self._call("holders", past, count)
+
+    def parked(self, bucket: str | None, most: int) -> Call:
+        """Ask who waits for a bucket (a limit: with all its keys), None: for anything."""
+        return self._call("parked", bucket or "", int(bucket is None), most)
+
+    def explain(self, task: str) -> Call:
+        """Ask for all that matters to one task."""
+        return self._call("explain", task)
+
+    def aside(self, most: int) -> Call:
+        """Ask for the records that nobody could read."""
+        return self._call("aside", most)
+
+    def _call(self, script: str, *rest: Argument) -> Call:
+        return Call(Script.of_gate(script), (*self._head, *rest), len(self._head))
+
+
+def _flat(rows: Sequence[tuple[Argument, ...]]) -> list[Argument]:
+    return [len(rows), *(value for row in rows for value in row)]

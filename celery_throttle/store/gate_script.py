@@ -1,0 +1,127 @@
+"""Put the text of a script of the gate together.
+
+The shared files (``lua/gate/shared``) are plain functions of one subject each, in any order; nothing in them says what
+a script pays for. Lua makes every function of a script anew in every call, and pays for each local that a function
+uses, so here constants are written in as values, functions that a script cannot reach are left out, and each of the
+others is made when it is first called.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["gate_text", "inlined"]
+
+_VALUE = r"(?:\d+|KEYS\[\d+\])"
+_CONSTANTS = re.compile(rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_VALUE}(?:, {_VALUE})*)$", re.MULTILINE)
+_NAME_OR_STRING = re.compile(r"'[^'\n]*'|\b[A-Z][A-Z_]*\b")
+_FUNCTION = re.compile(r"^local function (\w+)(\(.*?^end)$", re.MULTILINE | re.DOTALL)
+_CALL_OR_STRING = re.compile(r"'[^'\n]*'|(?<![.\w:])(\w+)(?=\()")
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+
+# What comes before all others, whole; and what counts rates, which the primitives share.
+_FIRST = "gate/shared/begin"
+_OTHERS = ("rate/gcra",)
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A shared function: its text from the parameters on, and the names it calls."""
+
+    body: str
+    calls: frozenset[str]
+
+
+def gate_text(name: str) -> str:
+    """Return the text of ``lua/gate/<name>.lua`` with all that it needs before it."""
+    own = _read(f"gate/{name}")
+    numbers = {each: number for number, each in enumerate(sorted(_reachable(own)), 1)}
+    bodies = [f"F[{number}] = function{_renamed(_functions()[each].body, numbers)}" for each, number in numbers.items()]
+    parts = [_read(_FIRST), *_constants(), _MADE.replace("CASES", _cases(bodies, 1)), _renamed(own, numbers)]
+    return "local rcall = redis.call\n" + inlined("\n".join(parts)).replace("redis.call(", "rcall(")
+
+
+#: F has every shared function under a number, and makes one when it is first called: making functions is what costs.
+_MADE = """local F = {}
+local function make(which)
+CASES
+end
+setmetatable(F, { __index = function(made, which)
+  make(which)
+  return rawget(made, which)
+end })"""
+
+
+def _cases(bodies: list[str], first: int) -> str:
+    """Return the statements that carry out one of these, by its number; found by halving."""
+    if len(bodies) <= 1:
+        return "".join(bodies)
+    half = len(bodies) // 2
+    lower, upper = _cases(bodies[:half], first), _cases(bodies[half:], first + half)
+    return f"if which < {first + half} then\n{lower}\nelse\n{upper}\nend"
+
+
+def inlined(text: str) -> str:
+    """Return a script with its constants (``local LEASES, RECORDS = KEYS[5], KEYS[6]``) written as values."""
+    values: dict[str, str] = {}
+    for names, numbers in _CONSTANTS.findall(text):
+        values |= dict(zip(names.split(", "), numbers.split(", "), strict=True))
+    # An empty line in its place: line numbers in error messages stay those of the text.
+    return _NAME_OR_STRING.sub(lambda match: values.get(match.group(), match.group()), _CONSTANTS.sub("", text))
+
+
+def _renamed(text: str, numbers: dict[str, int]) -> str:
+    """Return a text whose calls of shared functions go through F."""
+
+    def rename(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return f"F[{numbers[name]}--[[{name}]]]" if name in numbers else match.group()
+
+    return _CALL_OR_STRING.sub(rename, text)
+
+
+def _reachable(text: str) -> set[str]:
+    functions = _functions()
+    found: set[str] = set()
+    todo = _calls(text)
+    while todo:
+        name = todo.pop()
+        if name in functions and name not in found:
+            found.add(name)
+            todo |= functions[name].calls
+    return found
+
+
+def _calls(text: str) -> set[str]:
+    return {match.group(1) for match in _CALL_OR_STRING.finditer(_COMMENT.sub("", text)) if match.group(1)}
+
+
+@cache
+def _functions() -> dict[str, _Function]:
+    found: dict[str, _Function] = {}
+    for name in _shared():
+        for function, body in _FUNCTION.findall(_COMMENT.sub("", _read(name))):
+            if function in found:
+                raise ValueError(f"{name}.lua: there is another shared function {function!r}")
+            found[function] = _Function(body, frozenset(_calls(body)))
+    return found
+
+
+@cache
+def _constants() -> tuple[str, ...]:
+    lines = (match.group() for name in _shared() for match in _CONSTANTS.finditer(_read(name)))
+    return ("\n".join(lines),)
+
+
+@cache
+def _shared() -> tuple[str, ...]:
+    folder = files("celery_throttle.store") / "lua" / "gate" / "shared"
+    names = sorted(f"gate/shared/{each.name.removesuffix('.lua')}" for each in folder.iterdir())
+    return (*_OTHERS, *(name for name in names if name != _FIRST))
+
+
+def _read(name: str) -> str:
+    return (files("celery_throttle.store") / "lua" / f"{name}.lua").read_text("utf-8")

@@ -1,0 +1,90 @@
+-- Answers: what a worker says of its runs and tasks, row by row, and what it is told.
+
+-- The buckets that the caller hears of.
+local function name_buckets(needs)
+  for _, need in ipairs(needs_of(needs)) do state.named[need.bucket] = true end
+end
+
+local function hear_ends(passed, ended_runs)
+  for _, row in ipairs(passed) do
+    passed_on(row.task, row.nonce, row.result, row.to)
+    name_buckets(row.to.needs)
+  end
+  for _, row in ipairs(ended_runs) do
+    local record = ended(row.task, row.nonce, row.began, row.message, row.result)
+    if record then name_buckets(record.needs) end
+  end
+end
+
+local function answer_asked(rows)
+  local answers = {}
+  for i, row in ipairs(rows) do
+    name_buckets(row.needs)
+    answers[i] = admit(row.task, row)
+    local runs = answers[i] == GRANTED or answers[i] > HAS_RUN
+    -- Else its slot is for whoever's turn it is.
+    if not runs then state.slots = state.slots + 1 end
+  end
+  return answers
+end
+
+-- Also returns which of them the caller has still to acknowledge at the broker, nil if none.
+local function answer_parked(rows)
+  local answers, unsure = {}, nil
+  for i, row in ipairs(rows) do
+    name_buckets(row.needs)
+    row.message = argument()
+    answers[i] = park(row.task, row)
+    if answers[i] == PARKED then
+      unsure = unsure or {}
+      unsure[#unsure + 1] = row.attempt .. ' ' .. row.task
+    end
+  end
+  return answers, unsure
+end
+
+local function hear_back(rows)
+  for _, row in ipairs(rows) do
+    name_buckets(row.needs)
+    row.message = argument()
+    send_back(row.task, row, row.pause_ms, row.about)
+  end
+end
+
+-- A call that was carried out before.
+local function answer_again(before, rows)
+  redis.call('ZREM', LEASES, '')
+  state.slots, state.grants = 0, still_held(before.granted, state.worker .. ':' .. state.call .. '.')
+  local asked = {}
+  for i, row in ipairs(rows) do
+    name_buckets(row.needs)
+    asked[i] = answer_row_again(row, before.asked[i])
+  end
+  return say(asked, before.parked)
+end
+
+-- What was granted may have been reclaimed since, if its worker was away for as long as a lease; else it is
+-- kept from now on.
+local function answer_row_again(row, answer)
+  if answer ~= GRANTED and answer <= HAS_RUN then return answer end
+  local record = load_record(row.task)
+  if not record or record.nonce ~= row.nonce then return MUST_PARK end
+  redis.call('ZADD', LEASES, NOW + LEASE_MS, row.task)
+  -- Not what was kept of the answer: cjson loses digits of a token.
+  return record.lock and tonumber(record.lock.fence) or GRANTED
+end
+
+local function say(asked, parked)
+  local closed, open = {}, {}
+  for bucket in pairs(state.named) do
+    local free = room_for({ bucket = bucket, cost = 1 }) and not first_at(bucket)
+    local list = free and open or closed
+    list[#list + 1] = bucket
+  end
+  local more = 0
+  if anybody_waits() and oldest_ready() then more = 1 end
+  return {
+    state.call, asked, parked, told_of(state.grants), next_look_ms(), more, closed, open, state.withdrawn,
+    state.mute and 0 or 1,
+  }
+end

@@ -1,0 +1,119 @@
+-- Arrivals: tasks that want to start, and tasks that are set aside.
+local MUST_PARK, GRANTED, KNOWN, HAS_RUN = 0, 1, 2, 3
+local PARKED, CROWDED = 1, 0
+
+-- What a delivery finds of its own task: true if that is all there is to it for now, and what to answer.
+local function meet_record(task, arrival)
+  local record = load_record(task)
+  if record and record.nonce and record.nonce ~= arrival.nonce then
+    local till = tonumber(redis.call('ZSCORE', LEASES, task) or 0)
+    if till > NOW then return true, MUST_PARK end
+    reclaim(task)
+    record = load_record(task)
+  end
+  if record and record.nonce then
+    redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+    return true, record.lock and tonumber(record.lock.fence) or GRANTED
+  end
+  if record then return true, arrival.attempt > (record.attempt or 0) and MUST_PARK or KNOWN end
+  if has_run(task, arrival.attempt) then return true, HAS_RUN end
+  return false
+end
+
+local function record_of(arrival)
+  if arrival.lock then arrival.lock.verdict = 'run' end
+  return {
+    v = VERSION, needs = arrival.needs, queue = arrival.queue, ticket = 0, lock = arrival.lock,
+    attempt = arrival.attempt > 0 and arrival.attempt or nil,
+  }
+end
+
+-- Answer a task that wants to start now: its fencing token if it has a lock, else an answer as above.
+local function admit(task, arrival)
+  local met, answer = meet_record(task, arrival)
+  if met then return answer end
+  local record = record_of(arrival)
+  -- The lock comes before the permit, so nobody waits for a lock while holding a permit.
+  if record.lock and (settling() > 0 or not judge_record(task, record)) then return MUST_PARK end
+  local needs = needs_of(arrival.needs)
+  -- Those of its own queue are not passed over any more: here is who can start them.
+  if #needs > 0 and anybody_waits() and redis.call('HEXISTS', LANES, lane_of(record)) == 1 then
+    return MUST_PARK
+  end
+  for _, need in ipairs(needs) do
+    local bucket = need.bucket
+    if not room_for(need) or barred(bucket, task, math.huge) then return MUST_PARK end
+    local behind = anybody_waits() and first_at(bucket)
+    if behind and not (need.booked and rule_of(bucket).permits == ANY_NUMBER) then return MUST_PARK end
+  end
+  if settling() > 0 then return MUST_PARK end
+  hold(task, record, arrival.nonce, true)
+  return record.lock and tonumber(record.lock.fence) or GRANTED
+end
+
+local function is_crowded(needs)
+  for _, need in ipairs(needs) do
+    local most = rule_of(need.bucket).max_parked or 0
+    if most > 0 and tonumber(redis.call('HGET', WAITING, need.bucket) or 0) >= most then return true end
+  end
+  return false
+end
+
+-- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
+local function keep_second(task, arrival)
+  local packed = redis.call('HGET', SECONDS, task)
+  local second = packed and decoded(packed)
+  if second and arrival.attempt <= (second.attempt or 0) then return end
+  local record = record_of(arrival)
+  record.ticket, record.by, record.call = second and second.ticket or next_ticket(), state.worker, state.call
+  redis.call('HSET', SECONDS, task, cjson.encode(record))
+  redis.call('HSET', SECOND_MESSAGES, task, arrival.message)
+end
+
+local function park_new(task, arrival)
+  local record, needs = record_of(arrival), needs_of(arrival.needs)
+  if is_crowded(needs) then return CROWDED end
+  record.ticket, record.by, record.call = next_ticket(), state.worker, state.call
+  if arrival.turn then
+    record.turn = arrival.turn
+    record.place = fair_place(arrival.turn, record.ticket)
+  end
+  record.outside = arrival.outside
+  if arrival.wait_ms then record.deadline = NOW + arrival.wait_ms end
+  redis.call('HSET', MESSAGES, task, arrival.message)
+  if record.lock and settling() == 0 then judge_record(task, record) end
+  enqueue(task, record)
+  return PARKED
+end
+
+local function park(task, arrival)
+  local record = load_record(task)
+  if not record then
+    if has_run(task, arrival.attempt) then return HAS_RUN end
+    return park_new(task, arrival)
+  end
+  if record.nonce then
+    keep_second(task, arrival)
+  elseif arrival.attempt > (record.attempt or 0) then
+    redis.call('HSET', MESSAGES, task, arrival.message)
+    record.attempt, record.by, record.call = arrival.attempt, state.worker, state.call
+    save_record(task, record)
+  end
+  return PARKED
+end
+
+-- A task that has begun goes back before all others, since the outside said that it is asked too often.
+local function send_back(task, arrival, pause_ms, about)
+  local record = load_record(task)
+  if record and record.nonce ~= arrival.nonce then return end
+  redis.call('HSET', MESSAGES, task, arrival.message)
+  for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
+  if record then
+    record.queue = arrival.queue
+    save_record(task, record)
+    ended(task, arrival.nonce, true, 'head', 'nothing')
+  else
+    -- The store was emptied meanwhile.
+    line_up_again(task, record_of(arrival), true, 'head')
+  end
+end

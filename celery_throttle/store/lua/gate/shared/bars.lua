@@ -1,0 +1,35 @@
+-- Bars: a task that needs several limits and went from one to the other too often goes first on all of them.
+--
+-- Until it has started, nothing newer starts on any of its buckets; one such task to a bucket, so that
+-- none waits for another.
+local BAR_MS, MANY_MOVES = 60000, 8
+
+local function barred(bucket, task, ticket)
+  local bar = rule_of(bucket).bar
+  return bar and bar[WHY] ~= task and ticket > bar[VALUE]
+end
+
+local function raise_bar(task, record)
+  local needs, all = needs_of(record.needs), {}
+  for i, need in ipairs(needs) do
+    all[i] = load_said(need.bucket)
+    local bar = all[i].bar
+    if bar and bar[WHY] ~= task and bar[UNTIL] > NOW then return end
+  end
+  for i, need in ipairs(needs) do
+    all[i].bar = { record.ticket, NOW + BAR_MS, '', task, NOW }
+    save_said(need.bucket, all[i])
+  end
+end
+
+local function drop_bar(task, record)
+  if (record.moves or 0) < MANY_MOVES then return end
+  for _, need in ipairs(needs_of(record.needs)) do
+    local said = load_said(need.bucket)
+    if said.bar and said.bar[WHY] == task then
+      said.bar = nil
+      save_said(need.bucket, said)
+      touch(need.bucket)
+    end
+  end
+end

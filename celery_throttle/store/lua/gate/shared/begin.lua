@@ -1,0 +1,73 @@
+-- What every script of the gate begins with: the keys, the store's time, what this call has gathered.
+--
+-- KEYS[1]  limits     HASH  limit -> what was declared of it last (see permits.lua)
+-- KEYS[2]  said       HASH  bucket -> what was said of it at run time (see said.lua)
+-- KEYS[3]  used       HASH  bucket -> permits held now; no field when none is
+-- KEYS[4]  waiting    HASH  bucket -> how many parked tasks need permits of it; no field when none does
+-- KEYS[5]  leases     ZSET  task id -> when the lease of its holder ends (ms)
+-- KEYS[6]  records    HASH  task id -> record (see records.lua)
+-- KEYS[7]  messages   HASH  task id -> the raw message, kept while only the store has it
+-- KEYS[8]  lines      ZSET  all scores 0; the parked tasks of each lane in order (see lines.lua)
+-- KEYS[9]  lanes      HASH  lane -> where it is listed (see lanes.lua)
+-- KEYS[10] heads      ZSET  all scores 0; bucket \0 rank \0 lane: the lanes that wait for a bucket, in order
+-- KEYS[11] ready      ZSET  all scores 0; queue \0 ticket lane: lanes whose first task could start now
+-- KEYS[12] due        ZSET  what time alone brings about -> when (ms): 'bucket:' and a bucket to be looked at
+--                           again, 'lane:' and one that was passed over and is in turn again, 'task:' and one
+--                           that may not wait any longer, 'lock:' and a lane of those who wait for one
+-- KEYS[13] seconds    HASH  task id -> record of another delivery that waits for this one to end
+-- KEYS[14] second_messages HASH  task id -> its raw message
+-- KEYS[15] ran        ZSET  attempt, a blank, task id -> until when to know that it has run (ms)
+-- KEYS[16] locks      HASH  identity -> identity lock (see locks.lua)
+-- KEYS[17] awaited    HASH  task id -> how many duplicates that were published will ask for its outcome
+-- KEYS[18] rates      HASH  bucket -> until when its rates are booked (see rates.lua)
+-- KEYS[19] turns      HASH  bucket, or bucket \30 who -> how far the turns are (see turns.lua)
+-- KEYS[20] aside      HASH  task id -> a record that nobody could read, and why
+-- KEYS[21] workers    HASH  worker id -> its last numbered call, and what came of it (see workers.lua)
+-- KEYS[22] meta       HASH  'birth': when this data began (ms); 'settling': until when nothing is granted
+--                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim
+-- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers'), ':'
+--                           and a field of it -> when the field goes (ms)
+-- KEYS[24] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
+--                     and a bucket that has a line now, or of which something was said
+-- ARGV[1]  lease_ms; each script goes on from there.
+local LIMITS, SAID, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local MESSAGES, LINES, LANES, HEADS, READY, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local SECONDS, SECOND_MESSAGES, RAN, LOCKS, AWAITED = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
+local RATES, TURNS, ASIDE, WORKERS = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
+local META, ENDS, WAKE = KEYS[22], KEYS[23], KEYS[24]
+-- Of the layout of records; one of another release is set aside.
+local VERSION = 2
+
+local clock = redis.call('TIME')
+local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local NOW_US = clock[1] * 1000000 + clock[2]
+local LEASE_MS = tonumber(ARGV[1])
+
+-- worker, call: whose numbered call this is; queues, serves: which queues it serves; slots: how many more
+-- parked tasks it takes; grants: ids of those it got; rules: what is known of each bucket; touched: buckets
+-- to be looked at; ready: lanes that became ready here; was_ready: buckets and queues that had one before;
+-- began: buckets that had no line before; later: queues of which something can start after a time;
+-- withdrawn: what was taken out of its line; named: buckets that the caller hears of; hot: lanes that are
+-- ready for the caller itself, and the ticket of the first; saved: records as they were written; tries: what
+-- bounds the loops. What is found out when it matters: said, settling, settled, parked, mute (see there).
+local state = {
+  worker = '', call = 0, queues = {}, serves = {}, slots = 0, grants = {}, rules = {}, touched = {},
+  ready = {}, was_ready = {}, began = {}, later = {}, withdrawn = {}, named = {}, hot = {}, saved = {},
+  tries = 1000,
+}
+
+local next_argument = 1
+local function argument()
+  next_argument = next_argument + 1
+  return ARGV[next_argument]
+end
+
+local function number()
+  return tonumber(argument())
+end
+
+-- An optional JSON argument; nil for ''.
+local function object()
+  local packed = argument()
+  return packed ~= '' and cjson.decode(packed) or nil
+end

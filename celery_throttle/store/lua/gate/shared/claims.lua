@@ -1,0 +1,96 @@
+-- Claims: who gets an identity lock, and what becomes of a task that does not.
+--
+-- What a task does with its lock (in its record: lock): identity; how: until ('finished', 'success',
+-- 'started', 'expires'), remember_ms, ttl_ms (while queued), on_conflict; claim: '0' if nothing was
+-- claimed when it was published; first: the task that had it then, '' if none; and from here on verdict,
+-- fence (its token), unlocked: the lock was taken away while it ran; asked: the first it was a duplicate
+-- of when it was published. Verdicts:
+--   run        has the lock          follow   waits for the outcome of whoever has it (first)
+--   next       runs after it         conclude the outcome of first is there
+--   duplicate, skip, replaced, done  must not run: to be said by a worker
+
+-- Somebody newer has its place: it is told at once if it is parked, else when it arrives.
+local function divert_replaced(task)
+  local record = load_record(task)
+  if not record or record.nonce or not record.lock then return end
+  change_verdict(task, record, 'replaced', '')
+end
+
+local function change_verdict(task, record, verdict, first)
+  leave_line(task, record)
+  record.lock.verdict, record.lock.first = verdict, first
+  enqueue(task, record)
+end
+
+-- The newest takes the place of whoever waits with the lock, and of whoever was to run next.
+local function replace_lock(identity, old, new, till)
+  divert_replaced(old.task)
+  if old.next and old.next ~= new.task then divert_replaced(old.next) end
+  save_lock(identity, new, till)
+  wake_followers(identity, old.task)
+end
+
+local function run_next(lock, task, plan)
+  local other = lock.next and lock.next ~= task
+  if other and tonumber(plan.claim) <= tonumber(lock.next_claim) then return 'replaced' end
+  if other then divert_replaced(lock.next) end
+  lock.next, lock.next_claim = task, plan.claim
+  write_lock(plan.identity, lock)
+  return 'next'
+end
+
+local function claim_free(task, plan)
+  -- Whoever adds one clears some, so what has ended does not pile up where there is no beat.
+  reap_ends(4)
+  if plan.claim == '0' then plan.claim = next_stamp() end
+  save_lock(plan.identity, new_lock(task, plan.claim), NOW + plan.ttl_ms)
+  return 'run', ''
+end
+
+local function claim_again(task, plan, lock)
+  if lock.state == 'done' then return 'done', task end
+  if lock.state == 'failed' or lock.state == 'started' then
+    lock.state = 'queued'
+    save_lock(plan.identity, lock, NOW + plan.ttl_ms)
+  elseif lock.state == 'queued' and plan['until'] ~= 'expires' then
+    save_lock(plan.identity, lock, math.max(lock_till(plan.identity), NOW + plan.ttl_ms))
+  end
+  return 'run', ''
+end
+
+-- Take the lock for this task, or say what becomes of it instead: its verdict, and whom it is a duplicate of.
+local function judge(task, plan)
+  -- It was a duplicate when it was published, and the first has ended since.
+  local has_ended = plan.first ~= '' and redis.call('HEXISTS', AWAITED, plan.first) == 1
+  if has_ended then return 'conclude', plan.first end
+  local lock = live_lock(plan.identity)
+  if not lock or lock.state == 'started' and lock.task ~= task then return claim_free(task, plan) end
+  if lock.task == task then return claim_again(task, plan, lock) end
+  local conflict = plan.on_conflict
+  if conflict == 'raise' then return 'duplicate', lock.task end
+  if conflict == 'skip' then return 'skip', lock.task end
+  if lock.state == 'done' or lock.state == 'failed' then return 'conclude', lock.task end
+  if conflict ~= 'replace' and conflict ~= 'keep_last' then return 'follow', lock.task end
+  if plan.claim == '0' then plan.claim = next_stamp() end
+  -- Somebody newer took its place when it was published, and may run by now.
+  if tonumber(plan.claim) < tonumber(lock.claim) then return 'replaced', lock.task end
+  if lock.state == 'running' then
+    if conflict == 'keep_last' then return run_next(lock, task, plan), lock.task end
+    return 'follow', lock.task
+  end
+  replace_lock(plan.identity, lock, new_lock(task, plan.claim), NOW + plan.ttl_ms)
+  return 'run', ''
+end
+
+local function judge_record(task, record)
+  local plan = record.lock
+  plan.asked = plan.asked or plan.first
+  plan.verdict, plan.first = judge(task, plan)
+  plan.fence, plan.unlocked = '0', nil
+  return plan.verdict == 'run'
+end
+
+-- Before a parked task starts: its lock may have ended while it waited, and be another's now.
+local function lock_allows(task, record)
+  return record.lock.verdict ~= 'run' or judge_record(task, record)
+end

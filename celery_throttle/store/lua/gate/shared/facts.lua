@@ -1,0 +1,130 @@
+-- Facts: what follows when a run ends. There are three: whether its body began; who has its message now;
+-- what came of it.
+--
+-- message    nobody   the run was the last of it
+--            broker   it will be delivered again, and runs again if nothing came of this run
+--            place    the store has it: back to its own place in line
+--            tail     the same, behind all others (rejected, to be delivered again)
+--            head     the same, before all others (the outside said that it is asked too often)
+--            lost     nobody can tell, since the holder is gone: its own place if the store has it
+-- result     success, failure, retry (another delivery, with one more attempt, follows), nothing
+--
+-- What follows (core/facts.py has the same table; a test holds them together):
+--   permit     is free, always
+--   rate       the start is free again if the body did not begin
+--   lock       success, failure: ends as the task's options say; retry, or the message is somewhere: waits
+--              for that delivery; else free
+--   ran        what the broker delivers again though something came of it is dropped then
+--   second     another delivery of the same task: dropped after success, failure or retry unless its
+--              attempt is later; else it goes on
+local RAN_MS, BEFORE_ALL = 86400000, 1000000000000
+
+-- Whether the store still has a message to put back in line.
+local function comes_back(task, record, message)
+  local kept = message == 'place' or message == 'tail' or message == 'head' or message == 'lost'
+  return kept and not record.outside and redis.call('HEXISTS', MESSAGES, task) == 1
+end
+
+local function line_up_again(task, record, began, message)
+  if message == 'tail' then
+    record.ticket, record.place = next_ticket(), nil
+    if record.turn then record.place = fair_place(record.turn, record.ticket) end
+  elseif message == 'head' then
+    record.ticket, record.place = next_ticket() - BEFORE_ALL, nil
+  end
+  if began and message ~= 'head' then record.deliveries = (record.deliveries or 0) + 1 end
+  enqueue(task, record)
+end
+
+-- A message that is not acknowledged at the broker may be delivered again: know that it has run. Whoever
+-- parked it has acknowledged it when its next call comes.
+local function note_ran(task, record, comes_again)
+  if comes_again or record.unacked or record.by and not has_acknowledged(record.by, record.call) then
+    redis.call('ZADD', RAN, NOW + RAN_MS, (record.attempt or 0) .. ' ' .. task)
+    redis.call('PEXPIRE', RAN, RAN_MS)
+  end
+end
+
+local function has_run(task, attempt)
+  return redis.call('ZSCORE', RAN, attempt .. ' ' .. task) ~= false
+end
+
+-- Another delivery waited for this one to end; whether it goes on.
+local function settle_second(task, record, result)
+  local packed = redis.call('HGET', SECONDS, task)
+  if not packed then return false end
+  local second, message = decoded(packed), redis.call('HGET', SECOND_MESSAGES, task)
+  redis.call('HDEL', SECONDS, task)
+  redis.call('HDEL', SECOND_MESSAGES, task)
+  if not second then return false end
+  if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then return false end
+  redis.call('HSET', MESSAGES, task, message or '')
+  enqueue(task, second)
+  return true
+end
+
+-- A run has ended. Returns its record, or nil if it did not hold (any more).
+local function ended(task, nonce, began, message, result)
+  local record = load_record(task)
+  if not record or record.nonce ~= nonce then return nil end
+  local needs = needs_of(takes(record))
+  redis.call('ZREM', LEASES, task)
+  if not began then
+    for _, need in ipairs(needs) do
+      if rule_of(need.bucket).rates then unbook_start(need.bucket, nonce) end
+    end
+  end
+  give(needs)
+  if comes_back(task, record, message) then
+    if record.lock then lock_ended(task, record, nonce, 'waits') end
+    line_up_again(task, record, began, message)
+  else
+    redis.call('HDEL', MESSAGES, task)
+    redis.call('HDEL', RECORDS, task)
+    if began then note_ran(task, record, message == 'broker' and result ~= 'nothing') end
+    local goes_on = settle_second(task, record, result)
+    if record.lock then lock_ended(task, record, nonce, lock_outcome(message, result, goes_on)) end
+  end
+  return record
+end
+
+local function lock_outcome(message, result, goes_on)
+  if goes_on or result == 'retry' then return 'waits' end
+  if result == 'success' or result == 'failure' then return result end
+  if message == 'broker' then return 'waits' end
+  return message == 'lost' and 'lost' or 'nothing'
+end
+
+-- A parked message of a task that runs after all (its lease had ended, or it was delivered twice) waits
+-- for the run to end.
+local function step_back(task, parked)
+  leave_line(task, parked)
+  local packed = redis.call('HGET', SECONDS, task)
+  local second = packed and decoded(packed)
+  if not second or (parked.attempt or 0) > (second.attempt or 0) then
+    redis.call('HSET', SECONDS, task, cjson.encode(parked))
+    redis.call('HSET', SECOND_MESSAGES, task, redis.call('HGET', MESSAGES, task) or '')
+  end
+  redis.call('HDEL', MESSAGES, task)
+end
+
+-- A run has ended, and its permit passes to a task that starts in its place in the same worker; nobody
+-- waited for it. One whose lease was lost has none to pass on: the other is put back by its renewal if
+-- there is room.
+local function passed_on(task, nonce, result, to)
+  local record = load_record(task)
+  if not record or record.nonce ~= nonce then return end
+  redis.call('ZREM', LEASES, task)
+  redis.call('HDEL', MESSAGES, task)
+  redis.call('HDEL', RECORDS, task)
+  note_ran(task, record, false)
+  settle_second(task, record, result)
+  local other = load_record(to.task)
+  if other and other.nonce then return give(needs_of(record.needs)) end
+  if other then step_back(to.task, other) end
+  redis.call('ZADD', LEASES, NOW + LEASE_MS, to.task)
+  save_record(to.task, {
+    v = VERSION, needs = record.needs, queue = to.queue, ticket = 0, nonce = to.nonce, since = NOW,
+    attempt = to.attempt > 0 and to.attempt or nil,
+  })
+end

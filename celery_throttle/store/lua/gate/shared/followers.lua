@@ -1,0 +1,58 @@
+-- Followers: parked tasks that wait for what becomes of an identity lock. None of them needs a slot to go
+-- on from here: each is set in the lane where it waits next.
+local AT_ONCE, MANY = 500, 1000000
+
+local function judge_again(task, record)
+  leave_line(task, record)
+  judge_record(task, record)
+  enqueue(task, record)
+end
+
+-- Each task in a lane of this name, whatever its queue, goes on: with this verdict, or as it is judged now.
+-- Returns how many.
+local function each_goes_on(what, verdict, first)
+  local from, last = '[' .. what .. '\0', '(' .. what .. '\1'
+  local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, AT_ONCE)
+  for _, member in ipairs(found) do
+    local task = string.match(string.sub(member, #what + 2), '^[^%z]*%z%d+%.(.*)$')
+    local record = load_record(task)
+    if not record or record.nonce or not record.lock then
+      redis.call('ZREM', LINES, member)
+    elseif verdict then
+      change_verdict(task, record, verdict, first)
+    else
+      judge_again(task, record)
+    end
+  end
+  -- There are more: time alone brings whoever comes next here.
+  if #found == AT_ONCE then redis.call('ZADD', DUE, NOW, 'lock:' .. what) end
+  return #found
+end
+
+-- The task that these waited for has lost its lock and has no outcome: one of them gets it, the others
+-- wait for that one.
+local function wake_followers(identity, first)
+  each_goes_on('follow:' .. identity .. ':' .. first)
+end
+
+-- The task that these waited for has ended: they have its outcome.
+local function conclude_followers(identity, first)
+  if each_goes_on('follow:' .. identity .. ':' .. first, 'conclude', first) < AT_ONCE then return end
+  -- Those whose turn comes later have to know that there was an outcome.
+  redis.call('HINCRBY', AWAITED, first, MANY)
+  redis.call('ZADD', ENDS, NOW + 3600000, 'awaited:' .. first)
+end
+
+-- Who waited to run next has the lock, or somebody newer has.
+local function wake_next(identity)
+  each_goes_on('next:' .. identity)
+end
+
+-- Go on with more than could be done at once.
+local function go_on_with(what)
+  local kind, identity, first = string.match(what, '^(%l+):([^:]*):?(.*)$')
+  if kind == 'next' then return wake_next(identity) end
+  local lock = load_lock(identity)
+  if lock and lock.task == first and (lock.state == 'queued' or lock.state == 'running') then return end
+  wake_followers(identity, first)
+end

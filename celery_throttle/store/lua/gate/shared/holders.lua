@@ -1,0 +1,88 @@
+-- Holders: taking permits for a task that starts, reclaiming those of workers that are gone.
+
+-- starts: false for one that only comes back.
+local function hold(task, record, nonce, starts)
+  local waited = record.ticket ~= 0
+  record.nonce, record.since, record.deadline = nonce, NOW, nil
+  redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+  take(needs_of(takes(record)), starts and nonce, waited)
+  if record.moves then drop_bar(task, record) end
+  if record.lock then lock_started(task, record) end
+  if state.settled then redis.call('HDEL', META, 'settling') end
+  save_record(task, record)
+end
+
+-- A holder whose lease has ended; nil if there is none.
+local function reclaim(task)
+  local record = load_record(task)
+  if not record or not record.nonce then
+    redis.call('ZREM', LEASES, task)
+    return nil
+  end
+  return ended(task, record.nonce, true, 'lost', 'nothing')
+end
+
+local function reap_leases(most)
+  local reclaimed = {}
+  for _, task in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, most)) do
+    local record = reclaim(task)
+    if record then reclaimed[#reclaimed + 1] = { task, record } end
+  end
+  return reclaimed
+end
+
+local function forget(hash, field)
+  redis.call('HDEL', hash, field)
+end
+
+-- Clear what ends by itself.
+local function reap_ends(most)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)) do
+    local kind, field = string.match(member, '^(%l+):(.*)$')
+    redis.call('ZREM', ENDS, member)
+    if kind == 'locks' then lock_lapsed(field)
+    elseif kind == 'awaited' then forget(AWAITED, field)
+    elseif kind == 'rates' then forget(RATES, field)
+    elseif kind == 'turns' then turn_lapsed(field)
+    elseif kind == 'said' then said_lapsed(field)
+    elseif kind == 'aside' then forget_aside(field)
+    elseif kind == 'workers' then forget(WORKERS, field)
+    end
+  end
+end
+
+local function forget_aside(task)
+  redis.call('HDEL', ASIDE, task)
+  if redis.call('HEXISTS', RECORDS, task) == 0 then redis.call('HDEL', MESSAGES, task) end
+end
+
+-- What time alone brings about, some of each at once: whoever comes does it.
+local function reap_all(leases)
+  local reclaimed = reap_leases(leases)
+  if not anybody_waits() then return reclaimed end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, 64)) do
+    local kind, name = string.match(member, '^(%l+):(.*)$')
+    redis.call('ZREM', DUE, member)
+    if kind == 'bucket' then touch(name)
+    elseif kind == 'lane' then take_back(name, load_lane(name), false)
+    elseif kind == 'task' then deadline_passed(name)
+    elseif kind == 'lock' then go_on_with(name)
+    end
+  end
+  reap_ends(4)
+  return reclaimed
+end
+
+local function deadline_passed(task)
+  local record = load_record(task)
+  if record and not record.nonce then expire_parked(task, record) end
+end
+
+-- After how long (ms) time alone may let something start (0: never).
+local function next_look_ms()
+  if not state.parked or redis.call('EXISTS', LINES) == 0 then return 0 end
+  local lease = tonumber(redis.call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')[2] or math.huge)
+  local due = tonumber(redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or math.huge)
+  local first = math.min(lease, due)
+  return first < math.huge and math.max(first - NOW, 0) + 2 or 0
+end

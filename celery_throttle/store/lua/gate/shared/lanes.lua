@@ -1,0 +1,100 @@
+-- Lanes: where each is listed, so that whoever has a slot finds the oldest task that can start without
+-- looking at any other.
+--
+-- KEYS lanes: an object of at: the bucket whose permits the first task lacks (or is to get next); rank:
+-- its place there; ticket: under which it is in KEYS ready, if it is; offered: until when its queue has
+-- the time to take what is its turn (ms); pass_ms: for how long it is passed over if it does not, twice as
+-- long each time. A lane is in KEYS heads at one bucket, unless it is passed over; it is in KEYS ready
+-- while nothing is known to keep its first task from starting.
+
+local function waits_for_lock(lane)
+  local kind = string.match(lane, '^(%l+):')
+  return kind == 'follow' or kind == 'next'
+end
+
+local function load_lane(lane)
+  local packed = redis.call('HGET', LANES, lane)
+  return packed and cjson.decode(packed) or {}
+end
+
+local function save_lane(lane, entry)
+  redis.call('HSET', LANES, lane, cjson.encode(entry))
+end
+
+local function unlist(lane, entry)
+  if entry.at and not entry.passed then
+    redis.call('ZREM', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
+  end
+  unready(lane, entry)
+end
+
+local function unready(lane, entry)
+  if not entry.ticket then return end
+  local _, queue = parts_of(lane)
+  redis.call('ZREM', READY, queue .. '\0' .. entry.ticket .. lane)
+  entry.ticket = nil
+end
+
+local function make_ready(lane, entry, ticket)
+  if entry.ticket then return end
+  local _, queue = parts_of(lane)
+  entry.ticket = ticket
+  redis.call('ZADD', READY, 0, queue .. '\0' .. ticket .. lane)
+  -- Whoever heard of the one before it looks until nothing is ready or its slots are taken.
+  if not state.was_ready[(entry.at or '') .. '\0' .. queue] then
+    state.ready[#state.ready + 1] = { lane = lane, queue = queue }
+  end
+end
+
+-- List a lane anew: another task is its first, or it is empty.
+local function list_lane(lane)
+  local entry, first = load_lane(lane), first_of(lane)
+  local what, queue = parts_of(lane)
+  local was_ready = entry.ticket ~= nil
+  state.hot[lane] = nil
+  if was_ready then state.was_ready[(entry.at or '') .. '\0' .. queue] = true end
+  unlist(lane, entry)
+  entry.offered = nil
+  if not first then
+    redis.call('HDEL', LANES, lane)
+    if entry.passed then redis.call('ZREM', DUE, 'lane:' .. lane) end
+    if redis.call('EXISTS', LINES) == 0 then redis.call('DEL', DUE) end
+    touch(entry.at)
+    return
+  end
+  if what == '' then
+    make_ready(lane, entry, first.ticket)
+    save_lane(lane, entry)
+    return
+  end
+  list_at(lane, entry, entry.at or needs_of(what)[1].bucket, first)
+  if was_ready and entry.passed then
+    make_ready(lane, entry, first.ticket)
+    save_lane(lane, entry)
+  end
+end
+
+-- List a lane where its first task waits.
+local function list_at(lane, entry, bucket, first)
+  local is_new = entry.at ~= bucket
+  if is_new then
+    touch(entry.at)
+    entry.offered = nil
+  end
+  entry.at, entry.rank = bucket, rule_of(bucket).fair and first.place or first.ticket
+  if not entry.passed then
+    if is_new and not first_at(bucket) then state.began[bucket] = true end
+    redis.call('ZADD', HEADS, 0, bucket .. '\0' .. entry.rank .. '\0' .. lane)
+  end
+  save_lane(lane, entry)
+  touch(bucket)
+end
+
+-- The first lane that waits for a bucket, or the first after another one: lane, rank; or nil.
+local function first_at(bucket, after)
+  local from = after and '(' .. after or '[' .. bucket .. '\0'
+  local found = redis.call('ZRANGEBYLEX', HEADS, from, '(' .. bucket .. '\1', 'LIMIT', 0, 1)[1]
+  if not found then return nil end
+  local rest = string.sub(found, #bucket + 2)
+  return string.sub(rest, 18), string.sub(rest, 1, 16), found
+end

@@ -1,0 +1,126 @@
+-- Identity locks of tasks that run: from the start, by renewals, to the end.
+
+-- The task starts: its lock lasts as long as its lease.
+local function lock_started(task, record)
+  local plan = record.lock
+  if plan.verdict ~= 'run' then return end
+  local lock = load_lock(plan.identity) or new_lock(task, plan.claim)
+  if lock.task ~= task then return end
+  -- One that is put back has the token that its task knows.
+  local back = lock.state == 'running' and lock.nonce == record.nonce and plan.fence ~= '0'
+  if not back then plan.fence = next_stamp() end
+  lock.nonce, lock.fence, lock.since = record.nonce, plan.fence, NOW
+  lock.state = plan['until'] == 'started' and 'started' or 'running'
+  -- From the claim on: the one time that nothing else changes.
+  lock.floor = plan['until'] == 'expires' and math.max(lock.floor, lock_till(plan.identity)) or 0
+  save_lock(plan.identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
+end
+
+-- Keep the lock of a task that runs, or bring it back after the store lost it; false if another task has it.
+local function renew_lock(task, record)
+  local plan = record.lock
+  if plan.verdict ~= 'run' or plan['until'] == 'started' or plan.unlocked then return true end
+  local lock = load_lock(plan.identity)
+  if lock and lock.task == task and lock.state == 'done' then return true end
+  if lock and lock.state ~= 'queued' and (lock.task ~= task or lock.state ~= 'running') then return false end
+  local other = lock and lock.task ~= task and lock.task
+  if not lock or other then
+    lock = new_lock(task, plan.claim)
+    lock.state, lock.fence = 'running', plan.fence or '0'
+  end
+  lock.nonce = record.nonce
+  save_lock(plan.identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
+  if other then
+    -- It claimed the lock meanwhile and has not begun: those who wait for it wait for this one now.
+    wake_followers(plan.identity, other)
+    wake_next(plan.identity)
+  end
+  return true
+end
+
+-- A duplicate that would have asked for the outcome of a task will not.
+local function will_not_ask(identity, first)
+  if first == '' then return end
+  if redis.call('HEXISTS', AWAITED, first) == 1 then return one_less_awaited(first) end
+  local lock = load_lock(identity)
+  if lock and lock.task == first and lock.awaited > 0 then
+    lock.awaited = lock.awaited - 1
+    write_lock(identity, lock)
+  end
+end
+
+local function one_less_awaited(first)
+  local awaited = tonumber(redis.call('HGET', AWAITED, first) or 0)
+  if awaited > 1 then
+    redis.call('HSET', AWAITED, first, awaited - 1)
+  elseif awaited == 1 then
+    redis.call('HDEL', AWAITED, first)
+    redis.call('ZREM', ENDS, 'awaited:' .. first)
+  end
+end
+
+-- One duplicate less will ask for the outcome of a task.
+local function outcome_told(plan, outcome)
+  if plan.verdict ~= 'conclude' or plan.asked ~= plan.first then return end
+  if outcome == 'waits' or outcome == 'lost' then return end
+  one_less_awaited(plan.first)
+end
+
+local function lasts(plan, lock, outcome)
+  if plan['until'] == 'expires' then return lock.floor end
+  if outcome == 'success' then return NOW + plan.remember_ms end
+  return plan['until'] == 'success' and NOW + plan.ttl_ms or NOW
+end
+
+-- The duplicates that were published while it was pending will ask for its outcome.
+local function keep_awaited(task, plan, lock)
+  if lock.awaited == 0 then return end
+  redis.call('HINCRBY', AWAITED, task, lock.awaited)
+  redis.call('ZADD', ENDS, NOW + plan.ttl_ms, 'awaited:' .. task)
+  lock.awaited = 0
+end
+
+-- The task does not run any more. outcome: success, failure, waits (for its next delivery), lost, nothing.
+local function lock_ended(task, record, nonce, outcome)
+  local plan = record.lock
+  outcome_told(plan, outcome)
+  if plan.verdict ~= 'run' then return end
+  local identity = plan.identity
+  -- Also one that has just ended, with the lease: the nonce says whether it is still this task's.
+  local lock = kept_lock(identity)
+  local ours = lock and lock.task == task and lock.nonce == nonce
+  -- It had succeeded, and only its worker was lost before it could say so.
+  if ours and lock.state == 'done' then outcome = 'success' end
+  local has_ended = outcome == 'success' or outcome == 'failure'
+  if has_ended then conclude_followers(identity, task) end
+  if not ours then return end
+  lock.nonce = nil
+  if has_ended then keep_awaited(task, plan, lock) end
+  if has_ended and not lock.next and lasts(plan, lock, outcome) > NOW then
+    lock.state = outcome == 'success' and 'done' or 'failed'
+    save_lock(identity, lock, lasts(plan, lock, outcome))
+  elseif outcome == 'waits' then
+    lock.state = 'queued'
+    local lasting = plan['until'] == 'expires' and lock.floor > NOW
+    save_lock(identity, lock, lasting and lock.floor or NOW + plan.ttl_ms)
+  elseif lock.floor > NOW and (outcome == 'lost' or plan['until'] == 'expires') then
+    lock.state = 'queued'
+    save_lock(identity, lock, lock.floor)
+  else
+    pass_lock_on(identity, lock, plan.ttl_ms)
+  end
+end
+
+-- Give up the lock of a task that will never run (revoked, expired, not published).
+local function give_up_lock(identity, task)
+  local lock = load_lock(identity)
+  if not lock then return 0 end
+  if lock.next == task then
+    lock.next, lock.next_claim = nil, nil
+    write_lock(identity, lock)
+    return 1
+  end
+  if lock.task ~= task or lock.state ~= 'queued' then return 0 end
+  pass_lock_on(identity, lock, LEASE_MS)
+  return 1
+end

@@ -1,0 +1,83 @@
+-- Identity locks: keeping, passing on and freeing them. At most one task for each identity is pending or
+-- runs.
+--
+-- A lock is a JSON object: v; state: queued (its task is published or parked), running, done or failed
+-- (remembered), started (free for others since); task: which has it; claim: grows with every claim, text;
+-- nonce: of the delivery that runs; fence: its fencing token, text; since (ms); next, next_claim: the task
+-- that runs next; floor: until when it lasts at least (ms); awaited: how many duplicates were published
+-- that somebody waits for.
+--
+-- A lock outlives the lease of its task, which is what counts: so whoever reclaims the permit finds the
+-- lock to be freed.
+local RUNNING_LEASES = 2
+
+-- Also one that has just ended.
+local function kept_lock(identity)
+  local packed = redis.call('HGET', LOCKS, identity)
+  return packed and decoded(packed) or nil
+end
+
+local function lock_till(identity)
+  return tonumber(redis.call('ZSCORE', ENDS, 'locks:' .. identity) or 0)
+end
+
+local function load_lock(identity)
+  if lock_till(identity) <= NOW then return nil end
+  return kept_lock(identity)
+end
+
+-- The same, once its task has lost it if the task's worker is gone, and who waits for one that has ended
+-- has gone on.
+local function live_lock(identity)
+  local till = lock_till(identity)
+  if till > 0 and till <= NOW then
+    redis.call('ZREM', ENDS, 'locks:' .. identity)
+    lock_lapsed(identity)
+  end
+  local lock = load_lock(identity)
+  if not lock or lock.state ~= 'running' then return lock end
+  local lease = redis.call('ZSCORE', LEASES, lock.task)
+  if not lease or tonumber(lease) > NOW then return lock end
+  reclaim(lock.task)
+  return load_lock(identity)
+end
+
+local function new_lock(task, claim)
+  return {
+    v = VERSION, state = 'queued', task = task, claim = claim, fence = '0', since = NOW, floor = 0,
+    awaited = 0,
+  }
+end
+
+local function write_lock(identity, lock)
+  redis.call('HSET', LOCKS, identity, cjson.encode(lock))
+end
+
+local function save_lock(identity, lock, till)
+  write_lock(identity, lock)
+  redis.call('ZADD', ENDS, math.max(till, lock.floor), 'locks:' .. identity)
+end
+
+local function drop_lock(identity)
+  redis.call('HDEL', LOCKS, identity)
+  redis.call('ZREM', ENDS, 'locks:' .. identity)
+end
+
+-- Free for another task: whoever is to run next gets it; else it is gone.
+local function pass_lock_on(identity, lock, ttl_ms)
+  if lock.next then
+    save_lock(identity, new_lock(lock.next, lock.next_claim), NOW + ttl_ms)
+    wake_next(identity)
+  else
+    drop_lock(identity)
+  end
+  wake_followers(identity, lock.task)
+end
+
+local function lock_lapsed(identity)
+  local lock = kept_lock(identity)
+  redis.call('HDEL', LOCKS, identity)
+  if not lock then return end
+  wake_followers(identity, lock.task)
+  wake_next(identity)
+end

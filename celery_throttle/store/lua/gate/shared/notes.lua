@@ -1,0 +1,53 @@
+-- Notes: what a worker says of tasks that do not run here (now): they were revoked, or their message is
+-- somewhere else.
+
+local function withdraw(task)
+  local record = load_record(task)
+  if record and not record.nonce then
+    leave_line(task, record)
+    drop_bar(task, record)
+    if record.lock then
+      will_not_ask(record.lock.identity, record.lock.asked or record.lock.first)
+      give_up_lock(record.lock.identity, task)
+    end
+    state.withdrawn[#state.withdrawn + 1] = { task, redis.call('HGET', MESSAGES, task) or '' }
+    redis.call('HDEL', MESSAGES, task)
+    redis.call('HDEL', RECORDS, task)
+  end
+  local second = redis.call('HGET', SECOND_MESSAGES, task)
+  if second then
+    state.withdrawn[#state.withdrawn + 1] = { task, second }
+    redis.call('HDEL', SECOND_MESSAGES, task)
+    redis.call('HDEL', SECONDS, task)
+  end
+end
+
+local function forget_message(task, nonce)
+  local record = load_record(task)
+  if record and record.nonce == nonce then redis.call('HDEL', MESSAGES, task) end
+end
+
+local function note_unacked(task)
+  local record = load_record(task)
+  -- One that has ended by now was noted then, since this call had not come.
+  if record then
+    record.unacked = 1
+    save_record(task, record)
+  end
+end
+
+local function hear_notes(said, before)
+  for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
+  local unacked = {}
+  for _, task in ipairs(said.unacked or {}) do
+    unacked[task] = true
+    note_unacked(task)
+  end
+  confirm_parked(before, unacked)
+  for _, task in ipairs(said.revoked or {}) do withdraw(task) end
+  for _, each in ipairs(said.never or {}) do
+    local identity, task, first = unpack(each)
+    give_up_lock(identity, task)
+    will_not_ask(identity, first)
+  end
+end

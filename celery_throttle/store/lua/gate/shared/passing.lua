@@ -1,0 +1,36 @@
+-- Passing over: a lane whose queue has no worker with a free slot does not hold up those behind it.
+local OFFER_MS, PASS_MS, PASS_MAX_MS = 100, 1000, 60000
+
+-- Nobody took what is its turn in time: others may go before it, until a worker of its queue comes or some
+-- time has passed.
+local function pass_over(lane, entry)
+  entry.pass_ms = math.min((entry.pass_ms or PASS_MS / 2) * 2, PASS_MAX_MS)
+  redis.call('ZREM', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
+  redis.call('ZADD', DUE, NOW + entry.pass_ms, 'lane:' .. lane)
+  entry.passed, entry.offered = true, nil
+  save_lane(lane, entry)
+end
+
+-- It is in turn again. here: a worker of its queue is there.
+local function take_back(lane, entry, here)
+  if not entry.passed then return end
+  redis.call('ZREM', DUE, 'lane:' .. lane)
+  entry.passed, entry.offered = nil, nil
+  if here then entry.pass_ms = nil end
+  redis.call('ZADD', HEADS, 0, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
+  save_lane(lane, entry)
+  touch(entry.at)
+end
+
+-- Whether the queue of a lane whose turn it is still has the time to take it. Only where another queue
+-- waits behind it.
+local function is_offered(lane, entry, bucket, member)
+  if is_for_caller(lane) or not first_at(bucket, member) then return true end
+  if not entry.offered then
+    entry.offered = NOW + OFFER_MS
+    save_lane(lane, entry)
+  end
+  if entry.offered <= NOW then return false end
+  again_at(bucket, entry.offered)
+  return true
+end

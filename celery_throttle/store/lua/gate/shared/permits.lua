@@ -1,0 +1,96 @@
+-- Permits: how many a bucket has, whether there is room, taking and giving them back.
+--
+-- A limit is declared as its number of permits, or as an object: permits (0: any number), rates: { count,
+-- period (us), burst } each, max_parked (0: any number), fair (its tasks take turns).
+local ANY_NUMBER = 1000000000
+
+-- What governs a bucket now: permits, used, rates, max_parked, fair; closed: nothing may start; bar: see
+-- bars.lua; wait_ms: after how long that may change by itself (0: never).
+local function rule_of(bucket)
+  local rule = state.rules[bucket]
+  if rule then return rule end
+  local declared = redis.call('HGET', LIMITS, limit_of(bucket)) or '0'
+  if tonumber(declared) then
+    rule = { permits = tonumber(declared), max_parked = 0 }
+  else
+    rule = cjson.decode(declared)
+    if rule.rates and #rule.rates == 0 then rule.rates = nil end
+    if rule.rates and rule.permits == 0 then rule.permits = ANY_NUMBER end
+  end
+  rule.wait_ms, rule.used = 0, tonumber(redis.call('HGET', USED, bucket) or 0)
+  state.rules[bucket] = rule
+  if anything_said() then apply_said(rule, bucket) end
+  local settling_ms = settling()
+  if settling_ms > 0 then rule.closed, rule.wait_ms = true, settling_ms end
+  return rule
+end
+
+-- Whether somebody has said what the limits are since the data began.
+local function is_known()
+  local birth, settling_till = unpack(redis.call('HMGET', META, 'birth', 'settling'))
+  if birth and not settling_till then state.settling = 0 end
+  return birth
+end
+
+-- How long nothing is granted yet, since holders may still have to put themselves back: 0 but for the
+-- seconds after the data was lost. Who only reads asks, too: that it is over is written by whoever starts.
+local function settling()
+  if not state.settling then
+    local till = tonumber(redis.call('HGET', META, 'settling') or 0)
+    state.settled, state.settling = till > 0 and till <= NOW, math.max(till - NOW, 0)
+  end
+  return state.settling
+end
+
+-- Whether so many permits are free; one that takes more than there are runs alone.
+local function has_permits(rule, cost)
+  return rule.permits - rule.used >= math.min(cost, math.max(rule.permits, 1))
+end
+
+-- Whether so many permits are free and the rates allow the start, and if not, after how long (ms) to look
+-- again, though nobody gives one back (0: no need).
+local function room_for(need)
+  local rule = rule_of(need.bucket)
+  if rule.closed or not has_permits(rule, need.cost) then return false, rule.wait_ms end
+  if rule.rates and not need.booked then
+    local wait_ms = rate_wait_ms(need.bucket, rule, need.cost)
+    if wait_ms > 0 then return false, wait_ms end
+  end
+  return true, 0
+end
+
+-- Whether it fits, whatever the rates are and whoever waits: it has started already. Of a limit that was not
+-- declared since the data was lost nobody else can have got any.
+local function fits(needs)
+  for _, need in ipairs(needs) do
+    local room = has_permits(rule_of(need.bucket), need.cost)
+    if not room and redis.call('HEXISTS', LIMITS, limit_of(need.bucket)) == 1 then return false end
+  end
+  return true
+end
+
+local function change_used(need, by)
+  local rule = rule_of(need.bucket)
+  rule.used = redis.call('HINCRBY', USED, need.bucket, by)
+  if rule.used <= 0 then
+    redis.call('HDEL', USED, need.bucket)
+    rule.used = 0
+  end
+end
+
+-- starts: the nonce it starts with; nil for one that only comes back, which had its start before.
+local function take(needs, starts, waited)
+  for _, need in ipairs(needs) do
+    change_used(need, need.cost)
+    local rule = rule_of(need.bucket)
+    local books = starts and rule.rates and not need.booked
+    if books then book_start(need.bucket, rule, need.cost, waited, starts) end
+  end
+end
+
+local function give(needs)
+  for _, need in ipairs(needs) do
+    change_used(need, -need.cost)
+    touch(need.bucket)
+  end
+end

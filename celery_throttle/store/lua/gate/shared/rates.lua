@@ -1,0 +1,73 @@
+-- Rates of buckets: when the next start is allowed, booking it, giving it back. The arithmetic is gcra.lua's.
+--
+-- KEYS rates: an object of seen (us) and by (nonce of the last start), both text, and for each rate, by
+-- 'count/period', the text 'us parts us parts': until when it is booked, and until when it was before the
+-- last start.
+local LATE_US = 100000
+
+local function load_rates(bucket, rule, cost)
+  local kept = redis.call('HGET', RATES, bucket)
+  kept = kept and cjson.decode(kept) or {}
+  -- A clock that was set back must not stop the starts for as long.
+  local back, loaded = math.max(tonumber(kept.seen or 0) - NOW_US, 0), {}
+  for i, declared in ipairs(rule.rates) do
+    local count, period, burst = unpack(declared)
+    burst = math.max(burst, cost)
+    local name = string.format('%.0f/%.0f', count, period)
+    local us, parts = string.match(kept[name] or '0 0', '^(%d+) (%d+)')
+    loaded[i] = {
+      name = name, in_us = count, spacing = period / count,
+      us = math.max(us - back, 0), parts = tonumber(parts),
+      cost_us = math.floor(cost * period / count), cost_parts = cost * period % count,
+      burst_us = math.floor(burst * period / count), burst_parts = burst * period % count,
+    }
+  end
+  return loaded
+end
+
+-- When the rates allow a start (us). Whoever waited for it may come a little late, by less than the time
+-- between two starts, and what follows is not put off by that; or every start would lose what it takes to
+-- wake a worker.
+local function allowed_at(loaded, waited)
+  local start = 0
+  for _, rate in ipairs(loaded) do
+    local late = waited and math.min(LATE_US, math.max(math.floor(rate.spacing) - 1, 0)) or 0
+    start = math.max(start, earliest(rate, NOW_US - late))
+  end
+  return start
+end
+
+local function rate_wait_ms(bucket, rule, cost)
+  return math.max(math.ceil((allowed_at(load_rates(bucket, rule, cost), true) - NOW_US) / 1000), 0)
+end
+
+local function book_at(bucket, loaded, start, nonce)
+  local kept, till = { seen = string.format('%.0f', NOW_US), by = nonce }, NOW_US
+  for _, rate in ipairs(loaded) do
+    local us, parts = booked(rate, start)
+    kept[rate.name] = string.format('%.0f %.0f %.0f %.0f', us, parts, rate.us, rate.parts)
+    till = math.max(till, us)
+  end
+  redis.call('HSET', RATES, bucket, cjson.encode(kept))
+  -- Somebody may come that late, as allowed_at says.
+  redis.call('ZADD', ENDS, math.ceil((till + LATE_US) / 1000) + 1, 'rates:' .. bucket)
+  reap_ends(4)
+end
+
+local function book_start(bucket, rule, cost, waited, nonce)
+  local loaded = load_rates(bucket, rule, cost)
+  book_at(bucket, loaded, math.min(allowed_at(loaded, waited), NOW_US), nonce)
+end
+
+-- Its start was not made: it is free again, unless others have been booked since.
+local function unbook_start(bucket, nonce)
+  local packed = redis.call('HGET', RATES, bucket)
+  local kept = packed and cjson.decode(packed)
+  if not kept or kept.by ~= nonce then return end
+  for name, booked_till in pairs(kept) do
+    local before = string.match(booked_till, '^%d+ %d+ (%d+ %d+)$')
+    if before then kept[name] = before end
+  end
+  kept.by = nil
+  redis.call('HSET', RATES, bucket, cjson.encode(kept))
+end

@@ -1,0 +1,83 @@
+-- Reading: what status, holders, parked and explain have in common. Writes nothing.
+local LONGEST_HEAD, LONGEST_MESSAGE = 16384, 1048576
+
+-- How a bucket stands, as the gate sees it: an object of bucket, declared, said_of_limit, said_of_bucket
+-- (as in KEYS limits and said; '' if there is nothing), permits (-1: any number), held, waiting,
+-- next_start_ms (until the rates allow it).
+local function standing(bucket)
+  local limit = limit_of(bucket)
+  local said = redis.call('HMGET', SAID, limit, bucket)
+  local rule = rule_of(bucket)
+  return cjson.encode({
+    bucket = bucket,
+    declared = redis.call('HGET', LIMITS, limit) or '',
+    said_of_limit = said[1] or '',
+    said_of_bucket = limit ~= bucket and said[2] or '',
+    permits = rule.permits < ANY_NUMBER and rule.permits or -1,
+    held = rule.used,
+    waiting = tonumber(redis.call('HGET', WAITING, bucket) or 0),
+    next_start_ms = rule.rates and rate_wait_ms(bucket, rule, 1) or 0,
+  })
+end
+
+-- The head of a parked message (JSON, see worker/parcel.py), which has the task's name; '' if it is large.
+local function head_of(task)
+  if redis.call('HSTRLEN', MESSAGES, task) > LONGEST_MESSAGE then return '' end
+  local length, head = string.match(redis.call('HGET', MESSAGES, task) or '', '^(%d+)\n(.*)')
+  return length and tonumber(length) <= LONGEST_HEAD and string.sub(head, 1, tonumber(length)) or ''
+end
+
+-- The lanes that wait for a bucket, those too that are passed over: { lane, queue, passed: until when (ms)
+-- or 0 } each.
+local function lanes_at(bucket, most)
+  local lanes, lane, _, member = {}, first_at(bucket)
+  while lane and #lanes < most do
+    local _, queue = parts_of(lane)
+    lanes[#lanes + 1] = { lane = lane, queue = queue, passed = 0 }
+    lane, _, member = first_at(bucket, member)
+  end
+  for _, each in ipairs(passed_lanes(most)) do
+    if load_lane(each.lane).at == bucket then lanes[#lanes + 1] = each end
+  end
+  return lanes
+end
+
+-- The lanes that are passed over, those first that are in turn again first.
+local function passed_lanes(most)
+  local lanes, due = {}, redis.call('ZRANGE', DUE, 0, 9999, 'WITHSCORES')
+  for i = 1, #due, 2 do
+    local lane = string.match(due[i], '^lane:(.*)$')
+    local _, queue = parts_of(lane or '')
+    if lane and #lanes < most then
+      lanes[#lanes + 1] = { lane = lane, queue = queue, passed = tonumber(due[i + 1]) }
+    end
+  end
+  return lanes
+end
+
+-- The first tasks of these lanes together, in order.
+local function first_in(lanes, most)
+  local found = {}
+  for _, each in ipairs(lanes) do
+    local from, last = '[' .. each.lane .. '\0', '(' .. each.lane .. '\1'
+    for _, member in ipairs(redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, most)) do
+      local place, task = string.match(string.sub(member, #from), '^(%d+)%.(.*)$')
+      found[#found + 1] = string.sub(place, 1, 16) .. task
+    end
+  end
+  table.sort(found)
+  for i, placed in ipairs(found) do found[i] = string.sub(placed, 17) end
+  return found
+end
+
+-- The names that members of a sorted set begin with, up to \0, a page of them.
+local function names_from(key, from, last, most)
+  local names = {}
+  while #names < most do
+    local found = redis.call('ZRANGEBYLEX', key, from, last, 'LIMIT', 0, 1)[1]
+    if not found then break end
+    names[#names + 1] = string.match(found, '^[^%z]*')
+    from = '(' .. names[#names] .. '\1'
+  end
+  return names
+end

@@ -1,0 +1,76 @@
+-- What can start: after a change each bucket that it touched is looked at once, and the first lane that
+-- waits for it is ready if there is room.
+
+local function touch(bucket)
+  if bucket and not state.touched[bucket] then
+    state.touched[bucket] = true
+    state.touched[#state.touched + 1] = bucket
+  end
+end
+
+local function again_at(bucket, ms)
+  redis.call('ZADD', DUE, 'LT', ms, 'bucket:' .. bucket)
+end
+
+-- Whether a lane's first task could start in a slot of the caller.
+local function is_for_caller(lane)
+  local _, queue = parts_of(lane)
+  return state.slots > 0 and state.serves[queue]
+end
+
+-- Make the first lane that waits for a bucket ready if there is room for its first task.
+local function refresh(bucket)
+  local passing, after = false, nil
+  for _ = 1, 100 do
+    local lane, _, member = first_at(bucket, after)
+    if not lane then return end
+    local what, queue = parts_of(lane)
+    local room, wait_ms = room_for(need_of(what, bucket))
+    if wait_ms > 0 then
+      again_at(bucket, NOW + wait_ms)
+      state.later[queue] = true
+    end
+    if not room then return end
+    local entry, first = load_lane(lane), first_of(lane)
+    if barred(bucket, first.task, tonumber(first.ticket) - NOUGHT) then return end
+    if not entry.ticket and is_for_caller(lane) then
+      state.hot[lane] = first.ticket
+      return
+    end
+    make_ready(lane, entry, first.ticket)
+    save_lane(lane, entry)
+    if not is_offered(lane, entry, bucket, member) then
+      pass_over(lane, entry)
+      passing = true
+    elseif passing then
+      -- Somebody let it go: all others have a chance at once, or many such queues would take their time.
+      after = member
+    else
+      return
+    end
+  end
+  again_at(bucket, NOW + OFFER_MS)
+end
+
+local function settle_touched()
+  while #state.touched > 0 and state.tries > 0 do
+    state.tries = state.tries - 1
+    local bucket = table.remove(state.touched, 1)
+    state.touched[bucket] = nil
+    refresh(bucket)
+  end
+end
+
+-- Look at a page of the buckets of a limit for which somebody waits; the one to go on after, '' after the
+-- last.
+local function refresh_limit(limit, after)
+  local from = after == '' and '[' .. limit .. '\0' or '(' .. after .. '\1'
+  for _ = 1, 200 do
+    local found = redis.call('ZRANGEBYLEX', HEADS, from, '(' .. limit .. '\32', 'LIMIT', 0, 1)[1]
+    if not found then return '' end
+    after = string.match(found, '^[^%z]*')
+    refresh(after)
+    from = '(' .. after .. '\1'
+  end
+  return after
+end

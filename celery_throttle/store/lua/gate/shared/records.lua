@@ -1,0 +1,76 @@
+-- Records: what the store knows of a task that holds permits or is parked.
+--
+-- A record is a JSON object: v (VERSION); needs: the permits it takes (see needs.lua), '' for none;
+-- queue: whose workers can start it; ticket: its place from when it came, never twice the same, negative
+-- for one that goes before all others; attempt: how many retries came before; nonce: which delivery holds,
+-- absent while parked; since: when it got its permit (ms). Only where there is such a thing: place: its
+-- place in the line of a limit whose tasks take turns; turn: { bucket, who, step }, see turns.lua;
+-- deadline: until when it may wait (ms); expired: it waited for too long, and is only to be told so;
+-- deliveries: how often it was started before; lock: what it does with its identity lock, see claims.lua;
+-- outside: nobody's message, but a holder outside of tasks; by, call: whose numbered call parked it, who
+-- has acknowledged the broker's message when its next call comes; unacked: it could not; moves: how often
+-- it went from the lane of one bucket to another's.
+
+local function decoded(packed)
+  local readable, value = pcall(cjson.decode, packed)
+  return readable and type(value) == 'table' and value.v == VERSION and value or nil
+end
+
+-- A record that nobody can read must not stop the others: it goes where people can look at it, with its
+-- message.
+local function set_aside(task, packed)
+  local why = pcall(cjson.decode, packed) and 'written by another release' or 'not readable'
+  redis.call('HDEL', RECORDS, task)
+  redis.call('HSET', ASIDE, task, cjson.encode({ v = VERSION, why = why, since = NOW, record = packed }))
+  redis.call('ZADD', ENDS, NOW + 604800000, 'aside:' .. task)
+  redis.call('ZREM', DUE, 'task:' .. task)
+  if redis.call('ZREM', LEASES, task) == 1 then recount() end
+end
+
+local function load_record(task)
+  local packed = redis.call('HGET', RECORDS, task)
+  if not packed then return nil end
+  local record = decoded(packed)
+  if not record then set_aside(task, packed) end
+  return record
+end
+
+local function save_record(task, record)
+  state.saved[task] = cjson.encode(record)
+  redis.call('HSET', RECORDS, task, state.saved[task])
+end
+
+-- What was held by one whose record is unreadable is known only by counting what all others hold.
+local function recount()
+  local used = {}
+  for _, task in ipairs(redis.call('ZRANGE', LEASES, 0, 9999)) do
+    local record = decoded(redis.call('HGET', RECORDS, task) or '')
+    for _, need in ipairs(needs_of(record and takes(record) or '')) do
+      used[need.bucket] = (used[need.bucket] or 0) + need.cost
+    end
+  end
+  for _, bucket in ipairs(redis.call('HKEYS', USED)) do touch(bucket) end
+  redis.call('DEL', USED)
+  for bucket, held in pairs(used) do redis.call('HSET', USED, bucket, held) end
+  state.rules = {}
+end
+
+local function next_ticket()
+  return redis.call('HINCRBY', META, 'ticket', 1)
+end
+
+-- As text whose order is that of the numbers: digits alone, since how Lua compares a sign depends on the
+-- server's locale.
+local NOUGHT = 1000000000000000
+
+local function ordered(number)
+  return string.format('%016.0f', number + NOUGHT)
+end
+
+-- Fencing tokens and claims. The clock keeps them growing when the last one is lost with the data, the
+-- last one when the clock is set back. Text: cjson loses digits of numbers beyond 10^14.
+local function next_stamp()
+  local stamp = string.format('%.0f', math.max(tonumber(redis.call('HGET', META, 'stamp') or 0) + 1, NOW_US))
+  redis.call('HSET', META, 'stamp', stamp)
+  return stamp
+end

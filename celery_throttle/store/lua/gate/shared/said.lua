@@ -1,0 +1,82 @@
+-- What was said of a limit, or of one key of it, at run time.
+--
+-- An object of { value, until (ms, 0: for good), by, why, since (ms) }, one for each of override
+-- (permits), pause, disable, hold (the outside said that it is asked too often) and bar (value: a ticket,
+-- why: a task id; see bars.lua).
+local VALUE, UNTIL, BY, WHY = 1, 2, 3, 4
+
+local function anything_said()
+  if state.said == nil then state.said = redis.call('EXISTS', SAID) == 1 end
+  return state.said
+end
+
+local function load_said(bucket)
+  local packed = redis.call('HGET', SAID, bucket)
+  return packed and cjson.decode(packed) or {}
+end
+
+-- Keep what has not ended.
+local function save_said(bucket, said)
+  local till, for_good = 0, false
+  for what, one in pairs(said) do
+    if one[UNTIL] ~= 0 and one[UNTIL] <= NOW then
+      said[what] = nil
+    else
+      till, for_good = math.max(till, one[UNTIL]), for_good or one[UNTIL] == 0
+    end
+  end
+  if next(said) == nil then
+    redis.call('HDEL', SAID, bucket)
+    redis.call('ZREM', ENDS, 'said:' .. bucket)
+  else
+    redis.call('HSET', SAID, bucket, cjson.encode(said))
+    if for_good then
+      redis.call('ZREM', ENDS, 'said:' .. bucket)
+    else
+      redis.call('ZADD', ENDS, till, 'said:' .. bucket)
+    end
+  end
+  state.rules, state.said = {}, nil
+end
+
+-- The last that was said and has not ended; what was said of a key comes before what was said of all.
+local function spoken(several, what)
+  for _, said in ipairs(several) do
+    local one = said[what]
+    if one and (one[UNTIL] == 0 or one[UNTIL] > NOW) then return one end
+  end
+  return nil
+end
+
+local function apply_said(rule, bucket)
+  local limit, several = limit_of(bucket), {}
+  local of_bucket, of_limit = unpack(redis.call('HMGET', SAID, bucket, limit))
+  if of_bucket then several[#several + 1] = cjson.decode(of_bucket) end
+  if of_limit and limit ~= bucket then several[#several + 1] = cjson.decode(of_limit) end
+  for _, said in ipairs(several) do
+    for _, one in pairs(said) do
+      local left = one[UNTIL] - NOW
+      if left > 0 and (rule.wait_ms == 0 or left < rule.wait_ms) then rule.wait_ms = left end
+    end
+  end
+  local override = spoken(several, 'override')
+  if override then rule.permits = override[VALUE] end
+  rule.bar = spoken(several, 'bar')
+  if spoken(several, 'disable') then rule.permits, rule.rates, rule.bar = ANY_NUMBER, nil, nil end
+  rule.closed = (spoken(several, 'pause') or spoken(several, 'hold')) ~= nil
+end
+
+-- The outside said that it is asked too often: nothing starts for so long.
+local function hold_back(bucket, pause_ms, by)
+  local said = load_said(bucket)
+  if not said.hold or said.hold[UNTIL] < NOW + pause_ms then
+    said.hold = { 0, NOW + pause_ms, by, 'rate limited', NOW }
+    save_said(bucket, said)
+  end
+  touch(bucket)
+end
+
+local function said_lapsed(bucket)
+  save_said(bucket, load_said(bucket))
+  touch(bucket)
+end

@@ -1,0 +1,110 @@
+-- Starting: the caller's slots go to the oldest tasks that can start in them, whatever they wait for.
+
+-- The lane with the oldest task that can start in a slot of the caller.
+local function oldest_ready()
+  local oldest, oldest_ticket
+  for _, queue in ipairs(state.queues) do
+    local from, last = '[' .. queue .. '\0', '(' .. queue .. '\1'
+    local found = redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1]
+    local ticket = found and string.sub(found, #queue + 2, #queue + 17)
+    if found and (not oldest or ticket < oldest_ticket) then
+      oldest, oldest_ticket = string.sub(found, #queue + 18), ticket
+    end
+  end
+  return oldest, oldest_ticket
+end
+
+-- The first bucket that keeps a task from starting, if one does: also that where its lane is listed, since
+-- another may have come before it there after it was made ready.
+local function blocked_by(needs, task, record)
+  for _, need in ipairs(needs) do
+    local bucket = need.bucket
+    local room, wait_ms = room_for(need)
+    if wait_ms > 0 then again_at(bucket, NOW + wait_ms) end
+    if not room or barred(bucket, task, record.ticket) then return bucket end
+    local _, rank = first_at(bucket)
+    local own = rule_of(bucket).fair and record.place or record.ticket
+    -- Those who wait for a rate alone are not before one that has its start.
+    local has_start = need.booked and rule_of(bucket).permits == ANY_NUMBER
+    if rank and rank < ordered(own) and not has_start then return bucket end
+  end
+  return nil
+end
+
+-- Its first task waits for another bucket: that is where the lane is listed from now on.
+local function move_lane(lane, entry, bucket, first, record)
+  unlist(lane, entry)
+  if entry.passed then redis.call('ZREM', DUE, 'lane:' .. lane) end
+  if bucket == entry.at and not entry.passed then
+    list_at(lane, entry, bucket, first)
+    return
+  end
+  entry.passed = nil
+  list_at(lane, entry, bucket, first)
+  record.moves = (record.moves or 0) + 1
+  save_record(first.task, record)
+  if record.moves >= MANY_MOVES then raise_bar(first.task, record) end
+end
+
+-- Start the first task of a lane that is ready, or find out why it cannot.
+local function start_first(lane)
+  local entry, first = load_lane(lane), first_of(lane)
+  local record = first and load_record(first.task)
+  if not record or record.nonce then
+    -- Nothing can be said of a record that is unreadable, or that another release has changed.
+    if first then redis.call('ZREM', LINES, first.member) end
+    if first then count_waiting({ needs = string.match(lane, '^%d') and parts_of(lane) or '' }, -1) end
+    list_lane(lane)
+    return
+  end
+  if record.deadline and record.deadline <= NOW then return expire_parked(first.task, record) end
+  if entry.passed then take_back(lane, entry, true) end
+  local blocker = blocked_by(needs_of(takes(record)), first.task, record)
+  if blocker then return move_lane(lane, entry, blocker, first, record) end
+  leave_line(first.task, record)
+  if record.lock and not lock_allows(first.task, record) then return enqueue(first.task, record) end
+  if record.turn and record.ticket > 0 then turn_served(record) end
+  hold(first.task, record, state.worker .. ':' .. state.call .. '.' .. #state.grants, true)
+  state.slots = state.slots - 1
+  state.grants[#state.grants + 1] = first.task
+end
+
+-- Give the caller's slots to those whose turn it is, and hint to others.
+local function serve()
+  if not anybody_waits() then return end
+  settle_touched()
+  local left = 256
+  while state.slots > 0 and left > 0 do
+    left = left - 1
+    local lane = oldest_startable()
+    if not lane then break end
+    state.hot[lane] = nil
+    start_first(lane)
+    settle_touched()
+  end
+  cool_down()
+  for _, bucket in ipairs(state.touched) do again_at(bucket, NOW) end
+  hint_ready()
+end
+
+-- The lane with the oldest task that can start here: of those that are ready for anybody, and those that
+-- became ready in this call.
+local function oldest_startable()
+  local oldest, ticket = oldest_ready()
+  for lane, its in pairs(state.hot) do
+    if not oldest or its < ticket then oldest, ticket = lane, its end
+  end
+  return oldest
+end
+
+-- What the caller had no slot for is ready for anybody.
+local function cool_down()
+  for lane, ticket in pairs(state.hot) do
+    state.hot[lane] = nil
+    local entry = load_lane(lane)
+    make_ready(lane, entry, ticket)
+    save_lane(lane, entry)
+    touch(entry.at)
+  end
+  settle_touched()
+end

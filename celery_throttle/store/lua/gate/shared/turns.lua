@@ -1,0 +1,37 @@
+-- Turns: the place in line of a task whose limit lets keys take turns.
+--
+-- Start-time fair queueing (Goyal, Vin, Cheng 1996): a place begins where the last one of its key ended,
+-- but not before the turn that is served now. A key that weighs more has the smaller step.
+local TURN_BUCKET, TURN_WHO, TURN_STEP = 1, 2, 3
+local TURNS_MS = 3600000
+
+local function keep_turn(field, place)
+  redis.call('HSET', TURNS, field, string.format('%.0f', place))
+  redis.call('ZADD', ENDS, NOW + TURNS_MS, 'turns:' .. field)
+end
+
+local function fair_place(turn, ticket)
+  local bucket = turn[TURN_BUCKET]
+  local who = bucket .. '\30' .. turn[TURN_WHO]
+  local served = tonumber(redis.call('HGET', TURNS, bucket) or ticket)
+  local start = math.max(served, tonumber(redis.call('HGET', TURNS, who) or 0))
+  keep_turn(bucket, served)
+  keep_turn(who, start + turn[TURN_STEP])
+  reap_ends(4)
+  return start
+end
+
+local function turn_served(record)
+  local bucket = record.turn[TURN_BUCKET]
+  if record.place > tonumber(redis.call('HGET', TURNS, bucket) or 0) then keep_turn(bucket, record.place) end
+end
+
+-- Nobody had a turn for an hour; while somebody waits it is known whose is next.
+local function turn_lapsed(field)
+  local bucket = string.match(field, '^[^\30]*')
+  if redis.call('HEXISTS', WAITING, bucket) == 1 then
+    redis.call('ZADD', ENDS, NOW + TURNS_MS, 'turns:' .. field)
+  else
+    redis.call('HDEL', TURNS, field)
+  end
+end

@@ -1,0 +1,62 @@
+-- Workers: each numbers its calls, one at a time. The last one's number and answers are kept, so that one
+-- whose reply was lost is sent again and answered with the same.
+--
+-- KEYS workers: an object of number; since (ms); asked, parked: the answers to what it asked for and
+-- parked; granted: ids of the parked tasks that it got; unsure: 'attempt task' of those it parked, which
+-- it has acknowledged at the broker when its next call comes; till: until when all this is kept (ms).
+local KEPT_MS = 86400000
+
+local function load_worker(worker)
+  local packed = redis.call('HGET', WORKERS, worker)
+  return packed and cjson.decode(packed) or { number = 0 }
+end
+
+-- Whether a worker has acknowledged at the broker what it parked with a call. One that is not known any
+-- more said goodbye, or is gone for so long that the broker has delivered again what it had.
+local function has_acknowledged(worker, call)
+  local number = worker == state.worker and state.call - 1 or load_worker(worker).number
+  return number == 0 or number > call
+end
+
+local function save_worker(worker, said, before)
+  said.since, said.till = NOW, before.till
+  if not said.till or said.till < NOW + KEPT_MS / 2 then
+    said.till = NOW + KEPT_MS
+    redis.call('ZADD', ENDS, said.till, 'workers:' .. worker)
+    redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
+  end
+  redis.call('HSET', WORKERS, worker, cjson.encode(said))
+end
+
+-- The next call of a worker tells that it has acknowledged what it parked with the one before, but for
+-- what it could not: no other delivery of those will come.
+local function confirm_parked(before, unacked)
+  local sure = {}
+  for _, member in ipairs(before.unsure or {}) do
+    if not unacked[string.match(member, '^%d+ (.*)$')] then sure[#sure + 1] = member end
+  end
+  if #sure > 0 then redis.call('ZREM', RAN, unpack(sure)) end
+end
+
+-- What the caller has to know of the parked tasks it got: { task id, record, message } each.
+local function told_of(tasks)
+  local grants = {}
+  for i, task in ipairs(tasks) do
+    local record = state.saved[task] or redis.call('HGET', RECORDS, task)
+    if record then grants[#grants + 1] = { task, record, redis.call('HGET', MESSAGES, task) or '' } end
+  end
+  return grants
+end
+
+-- Those of these tasks that are still held by deliveries whose names begin so: their leases begin anew.
+local function still_held(tasks, nonce)
+  local held = {}
+  for _, task in ipairs(tasks) do
+    local record = load_record(task)
+    if record and record.nonce and string.sub(record.nonce, 1, #nonce) == nonce then
+      redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+      held[#held + 1] = task
+    end
+  end
+  return held
+end

@@ -1,0 +1,174 @@
+"""Publishing a task that runs once: claim its identity lock first, or give the caller the one that has it.
+
+This saves work; the guarantee is the worker's gate, which checks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery import current_task, states
+from celery.utils import uuid
+from celery.utils.time import maybe_iso8601
+from redis.exceptions import RedisError
+
+from celery_throttle.errors import DuplicateTask
+from celery_throttle.store import replies
+from celery_throttle.tasks.arguments import by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.clients import StoreClient
+    from celery_throttle.core.dedup import Dedup, LockPlan
+
+__all__ = ["HEADER", "plan_for", "publish"]
+
+logger = logging.getLogger(__name__)
+
+#: The header of a message that says what was claimed for it.
+HEADER = "throttle"
+
+
+def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
+    """Return what a call with these arguments does with its lock.
+
+    Raises:
+        ConfigurationError: the arguments cannot be compared.
+    """
+    args, kwargs = tuple(args or ()), dict(kwargs or {})
+    bound = by_name(task, args, kwargs)
+    if bound is None:
+        # The task will fail with these arguments; until then they are what they are.
+        bound = {"args": args, "kwargs": kwargs}
+    return dedup.plan(task.name, bound, args, kwargs)
+
+
+def publish(
+    task: Any,
+    client: StoreClient,
+    dedup: Dedup,
+    args: Any,
+    kwargs: Any,
+    options: dict[str, Any],
+    send: Callable[..., Any],
+) -> Any:
+    """Publish a task that runs once, or return the `AsyncResult` of the one that has its lock.
+
+    Args:
+        task: the task.
+        client: of its group.
+        dedup: its options, with those of this call.
+        args: positional arguments.
+        kwargs: arguments by name.
+        options: everything else that ``apply_async`` was given.
+        send: publishes, as ``apply_async`` of a plain task does.
+
+    Raises:
+        DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
+        ConfigurationError: the arguments cannot be compared.
+    """
+    wanted = options.get("task_id")
+    task_id = options["task_id"] = wanted or uuid()
+    plan = _carried_on(options, dedup) or plan_for(task, dedup, args, kwargs)
+    awaited = _is_awaited(wanted, options, dedup)
+    answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
+    first = ""
+    if answer == replies.TAKEN:
+        _tell(task, task_id, other, dedup)
+        if not awaited:
+            return _instead(task, task_id, other, dedup, options)
+        if dedup.on_conflict == "skip":
+            # Skipped, it would leave the rest of its canvas waiting for ever.
+            dedup = replace(dedup, on_conflict="return_existing")
+        if dedup.on_conflict != "raise":
+            first = other
+    header = {"identity": plan.identity, "claim": claim, "on_conflict": dedup.on_conflict, "first": first}
+    headers = options.get("headers") or {}
+    before = headers.get(HEADER)
+    options["headers"] = {**headers, HEADER: {**(before if isinstance(before, dict) else {}), **header}}
+    options["headers"].pop("fencing_token", None)
+    try:
+        result = send(args, kwargs, **options)
+    except BaseException:
+        _give_up(task, client, plan, task_id)
+        raise
+    if answer == replies.REPLACED and other:
+        task.app.control.revoke(other)
+    return result
+
+
+def _carried_on(options: dict[str, Any], dedup: Dedup) -> LockPlan | None:
+    """Return the plan of a task that publishes itself again: a retry keeps its lock, whatever its arguments are now."""
+    header = (options.get("headers") or {}).get(HEADER)
+    if not isinstance(header, dict):
+        return None
+    request = getattr(current_task, "request", None)
+    return dedup.carried(header) if request is not None and request.id == options["task_id"] else None
+
+
+def _claim(
+    task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool
+) -> tuple[int, str, str]:
+    least = _least(task.app, plan.dedup, options)
+    told = awaited and plan.dedup.on_conflict != "raise"  # one that raises wants no outcome
+    try:
+        return replies.claimed(client.ask(client.store.claim(task_id, plan.spec, least, awaited=told)))
+    except RedisError as error:
+        logger.warning(
+            "celery_throttle: %s[%s] is published unchecked, workers check it: %s", task.name, task_id, error
+        )
+        return replies.CLAIMED, "", "0"
+
+
+def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str) -> None:
+    try:
+        client.ask(client.store.give_up(plan.identity, task_id))
+    except RedisError as error:
+        logger.warning("celery_throttle: the lock of %s[%s] stays until its ttl: %s", task.name, task_id, error)
+
+
+def _least(app: Any, dedup: Dedup, options: dict[str, Any]) -> float:
+    """Return for how many seconds the lock has to last: the task may wait for its ETA, and until it expires."""
+    eta = options.get("countdown") or _seconds_until(app, options.get("eta"))
+    return float(max(dedup.lock_ttl + eta, _seconds_until(app, options.get("expires"))))
+
+
+def _seconds_until(app: Any, when: Any) -> float:
+    if isinstance(when, (int, float)):
+        return max(float(when), 0.0)
+    when = maybe_iso8601(when)
+    if not isinstance(when, datetime):
+        return 0.0
+    aware = when if when.tzinfo else when.replace(tzinfo=app.timezone)
+    return max((aware - datetime.now(timezone.utc)).total_seconds(), 0.0)
+
+
+def _is_awaited(wanted: str | None, options: dict[str, Any], dedup: Dedup) -> bool:
+    """Whether somebody waits for the outcome under this very task id, so that a worker has to give it one."""
+    canvas = any(options.get(name) for name in ("group_id", "chord", "chain", "link", "link_error"))
+    if wanted and dedup.on_conflict in ("raise", "skip"):
+        # A canvas names its tasks in advance; the last of a chain shows it by nothing but being published in a task.
+        request = getattr(current_task, "request", None)
+        return canvas or (request is not None and not request.called_directly)
+    return canvas or bool(wanted)
+
+
+def _instead(task: Any, task_id: str, other: str, dedup: Dedup, options: dict[str, Any]) -> Any:
+    if dedup.on_conflict == "raise":
+        raise DuplicateTask(task.name, other)
+    if dedup.on_conflict == "skip":
+        if not options.get("ignore_result", task.ignore_result):
+            task.backend.store_result(task_id, None, states.IGNORED)
+        return task.AsyncResult(task_id)
+    return task.AsyncResult(other)
+
+
+def _tell(task: Any, task_id: str, other: str, dedup: Dedup) -> None:
+    logger.info("Task %s[%s] is a duplicate of %s: %s", task.name, task_id, other, dedup.on_conflict)
+    if task.app.conf.task_send_sent_event:
+        with task.app.events.default_dispatcher() as events:
+            events.send("task-duplicate", uuid=task_id, existing=other, name=task.name, on_conflict=dedup.on_conflict)

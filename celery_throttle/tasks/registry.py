@@ -1,0 +1,70 @@
+"""What the tasks of an app declared: their limits, and how they run once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from celery_throttle.settings import settings_of
+
+if TYPE_CHECKING:
+    from celery_throttle.core.dedup import Dedup
+    from celery_throttle.core.policy import Policy
+
+__all__ = [
+    "declare_dedup",
+    "declared_policies",
+    "dedup_of",
+    "dedups_of",
+    "group_of",
+    "groups_of",
+    "is_bound",
+    "policies_of",
+]
+
+#: By app and task name, never by class: Celery makes a class of its own for every app that a task is shared with.
+_policies: WeakKeyDictionary[Any, dict[str, Policy]] = WeakKeyDictionary()
+_dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
+
+
+def declared_policies(app: Any) -> dict[str, Policy]:
+    """Return where the limits of an app's tasks are kept, to be changed."""
+    return _policies.setdefault(app, {})
+
+
+def declare_dedup(app: Any, name: str, dedup: Dedup | None) -> None:
+    """Keep how a task runs once, None if it may run any number of times."""
+    _dedups.setdefault(app, {})[name] = dedup
+
+
+def is_bound(task: Any) -> bool:
+    """Whether the options of a task were read."""
+    return task.name in _dedups.get(task.app, {})
+
+
+def policies_of(app: Any) -> dict[str, Policy]:
+    """Return the limits of every throttled task of the app and what goes with them, by the task's name."""
+    return _policies.get(app, {})
+
+
+def groups_of(app: Any) -> list[str]:
+    """Return the groups of all limits and singletons of the app."""
+    policy, settings = policies_of(app), settings_of(app)
+    named = [each.group for each in policy.values()] + [None for name in dedups_of(app) if name not in policy]
+    return sorted({settings.group_of(group) for group in named})
+
+
+def group_of(task: Any) -> str | None:
+    """Return the group of a task's limits."""
+    policy = policies_of(task.app).get(str(task.name))
+    return policy.group if policy is not None else None
+
+
+def dedups_of(app: Any) -> dict[str, Dedup]:
+    """Return how each task of the app runs once that does, by the task's name."""
+    return {name: dedup for name, dedup in _dedups.get(app, {}).items() if dedup is not None}
+
+
+def dedup_of(task: Any) -> Dedup | None:
+    """Return how a task runs once, None if it may run any number of times."""
+    return _dedups.get(task.app, {}).get(str(task.name))

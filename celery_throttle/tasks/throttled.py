@@ -1,0 +1,275 @@
+"""`Throttled`, the base class that users give their tasks."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from celery import Task
+from redis.exceptions import RedisError
+
+from celery_throttle.clients import store_client
+from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
+from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, check_same, task_policy
+from celery_throttle.core.reserved import ReservedStart
+from celery_throttle.core.settings import Settings
+from celery_throttle.errors import ConfigurationError, LimitExceeded
+from celery_throttle.store import replies
+from celery_throttle.tasks.arguments import values_of
+from celery_throttle.tasks.publish import HEADER, plan_for, publish
+from celery_throttle.tasks.registry import (
+    declare_dedup,
+    declared_policies,
+    dedup_of,
+    group_of,
+    is_bound,
+    policies_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import timedelta
+
+    from celery_throttle.core.dedup import Dedup, OnConflict, Until
+    from celery_throttle.core.limits import Limit, Part
+    from celery_throttle.core.rates import Rate
+    from celery_throttle.store.replies import Locked
+
+__all__ = ["REAP_TASK", "Throttled"]
+
+logger = logging.getLogger(__name__)
+
+#: The beat task, and its entry in ``beat_schedule``.
+REAP_TASK = "celery_throttle.reap"
+
+
+class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.7
+    """Base class of tasks that are throttled over all workers::
+
+        @app.task(base=Throttled, limit=5)
+        def render(video_id): ...
+
+        @app.task(base=Throttled, singleton=True, unique_on=["order_id"], remember=86400)
+        def charge(order_id, amount): ...
+
+    Attributes:
+        limit: how many runs at once: a number for this task alone, a `Limit` to share it, a list of them (a run takes a
+            permit of each, all or none), None for no limit.
+        key: splits the task's own limit and rate, as in `Limit`: each value has its own permits and its own line; so do
+            fair_by, weights and max_parked.
+        rate: how many may start: "100/m", or several; alone or beside a limit. ``burst``: as in `Limit`.
+        cost: how many permits and starts a run takes: a number, the name of an argument, or a function of them all.
+        start_deadline: seconds (or a timedelta) that a call may wait for its permit; after that it expires, visibly.
+        singleton: one call with the same arguments is pending or runs at a time; what follows needs it.
+        unique_on: which arguments count: names, dotted paths (``["order.id"]``), or a function of the arguments; an
+            empty list: none, one call of the task at a time. By default all count.
+        until: when the next may come: the first has ``"finished"`` (default), ended in ``"success"``, or ``"started"``;
+            ``"expires"``: ``lock_ttl`` after the first was published.
+        on_conflict: what ``apply_async`` does with a duplicate: ``"return_existing"`` (default) returns the
+            `AsyncResult` of the first, ``"raise"`` raises `DuplicateTask`, ``"skip"`` returns an `AsyncResult` in state
+            IGNORED, ``"replace"`` revokes the first if it has not begun, ``"keep_last"`` has one run and one, the
+            newest, wait.
+        remember: seconds (or a timedelta) for which a success counts: a duplicate has its outcome, and does not run.
+        lock_ttl: seconds (or a timedelta) for which a task that was published, but is not running, keeps its lock, by
+            default a day; longer than your longest backlog. A task with an ETA keeps it for as long from then.
+
+    Raises:
+        ConfigurationError: when the task is bound, for an option that cannot work.
+
+    Warning:
+        Only workers throttle. ``task()``, ``task.apply()`` and eager mode run at once. No lock can stop a task that was
+        started and is cut off from the store for longer than its lease: where a second run would cost money, have the
+        database refuse it by `fencing_token`.
+    """
+
+    abstract = True
+    limit: ClassVar[int | Limit | Sequence[Limit] | None] = None
+    key: ClassVar[Part | None] = None
+    rate: ClassVar[str | Rate | Sequence[str | Rate] | None] = None
+    burst: ClassVar[int | Sequence[int] | None] = None
+    fair_by: ClassVar[Part | None] = None
+    weights: ClassVar[Mapping[Any, int] | None] = None
+    max_parked: ClassVar[int | None] = None
+    cost: ClassVar[int | Part | None] = None
+    start_deadline: ClassVar[float | timedelta | None] = None
+    singleton: ClassVar[bool] = False
+    unique_on: ClassVar[Sequence[str] | Callable[..., object] | None] = None
+    until: ClassVar[Until | None] = None
+    on_conflict: ClassVar[OnConflict | None] = None
+    remember: ClassVar[float | timedelta | None] = None
+    lock_ttl: ClassVar[float | timedelta | None] = None
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Check the options and make the app's workers throttle; Celery calls this at least twice a task."""
+        name = str(cls.name)
+        known = {attribute for base in (*Throttled.__mro__, *cls.__mro__[1:]) for attribute in vars(base)}
+        check_option_names(name, vars(cls), known)
+        parameters = _parameters(cls)
+        policy = task_policy(name, _options(cls, LIMIT_OPTIONS), parameters)
+        dedup = task_dedup(name, cls.singleton, _options(cls, DEDUP_OPTIONS), parameters)
+        known_terms = declared_policies(app)
+        known_terms.pop(name, None)
+        if policy is not None:
+            check_same(name, policy, known_terms)
+            known_terms[name] = policy
+        declare_dedup(app, name, dedup)
+        if policy is not None or dedup is not None:
+            _install(app)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        *rest: Any,
+        throttle: Any = None,
+        **options: Any,
+    ) -> Any:
+        """As Celery's, with one option more.
+
+        Args:
+            args: positional arguments.
+            kwargs: arguments by name.
+            task_id: of this call.
+            rest: as Celery's.
+            throttle: for this call of a singleton: ``{"unique_on": ..., "on_conflict": ...}``.
+            options: as Celery's.
+
+        Raises:
+            DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
+            LimitExceeded: as many wait for one of its limits as may (``max_parked``).
+            ConfigurationError: ``throttle=`` cannot work, or the arguments cannot be compared.
+        """
+        dedup = self._dedup()
+        if dedup is None and throttle is not None:
+            raise ConfigurationError(f"Task {self.name}: throttle= of a call needs singleton=True on the task")
+        if rest:
+            options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
+        send = super().apply_async
+        options = self._with_values(args, kwargs, options | {"task_id": task_id})
+        self._check_max_parked(args, kwargs, options)
+        task_id = options.pop("task_id")
+        if dedup is None or self.app.conf.task_always_eager or not store_client(self.app).enabled:
+            return send(args, kwargs, task_id=task_id, **options)
+        dedup = dedup.for_call(str(self.name), throttle)
+        client = store_client(self.app, group_of(self))
+        return publish(self, client, dedup, args, kwargs, options | {"task_id": task_id}, send)
+
+    @property
+    def fencing_token(self) -> int | None:
+        """In the body of a singleton: a number that grows with every grant of its lock; None elsewhere.
+
+        Give it to the resource, and have that refuse what comes with a smaller one than it has seen::
+
+            UPDATE orders SET state = 'paid', fence = :fence WHERE id = :id AND fence < :fence
+
+        Source: Kleppmann, "How to do distributed locking" (2016).
+        """
+        token: int | None = self.request.get("fencing_token")
+        return token
+
+    def locked_by(self, *args: Any, **kwargs: Any) -> Locked | None:
+        """Return who has the lock of a call with these arguments, None if nobody has.
+
+        Raises:
+            ConfigurationError: the task is no singleton, or the arguments cannot be compared.
+            redis.exceptions.RedisError: the store did not answer.
+        """
+        client, identity = self._lock(args, kwargs)
+        return replies.locked(client.ask(client.store.locked(identity)))
+
+    def unlock(self, *args: Any, **kwargs: Any) -> bool:
+        """Forget the lock of a call with these arguments, whoever has it; False if nobody has.
+
+        A task that runs goes on, beside the next one: its fencing token is the smaller.
+
+        Raises:
+            ConfigurationError: the task is no singleton, or the arguments cannot be compared.
+            redis.exceptions.RedisError: the store did not answer.
+        """
+        client, identity = self._lock(args, kwargs)
+        return bool(client.ask(client.store.unlock(identity)))
+
+    def _with_values(self, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """Say in the message which of its limits' permits the call needs: found out once, kept with it."""
+        policy = policies_of(self.app).get(str(self.name))
+        start = options.get("eta")
+        reserved = policy is not None and policy.paced and isinstance(start, ReservedStart) and start.pool
+        if policy is None or not (policy.varies or reserved) or not store_client(self.app).enabled:
+            return options
+        headers = options.get("headers") or {}
+        # A retry publishes the task that runs here.
+        if self.request.id == options["task_id"] is not None and policy.carried(headers.get(HEADER)):
+            return options
+        values = values_of(self, policy, args, kwargs) | ({"reserved": reserved} if reserved else {})
+        return options | {"headers": {**headers, HEADER: values}}
+
+    def _check_max_parked(self, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
+        """Refuse what would wait behind as many as may; the worker checks it again."""
+        policy = policies_of(self.app).get(str(self.name))
+        if policy is None or not policy.crowds or self.app.conf.task_always_eager:
+            return
+        if self.request.id == options["task_id"] is not None:
+            return  # a retry: it was let in before
+        carried = (options.get("headers") or {}).get(HEADER)
+        values = carried if carried and policy.carried(carried) else values_of(self, policy, args, kwargs)
+        client = store_client(self.app, policy.group)
+        for bucket, most in policy.most_parked(values) if client.enabled else ():
+            try:
+                parked = client.ask(client.store.crowd(bucket.text))
+            except RedisError as error:
+                logger.warning("celery_throttle: %s is published unchecked, workers check it: %s", self.name, error)
+                return
+            if parked >= most:
+                raise LimitExceeded(str(self.name), str(bucket), parked, most)
+
+    def _dedup(self) -> Dedup | None:
+        if not is_bound(self):
+            # Celery shows a task to other threads a moment before it binds it.
+            self.on_bound(self.app)
+        return dedup_of(self)
+
+    def _lock(self, args: Any, kwargs: Any) -> tuple[Any, str]:
+        dedup = self._dedup()
+        if dedup is None:
+            raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
+        return store_client(self.app, group_of(self)), plan_for(self, dedup, args, kwargs).identity
+
+
+def _options(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
+    # Not getattr: a function among the options would become a method.
+    values = {name: inspect.getattr_static(cls, name) for name in names}
+    return {name: getattr(value, "__func__", value) for name, value in values.items()}
+
+
+def _parameters(cls: type[Any]) -> set[str] | None:
+    """Return the names of a task's parameters, None if it takes any."""
+    run = inspect.getattr_static(cls, "run", None)
+    run = getattr(run, "__func__", run)
+    if not callable(run):
+        return None
+    parameters = list(inspect.signature(run).parameters.values())
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    bound = not isinstance(inspect.getattr_static(cls, "run", None), staticmethod)
+    return {parameter.name for parameter in parameters[bound:]}
+
+
+def _install(app: Any) -> None:
+    # By name: a producer never needs what runs in a worker.
+    app.steps["worker"].add("celery_throttle.worker.bootsteps:WorkerStep")
+    app.steps["consumer"].add("celery_throttle.worker.bootsteps:ConsumerStep")
+    # Whatever configures the app again later would drop the entry, so this comes after each time it is configured.
+    app.on_after_configure.connect(_schedule_reaper, weak=False, dispatch_uid="celery_throttle.reap")
+    if app.configured:
+        _schedule_reaper(app)
+
+
+def _schedule_reaper(sender: Any, **_: Any) -> None:
+    if sender.conf.get("throttle_enabled") is False:
+        return
+    every = sender.conf.get("throttle_reap_every") or Settings.reap_every
+    entry = {"task": REAP_TASK, "schedule": every, "options": {"expires": every, "ignore_result": True}}
+    sender.conf.beat_schedule.setdefault(REAP_TASK, entry)

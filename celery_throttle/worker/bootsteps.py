@@ -1,0 +1,96 @@
+"""The bootsteps that put the gate into a worker."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import __version__ as celery_version
+from celery import bootsteps
+
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.settings import settings_of
+from celery_throttle.tasks.registry import dedups_of, policies_of
+from celery_throttle.worker import remember
+from celery_throttle.worker.left import anybody_left
+from celery_throttle.worker.wiring import Throttling
+
+__all__ = ["ConsumerStep", "WorkerStep"]
+
+logger = logging.getLogger(__name__)
+
+_REVOKED_EVERY = 1.0
+_TEND_EVERY = 0.5
+
+
+def _refuse_unknown_celery(worker: Any) -> None:
+    """Stop a worker whose Celery lacks what the gate hangs on: unthrottled tasks would be worse."""
+    missing = [name for name in ("_process_task", "process_task", "pool", "app", "hub") if not hasattr(worker, name)]
+    if missing:
+        raise ConfigurationError(
+            f"celery_throttle cannot throttle on Celery {celery_version} (the worker has no {', '.join(missing)}): "
+            f"install a Celery version that this release of celery-fair-throttle supports"
+        )
+
+
+class WorkerStep(bootsteps.StartStopStep):
+    """Stands between the consumer and the pool."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def include_if(self, worker: Any) -> bool:
+        """Only where there is something to throttle, or something left of it."""
+        ours = bool(policies_of(worker.app) or dedups_of(worker.app))
+        return ours and (settings_of(worker.app).enabled or anybody_left(worker.app))
+
+    def create(self, worker: Any) -> None:
+        """Put the gate where the consumer hands over its requests."""
+        _refuse_unknown_celery(worker)
+        worker.throttling = Throttling(worker)
+        if any(dedup.remember for dedup in dedups_of(worker.app).values()):
+            remember.begin()  # now: the pool's processes are not there yet
+        worker.process_task = worker.throttling.arrive
+
+    def start(self, worker: Any) -> None:
+        """Start with the worker."""
+        worker.throttling.start()
+
+    def register_with_event_loop(self, worker: Any, hub: Any) -> None:  # noqa: ARG002  # Celery's signature
+        """The worker's hub starts over after each lost broker connection."""
+        if not worker.throttling.loop.threaded:
+            worker.throttling.loop.reattach()
+
+    def close(self, worker: Any) -> None:
+        """Celery closes every step before it stops the first."""
+        worker.throttling.close()
+
+    def stop(self, worker: Any) -> None:
+        """The pool is still to finish its tasks, and the consumer step ends us after that."""
+
+    def terminate(self, worker: Any) -> None:
+        """As `stop`."""
+
+
+class ConsumerStep(bootsteps.StartStopStep):
+    """Tells the gate when the broker connection comes and goes."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, consumer: Any) -> bool:
+        """Only together with the worker step."""
+        return hasattr(consumer.controller, "throttling")
+
+    def start(self, consumer: Any) -> None:
+        """The consumer consumes."""
+        throttling = consumer.controller.throttling
+        throttling.loop.call(throttling.connected, consumer)
+
+    def stop(self, consumer: Any) -> None:
+        """The consumer lost its connection, or stops for good."""
+        if consumer.blueprint.state == bootsteps.RUN:  # type: ignore[attr-defined]
+            throttling = consumer.controller.throttling
+            throttling.loop.call(throttling.disconnected)
+
+    def shutdown(self, consumer: Any) -> None:
+        """All steps of the worker have stopped, the pool too."""
+        consumer.controller.throttling.finish()

@@ -1,0 +1,327 @@
+"""The numbered calls of one worker to the store of one group: one at a time, each until it is answered.
+
+The store keeps what came of a worker's last call, so a call whose reply was lost is sent again, unchanged, and gets the
+same answer: nothing has to be compared or guessed after a lost connection.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery_throttle.core.limits import described
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store import replies
+from celery_throttle.store.replies import Answer, ParkAnswer
+from celery_throttle.worker.outbox import Outbox
+from celery_throttle.worker.renewed import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from celery_throttle.store.calls import Store
+    from celery_throttle.store.replies import Grant, Reply, Withdrawn
+    from celery_throttle.store.scripts import Call
+    from celery_throttle.worker.link import Link, Listener
+    from celery_throttle.worker.outbox import Batch
+    from celery_throttle.worker.runs import Permit, Run
+
+__all__ = ["Calls", "Decisions"]
+
+logger = logging.getLogger(__name__)
+
+_ROUNDS = 5
+#: A store that takes so long each time is trusted in the end, or nothing would start at all.
+_LATE_MOST = 3
+_RENEWED_AT_ONCE = 200
+
+
+class Decisions(Protocol):
+    """What the gate hears."""
+
+    def granted(self, run: Run, fencing_token: int) -> None:
+        """It has its permits, and its lock if it needs one."""
+
+    def refused(self, run: Run) -> None:
+        """It has to be parked."""
+
+    def parked(self, run: Run) -> None:
+        """The store has its message, or knows that the task has run: the broker's can be acknowledged."""
+
+    def crowded(self, run: Run) -> None:
+        """It was not parked: as many wait for its limit as may."""
+
+    def sent_back(self, run: Run) -> None:
+        """The store has the message of a task that had begun, and its permits."""
+
+    def put_off(self, runs: list[Run], calls: Calls) -> None:
+        """The store is there but refused a call, which had no effect: ask again after a while."""
+
+    def resumed(self, grant: Grant, calls: Calls) -> None:
+        """A parked task starts here."""
+
+    def withdrawn(self, each: Withdrawn) -> None:
+        """A revoked task has left its line."""
+
+    def answered(self, reply: Reply, calls: Calls) -> None:
+        """After all of the above, what else a reply said."""
+
+    def hint(self, text: str, calls: Calls) -> None:
+        """Somebody says that a queue has something to start, or that a bucket has a line."""
+
+    def store_up(self, calls: Calls) -> None:
+        """The store answers (again)."""
+
+    def store_lost(self, error: Exception, calls: Calls) -> None:
+        """The connection broke."""
+
+    def store_unreachable(self, error: Exception, calls: Calls) -> None:
+        """Connecting failed."""
+
+
+class Calls:
+    """Sends what the gate has to say; all on the loop.
+
+    Args:
+        group: the name of the group.
+        store: builds the calls.
+        worker: names this worker in the store.
+        declared: what this worker declares of each limit of the group, by name.
+        gate: hears what came of it.
+        connect: makes the connections for calls and for hints, given who hears of what they bring.
+
+    Attributes:
+        outbox: what is to be said next.
+        queues: the queues whose tasks this worker starts.
+        held: the permits that the store counts as held here, by the nonce that it knows.
+        number: of the last call.
+        offered: slots that the call under way offers to parked tasks.
+        hungry: whether there may be something to start, so that the gate looks when it has a slot.
+        look_at: when the store said that something may change, on the clock of ``time.monotonic``.
+        paused: whether nothing is sent, since the store answers, but refuses.
+        freed: runs that ended since the last call and whose bucket has a line.
+        lazy_since: when there first was something to say that can wait.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        store: Store,
+        worker: str,
+        declared: Mapping[str, str],
+        gate: Decisions,
+        connect: Callable[[Calls], tuple[Link, Listener]],
+    ) -> None:
+        self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
+        self.outbox = Outbox()
+        self.queues: tuple[str, ...] = ()
+        self.held: dict[str, Permit] = {}
+        self.number = self.offered = self.freed = 0
+        self.hungry = True
+        self.paused = False
+        self.look_at: float | None = None
+        self.lazy_since: float | None = None
+        self._nonces = itertools.count(1)
+        self._under_way: tuple[Batch, Call] | None = None
+        self._asked_at, self._late = 0.0, 0  # when it was sent last, and how often its reply was too late
+        self._ready = False  # the store knows this worker's limits
+        self._unheard = False  # it refused to hear them
+        self._birth = ""
+        self._mute = False
+        self.link, self._listener = connect(self)
+
+    @property
+    def free(self) -> bool:
+        """Whether a call can be sent now."""
+        return self._under_way is None and self._ready and self.link.up and not self.paused
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be sent or answered."""
+        return self._under_way is None and not self.outbox.urgent and not self.outbox.lazy
+
+    def nonce(self) -> str:
+        """A new name for one delivery."""
+        return f"{self.worker}:{next(self._nonces):x}"
+
+    def send(self, slots: int) -> None:
+        """Send what was gathered, with so many slots for parked tasks. Only while `free`."""
+        self.number += 1
+        batch = self.outbox.next_batch(self.number, slots)
+        self.offered, self.freed, self.lazy_since = slots, 0, None
+        self.hungry = self.hungry and not slots
+        call = self.store.exchange(self.worker, self.number, self.queues, batch.said)
+        self._under_way = batch, call
+        self._late = 0
+        self._ask()
+
+    def _ask(self) -> None:
+        """Send the call under way, or send it again."""
+        if self._under_way is not None:
+            self._asked_at = monotonic()
+            self.link.send(self._under_way[1], self._heard)
+
+    def wait(self) -> None:
+        """Send the rest and wait for the replies, when no loop will bring them any more."""
+        self.paused = False  # a store that refuses to park still takes what is given back
+        for _ in range(_ROUNDS):  # a reply may bring a grant to hand back
+            if self.idle or not (self.link.up or self.link.connect_now()):
+                return
+            if self.free:
+                self.send(0)
+            self.link.drain()
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        if self.link.up:
+            self.link.send(self.store.leave(self.worker), lambda raw: None)
+
+    def connect(self) -> None:
+        """Connect in the background."""
+        self.link.connect()
+        self._listener.connect()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.link.close()
+        self._listener.close()
+
+    # -- what the link says ---------------------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """The connection stands: say first what the limits are, then go on with the call under way."""
+        self._ready = self._unheard = False
+        self.link.send(self.store.declare(self._birth, self.declared.items()), self._declared)
+
+    def broken(self, error: Exception) -> None:
+        """The connection broke; what became of the call under way is unknown until it is sent again."""
+        self._ready = self._unheard = False
+        self.offered = 0
+        # It hears nothing of a server that is frozen or cut off, and the next one may be another.
+        self._listener.start_over(error)
+        self._gate.store_lost(error, self)
+
+    def hint(self, text: str) -> None:
+        """Somebody published a hint."""
+        self._gate.hint(text, self)
+
+    def no_hints(self, why: object) -> None:
+        """The store's user has no right to hints; all goes on without them."""
+        if not self._mute:
+            logger.warning(
+                "celery_throttle: no hints for the store's user (%s), so tasks that others let start wait for up to "
+                "some seconds: give it the right, see the README's ACL line", why,
+            )  # fmt: skip
+        self._mute = True
+
+    def unreachable(self, error: Exception) -> None:
+        """Connecting failed."""
+        self._gate.store_unreachable(error, self)
+
+    def _declared(self, raw: Any) -> None:
+        if isinstance(raw, StoreUnavailable):
+            return
+        if isinstance(raw, Exception):
+            # The call under way may have been carried out before: it is sent again once this is answered.
+            self._unheard = True
+            self._pause(raw)
+            self._gate.put_off([], self)
+            return
+        self._birth, *changed = (each.decode() for each in raw)
+        _tell_changes(self.declared, changed)
+        self._renew()
+        self._ready = True
+        self._ask()
+        self._gate.store_up(self)
+
+    def _renew(self) -> None:
+        """Before anything else is asked: a store that was emptied has to know what is held here."""
+        held = list(self.held.values())
+        for first in range(0, len(held), _RENEWED_AT_ONCE):
+            some = held[first : first + _RENEWED_AT_ONCE]
+            call = self.store.renew(self.worker, self.number, [permit.told for permit in some])
+            self.link.send(call, partial(_renewed, some))
+
+    def _heard(self, raw: Any) -> None:
+        if isinstance(raw, StoreUnavailable) or self._under_way is None:
+            return  # under way still, for all we know
+        if isinstance(raw, Exception):
+            self._refused(raw)
+            return
+        reply = replies.exchanged(raw)
+        if reply is None:  # the store was emptied
+            self.up()
+            return
+        if monotonic() - self._asked_at > self.store.lease / 3 and self._late < _LATE_MOST:
+            # This worker was stopped, and what it was granted may have been given to others since.
+            self._late += 1
+            self._ask()
+            return
+        (batch, _), self._under_way, self.offered = self._under_way, None, 0
+        self._tell(batch, reply)
+
+    def _refused(self, error: Exception) -> None:
+        """The store refused a call, which had no effect: out of memory, say, or no primary any more."""
+        self._pause(error)
+        runs: list[Run] = []
+        if self._under_way is not None:
+            (batch, _), self._under_way, self.offered = self._under_way, None, 0
+            self.outbox.put_back(batch)
+            runs = batch.asked + batch.parked
+        self._gate.put_off(runs, self)
+
+    def _pause(self, error: Exception) -> None:
+        logger.warning("celery_throttle: the store refused a call: %s", error)
+        self.paused = True
+
+    def go_on(self) -> None:
+        """The store may not refuse any more."""
+        self.paused = False
+        if self._unheard and self.link.up:
+            self.up()
+
+    def _tell(self, batch: Batch, reply: Reply) -> None:
+        """Say what became of each, one by one: an error with one must not keep the others from hearing."""
+        gate = self._gate
+        for run, answer in zip(batch.asked, reply.asked, strict=True):
+            if answer == Answer.MUST_PARK:
+                _safely(gate.refused, run)
+            elif answer in (Answer.KNOWN, Answer.HAS_RUN):
+                _safely(gate.parked, run)
+            else:
+                _safely(gate.granted, run, answer if answer > max(Answer) else 0)
+        for run, answer in zip(batch.parked, reply.parked, strict=True):
+            _safely(gate.crowded if answer == ParkAnswer.CROWDED else gate.parked, run)
+        for run in batch.back:
+            _safely(gate.sent_back, run)
+        for grant in reply.grants:
+            _safely(gate.resumed, grant, self)
+        for each in reply.withdrawn:
+            _safely(gate.withdrawn, each)
+        if not reply.hints:
+            self.no_hints("it may not publish them")
+        self._gate.answered(reply, self)
+
+
+def _renewed(permits: list[Permit], raw: Any) -> None:
+    if not isinstance(raw, Exception):
+        judge(permits, raw[0])
+
+
+def _safely(function: Callable[..., None], *args: Any) -> None:
+    try:
+        function(*args)
+    except Exception:
+        logger.exception("celery_throttle: error in %r", function)
+
+
+def _tell_changes(ours: Mapping[str, str], changed: list[str]) -> None:
+    for limit, before in zip(changed[::2], changed[1::2], strict=True):
+        logger.warning(
+            "celery_throttle: limit %r was declared as %s and is %s from now on, as this worker has it: "
+            "if this is no new release, give all workers the same",
+            limit, described(before), described(ours[limit]),
+        )  # fmt: skip

@@ -1,0 +1,78 @@
+"""What a worker has for one group of limits: its calls, a connection for hints, a client for leases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.store.calls import Store
+from celery_throttle.store.servers.client import connection_factory, make_client
+from celery_throttle.worker.calls import Calls
+from celery_throttle.worker.link import Link, Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_throttle.core.settings import Settings
+    from celery_throttle.worker.calls import Decisions
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["Group", "calls_of"]
+
+
+def calls_of(
+    group: str,
+    gate: Decisions,
+    *,
+    settings: Settings,
+    declared: Mapping[str, str],
+    worker: str,
+    loop: Loop,
+    timekeeper: Timekeeper,
+) -> Calls:
+    """Return the calls of a worker to one group of limits, not connected yet.
+
+    Args:
+        group: its name.
+        gate: hears what comes of them.
+        settings: of the app.
+        declared: what this worker declares of each limit of the group, by name.
+        worker: names it in the store.
+        loop: turns the connection.
+        timekeeper: for connecting again.
+    """
+    keys = settings.keys(group)
+    make: Any = connection_factory(settings.url, keys)
+
+    def connect(calls: Calls) -> tuple[Link, Listener]:
+        link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, calls.unreachable)
+        return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.no_hints)
+
+    return Calls(group, Store(keys, settings.lease), worker, declared, gate, connect)
+
+
+class Group:
+    """One place in Redis that the limits of a group share; in a cluster each may be on another node.
+
+    Args:
+        calls: of this worker to it.
+        settings: of the app.
+
+    Attributes:
+        calls: as given.
+        client: for calls of other threads.
+    """
+
+    def __init__(self, calls: Calls, settings: Settings) -> None:
+        self.calls = calls
+        self.client = make_client(settings.url, settings.keys(calls.group))
+
+    @property
+    def busy(self) -> bool:
+        """Whether the store still has something to say."""
+        return self.calls.link.up and not self.calls.idle
+
+    def close(self) -> None:
+        """End all connections."""
+        self.calls.close()
+        self.client.close()

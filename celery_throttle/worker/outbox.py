@@ -1,0 +1,152 @@
+"""What a worker has to say to the store of one group with its next call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from celery_throttle.core.facts import Facts, Message
+from celery_throttle.store.calls import MOST_ROWS, Back, Ended, Exchange, Succession
+
+if TYPE_CHECKING:
+    from celery_throttle.core.facts import Result
+    from celery_throttle.worker.runs import Permit, Run
+
+__all__ = ["Batch", "Outbox"]
+
+T = TypeVar("T")
+
+
+class Batch:
+    """One call: its rows, and the runs that its answers are for."""
+
+    def __init__(self, number: int, said: Exchange, asked: list[Run], parked: list[Run], back: list[Run]) -> None:
+        self.number, self.said = number, said
+        self.asked, self.parked, self.back = asked, parked, back
+
+
+class Outbox:
+    """Gathers what is to be said.
+
+    Permits that pass from run to run here are told of only now and then: see `spare`.
+
+    Attributes:
+        asked: runs that want to start.
+        parked: runs to be set aside, with their parcels.
+        back: runs that were told to slow down: with the seconds, and the buckets that it is about, as needs.
+    """
+
+    def __init__(self) -> None:
+        self._ended: list[Ended] = []
+        self._began: list[tuple[str, str]] = []
+        self._unacked: list[str] = []
+        self._revoked: list[str] = []
+        self._never: list[tuple[str, str, str]] = []
+        self.asked: list[Run] = []
+        self.parked: list[Run] = []
+        self.back: list[tuple[Run, float, str]] = []
+        self._spare: dict[str, list[Permit]] = {}
+        self._passed: dict[Permit, None] = {}
+        self._successions: list[Succession] = []
+
+    @property
+    def urgent(self) -> bool:
+        """Whether something has to be said at once."""
+        said = self._ended or self._unacked or self._revoked or self._never
+        return bool(said or self.asked or self.parked or self.back)
+
+    @property
+    def lazy(self) -> bool:
+        """Whether there is something that can wait for a moment."""
+        return bool(self._spare or self._passed or self._began or self._successions)
+
+    def ended(self, task: str, nonce: str, facts: Facts) -> None:
+        """A run has ended, and its permits are free."""
+        self._ended.append(Ended(task, nonce, facts))
+
+    def began(self, task: str, nonce: str) -> None:
+        """An early-ack task began: the store may forget its message."""
+        self._began.append((task, nonce))
+
+    def unacked(self, task: str) -> None:
+        """A task was parked, but the broker has its message too."""
+        self._unacked.append(task)
+
+    def revoked(self, tasks: list[str]) -> None:
+        """These are to leave their lines."""
+        self._revoked += tasks
+
+    def never(self, identity: str, task: str, first: str) -> None:
+        """A task will never run: its lock is free, and it does not ask for the outcome of its first."""
+        self._never.append((identity, task, first))
+
+    def spare(self, permit: Permit, result: Result) -> None:
+        """A run has ended whose permit the next one like it may have."""
+        permit.spare(result)
+        self._spare.setdefault(permit.told.needs, []).append(permit)
+
+    def take(self, run: Run) -> Permit | None:
+        """Pass a permit on to a run, if there is one to spare."""
+        spare = self._spare.get(run.needs.text)
+        if not spare:
+            return None
+        permit = spare.pop()
+        if not spare:
+            del self._spare[run.needs.text]
+        permit.pass_to(run)
+        self._passed[permit] = None
+        return permit
+
+    def unspare(self) -> None:
+        """Nothing more is passed on: give back what nobody has taken."""
+        for permit in [permit for spare in self._spare.values() for permit in spare]:
+            if permit.result is not None:
+                told = permit.told
+                self._passed.pop(permit, None)
+                self._ended.append(Ended(told.task, told.nonce, Facts(True, Message.NOBODY, permit.result)))
+        self._spare.clear()
+
+    def forget_arrivals(self) -> list[Run]:
+        """Drop those that want to start or to be parked; return them."""
+        dropped = self.asked + self.parked
+        self.asked, self.parked = [], []
+        return dropped
+
+    def next_batch(self, number: int, slots: int) -> Batch:
+        """Take out what fits in one call."""
+        self.unspare()
+        asked, parked, back = _some(self.asked), _some(self.parked), _some(self.back)
+        self.asked, self.parked, self.back = self.asked[MOST_ROWS:], self.parked[MOST_ROWS:], self.back[MOST_ROWS:]
+        said = Exchange(slots=slots, passed=self._tell_passed())
+        said.ended, self._ended = _some(self._ended), self._ended[MOST_ROWS:]
+        said.began, self._began = _some(self._began), self._began[MOST_ROWS:]
+        said.unacked, self._unacked = _some(self._unacked), self._unacked[MOST_ROWS:]
+        said.revoked, self._revoked = _some(self._revoked), self._revoked[MOST_ROWS:]
+        said.never, self._never = _some(self._never), self._never[MOST_ROWS:]
+        said.asked, said.parked = [run.arrival for run in asked], [run.arrival for run in parked]
+        said.back = [Back(run.arrival, pause, about) for run, pause, about in back]
+        return Batch(number, said, asked, parked, [run for run, _, _ in back])
+
+    def settle(self, permit: Permit) -> None:
+        """Say that a permit was passed on, if it was, before anything else is said of who has it now."""
+        if permit not in self._passed:
+            return
+        del self._passed[permit]
+        if (said := permit.succession()) is not None:
+            self._successions.append(said)
+
+    def _tell_passed(self) -> list[Succession]:
+        for permit in list(self._passed):
+            self.settle(permit)
+        rows, self._successions = _some(self._successions), self._successions[MOST_ROWS:]
+        return rows
+
+    def put_back(self, batch: Batch) -> None:
+        """The store refused a call: what has to be said all the same is said again."""
+        said = batch.said
+        self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
+        self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
+        self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, said.back, strict=True)]
+
+
+def _some(rows: list[T]) -> list[T]:
+    return rows[:MOST_ROWS]

@@ -1,0 +1,45 @@
+"""What renewals bring to light."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from celery_throttle.core.policy import costs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from celery_throttle.worker.runs import Permit
+
+__all__ = ["judge"]
+
+logger = logging.getLogger(__name__)
+
+_LOST, _PUT_BACK = 0, 2
+
+
+def judge(permits: Sequence[Permit], answers: Iterable[int]) -> None:
+    """Act on the answers of renew.lua."""
+    for permit, answer in zip(permits, answers, strict=True):
+        _tell(permit, answer)
+
+
+def _tell(permit: Permit, answer: int) -> None:
+    told, run = permit.told, permit.run
+    if run is None:
+        return
+    if answer == _LOST and not permit.lost:
+        # Renewing goes on: if room comes up while it still runs, it counts again.
+        permit.renewed(lost=True)
+        limits = ", ".join(str(bucket) for bucket, _ in costs_of(told.needs))
+        logger.warning(
+            "lease_lost: task %s[%s] still runs, but its %s is gone",
+            run.request.name,
+            run.request.id,
+            f"permit of limit {limits!r}" if limits else "identity lock",
+            extra={"action": "lease_lost", "task_id": run.request.id},
+        )
+    elif answer == _PUT_BACK:
+        permit.renewed(lost=False)
+        logger.warning("celery_throttle: the store had lost the permit of task %s, put back", run.request.id)

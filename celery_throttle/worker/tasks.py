@@ -1,0 +1,74 @@
+"""What the gate has to know of the tasks of an app: what each request takes of its limits, and of its identity lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.policy import NOTHING
+from celery_throttle.worker.needs import needs_of
+from celery_throttle.worker.plans import plan_of
+from celery_throttle.worker.runs import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_throttle.core.dedup import Dedup, LockPlan
+    from celery_throttle.core.policy import Policy
+    from celery_throttle.core.settings import Settings
+
+__all__ = ["Tasks"]
+
+
+class Tasks:
+    """The throttled tasks of one app.
+
+    Args:
+        policy: the limits of each task that has some, by the task's name.
+        dedups: how each task runs once that does, by the task's name.
+        settings: of the app.
+    """
+
+    def __init__(self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings) -> None:
+        self._policies, self._dedups, self._settings = policy, dedups, settings
+
+    def run_of(self, request: Any, epoch: int, queue: str) -> Run:
+        """Return a request with all that it needs.
+
+        Raises:
+            Exception: whatever the user's own functions raise, and ConfigurationError.
+        """
+        task = request.task
+        if not self._settings.enabled:  # the gate is only there for what is still parked
+            return Run(request, epoch=epoch)
+        policy, dedup = self._policies.get(task.name), self._dedups.get(task.name)
+        if policy is None and dedup is None:
+            return Run(request, epoch=epoch)
+        needs = needs_of(request, task, policy) if policy is not None else NOTHING
+        run = Run(request, epoch=epoch, queue=queue, group=self.group_of(task), needs=needs)
+        if dedup is not None:
+            run.lock = plan_of(request, task, dedup).spec
+        return run
+
+    def group_of(self, task: Any) -> str:
+        """Return the group of a task's limits."""
+        policy = self._policies.get(task.name)
+        return self._settings.group_of(policy.group if policy is not None else None)
+
+    def plan_of(self, context: Any, task: Any) -> LockPlan | None:
+        """Return what a call does with its lock, None if its task may run any number of times."""
+        dedup = self._dedups.get(task.name)
+        return None if dedup is None else plan_of(context, task, dedup)
+
+    def is_paced(self, run: Run) -> bool:
+        """Whether one of its limits has a rate."""
+        policy = self._policies.get(run.request.task.name)
+        return policy is not None and policy.paced
+
+    def is_plain(self, run: Run) -> bool:
+        """Whether nothing but numbers of permits limit it."""
+        return bool(run.needs.text) and run.request.task.name in self._policies and not self.is_paced(run)
+
+    def declared(self, group: str) -> dict[str, str]:
+        """Return what this app declares of each limit of a group, by name."""
+        ours = [policy for policy in self._policies.values() if self._settings.group_of(policy.group) == group]
+        return {limit.name: limit.declared for policy in ours for limit in policy.limits}

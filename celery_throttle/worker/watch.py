@@ -1,0 +1,77 @@
+"""Hear how the run of a request ends, however it does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionWithTraceback  # type: ignore[attr-defined]
+from billiard.exceptions import Terminated, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_throttle.core.facts import Result
+from celery_throttle.tasks.rate_limited import RateLimited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.worker.runs import Run
+
+__all__ = ["watch"]
+
+
+def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimited], None]) -> None:
+    """Call back when the pool is through with a run.
+
+    Args:
+        run: whose request it is.
+        ended: called when it has ended.
+        limited: called instead, and in place of what Celery does, if it raised `RateLimited`.
+
+    The class that Celery generates for requests replaces ``on_success`` without calling what it replaces, so the
+    request itself is what we can wrap. A call may come more than once and from any thread.
+    """
+    request = run.request
+    on_success, on_failure, on_timeout = request.on_success, request.on_failure, request.on_timeout
+    on_reject = request.reject
+
+    def success(result: Any, **kwargs: Any) -> Any:
+        failed, value, _ = result
+        if failed and isinstance(error := _raised(value.exception), RateLimited):
+            return limited(error)
+        try:
+            return on_success(result, **kwargs)
+        finally:
+            ended(_result(value.exception) if failed else Result.SUCCESS)
+
+    def failure(exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return on_failure(exc_info, *args, **kwargs)
+        finally:
+            ended(_result(exc_info.exception))
+
+    def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), which one pool gives by name, another does not
+        try:
+            return on_timeout(*args, **kwargs)
+        finally:
+            if not (args[0] if args else kwargs["soft"]):
+                ended(Result.FAILURE)
+
+    def reject(requeue: bool = False) -> Any:
+        run.requeue = run.requeue or (requeue and not request.acknowledged)
+        return on_reject(requeue=requeue)
+
+    request.on_success, request.on_failure, request.on_timeout = success, failure, timeout
+    request.reject = reject
+
+
+def _raised(error: BaseException) -> BaseException:
+    return error.exc if isinstance(error, ExceptionWithTraceback) else error
+
+
+def _result(error: BaseException) -> Result:
+    error = _raised(error)
+    if isinstance(error, Retry):
+        return Result.RETRY
+    if isinstance(error, (Ignore, Reject, Terminated, WorkerLostError)) or not isinstance(error, Exception):
+        return Result.NOTHING
+    return Result.FAILURE

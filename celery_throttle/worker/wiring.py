@@ -1,0 +1,181 @@
+"""Everything of ours in one worker, put together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery.concurrency.solo import TaskPool as SoloPool
+from celery.signals import task_revoked
+from celery.worker import state
+from kombu.asynchronous import Hub
+from kombu.asynchronous.timer import Timer
+
+from celery_throttle.settings import settings_of
+from celery_throttle.store.servers.doctor import findings
+from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
+from celery_throttle.worker import remember
+from celery_throttle.worker.autoscale import Growth
+from celery_throttle.worker.gate import LOOK_EVERY, Gate
+from celery_throttle.worker.groups import Group, calls_of
+from celery_throttle.worker.leases import Leases
+from celery_throttle.worker.loop import Loop, start_thread
+from celery_throttle.worker.queues import Queues
+from celery_throttle.worker.requests import RequestFactory
+from celery_throttle.worker.revoked import Revoked
+from celery_throttle.worker.slots import Slots
+from celery_throttle.worker.tasks import Tasks
+from celery_throttle.worker.timekeeper import Timekeeper
+
+if TYPE_CHECKING:
+    from celery_throttle.worker.calls import Calls
+
+__all__ = ["Throttling"]
+
+logger = logging.getLogger(__name__)
+
+_REVOKED_EVERY = 1.0
+_TEND_EVERY = 0.5
+
+
+class Throttling:
+    """Everything of ours in one worker, put together.
+
+    Args:
+        worker: Celery's WorkController, with its pool.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self.settings = settings = settings_of(worker.app)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._revoked = Revoked()
+        self._requests: RequestFactory | None = None
+        self._queues: Queues | None = None
+        self.timekeeper = timekeeper = Timekeeper()
+        # A solo pool runs tasks in the thread that consumes, so there the gate must live in that thread too.
+        self.pumped = worker.hub is None and isinstance(worker.pool, SoloPool)
+        threaded = worker.hub is None and not self.pumped
+        self._hub = worker.hub or Hub(Timer())
+        self.loop = loop = Loop(self._hub, threaded=threaded)
+        if worker.hub is None:
+            self.loop.reattach()  # else with the worker's event loop
+        worker_id = uuid.uuid4().hex[:8]
+        tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings)
+
+        def make_calls(group: str, gate: Gate) -> Calls:
+            return calls_of(
+                group,
+                gate,
+                settings=settings,
+                declared=tasks.declared(group),
+                worker=worker_id,
+                loop=loop,
+                timekeeper=timekeeper,
+            )
+
+        slots, names = Slots(worker.pool), groups_of(worker.app)
+        self.gate = Gate(slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
+        self.groups = [Group(calls, settings) for calls in self.gate.groups]
+        self._leases = Leases(self.groups, settings.lease, timekeeper)
+
+    def start(self) -> None:
+        """Begin."""
+        url = self.settings.url
+        found = {finding: None for group in self.groups for finding in findings(group.client, url)}
+        for finding in found:
+            logger.warning("celery_throttle: %s", finding)
+        task_revoked.connect(self._never_runs, weak=False)
+        self.timekeeper.start()
+        self._leases.start()
+        # A worker may be lost right after a look, and its permits must not idle long past their lease.
+        self.timekeeper.every(min(LOOK_EVERY, self.settings.lease / 2), lambda: self.loop.post(self.gate.look_soon))
+        self.timekeeper.every(_REVOKED_EVERY, lambda: self.loop.post(self._withdraw_revoked))
+        self.timekeeper.every(_TEND_EVERY, lambda: self.loop.post(self.gate.tend_pool))
+        for group in self.groups:
+            group.calls.connect()
+        if self.loop.threaded:
+            self._thread = start_thread(self._hub, self._stopped)
+
+    def arrive(self, request: Any) -> None:
+        """Take a request that the consumer would give to the pool."""
+        self.gate.arrive(request)
+        if self.pumped and not self.loop.turning:
+            self.pump()
+
+    def pump(self) -> None:
+        """Turn a hub that nobody turns, until the store has nothing more to say; tasks run meanwhile, one by one."""
+        self.loop.pump()
+        while any(group.busy for group in self.groups) and not _stopping():
+            self._hub.run_once()
+
+    def connected(self, consumer: Any) -> None:
+        """The consumer has its queues."""
+        if self.pumped and "perform_pending_operations" not in vars(consumer):
+            consumer.perform_pending_operations = partial(self._pump_too, consumer.perform_pending_operations)
+        for name in ("add_task_queue", "cancel_task_queue"):
+            if name not in vars(consumer):
+                setattr(consumer, name, self._then_connected(consumer, getattr(consumer, name)))
+        if self._queues is None or self._queues.consumer is not consumer.task_consumer:
+            self._queues = Queues(consumer.task_consumer)
+        if self._requests is None or self._requests.consumer is not consumer:
+            self._requests = RequestFactory(consumer)
+        self._requests.follow()
+        self.gate.connected(consumer, self._queues, self._requests)
+
+    def _then_connected(self, consumer: Any, change_queues: Any) -> Any:
+        """Wrap what remote control calls to change the queues of a running worker."""
+
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            result = change_queues(*args, **kwargs)
+            self.loop.call(self.connected, consumer)
+            return result
+
+        return changed
+
+    def _pump_too(self, perform_pending_operations: Any) -> None:
+        perform_pending_operations()
+        self.pump()
+
+    def close(self) -> None:
+        """The worker is about to stop: start nothing more."""
+        self.loop.call(self.gate.close)
+        if not self.loop.threaded:
+            self.loop.detach()
+            self.loop.turn()
+
+    def finish(self) -> None:
+        """The pool has stopped."""
+        self.loop.post(self.gate.finish)
+        if self._thread is not None:
+            self.loop.post(self._stopped.set)
+            self._thread.join(timeout=5.0)
+            self.loop.detach()
+        task_revoked.disconnect(self._never_runs)
+        remember.end()
+        self.timekeeper.stop()
+        for group in self.groups:
+            group.close()
+        self.loop.close()
+
+    def _never_runs(self, sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
+        if not terminated:
+            self.loop.post(self.gate.never_runs, sender, request)
+
+    def disconnected(self) -> None:
+        """The broker connection is gone."""
+        self._queues = None
+        self.gate.disconnected()
+
+    def _withdraw_revoked(self) -> None:
+        if new := self._revoked.new():
+            self.gate.withdraw(new)
+
+
+def _stopping() -> bool:
+    flags: tuple[object, ...] = (state.should_stop, state.should_terminate)
+    return any(flag is not None and flag is not False for flag in flags)  # 0 is a status to stop with

@@ -1,0 +1,162 @@
+"""Records that nobody can read: corrupt, foreign, or of another release."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.store.replies import Answer
+from tests.store.caller import ended, message_of, started
+from tests.store.lock_caller import plan_of
+from tests.store.peek import KEY, expire, lapse, peek
+from tests.store.steering import Steering
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+    from tests.store.caller import Caller
+
+WHY = {
+    b"\x80 not json": "not readable",
+    b"": "not readable",
+    b"[]": "written by another release",
+    b"7": "written by another release",
+    b'{"needs":"1:gpu","queue":"q"}': "written by another release",
+    b'{"v":3,"needs":"1:gpu"}': "written by another release",
+}
+each_kind = pytest.mark.parametrize("packed", WHY)
+
+
+def spoil(redis: Redis, task: str, packed: bytes) -> None:
+    redis.hset(KEY["records"], task, packed)
+
+
+@each_kind
+def test_the_line_goes_on_without_it(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
+    """It is set aside with its message when its turn comes, and those behind it start."""
+    held = worker.take("t0", one)
+    for task in ("t1", "t2"):
+        worker.put(task, one)
+    spoil(redis, "t1", packed)
+    assert started(worker.release(held, slots=1)) == ("t2",)
+    (aside,) = Steering(redis).aside()
+    assert (aside.task_id, aside.why) == ("t1", WHY[packed])
+    assert peek(redis).messages["t1"] == message_of("t1")
+    assert peek(redis).hashes["waiting"] == {}
+
+
+@each_kind
+def test_it_is_said_of_it(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
+    worker.put("t1", one)
+    spoil(redis, "t1", packed)
+    assert Steering(redis).parked()[0].task_id == "t1"
+    worker.look()
+    assert not Steering(redis).parked()
+    why = Steering(redis).explain("t1")
+    assert why.state == "set aside"
+    assert WHY[packed] in why.reasons[0]
+
+
+@each_kind
+def test_a_holder_that_nobody_can_read_holds_nothing_when_its_lease_is_over(
+    worker: Caller, two: Limit, redis: Redis, packed: bytes
+) -> None:
+    """What it held is known by counting all others."""
+    worker.take("t1", two)
+    held = worker.take("t2", two)
+    worker.put("t3", two)
+    spoil(redis, "t1", packed)
+    expire(redis, "t1")
+    assert started(worker.look(2)) == ("t3",)
+    assert peek(redis).used == {"gpu2": 2}
+    worker.release(held)
+    assert peek(redis).used == {"gpu2": 1}
+
+
+@each_kind
+def test_a_holder_that_nobody_can_read_is_set_aside_by_its_end(
+    worker: Caller, one: Limit, redis: Redis, packed: bytes
+) -> None:
+    held = worker.take("t1", one)
+    worker.put("t2", one)
+    spoil(redis, "t1", packed)
+    assert started(worker.exchange(1, ended=[ended(held)])) == ("t2",)
+    assert peek(redis).used == {"gpu": 1}
+
+
+@each_kind
+def test_another_delivery_of_it_runs(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
+    """The broker has it, too, or somebody publishes it again."""
+    held = worker.take("t0", one)
+    worker.put("t1", one)
+    spoil(redis, "t1", packed)
+    worker.release(held)
+    answer, _ = worker.ask("t1", one)
+    assert answer in (Answer.GRANTED, Answer.MUST_PARK)
+    if answer == Answer.MUST_PARK:
+        assert started(worker.put("t1", one, slots=1)) == ("t1",)
+    assert peek(redis).holders("gpu") == ["t1"]
+
+
+@each_kind
+def test_a_lock_of_a_task_that_nobody_can_read_ends(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
+    redis.hset(KEY["locks"], "same", packed)
+    redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 60_000})
+    arrival = worker.arrival("t", one, lock=plan_of(on_conflict="skip").spec)
+    assert worker.exchange(asked=[arrival]).asked[0] > max(Answer)
+
+
+def test_all_scripts_of_a_group_go_on(worker: Caller, two: Limit, redis: Redis) -> None:
+    """Ten at once, held and parked, in all that there is."""
+    for number in range(2):
+        worker.take(f"h{number}", two)
+    for number in range(8):
+        worker.put(f"p{number}", two, wait_ms=600_000)
+    for task in peek(redis).records:
+        spoil(redis, task, b"{")
+    worker.put("good", two)
+    expire(redis, "h0", "h1")
+    worker.reap()
+    assert started(worker.look(9)) == ("good",)
+    assert worker.withdraw(*(f"p{number}" for number in range(8))) == ()
+    found = Steering(redis).aside()
+    assert {each.task_id for each in found} >= {"h0", "h1", "p0"}
+
+
+def test_what_was_set_aside_goes_after_a_week(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t1", one)
+    spoil(redis, "t1", b"{")
+    worker.look()
+    store = peek(redis)
+    assert store.sets["ends"]["aside:t1"] == pytest.approx(store.now + 7 * 86_400_000, abs=60_000)
+    lapse(redis, "aside:t1")
+    worker.reap()
+    store = peek(redis)
+    assert not store.hashes["aside"]
+    assert not store.messages
+
+
+def test_it_does_not_take_the_message_of_a_new_one_along(worker: Caller, one: Limit, redis: Redis) -> None:
+    """The same task waits again by then."""
+    worker.put("t1", one)
+    spoil(redis, "t1", b"{")
+    worker.look()
+    worker.take("t0", one)
+    worker.put("t1", one)
+    lapse(redis, "aside:t1")
+    worker.reap()
+    assert peek(redis).messages == {"t1": message_of("t1")}
+
+
+def test_another_delivery_that_nobody_can_read_is_dropped_with_the_first(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    held = worker.take("t", one)
+    peer.put("t", one, attempt=1)
+    redis.hset(KEY["seconds"], "t", json.dumps({"v": 1}))
+    worker.release(held, "retry")
+    assert not peek(redis).hashes["seconds"]
+    assert not peek(redis).second_messages

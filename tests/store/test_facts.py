@@ -1,0 +1,123 @@
+"""What follows when a run ends: the script does what the table in core/facts.py says, for all facts together."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from celery_throttle.core.facts import Facts, LockOutcome, Message, Result, comes_back, lock_outcome, second_goes_on
+from celery_throttle.core.limits import Limit
+from tests.store.caller import message_of
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import check, peek
+from tests.store.steering import Steering
+from tests.store.terms_caller import terms
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.store.calls import Arrival
+    from celery_throttle.store.replies import Grant
+    from tests.store.peek import Snapshot
+
+MAIL = Limit("mail", 9, rate="1/d", burst=2)
+PLAN = plan_of(until="success", remember=600.0)
+#: What becomes of the lock of this plan, which was claimed once more while its task ran.
+STATES = {
+    LockOutcome.SUCCESS: "done",
+    LockOutcome.FAILURE: "failed",
+    LockOutcome.WAITS: "queued",
+    LockOutcome.LOST: "queued",
+    LockOutcome.NOTHING: None,
+}
+
+
+class Case(NamedTuple):
+    """What there was beside the run."""
+
+    stored: bool
+    second: int | None
+    locked: bool
+
+
+CASES = [Case(*each) for each in product((False, True), (None, 0, 1), (False, True))]
+
+
+@pytest.mark.parametrize("result", Result)
+@pytest.mark.parametrize("message", Message)
+@pytest.mark.parametrize("began", [False, True])
+def test_what_follows_is_as_the_table_says(redis: Redis, began: bool, message: Message, result: Result) -> None:
+    facts = Facts(began, message, result)
+    for case in CASES:
+        redis.flushall()
+        ends(redis, facts, case)
+
+
+def ends(redis: Redis, facts: Facts, case: Case) -> None:
+    """Start a run, end it with these facts, and look at what is there then."""
+    worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q2")
+    mail, spec = terms(MAIL).same, PLAN.spec if case.locked else ""
+    run: Arrival | Grant
+    if case.stored:
+        (run,) = worker.put("t", mail, lock=spec, slots=1).grants
+    else:
+        run = worker.arrival("t", mail, lock=spec)
+        worker.exchange(asked=[run])
+    worker.look(0)  # what it parked is acknowledged
+    if case.second is not None:
+        peer.put("t", mail, attempt=case.second, lock=spec)
+    if case.locked:
+        worker.claim("t", PLAN)
+    worker.release(run, facts)
+    store = peek(redis)
+    check(store)
+    assert (store.used, store.leases) == ({}, {}), case
+    assert Steering(redis).stands(MAIL).next_start_in == 0, case
+    assert ("by" in rates(store)) == facts.began, f"{case}: the start is free again"
+    follows(store, facts, case)
+
+
+def follows(store: Snapshot, facts: Facts, case: Case) -> None:
+    back = comes_back(facts, stored=case.stored)
+    goes_on = not back and case.second is not None and second_goes_on(facts, later_attempt=case.second > 0)
+    if back:
+        assert (store.messages, store.parked["t"].attempt) == ({"t": message_of("t")}, 0), case
+        assert (case.second is not None) == ("t" in store.seconds), case
+    elif goes_on:
+        assert case.second is not None
+        assert store.messages == {"t": message_of("t", case.second)}, case
+        assert (store.parked["t"].queue, store.seconds) == ("q2", {}), case
+    else:
+        assert (store.records, store.messages, store.seconds) == ({}, {}, {}), case
+    ran = not back and facts.began and facts.message is Message.BROKER and facts.result is not Result.NOTHING
+    assert ("0 t" in store.sets["ran"]) == ran, case
+    if case.locked:
+        lock = store.live_lock()
+        outcome = LockOutcome.WAITS if back else lock_outcome(facts, goes_on=goes_on)
+        assert (lock["state"] if lock else None) == STATES[outcome], (case, outcome)
+
+
+def rates(store: Snapshot) -> str:
+    return store.hashes["rates"]["mail"].decode()
+
+
+def test_of_what_is_stored_the_place_is_as_the_message_says(redis: Redis) -> None:
+    """Its own, behind all others, or before them; only what had begun counts as delivered."""
+    gpu = Limit("gpu", 1)
+    cases = {
+        Facts(True, Message.PLACE): (["t", "u"], 1),
+        Facts(False, Message.PLACE): (["t", "u"], 0),
+        Facts(True, Message.LOST): (["t", "u"], 1),
+        Facts(True, Message.TAIL): (["u", "t"], 1),
+        Facts(True, Message.HEAD): (["t", "u"], 0),
+    }
+    for facts, (order, deliveries) in cases.items():
+        redis.flushall()
+        worker = LockCaller(redis, "aaaaaaaa", "q")
+        (run,) = worker.put("t", gpu, slots=1).grants
+        worker.put("u", gpu)
+        worker.release(run, facts)
+        store = peek(redis)
+        assert (store.waiting("gpu"), store.parked["t"].deliveries) == (order, deliveries), facts

@@ -1,0 +1,227 @@
+"""When it is the turn of a queue that the caller does not consume."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.store.replies import Answer
+from tests.store.caller import Caller, ended, started
+from tests.store.peek import KEY, let_come_due, pass_over, peek
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+    from celery_throttle.store.calls import Arrival
+    from tests.store.conftest import Hints
+
+OFFER = 0.11
+THEIRS = "1:gpu\0q2"
+
+
+def pass_of(redis: Redis) -> float:
+    """How long the only lane that is passed over is so, in milliseconds."""
+    store = peek(redis)
+    (till,) = store.due("lane").values()
+    return till - store.now
+
+
+def let_pass(redis: Redis) -> None:
+    """Let the time be over for which a lane is passed over."""
+    let_come_due(redis, "lane")
+
+
+@pytest.fixture
+def held(worker: Caller, stranger: Caller, one: Limit) -> Arrival:
+    """The only permit; first in line is a task of a queue that only the stranger consumes, then one of ours."""
+    held = worker.take("t1", one)
+    stranger.put("theirs", one)
+    worker.put("ours", one)
+    return held
+
+
+def test_the_other_queue_gets_a_hint_and_a_moment(worker: Caller, held: Arrival, hints: Hints) -> None:
+    """The caller is told when to look again, the workers of the queue whose turn it is are woken, once."""
+    reply = worker.release(held, slots=1)
+    assert reply.grants == ()
+    assert 0 < reply.wait <= OFFER
+    assert reply.closed == ("gpu",)
+    assert hints.ready() == ["q2"]
+    assert 0 < worker.look(1).wait <= OFFER
+    assert hints.take() == []
+
+
+def test_the_other_queue_takes_its_turn(worker: Caller, stranger: Caller, held: Arrival, redis: Redis) -> None:
+    """First come, first served, also between workers; taken offers leave nothing behind."""
+    worker.release(held, slots=1)
+    assert started(stranger.look(1)) == ("theirs",)
+    assert not peek(redis).offered
+
+
+def test_a_dead_queue_is_passed_over(worker: Caller, held: Arrival) -> None:
+    """Nobody takes the offer: after that moment, our own task starts."""
+    worker.release(held, slots=1)
+    (grant,) = until(lambda: worker.look(1).grants, timeout=5, every=0.005)
+    assert grant.task == "ours"
+
+
+def test_a_dead_queue_is_asked_again_ever_more_rarely(
+    worker: Caller, held: Arrival, redis: Redis, hints: Hints
+) -> None:
+    """A second, then twice as long each time, up to a minute; in between its turn costs nobody anything."""
+    worker.release(held, slots=0)
+    passes, heard = [], []
+    for _ in range(8):
+        pass_over(redis, "gpu", "q2")
+        assert worker.look(0).more
+        passes.append(round(pass_of(redis), -3))
+        heard += hints.ready()
+        let_pass(redis)
+        assert 0 < worker.look(0).wait <= OFFER
+    assert heard == ["q2", "q"], "once each: it is ready until somebody with a slot has looked"
+    assert passes == [1000, 2000, 4000, 8000, 16000, 32000, 60000, 60000]
+
+
+def test_a_queue_that_answers_is_offered_its_turn_again(
+    worker: Caller, stranger: Caller, held: Arrival, one: Limit, redis: Redis
+) -> None:
+    """It had been passed over; as soon as somebody takes from it, it is in line like any other."""
+    worker.release(held, slots=0)
+    pass_over(redis, "gpu", "q2")
+    (ours,) = worker.look(1).grants
+    stranger.put("theirs too", one)
+    worker.put("ours too", one)
+    (theirs,) = stranger.exchange(1, ended=[ended(ours)]).grants
+    assert theirs.task == "theirs"
+    worker.release(theirs)
+    reply = worker.look(1)
+    assert reply.grants == ()
+    assert reply.wait > 0
+    assert "pass_ms" not in peek(redis).lanes[THEIRS]
+
+
+def test_a_passed_over_queue_still_takes_its_turn_first(
+    worker: Caller, stranger: Caller, held: Arrival, redis: Redis
+) -> None:
+    """Passed over is not put back: whoever can start it finds it first."""
+    worker.release(held, slots=0)
+    pass_over(redis, "gpu", "q2")
+    worker.look(0)
+    assert peek(redis).passed == {THEIRS}
+    everywhere = Caller(redis, "dddddddd", *worker.queues, *stranger.queues)
+    assert started(everywhere.look(1)) == ("theirs",)
+
+
+def test_one_of_a_passed_over_queue_does_not_overtake_those_before_it(
+    worker: Caller, stranger: Caller, held: Arrival, one: Limit, redis: Redis
+) -> None:
+    """Its worker is there again: the older one runs in its slot."""
+    worker.release(held, slots=0)
+    pass_over(redis, "gpu", "q2")
+    (ours,) = worker.look(1).grants
+    worker.release(ours)
+    reply = stranger.exchange(asked=[stranger.arrival("newer", one)])
+    assert reply.asked == (Answer.MUST_PARK,)
+    assert started(reply) == ("theirs",)
+
+
+def test_one_that_is_passed_over_is_in_line_again_after_a_while(worker: Caller, held: Arrival, redis: Redis) -> None:
+    """Whoever comes to the same limit then finds it before him."""
+    worker.release(held, slots=0)
+    pass_over(redis, "gpu", "q2")
+    (ours,) = worker.look(1).grants
+    let_pass(redis)
+    reply = worker.release(ours, slots=1)
+    assert reply.grants == ()
+    store = peek(redis)
+    assert not store.passed
+    assert store.lanes[THEIRS]["at"] == "gpu"
+
+
+def test_a_withdrawn_task_takes_its_offer_along(worker: Caller, held: Arrival, redis: Redis) -> None:
+    worker.release(held, slots=1)
+    worker.withdraw("theirs")
+    assert peek(redis).lanes.keys() == {"1:gpu\0q"}
+    assert started(worker.look(1)) == ("ours",)
+
+
+def test_one_that_is_passed_over_can_be_withdrawn(worker: Caller, held: Arrival, redis: Redis) -> None:
+    worker.release(held, slots=0)
+    pass_over(redis, "gpu", "q2")
+    worker.look(0)
+    worker.withdraw("theirs")
+    assert not peek(redis).passed
+    assert started(worker.look(1)) == ("ours",)
+
+
+def test_an_offer_on_one_limit_does_not_hold_up_another(worker: Caller, held: Arrival, two: Limit) -> None:
+    worker.put("elsewhere", two)
+    worker.release(held)
+    reply = worker.look(2)
+    assert started(reply) == ("elsewhere",)
+    assert reply.wait > 0
+
+
+def test_nobody_behind_nobody_is_offered(worker: Caller, stranger: Caller, one: Limit, redis: Redis) -> None:
+    """A queue whose worker is away for a while is not passed over for nobody's sake."""
+    held = worker.take("t1", one)
+    stranger.put("theirs", one)
+    worker.release(held)
+    assert not peek(redis).offered
+
+
+def test_many_dead_queues_are_passed_over_together(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Each had its moment; none of them holds up ours for another one."""
+    held = worker.take("holder", one)
+    for number in range(40):
+        worker.put(f"dead{number}", one, queue=f"dead{number:02}")
+    worker.put("ours", one)
+    worker.release(held)
+    for number in range(40):
+        pass_over(redis, "gpu", f"dead{number:02}")
+    assert started(worker.look(1)) == ("ours",)
+
+
+def test_a_worker_without_slots_wakes_the_others(worker: Caller, one: Limit, hints: Hints) -> None:
+    """It frees a permit but cannot start what is next: somebody else may."""
+    held = worker.take("t1", one)
+    worker.put("t2", one)
+    assert worker.release(held, slots=0).more
+    assert hints.ready() == ["q"]
+
+
+def test_a_queue_is_woken_once_by_one_call(worker: Caller, one: Limit, two: Limit, hints: Hints) -> None:
+    """However many of its tasks could start."""
+    held = [worker.take("t1", one), worker.take("t2", two), worker.take("t3", two)]
+    worker.put("t4", one)
+    worker.put("t5", two)
+    hints.take()
+    worker.exchange(0, ended=[ended(each) for each in held])
+    assert hints.ready() == ["q"]
+
+
+def test_a_line_that_begins_is_told_of_once(worker: Caller, peer: Caller, one: Limit, hints: Hints) -> None:
+    """So that whoever has tasks for the same limit has them take their place at once."""
+    worker.take("t1", one)
+    worker.put("t2", one)
+    assert hints.take() == ["line gpu"]
+    peer.put("t3", one)
+    assert hints.take() == []
+
+
+def test_nothing_is_told_of_a_line_that_begins_and_ends_in_one_call(worker: Caller, one: Limit, hints: Hints) -> None:
+    worker.put("t1", one, slots=1)
+    assert hints.take() == []
+
+
+def test_time_that_passed_is_seen_by_whoever_comes(worker: Caller, held: Arrival, redis: Redis) -> None:
+    """The moment of an offer ends without anybody having looked at that limit since."""
+    worker.release(held, slots=0)
+    entry = {**peek(redis).lanes[THEIRS], "offered": 1}
+    redis.hset(KEY["lanes"], THEIRS, json.dumps(entry, separators=(",", ":")))
+    let_come_due(redis, "bucket")
+    assert started(worker.look(1)) == ("ours",)

@@ -1,0 +1,147 @@
+"""Tasks that were parked, and whose message the broker may have all the same: they do not run twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.store.replies import Answer, ParkAnswer
+from tests.store.caller import started
+from tests.store.peek import KEY, peek
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+    from tests.store.caller import Caller
+
+
+def run_elsewhere(worker: Caller, peer: Caller, one: Limit, how: str = "done") -> None:
+    """A worker parks a task, and is not heard of again; another one runs it."""
+    worker.put("t", one)
+    (grant,) = peer.look().grants
+    peer.release(grant, how)
+
+
+@pytest.mark.parametrize("how", ["done", "failed", "retry"])
+def test_what_a_lost_worker_parked_and_another_ran_has_run(worker: Caller, peer: Caller, one: Limit, how: str) -> None:
+    """The worker was killed before it acknowledged the message: the broker delivers it again."""
+    run_elsewhere(worker, peer, one, how)
+    assert peer.ask("t", one)[0] == Answer.HAS_RUN
+    assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+
+
+def test_its_retry_runs(worker: Caller, peer: Caller, one: Limit) -> None:
+    """That is another attempt."""
+    run_elsewhere(worker, peer, one, "retry")
+    peer.take("t", one, attempt=1)
+
+
+def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """It has acknowledged what it parked; the same id may be published again."""
+    run_elsewhere(worker, peer, one)
+    assert "0 t" in peek(redis).sets["ran"]
+    worker.look()
+    assert not peek(redis).sets["ran"]
+    peer.take("t", one)
+
+
+def test_what_ran_after_its_worker_called_again_leaves_no_trace(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    worker.put("t", one)
+    worker.look(0)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert not peek(redis).sets["ran"]
+
+
+def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The broker's connection broke meanwhile: said with the next call, it is kept."""
+    worker.put("t", one)
+    worker.exchange(unacked=["t"])
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert "0 t" in peek(redis).sets["ran"]
+    assert peer.ask("t", one)[0] == Answer.HAS_RUN
+
+
+def test_what_could_not_be_acknowledged_and_has_run_by_then_is_known(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    run_elsewhere(worker, peer, one)
+    worker.exchange(unacked=["t"])
+    assert "0 t" in peek(redis).sets["ran"]
+    worker.look()
+    assert peer.ask("t", one)[0] == Answer.HAS_RUN
+
+
+def test_what_a_worker_ran_itself_while_it_was_not_acknowledged(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Its call that says so tells also that all before was acknowledged."""
+    (grant,) = worker.put("t", one, slots=1).grants
+    worker.release(grant)
+    assert not peek(redis).sets["ran"]
+
+
+def test_what_never_began_has_not_run(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t", one)
+    (grant,) = peer.look().grants
+    peer.release(grant, "never")
+    assert not peek(redis).sets["ran"]
+    peer.take("t", one)
+
+
+def test_a_run_whose_message_the_broker_has_is_not_repeated(worker: Caller, peer: Caller, one: Limit) -> None:
+    """It could not be acknowledged: its connection was gone when it ended."""
+    held = worker.take("t", one)
+    worker.release(held, Facts(True, Message.BROKER, Result.SUCCESS))
+    assert peer.ask("t", one)[0] == Answer.HAS_RUN
+
+
+def test_a_run_that_came_to_nothing_is_repeated(worker: Caller, peer: Caller, one: Limit) -> None:
+    held = worker.take("t", one)
+    worker.release(held, "again")
+    peer.take("t", one)
+
+
+def test_what_has_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    run_elsewhere(worker, peer, one)
+    store = peek(redis)
+    assert store.sets["ran"]["0 t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
+    redis.zadd(KEY["ran"], {"0 t": 1})
+    peer.reap()
+    assert not peek(redis).sets["ran"]
+
+
+def test_what_a_worker_parked_that_was_forgotten_since(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """It was killed, and a day has passed: nothing is to come of it any more."""
+    worker.put("t", one)
+    redis.hdel(KEY["workers"], worker.name)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert started(peer.look()) == ()
+
+
+def test_a_call_that_parks_and_is_sent_again_confirms_nothing(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """It says the same as before: what it parked is not acknowledged yet."""
+    run_elsewhere(worker, peer, one)
+    worker.again()
+    assert "0 t" in peek(redis).sets["ran"]
+
+
+def test_another_delivery_that_was_parked_beside_a_run_is_known_too(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The second delivery was parked by a worker that never came back, and ran after the first had died."""
+    held = worker.take("t", one)
+    peer.put("t", one)
+    (second,) = worker.release(held, "again", slots=1).grants
+    worker.release(second)
+    assert "0 t" in peek(redis).sets["ran"]
+    assert worker.ask("t", one)[0] == Answer.HAS_RUN

@@ -1,0 +1,145 @@
+"""A call whose reply was lost, and that is sent again: the same answer, and nothing happens twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from celery_throttle.store.replies import Answer
+from tests.store.caller import ended, started
+from tests.store.peek import expire, peek
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+    from tests.store.caller import Caller
+    from tests.store.peek import Snapshot
+
+
+def content(store: Snapshot) -> object:
+    """All but when the leases end: those of what is granted again begin anew."""
+    return store.hashes, {**store.sets, "leases": store.leases.keys()}
+
+
+def test_the_same_call_again_is_only_answered_again(worker: Caller, two: Limit, redis: Redis) -> None:
+    """Whatever was in it: grants with their messages, what was asked for, parked, withdrawn from its line."""
+    held = [worker.take(task, two) for task in ("t1", "t2")]
+    for task in ("t3", "t4"):
+        worker.put(task, two)
+    first = worker.exchange(
+        2,
+        ended=[ended(each) for each in held],
+        asked=[worker.arrival("t5", two)],
+        parked=[worker.parcel("t6", two)],
+    )
+    assert started(first) == ("t3", "t4")
+    assert (first.asked, first.parked) == ((Answer.MUST_PARK,), (1,))
+    before = peek(redis)
+    assert replace(worker.again(), wait=first.wait) == first
+    after = peek(redis)
+    assert content(after) == content(before)
+    assert all(after.leases[task] >= before.leases[task] for task in before.leases)
+
+
+def test_a_permit_that_was_asked_for_is_found(worker: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("t", one)
+    assert worker.again().asked == (Answer.GRANTED,)
+    worker.release(held)
+    assert not peek(redis).records
+
+
+def test_what_ended_twice_frees_one_permit(worker: Caller, two: Limit, redis: Redis) -> None:
+    held = [worker.take(task, two) for task in ("t1", "t2")]
+    worker.release(held[0])
+    worker.again()
+    assert peek(redis).used == {"gpu2": 1}
+
+
+def test_what_was_parked_and_has_run_is_not_parked_again(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Others have run it meanwhile; the worker hears only that it may acknowledge it."""
+    worker.put("t", one)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert worker.again().parked == (1,)
+    assert not peek(redis).records
+
+
+def test_another_number_is_another_call(worker: Caller, one: Limit) -> None:
+    worker.take("t", one)
+    assert worker.put("t1", one).parked == (1,)
+    assert worker.put("t2", one).parked == (1,)
+
+
+def test_the_numbers_of_two_workers_are_their_own(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t1", one)
+    peer.put("t2", one)
+    assert worker.number == peer.number
+    assert peek(redis).parked.keys() == {"t1", "t2"}
+
+
+def test_a_grant_that_was_reclaimed_since_is_not_granted_again(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The worker was away for a lease; another one runs the task by now."""
+    worker.put("t", one)
+    assert started(worker.look()) == ("t",)
+    expire(redis, "t")
+    (theirs,) = peer.look().grants
+    assert worker.again().grants == ()
+    assert peek(redis).records["t"].nonce == theirs.nonce
+
+
+def test_a_grant_that_was_reclaimed_and_waits_is_not_granted_again(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t", one)
+    worker.look()
+    expire(redis, "t")
+    worker.reap()
+    assert worker.again().grants == ()
+    assert peek(redis).parked.keys() == {"t"}
+
+
+def test_a_permit_that_was_reclaimed_since_is_refused(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """It was granted, the reply was lost, and so is the permit: the task has to be parked."""
+    worker.take("t", one)
+    expire(redis, "t")
+    peer.reap()
+    held = peer.take("t2", one)
+    assert worker.again().asked == (Answer.MUST_PARK,)
+    assert peek(redis).holders("gpu") == [held.task]
+
+
+def test_a_permit_that_another_delivery_has_since_is_refused(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    worker.take("t", one)
+    expire(redis, "t")
+    theirs = peer.take("t", one)
+    assert worker.again().asked == (Answer.MUST_PARK,)
+    assert peek(redis).records["t"].nonce == theirs.nonce
+
+
+def test_of_several_grants_those_that_are_left_are_told_again(worker: Caller, two: Limit, redis: Redis) -> None:
+    for task in ("t1", "t2"):
+        worker.put(task, two)
+    first = worker.look(2)
+    expire(redis, "t1")
+    worker.reap()
+    assert worker.again().grants == first.grants[1:]
+
+
+def test_a_worker_that_is_new_again_begins_with_one(worker: Caller, one: Limit, redis: Redis) -> None:
+    """It said goodbye, and another process has its name: its first call is not the other's first."""
+    worker.take("t", one)
+    worker.leave()
+    assert worker.say(worker.last).asked == (Answer.GRANTED,)
+    assert peek(redis).used == {"gpu": 1}
+
+
+def test_a_store_that_was_emptied_does_not_answer_for_the_old_one(worker: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("t", one)
+    worker.release(held)
+    redis.flushall()
+    assert worker.raw(worker.last, worker.number) == [b"declare"]

@@ -1,0 +1,112 @@
+"""A second delivery of a task id while the first one runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.store.caller import message_of
+from tests.store.peek import expire, peek
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+    from tests.store.caller import Caller
+
+
+def test_a_second_waits_for_the_first_though_permits_are_free(
+    worker: Caller, peer: Caller, two: Limit, redis: Redis
+) -> None:
+    """It is in no line: nobody can start it before the first one ends."""
+    worker.take("t", two)
+    assert peer.put("t", two, slots=1).grants == ()
+    assert peer.look(1).grants == ()
+    assert peek(redis).seconds.keys() == {"t"}
+
+
+def test_a_second_is_dropped_when_the_first_succeeds(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("t", one)
+    peer.put("t", one)
+    assert worker.release(held, slots=1).grants == ()
+    store = peek(redis)
+    for index in (store.seconds, store.second_messages, store.records):
+        assert not index
+
+
+def test_a_second_runs_when_the_first_dies(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """The first worker is gone for a lease: the second delivery starts."""
+    worker.take("t", one)
+    peer.put("t", one)
+    expire(redis, "t")
+    (grant,) = peer.look(1).grants
+    assert (grant.task, grant.message) == ("t", message_of("t"))
+    assert not peek(redis).seconds
+
+
+def test_a_second_runs_when_the_child_of_the_first_is_lost(worker: Caller, peer: Caller, one: Limit) -> None:
+    held = worker.take("t", one)
+    peer.put("t", one)
+    assert [grant.task for grant in worker.release(held, "again", slots=1).grants] == ["t"]
+
+
+def test_a_retry_that_arrives_before_the_first_attempt_ended_runs(worker: Caller, peer: Caller, one: Limit) -> None:
+    """The child has published its retry before its worker heard of its end."""
+    held = worker.take("t", one)
+    peer.put("t", one, attempt=1)
+    (grant,) = worker.release(held, "again", slots=1).grants
+    assert (grant.attempt, grant.message) == (1, message_of("t", 1))
+
+
+def test_a_newer_second_outlives_a_success_of_the_first(worker: Caller, peer: Caller, one: Limit) -> None:
+    """Only deliveries of the attempt that succeeded are needless."""
+    held = worker.take("t", one)
+    peer.put("t", one, attempt=1)
+    assert [grant.attempt for grant in worker.release(held, slots=1).grants] == [1]
+
+
+@pytest.mark.parametrize("attempts", [(0, 1), (1, 0)])
+def test_of_several_seconds_the_newest_attempt_waits(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, attempts: tuple[int, int]
+) -> None:
+    """The other one would only do again what it does."""
+    worker.take("t", one)
+    for attempt in attempts:
+        peer.put("t", one, attempt=attempt)
+        peer.put(f"t{attempt}", one)
+    store = peek(redis)
+    assert store.seconds["t"].attempt == 1
+    assert store.second_messages == {"t": message_of("t", 1)}
+    assert all(store.seconds["t"].ticket < record.ticket for record in store.parked.values())
+
+
+def test_a_second_keeps_the_place_it_came_at(worker: Caller, peer: Caller, one: Limit) -> None:
+    """It has its ticket from the start, before those who came later."""
+    held = worker.take("t", one)
+    peer.put("t", one)
+    worker.put("t2", one)
+    assert [grant.task for grant in worker.release(held, "again", slots=1).grants] == ["t"]
+
+
+def test_a_second_of_a_resumed_task_does_not_touch_its_message(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Both deliveries are in the store, each with its own message."""
+    worker.put("t", one, message=b"first", slots=1)
+    peer.put("t", one, message=b"second")
+    store = peek(redis)
+    assert store.messages == {"t": b"first"}
+    assert store.second_messages == {"t": b"second"}
+
+
+def test_a_second_waits_on_while_the_first_goes_back_in_line(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The first was rejected to be run again: still one at a time, and the second is dropped in the end."""
+    (first,) = worker.put("t", one, slots=1).grants
+    peer.put("t", one)
+    (again,) = worker.release(first, "requeue", slots=1).grants
+    assert peek(redis).seconds.keys() == {"t"}
+    worker.release(again)
+    assert not peek(redis).records

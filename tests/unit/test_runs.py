@@ -1,0 +1,47 @@
+"""What the gate knows of one delivery."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from kombu.message import Message as Delivered
+
+from celery_throttle.core.facts import Message, Result
+from celery_throttle.worker.runs import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Channel:
+    """Of a connection that is gone, or not."""
+
+    def __init__(self, *, gone: bool) -> None:
+        self.gone = gone
+        self.no_ack_consumers: set[str] = set()
+
+    def basic_ack(self, tag: str, multiple: bool = False) -> None:
+        if self.gone:
+            raise ConnectionError(tag, multiple)
+
+
+@pytest.fixture
+def run() -> Callable[..., Run]:
+    def make(*, gone: bool, late: bool) -> Run:
+        message = Delivered(channel=Channel(gone=gone), delivery_tag="1", body="")
+        request = SimpleNamespace(
+            message=message, acknowledged=True, task=SimpleNamespace(acks_late=late), delivery_info=None
+        )
+        message.ack_log_error(SimpleNamespace(critical=lambda *_, **__: None), (ConnectionError,))
+        return Run(request, epoch=1)
+
+    return make
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_message_that_could_not_be_acknowledged_is_at_the_broker(run: Callable[..., Run], late: bool) -> None:
+    """The connection broke, and nobody has noticed yet: it is delivered again, and must be known to have run."""
+    assert run(gone=True, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.BROKER
+    assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.NOBODY
