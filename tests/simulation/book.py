@@ -1,0 +1,149 @@
+"""What was published, what ran, and what nobody can be blamed for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Attempt", "Book", "Entry", "Run"]
+
+
+@dataclass(eq=False)
+class Run:
+    """A body that ran.
+
+    Attributes:
+        safe_until_us: until when its lease lasts for sure.
+        lapsed: whether its lease may have been lost, or nobody keeps it any more.
+        from_broker: the delivery that it began with, None if the store had the message.
+        outcome: what came of it, "" while it runs, "killed" if it had no end.
+        heard: whether its worker heard of the end.
+    """
+
+    attempt: Attempt
+    worker: Any
+    job: Any
+    began_us: int
+    granted_us: int
+    safe_until_us: int
+    buckets: tuple[tuple[str, int], ...]
+    from_broker: Any = None
+    lapsed: bool = False
+    outcome: str = ""
+    ended_us: int = 0
+    heard: bool = False
+
+    @property
+    def runs(self) -> bool:
+        return not self.outcome
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One message: a task id and how many retries came before.
+
+    Attributes:
+        credit: how often more than once its body may begin.
+        spare: the same, should the run that goes on now not come to a proper end.
+        excused: why it need not run (again), "" if it must.
+        done: whether a run of it has come to an end that counts.
+    """
+
+    entry: Entry
+    number: int
+    published_us: int
+    credit: int = 0
+    spare: int = 0
+    excused: str = ""
+    done: bool = False
+    runs: list[Run] = field(default_factory=list)
+    why: list[str] = field(default_factory=list)
+
+    @property
+    def begun(self) -> int:
+        return len(self.runs)
+
+    def may_begin_again(self, why: str) -> None:
+        self.credit += 1
+        self.why.append(why)
+
+    def excuse(self, why: str) -> None:
+        self.excused = self.excused or why
+
+    def __str__(self) -> str:
+        return f"{self.entry.task}[{self.entry.task_id}]" + (f" retry {self.number}" if self.number else "")
+
+
+@dataclass(eq=False)
+class Entry:
+    """One task id.
+
+    Attributes:
+        overtaken: how often another that came long after it was given a slot that it could have had.
+        remembered: whether it has succeeded, and the store knows for long: none of its messages has to run any more.
+    """
+
+    task_id: str
+    task: str
+    arguments: dict[str, Any]
+    identity: str
+    number: int
+    attempts: dict[int, Attempt] = field(default_factory=dict)
+    remembered: bool = False
+    overtaken: int = 0
+
+    def runs(self) -> list[Run]:
+        return [run for attempt in self.attempts.values() for run in attempt.runs]
+
+
+class Book:
+    """Everything, by task id."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.running: list[Run] = []
+        #: Task ids, as workers got them.
+        self.arrived: dict[str, None] = {}
+        #: Task ids that a pool has.
+        self.given: dict[str, None] = {}
+        #: As what number each began.
+        self.began: dict[Run, int] = {}
+        #: Runs that succeeded, by identity, since the store was last emptied.
+        self.succeeded: dict[str, list[Run]] = {}
+        #: When permits of a limit with a rate were granted.
+        self.starts: dict[str, list[int]] = {}
+
+    def publish(
+        self, task_id: str, task: str, arguments: dict[str, Any], identity: str, attempt: int, now: int
+    ) -> None:
+        entry = self.entries.get(task_id)
+        if entry is None:
+            entry = self.entries[task_id] = Entry(task_id, task, arguments, identity, len(self.entries))
+        entry.attempts[attempt] = Attempt(entry, attempt, now)
+
+    def attempt(self, task_id: str, number: int) -> Attempt:
+        return self.entries[task_id].attempts[number]
+
+    def all(self) -> list[Attempt]:
+        return [attempt for entry in self.entries.values() for attempt in entry.attempts.values()]
+
+    @property
+    def order(self) -> list[Attempt]:
+        """First attempts that ran, as they arrived."""
+        return [self.entries[task_id].attempts[0] for task_id in self.arrived if self.entries[task_id].attempts[0].runs]
+
+    def begin(self, run: Run) -> None:
+        self.began[run] = len(self.began)
+        run.attempt.runs.append(run)
+        self.running.append(run)
+
+    def end(self, run: Run, outcome: str, now: int) -> None:
+        run.outcome, run.ended_us = outcome, now
+        if run in self.running:
+            self.running.remove(run)
+
+    def lapse(self, run: Run, why: str) -> None:
+        """Nobody vouches for this one any more: another may begin beside it."""
+        if not run.lapsed:
+            run.lapsed = True
+            run.attempt.may_begin_again(why)

@@ -1,0 +1,180 @@
+"""A broker in memory: queues, deliveries that are not acknowledged, connections that end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kombu.message import Message
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Broker", "Channel", "Delivery", "Letter", "tag_of"]
+
+
+def tag_of(queue: str) -> str:
+    """Return the tag of whoever consumes a queue."""
+    return f"tag-{queue}"
+
+
+@dataclass
+class Letter:
+    """What was published."""
+
+    task_id: str
+    task: str
+    attempt: int
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    body: str
+    queue: str
+    exchange: str = ""
+    routing_key: str = ""
+    redelivered: bool = False
+    copies: int = 0
+
+
+@dataclass(eq=False)
+class Delivery:
+    """A letter in the hands of a worker, not acknowledged."""
+
+    tag: int
+    letter: Letter
+    channel: Channel
+    at_us: int
+
+
+@dataclass(eq=False)
+class Channel:
+    """A worker's connection to the broker; what kombu's messages want of a channel."""
+
+    broker: Broker
+    worker: Any
+    prefetch: int
+    queues: list[str]
+    open: bool = True
+    no_ack_consumers: Any = None
+    unacked: dict[int, Delivery] = field(default_factory=dict)
+
+    def basic_ack(self, tag: int, multiple: bool = False) -> None:  # noqa: ARG002 - kombu's
+        """Acknowledge; after the connection has ended nobody hears it."""
+        self.broker.outside(self.worker)
+        self._check()
+        delivery = self.unacked.pop(tag, None)
+        if delivery is not None:
+            self.broker.acknowledged(delivery)
+
+    def basic_reject(self, tag: int, requeue: bool = False) -> None:
+        self.broker.outside(self.worker)
+        self._check()
+        delivery = self.unacked.pop(tag, None)
+        if delivery is not None and requeue:
+            self.broker.put_back([delivery.letter])
+        elif delivery is not None:
+            self.broker.acknowledged(delivery)
+
+    def _check(self) -> None:
+        if not self.open:
+            raise ConnectionError("this connection to the broker has ended")
+
+    @property
+    def has_room(self) -> bool:
+        return self.open and len(self.unacked) < self.prefetch
+
+
+class Broker:
+    """All queues.
+
+    Args:
+        outside: called by each thing that a worker says to the outside.
+        acknowledged: told of each delivery that was acknowledged.
+    """
+
+    def __init__(self, outside: Callable[[Any], None], acknowledged: Callable[[Delivery], None]) -> None:
+        self.outside, self.acknowledged = outside, acknowledged
+        self.queues: dict[str, deque[Letter]] = {}
+        self.channels: list[Channel] = []
+        #: What a lost worker had, until the visibility timeout is over.
+        self.invisible: list[tuple[int, Letter]] = []
+        self._tags = 0
+
+    def publish(self, letter: Letter) -> None:
+        self.queues[letter.queue].append(letter)
+
+    def connect(self, worker: Any, prefetch: int, queues: Iterable[str]) -> Channel:
+        channel = Channel(self, worker, prefetch, list(queues))
+        self.channels.append(channel)
+        return channel
+
+    def deliver(self, channel: Channel, queue: str, now_us: int) -> Message:
+        """Take the oldest letter of a queue."""
+        letter = self.queues[queue].popleft()
+        self._tags += 1
+        channel.unacked[self._tags] = Delivery(self._tags, letter, channel, now_us)
+        info = {"exchange": letter.exchange, "routing_key": letter.routing_key or queue, "priority": 0}
+        info["consumer_tag"] = tag_of(queue)
+        if letter.redelivered:
+            info["redelivered"] = True
+        return Message(
+            body=letter.body,
+            delivery_tag=str(self._tags),
+            content_type="application/json",
+            content_encoding="utf-8",
+            delivery_info=info,
+            properties=dict(letter.properties),
+            headers=dict(letter.headers),
+            channel=_Tagged(channel),
+            accept={"application/json"},
+        )
+
+    def disconnect(self, channel: Channel, visible_us: int = 0) -> list[Delivery]:
+        """End a connection; what it had comes back, at once or at that time. Returns that."""
+        channel.open = False
+        self.channels.remove(channel)
+        back, channel.unacked = list(channel.unacked.values()), {}
+        if visible_us:
+            self.invisible.extend((visible_us, delivery.letter) for delivery in back)
+        else:
+            self.put_back([delivery.letter for delivery in back])
+        return back
+
+    def strike(self, delivery: Delivery) -> None:
+        """The visibility timeout is over, though its worker has it still."""
+        del delivery.channel.unacked[delivery.tag]
+        self.put_back([delivery.letter])
+
+    def put_back(self, letters: list[Letter]) -> None:
+        """To the head of their queues."""
+        for letter in reversed(letters):
+            letter.redelivered = True
+            self.queues[letter.queue].appendleft(letter)
+
+    def all(self) -> list[Letter]:
+        """Everything that it would deliver, now or again."""
+        held = [each.letter for channel in self.channels for each in channel.unacked.values()]
+        return (
+            [letter for queue in self.queues.values() for letter in queue] + held + [each for _, each in self.invisible]
+        )
+
+    def show(self, now_us: int) -> None:
+        """Put back what was invisible for long enough."""
+        if self.invisible:
+            due = [letter for at_us, letter in self.invisible if at_us <= now_us]
+            self.invisible = [each for each in self.invisible if each[0] > now_us]
+            self.put_back(due)
+
+
+class _Tagged:
+    """The channel as a message sees it: tags are text there."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.no_ack_consumers = None
+
+    def basic_ack(self, tag: str, multiple: bool = False) -> None:
+        self.channel.basic_ack(int(tag), multiple)
+
+    def basic_reject(self, tag: str, requeue: bool = False) -> None:
+        self.channel.basic_reject(int(tag), requeue)

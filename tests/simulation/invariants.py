@@ -1,0 +1,180 @@
+"""What must hold, whatever happens: the invariants of the design as far as they can be seen from outside of the store.
+
+What is allowed to happen twice, or not at all, is noted by the world as it happens (`Attempt.credit`,
+`Attempt.excused`, `Run.lapsed`); here it is only compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.simulation.book import Attempt, Book, Entry, Run
+    from tests.simulation.scene import Kind, Scene
+
+__all__ = ["Caps", "Violation", "check_begin", "check_pause"]
+
+
+class Violation(AssertionError):
+    """Something happened that must not."""
+
+
+@dataclass
+class Caps:
+    """How many permits each limit has and had.
+
+    Attributes:
+        said: the numbers of each limit, each with the time from which it held.
+    """
+
+    scene: Scene
+    said: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def say(self, limit: str, permits: int, now_us: int) -> None:
+        self.said.setdefault(limit, []).append((now_us, permits))
+
+    def highest(self, bucket: str, since_us: int) -> int | None:
+        """Return the highest number since then, None for a limit without one."""
+        limit = bucket.partition("[")[0]
+        number = self.scene.permits[limit]
+        most = number
+        for at_us, permits in self.said.get(limit, ()):
+            if at_us < since_us:  # at the same time nobody knows which came first
+                most = permits
+            elif most is not None:
+                most = max(most, permits)
+        return most
+
+
+def check_begin(run: Run, kind: Kind, book: Book, caps: Caps) -> None:
+    """A body begins (it is in the book already)."""
+    attempt = run.attempt
+    if attempt.begun > 1 + attempt.credit:
+        raise Violation(f"ran twice: {attempt} on {run.worker} (allowed: {attempt.why or 'once'})")
+    if kind.guarded and not run.lapsed:
+        _check_id(run, book)
+        _check_caps(run, book, caps)
+        _check_identity(run, kind, book)
+        _check_rates(run, caps.scene, book)
+
+
+def check_pause(run: Run, paused: dict[str, int]) -> None:
+    """Nothing is granted under a pause. What passes from task to task was granted before: see `Outbox.spare`."""
+    for bucket, _ in run.buckets:
+        since_us = paused.get(bucket.partition("[")[0])
+        if since_us is not None and run.granted_us > since_us and not run.lapsed:
+            raise Violation(f"paused: {run.attempt} begins on {run.worker}")
+
+
+def _check_id(run: Run, book: Book) -> None:
+    """Two deliveries of one task id never run at the same time (8)."""
+    for other in book.running:
+        if other is not run and not other.lapsed and other.attempt.entry is run.attempt.entry:
+            raise Violation(f"two deliveries at once: {run.attempt} on {run.worker}, {other.attempt} on {other.worker}")
+
+
+def _check_caps(run: Run, book: Book, caps: Caps) -> None:
+    """Live holders are no more than the limit (1)."""
+    for bucket, _ in run.buckets:
+        since, used = run.granted_us, 0
+        for other in book.running:
+            for taken, cost in other.buckets if not other.lapsed else ():
+                if taken == bucket:
+                    used += cost
+                    since = min(since, other.granted_us)
+        most = caps.highest(bucket, since)
+        # A call that costs more than there is runs alone.
+        if most is not None and used > most and used != sum(cost for taken, cost in run.buckets if taken == bucket):
+            raise Violation(f"cap: {used} of {most} permits of {bucket} in use as {run.attempt} begins on {run.worker}")
+
+
+def _check_identity(run: Run, kind: Kind, book: Book) -> None:
+    entry = run.attempt.entry
+    if not kind.identity:
+        return
+    for other in book.running:
+        if other.attempt.entry.identity == entry.identity and other is not run and not other.lapsed:
+            raise Violation(f"identity: {run.attempt} begins on {run.worker} beside {other.attempt} on {other.worker}")
+    for before in book.succeeded.get(entry.identity, ()):
+        if kind.remember and run.granted_us < before.ended_us + kind.remember * 1e6 and before.heard:
+            raise Violation(f"remembered: {run.attempt} begins though {before.attempt} has succeeded")
+
+
+def _check_rates(run: Run, scene: Scene, book: Book) -> None:
+    for bucket, _ in run.buckets:
+        if bucket in scene.starts:
+            count, burst = scene.starts[bucket]
+            starts = book.starts.setdefault(bucket, [])
+            starts.append(run.granted_us)
+            # A start may be late without the next one being put off by that.
+            recent = [at_us for at_us in starts if run.granted_us - 1_000_000 < at_us <= run.granted_us]
+            if len(recent) > count + burst:
+                raise Violation(f"rate: {len(recent)} starts of {bucket} in a second, {run.attempt} on {run.worker}")
+
+
+def check_end(book: Book) -> None:
+    """Everything that had to run has run; nothing waits (5, 3)."""
+    missing = [attempt for attempt in book.all() if is_missing(attempt)]
+    if missing:
+        raise Violation("never ran (again): " + ", ".join(f"{each} {each.why or ''}".strip() for each in missing))
+
+
+def is_missing(attempt: Attempt) -> bool:
+    return not (attempt.done or attempt.excused or attempt.entry.remembered)
+
+
+_MOST_PLACES_OFF = 8
+
+
+def overtaken(
+    started: Attempt,
+    book: Book,
+    scene: Scene,
+    used: dict[str, int],
+    queue_of: dict[str, str],
+    waiting: set[str],
+    workers: int,
+) -> str | None:
+    """Where every call gets through at once: who arrived long before this one, and could have had its slot (13, 14).
+
+    Those that are `waiting` have been prefetched by a worker without a free slot, as Celery does. In each of so many
+    workers they and the parked take turns, so one of them may go first in each.
+    """
+    arrived = list(book.arrived)
+    place, queue = arrived.index(started.entry.task_id), queue_of[started.entry.task]
+    for task_id in arrived[: max(place - _MOST_PLACES_OFF, 0)]:
+        entry = book.entries[task_id]
+        kind = scene.kinds[entry.task]
+        counts = kind.ordered and not kind.identity and queue_of[entry.task] == queue and task_id not in waiting
+        if counts and not entry.runs() and task_id not in book.given and _has_room(kind, entry, scene, used):
+            entry.overtaken += 1
+            if entry.overtaken <= workers:
+                continue
+            return f"{entry.attempts[0]} arrived {place - arrived.index(task_id)} before {started} and has room"
+    return None
+
+
+def _has_room(kind: Kind, entry: Entry, scene: Scene, used: dict[str, int]) -> bool:
+    for bucket, cost in kind.taken(entry.arguments):
+        most = scene.permits[bucket.partition("[")[0]]
+        if most is None or used.get(bucket, 0) + cost > most:
+            return False
+    return True
+
+
+def check_order(book: Book, scene: Scene) -> None:
+    """Where nothing goes wrong, tasks of one limit start in the order in which they arrived (2, 13), nearly."""
+    first: dict[str, list[tuple[int, Run]]] = {}
+    for place, attempt in enumerate(book.order):
+        run = attempt.runs[0]
+        for bucket, _ in run.buckets if scene.kinds[attempt.entry.task].ordered else ():
+            first.setdefault(bucket, []).append((place, run))
+    for bucket, runs in first.items():
+        started = sorted(runs, key=lambda each: book.began[each[1]])
+        for arrived, (_, run) in enumerate(runs):
+            place = next(i for i, each in enumerate(started) if each[1] is run)
+            if abs(place - arrived) > _MOST_PLACES_OFF:
+                raise Violation(
+                    f"order: {run.attempt} arrived as number {arrived} of {bucket} and began as number {place}"
+                )

@@ -1,0 +1,390 @@
+"""The way to the store: the world says when a call is carried out, and when its reply is heard."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from tests.simulation.clock import wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from tests.simulation.clock import Clock
+
+__all__ = ["CLOCK_KEYS", "Ask", "AskingClient", "Network", "Pipe", "Server"]
+
+#: Where the scripts find the time, instead of TIME.
+CLOCK_KEYS = ("sim:s", "sim:us")
+_TIMEOUT = 1.0
+_SUBSCRIBE = b"*2\r\n$9\r\nSUBSCRIBE"
+
+
+def packed(*arguments: Any) -> bytes:
+    """Return a command in Redis's protocol."""
+    values = [each if isinstance(each, bytes) else str(each).encode() for each in arguments]
+    return b"*%d\r\n" % len(values) + b"".join(b"$%d\r\n%b\r\n" % (len(value), value) for value in values)
+
+
+class Server:
+    """One raw connection to a real server; what is published on any channel comes between the replies.
+
+    Args:
+        path: of its socket.
+        channel: of the hints.
+    """
+
+    def __init__(self, path: str, channel: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+        self._buffer, self._at = b"", 0
+        self.pushed: list[bytes] = []
+        self.ask(packed("HELLO", 3))
+        self._socket.sendall(packed("SUBSCRIBE", channel))
+        while not self.pushed:
+            self.pushed.append(self._read())
+        self.pushed.clear()
+
+    def ask(self, command: bytes, replies: int = 1) -> Any:
+        """Send, and return the last of so many replies; an error is returned, too."""
+        self._socket.sendall(command)
+        reply = None
+        for _ in range(replies):
+            reply = self._read()
+            while type(reply) is _Push:
+                self._note(reply)
+                reply = self._read()
+        while self._at < len(self._buffer):
+            push = self._read()
+            self._note(push)
+        self._buffer, self._at = b"", 0
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _note(self, push: Any) -> None:
+        if push[0] == b"message":
+            self.pushed.append(push[2])
+
+    def _line(self) -> bytes:
+        while (end := self._buffer.find(b"\r\n", self._at)) < 0:
+            self._more()
+        line = self._buffer[self._at : end]
+        self._at = end + 2
+        return line
+
+    def _more(self) -> None:
+        data = self._socket.recv(1 << 18)
+        if not data:
+            raise EOFError("the server is gone")
+        self._buffer += data
+
+    def _text(self, size: int) -> bytes:
+        end = self._at + size
+        while len(self._buffer) < end + 2:
+            self._more()
+        self._at = end + 2
+        return self._buffer[end - size : end]
+
+    def _read(self) -> Any:  # noqa: PLR0911 - one for each type
+        line = self._line()
+        kind, rest = line[:1], line[1:]
+        if kind == b":":
+            return int(rest)
+        if kind == b"$":
+            return self._text(int(rest)) if rest != b"-1" else None
+        if kind in (b"*", b"~"):
+            return [self._read() for _ in range(int(rest))]
+        if kind == b">":
+            return _Push(self._read() for _ in range(int(rest)))
+        if kind == b"%":
+            return [self._read() for _ in range(2 * int(rest))]
+        if kind == b",":
+            return float(rest)
+        if kind == b"-":
+            return ResponseError(rest.decode())
+        return None if kind == b"_" else rest
+
+
+class _Push(list[Any]):
+    """Not a reply."""
+
+
+class Network:
+    """All connections of all workers to one server.
+
+    Args:
+        server: a real one.
+        clock: gives the scripts their time.
+        rng: decides how much of what was sent arrives after a connection broke.
+        texts: of the scripts, by what the server knows them by; a server that lacks one has it loaded silently, so that
+            only `lose_scripts` makes anybody hear NOSCRIPT.
+        outside: called by each thing that a worker says to the outside, with the worker's name.
+    """
+
+    def __init__(
+        self, server: Server, clock: Clock, rng: Random, texts: dict[str, str], outside: Callable[[Any], None]
+    ) -> None:
+        self._server, self._clock, self.rng, self._texts, self.outside = server, clock, rng, texts, outside
+        self.pipes: list[Pipe] = []
+        self.asks: list[Ask] = []
+        self.strays: list[deque[tuple[Any, bytes]]] = []
+        #: Workers that cannot reach the store.
+        self.cut_off: set[Any] = set()
+        self._known: set[str] | None = None
+        self._told_us = 0
+        self.fill(full=False)
+        self.calls = 0
+
+    @property
+    def now_us(self) -> int:
+        return self._clock.now_us
+
+    def after(self, seconds: float) -> int:
+        return self._clock.after(seconds)
+
+    def carry_out(self, command: bytes) -> Any:
+        """Have the server do it."""
+        self.calls += 1
+        head = command.split(b"\r\n", 5)
+        if head[2] == b"EVAL":
+            length = int(head[3][1:])
+            text = command.split(b"\r\n", 4)[4][:length]
+            sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
+            if self._known is not None:
+                self._known.add(sha)
+            return self._ask(command)
+        if head[2] == b"EVALSHA":
+            sha = head[4].decode()
+            if self._known is not None and sha not in self._known:
+                return NoScriptError("NOSCRIPT No matching script.")
+            reply = self._ask(command)
+            if type(reply) is ResponseError and str(reply).startswith("NOSCRIPT"):
+                self._server.ask(packed("SCRIPT", "LOAD", self._texts[sha]))
+                reply = self._ask(command)
+            return reply
+        return self._ask(command)
+
+    def _ask(self, command: bytes) -> Any:
+        now_us = self._clock.now_us
+        if now_us != self._told_us:
+            self._told_us = now_us
+            if self.full:
+                self._server.ask(packed("CONFIG", "SET", "maxmemory", 0))
+            clock = packed("MSET", CLOCK_KEYS[0], now_us // 1_000_000, CLOCK_KEYS[1], now_us % 1_000_000)
+            if self.full:
+                clock += packed("CONFIG", "SET", "maxmemory", 1)
+            reply = self._server.ask(clock + command, 2 + self.full)
+        else:
+            reply = self._server.ask(command)
+        if self._server.pushed:
+            self._tell(self._server.pushed)
+            self._server.pushed.clear()
+        return reply
+
+    def _tell(self, hints: list[bytes]) -> None:
+        for pipe in self.pipes:
+            if pipe.listens and pipe.state == "open":
+                pipe.replies.extend((self.now_us, [b"message", b"", hint]) for hint in hints)
+
+    def contents(self) -> dict[str, list[Any]]:
+        """Return what the server has, by key."""
+        kinds = {b"hash": ("HGETALL",), b"zset": ("ZRANGE", 0, -1, "WITHSCORES"), b"string": ("GET",)}
+        found = {}
+        for key in sorted(self._server.ask(packed("KEYS", "*"))):
+            name, *rest = kinds.get(self._server.ask(packed("TYPE", key)), ("DUMP",))
+            value = self._server.ask(packed(name, key, *rest))
+            if name == "HGETALL":  # in an order that is another on each server
+                value = sorted([field, text] for field, text in zip(value[::2], value[1::2], strict=True))
+            found[key.decode()] = value
+        return {key: value for key, value in found.items() if key not in CLOCK_KEYS}
+
+    def size(self, key: str) -> int:
+        """Return how many fields a hash has."""
+        return int(self._server.ask(packed("HLEN", key)))
+
+    def lose_scripts(self) -> None:
+        """SCRIPT FLUSH."""
+        self._known = set()
+
+    def find_scripts(self) -> None:
+        """Everything is known again."""
+        self._known = None
+
+    def fill(self, *, full: bool) -> None:
+        """It has no memory left, or has some again."""
+        self.full = full
+        self._server.ask(packed("CONFIG", "SET", "maxmemory", int(full)))
+
+    def lose_data(self) -> None:
+        """Restarted, and empty."""
+        self._server.ask(packed("FLUSHALL"))
+        self._told_us = 0
+        self.lose_scripts()
+        for pipe in list(self.pipes):
+            pipe.cut(0)
+        self.asks_lost()
+
+    def asks_lost(self) -> None:
+        for ask in list(self.asks):
+            ask.lose(carried=False)
+
+    def gone(self, worker: Any) -> None:
+        """The worker is no more; some of what it had sent may still arrive."""
+        for pipe in [pipe for pipe in self.pipes if pipe.worker is worker]:
+            pipe.cut(self.rng.randint(0, len(pipe.sent)))
+            pipe.disconnect()
+        self.asks = [ask for ask in self.asks if ask.worker is not worker]
+
+    def stray(self, worker: Any, commands: list[bytes]) -> None:
+        """These may still arrive, though nobody waits for an answer."""
+        calls = deque((worker, command) for command in commands if not command.startswith(_SUBSCRIBE))
+        if calls:
+            self.strays.append(calls)
+
+
+class Pipe:
+    """Stands where a connection of redis-py does, for a worker's loop.
+
+    Attributes:
+        sent: calls that have not been carried out.
+        replies: that have not been heard, each with the time when it was made.
+        state: "new", "open", "cut" (and the worker does not know) or "closed".
+    """
+
+    def __init__(self, network: Network, worker: Any) -> None:
+        self.network, self.worker = network, worker
+        self.sent: deque[bytes] = deque()
+        self.replies: deque[tuple[int, Any]] = deque()
+        self.state = "new"
+        self.listens = False
+        self.audible = 0
+        self._sock = self
+
+    def fileno(self) -> int:
+        return 0
+
+    # -- what the worker does --
+
+    def connect(self) -> None:
+        self.network.outside(self.worker)
+        if self.worker in self.network.cut_off:
+            raise RedisConnectionError("no way")
+        self.state = "open"
+        self.network.pipes.append(self)
+
+    def disconnect(self) -> None:
+        if self in self.network.pipes:
+            self.network.pipes.remove(self)
+            self.network.stray(self.worker, list(self.sent))
+        self.sent.clear()
+        self.replies.clear()
+        self.state = "closed"
+
+    def send_packed_command(self, commands: list[bytes], *, check_health: bool = True) -> None:  # noqa: ARG002
+        self.network.outside(self.worker)
+        if self.state == "closed":
+            raise RedisConnectionError("closed")
+        if self.state == "open":  # what is written into a connection that is cut is lost, and nobody says so
+            self.sent.extend(commands)
+
+    def can_read(self, timeout: float = 0) -> bool:
+        if timeout:
+            until = self.network.after(timeout)
+            wait(lambda: self.audible > 0 or self.state != "open", until)
+        return self.audible > 0 or self.state == "cut"
+
+    def read_response(self) -> Any:
+        if self.audible:
+            self.audible -= 1
+            made_us, reply = self.replies.popleft()
+            if not self.listens:
+                self.worker.hears_of(made_us, reply)
+            if isinstance(reply, RedisError):
+                raise reply
+            return reply
+        raise RedisConnectionError("cut")
+
+    # -- what the world does --
+
+    def carry(self) -> bytes:
+        """Have the oldest call carried out."""
+        command = self.sent.popleft()
+        if command.startswith(_SUBSCRIBE):
+            self.listens = True
+        else:
+            reply = self.network.carry_out(command)
+            self.worker.answered(self.network.now_us, reply)
+            if self.state == "open":
+                self.replies.append((self.network.now_us, reply))
+        return command
+
+    def cut(self, arrives: int) -> None:
+        """Break; so many of the calls still arrive, no reply does."""
+        if self.state == "open":
+            self.network.stray(self.worker, list(self.sent)[:arrives])
+            self.sent.clear()
+            self.replies.clear()
+            self.audible = 0
+            self.state = "cut"
+
+
+class Ask:
+    """A call that somebody waits for."""
+
+    def __init__(self, network: Network, worker: Any, command: bytes) -> None:
+        self.network, self.worker, self.command = network, worker, command
+        self.built_us = network.now_us
+        self.carried_us = 0
+        self.done = False
+        self.reply: Any = None
+
+    def carry(self) -> None:
+        self.carried_us = self.network.now_us
+        self.reply = self.network.carry_out(self.command)
+
+    def hear(self) -> None:
+        self.done = True
+        self.network.asks.remove(self)
+
+    def lose(self, *, carried: bool) -> None:
+        """Its reply will not come; the call itself may still arrive."""
+        if not self.carried_us and carried:
+            self.network.stray(self.worker, [self.command])
+        self.reply = RedisConnectionError("lost")
+        self.hear()
+
+
+class AskingClient:
+    """Stands where the client of a worker's renewals does."""
+
+    def __init__(self, network: Network, worker: Any) -> None:
+        self._network, self._worker = network, worker
+        self.connection_pool = self
+
+    def disconnect(self) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+    def execute_command(self, *arguments: Any) -> Any:
+        """Wait for the reply."""
+        self._network.outside(self._worker)
+        ask = Ask(self._network, self._worker, packed(*arguments))
+        self._network.asks.append(ask)
+        wait(lambda: ask.done, self._network.after(_TIMEOUT))
+        if not ask.done:
+            ask.lose(carried=True)
+            raise RedisTimeoutError("no answer in time")
+        if isinstance(ask.reply, RedisError):
+            raise ask.reply
+        return ask.reply

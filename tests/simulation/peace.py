@@ -1,0 +1,230 @@
+"""The end of a world: nothing goes wrong any more, time goes on, and all that has to happen happens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.invariants import Violation, check_end, check_order, is_missing
+from tests.simulation.workers import TASKS, leftovers, reap_calls
+
+if TYPE_CHECKING:
+    from tests.simulation.book import Entry
+    from tests.simulation.steps import Steps
+    from tests.simulation.workers import Worker
+
+__all__ = ["last_questions", "peace"]
+
+_MOST_ROUNDS = 4000
+_TURN_US = 250_000
+#: Seconds in which everything has to be done: the visibility timeout, offers and pauses are over long before.
+_LONGEST = 120
+
+
+def peace(steps: Steps) -> None:
+    """Let everything come to its end, and look whether it did.
+
+    Raises:
+        Violation: something was lost, or waits for ever.
+    """
+    world = steps.world
+    world.say("peace")
+    world.prompt = False
+    world.network.cut_off.clear()
+    world.network.fill(full=False)
+    world.paused.clear()
+    for limit in world.scene.permits:
+        world.operator.say(limit, "resume")
+    for place in steps.places:
+        worker = place.worker
+        if worker is None or worker not in world.workers or worker.stopping:
+            continue
+        if worker.channel is None:
+            worker.queues = list(place.queues)
+        for queue in sorted(set(place.queues) - set(worker.queues)):
+            world.change_queues(worker, queue)
+    deadline = world.clock.after(_LONGEST)
+    _settle(steps)
+    while not _is_over(steps):
+        if world.clock.now_us > deadline:
+            check_end(world.book)
+            raise Violation(f"not over after {_LONGEST} s: {_what_is_left(steps)}")
+        _pass(steps)
+        _settle(steps)
+
+
+def last_questions(steps: Steps) -> None:
+    """All is done: is every slot free, every identity as it has to be, and nothing left in the store?
+
+    Raises:
+        Violation: it is not so.
+    """
+    world = steps.world
+    if steps.prompt:
+        check_order(world.book, world.scene)
+    for worker in world.workers:
+        if worker.free_slots != worker.pool.num_processes:
+            raise Violation(f"slots gone: {worker.inside()}")
+    _probe(steps)
+    steps.closing = True
+    for limit in world.scene.permits:
+        world.operator.say(limit, "reset")
+    for worker in list(world.workers):
+        world.act(worker, worker.close)
+    _settle(steps)
+    while world.workers:
+        _pass(steps)
+        _settle(steps)
+    world.pass_time(2 * 86_400_000_000)
+    world.network.find_scripts()
+    for call in reap_calls() * 2:
+        world.network.carry_out(call)
+    if left := leftovers(world.network.contents()):
+        raise Violation(f"left in the store: {left}")
+
+
+def _probe(steps: Steps) -> None:
+    """Publish each singleton once more: it runs, unless a success of it is remembered."""
+    world, book = steps.world, steps.world.book
+    identities = {entry.identity: entry for entry in book.entries.values() if entry.identity}
+    probes = []
+    for identity, entry in sorted(identities.items()):
+        kind = world.scene.kinds[entry.task]
+        ran = [run for each in book.entries.values() if each.identity == identity for run in each.runs()]
+        may_run = not (kind.remember and book.succeeded.get(identity))
+        must_run = not (kind.remember and any(run.outcome == "success" for run in ran))
+        task_id = f"probe-{entry.task_id}"
+        world.publish(entry.task, entry.arguments, world.queue_of[entry.task], task_id)
+        if must_run and task_id not in book.entries:
+            raise Violation(f"still locked: {identity}")
+        if task_id in book.entries:
+            probes.append((task_id, may_run, must_run))
+    deadline = world.clock.after(_LONGEST)
+    while not _is_over(steps) and world.clock.now_us < deadline:
+        _settle(steps)
+        _pass(steps)
+    for task_id, may_run, must_run in probes:
+        _judge(book.entries[task_id], may_run=may_run, must_run=must_run)
+
+
+def _judge(probe: Entry, *, may_run: bool, must_run: bool) -> None:
+    if must_run and not probe.runs():
+        what = probe.attempts[0].excused or "nothing was heard of it"
+        raise Violation(f"swallowed: {probe.task} with nothing to remember, {probe.identity}: {what}")
+    if probe.runs() and not may_run:
+        raise Violation(f"forgotten: {probe.identity} has succeeded and ran again")
+
+
+def _settle(steps: Steps) -> None:
+    """Everything that can happen at once."""
+    for _ in range(_MOST_ROUNDS):
+        if not _round(steps):
+            return
+    raise Violation("it never comes to rest")
+
+
+def _round(steps: Steps) -> bool:
+    world, network = steps.world, steps.world.network
+    busy = False
+    for place in steps.places:
+        if place.worker not in world.workers and not steps.closing:
+            steps.fill(place)
+            busy = True
+    while network.strays:
+        busy = steps._stray()
+    for worker in list(world.workers):
+        busy = _worker(steps, worker) or busy
+    for pipe in list(network.pipes):
+        while pipe.sent:
+            world.carry(pipe)
+            busy = True
+        if pipe.replies or pipe.state == "cut":
+            busy = steps._hear_on(pipe, len(pipe.replies)) or busy
+    while network.asks and not all(ask.done for ask in network.asks):
+        busy = steps._ask()
+    return busy
+
+
+def _worker(steps: Steps, worker: Worker) -> bool:
+    world, busy = steps.world, False
+    if worker.stopping or worker.blocked:
+        busy = steps._go_on()
+    elif worker.channel is None:
+        world.connect_broker(worker, worker.queues)
+        busy = True
+    while worker.threads and not worker.dead:
+        world.act(worker, worker.run_thread)
+        busy = True
+    if not worker.dead and not worker.blocked and (worker.loop.posted or worker.loop.woken):
+        world.act(worker, worker.turn)
+        busy = True
+    if not worker.dead:
+        busy = _deliver(steps, worker) or busy
+    return _jobs(steps, worker) or busy
+
+
+def _jobs(steps: Steps, worker: Worker) -> bool:
+    world, jobs = steps.world, list(worker.pool.jobs)
+    for job in jobs:
+        if worker.blocked or worker.dead:
+            return False
+        if job.state == "sent":
+            world.begin(worker, job)
+        if job.state == "begun":
+            world.end(worker, job, "success")
+        steps._heard(worker, job)
+    return bool(jobs)
+
+
+def _deliver(steps: Steps, worker: Worker) -> bool:
+    world, channel, busy = steps.world, worker.channel, False
+    if channel is None or worker.stopping or worker.blocked:
+        return False
+    for queue in sorted(set(channel.queues)):
+        while channel.has_room and world.broker.queues[queue] and not worker.dead:
+            message = world.broker.deliver(channel, queue, world.clock.now_us)
+            world.receive(worker, message)
+            busy = True
+    if busy and not worker.dead:
+        world.act(worker, worker.turn)
+    return busy
+
+
+def _pass(steps: Steps) -> None:
+    """Time goes on to what comes next."""
+    world = steps.world
+    times = [worker.timekeeper.next_us for worker in world.workers]
+    soonest = min([at_us for at_us in times if at_us is not None], default=0)
+    world.pass_time(max(soonest - world.clock.now_us, 0) + 100_000 if soonest else _TURN_US)
+    for worker in list(world.workers):
+        while not worker.dead and worker.timekeeper.is_due:
+            world.act(worker, worker.run_timer)
+            if worker.timekeeper.next_us is not None and world.network.asks:
+                break
+
+
+def _is_over(steps: Steps) -> bool:
+    world = steps.world
+    broker = world.broker
+    return not (
+        any(map(is_missing, world.book.all()))
+        or world.book.running
+        or broker.invisible
+        or any(broker.queues.values())
+        or any(channel.unacked for channel in broker.channels)
+        or not all(worker.quiet for worker in world.workers)
+        or any(map(world.network.size, TASKS))
+    )
+
+
+def _what_is_left(steps: Steps) -> str:
+    world, broker = steps.world, steps.world.broker
+    left = {
+        "unacknowledged": [
+            str(each.letter.task_id) for channel in broker.channels for each in channel.unacked.values()
+        ],
+        "in queues": [letter.task_id for queue in broker.queues.values() for letter in queue],
+        "running": [str(run.attempt) for run in world.book.running],
+        "in the store": [world.network.size(key) for key in TASKS],
+        "not quiet": [str(worker) for worker in world.workers if not worker.quiet],
+    }
+    return ", ".join(f"{name} {what}" for name, what in left.items() if what)

@@ -1,0 +1,156 @@
+"""Play seeds: one after another in each process, each process with a server of its own."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from celery_throttle.embedded import EmbeddedServer
+from tests.simulation.clock import Clock
+from tests.simulation.invariants import Violation
+from tests.simulation.network import Server
+from tests.simulation.peace import last_questions, peace
+from tests.simulation.scene import make_scene
+from tests.simulation.steps import Steps
+from tests.simulation.workers import CHANNEL, Here, installed
+from tests.simulation.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Self
+
+    from tests.simulation.scene import Scene
+
+__all__ = ["Played", "Player", "play_many"]
+
+_SCENES = 6
+#: What may go wrong, None for what the seed says.
+Faults = tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of a seed.
+
+    Attributes:
+        violation: what must not have happened, None if all went well.
+        at: the step at which it did; that many steps show it again.
+        digest: of everything that happened.
+        faults: what could go wrong, None for what the seed says.
+    """
+
+    seed: int
+    steps: int
+    violation: str | None
+    at: int
+    digest: str
+    faults: Faults = None
+
+    def __str__(self) -> str:
+        if self.violation is None:
+            return f"seed {self.seed}: well, {self.digest}"
+        steps = min(self.at, self.steps)
+        faults = "" if self.faults is None else f"--faults '{','.join(self.faults)}' "
+        again = f"python -m tests.simulation --seed {self.seed} --steps {steps} {faults}-v"
+        return f"seed {self.seed}, step {self.at}: {self.violation}\n    {again}"
+
+
+class Player:
+    """A process that plays; a context manager."""
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        options = {"unixsocket": "{dir}/redis.sock"}
+        server = self._stack.enter_context(EmbeddedServer(prefer=("wheel", "path"), options=options))
+        self._server = Server(str(server.directory / "redis.sock"), CHANNEL)
+        self._stack.callback(self._server.close)
+        self._here = Here(Clock())
+        self._stack.enter_context(installed(self._here))
+        self._scenes: dict[int, Scene] = {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def play(self, seed: int, steps: int, *, faults: Faults = None, verbose: bool = False) -> Played:
+        """Play one seed to its end, or to the first thing that must not happen."""
+        scene = self._scene(seed % _SCENES)
+        self._server.ask(b"FLUSHALL\r\n")
+        world = World(seed, self._here, self._server, scene, verbose=verbose)
+        violation = None
+        try:
+            going = Steps(world, faults)
+            for _ in range(steps):
+                going.step()
+            peace(going)
+            last_questions(going)
+        except Violation as error:
+            violation = str(error)
+            for worker in world.workers if verbose else ():
+                print(worker.inside())  # noqa: T201
+            for item in world.network.contents().items() if verbose else ():
+                print(*item)  # noqa: T201
+        except Exception as error:
+            if verbose:
+                raise
+            violation = f"{type(error).__name__}: {error}"
+        return Played(seed, steps, violation, world.step, world.digest, faults)
+
+    def shrink(self, played: Played) -> Played:
+        """Return the same seed with as few steps as still go wrong, found by halving."""
+        least, best = 0, played
+        while least < min(best.at, best.steps):
+            middle = (least + min(best.at, best.steps)) // 2
+            again = self.play(played.seed, middle, faults=played.faults)
+            if again.violation is None:
+                least = middle + 1
+            else:
+                best = again
+        return best
+
+    def _scene(self, number: int) -> Scene:
+        if number not in self._scenes:
+            self._scenes[number] = make_scene(Random(f"scene {number}"))
+        return self._scenes[number]
+
+
+def play_many(
+    seeds: Iterable[int], steps: int, jobs: int, most: int, *, faults: Faults = None, tell_all: bool = False
+) -> int:
+    """Play seeds in several processes, print those that went wrong and how to see that again; how many did."""
+    seeds = list(seeds)
+    began, wrong, done = time.monotonic(), 0, 0
+    with multiprocessing.get_context("fork").Pool(jobs, _begin) as pool:
+        for played in pool.imap_unordered(_play, [(seed, steps, faults) for seed in seeds], chunksize=10):
+            done += 1
+            if played.violation is not None:
+                wrong += 1
+            if tell_all or played.violation is not None:
+                print(played, flush=True)  # noqa: T201
+            if wrong >= most:
+                pool.terminate()
+                break
+    took = time.monotonic() - began
+    print(f"{done} seeds of {steps} steps in {took:.1f} s: {wrong} went wrong")  # noqa: T201
+    return wrong
+
+
+_player: Player
+
+
+def _begin() -> None:
+    global _player  # noqa: PLW0603 - one for each process
+    _player = Player().__enter__()
+    gc.freeze()
+
+
+def _play(what: tuple[int, int, Faults]) -> Played:
+    seed, steps, faults = what
+    played = _player.play(seed, steps, faults=faults)
+    return played if played.violation is None else _player.shrink(played)

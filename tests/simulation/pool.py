@@ -1,0 +1,145 @@
+"""A pool that runs nothing: the world begins and ends its runs."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import Terminated
+from celery.concurrency.asynpool import AsynPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Job", "Pool", "einfo", "request_of"]
+
+_PID = 4242
+_infos: dict[str, Any] = {}
+
+
+def einfo(error: BaseException) -> Any:
+    """Return what a child tells of an error; made once for each text."""
+    name = repr(error)
+    if name not in _infos:
+        _infos[name] = _raised(error)
+    return _infos[name]
+
+
+def _raised(error: BaseException) -> Any:
+    try:
+        raise error
+    except type(error):
+        return ExceptionInfo()
+
+
+@dataclass(eq=False)
+class Job:
+    """One task given to the pool.
+
+    Attributes:
+        state: "sent", "begun" (its body runs), "ended" (and the worker does not know) or "heard".
+        accepted: whether the worker has heard that it began.
+        granted_us: when its permit was granted.
+        permit: what it runs with, None if it needs nothing.
+        discarded: whether the pool forgot it, because the broker connection was lost.
+    """
+
+    number: int
+    task: str
+    task_id: str
+    request: dict[str, Any]
+    on_accepted: Callable[..., None]
+    on_success: Callable[..., None]
+    on_failure: Callable[..., None]
+    state: str = "sent"
+    accepted: bool = False
+    discarded: bool = False
+    outcome: str = ""
+    run: Any = None
+    granted_us: int = 0
+    permit: Any = None
+    _write_to: Any = None
+
+    def terminate(self, signal: Any) -> None:
+        """Revoking with terminate is not among what happens here."""
+
+    def cancel(self) -> None:
+        """The worker gives it up in a cold shutdown."""
+        self.on_failure(einfo(Terminated(15)))
+
+    def accept(self) -> None:
+        """The worker hears that it began."""
+        self.accepted = True
+        self.on_accepted(_PID, 0.0)
+
+
+def request_of(job: Job) -> Any:
+    """Return Celery's request of a job."""
+    return job.on_accepted.__self__  # type: ignore[attr-defined]
+
+
+class _WithEventLoop(AsynPool):
+    def __init__(self) -> None:
+        """Nothing of the real one is there but its type."""
+
+    def __del__(self) -> None:
+        """Nor is there anything to end."""
+
+
+class Pool:
+    """What the gate and Celery's requests want of a pool.
+
+    Args:
+        size: slots.
+        has_event_loop: whether it is as prefork's: it forgets what no child has accepted when the broker is lost.
+        worker: whose it is.
+        outside: called by each thing that a worker says to the outside.
+        given: told of each job.
+    """
+
+    is_green = False
+    active = True
+
+    def __init__(
+        self,
+        size: int,
+        worker: Any,
+        outside: Callable[[Any], None],
+        given: Callable[[Job], None],
+        *,
+        has_event_loop: bool,
+    ) -> None:
+        self.num_processes, self._worker, self._outside, self._given = size, worker, outside, given
+        self._pool: Any = _WithEventLoop() if has_event_loop else None
+        self._has_event_loop = has_event_loop
+        self._numbers = itertools.count(1)
+        self.jobs: list[Job] = []
+
+    def apply_async(self, _target: Any, args: Any, **options: Any) -> Job:
+        self._outside(self._worker)
+        task, task_id, request, *_ = args
+        callbacks = options["accept_callback"], options["callback"], options["error_callback"]
+        job = Job(next(self._numbers), task, task_id, request, *callbacks)
+        self.jobs.append(job)
+        self._given(job)
+        return job
+
+    def maintain_pool(self) -> None:
+        """Lost children are heard of when the world says so."""
+
+    def terminate_job(self, pid: int, signal: Any = None) -> None:
+        """Revoking with terminate is not among what happens here."""
+
+    def flush(self) -> list[Job]:
+        """Forget what no child has accepted; a body that has begun goes on. Returns those."""
+        if not self._has_event_loop:
+            return []
+        gone = [job for job in self.jobs if not job.accepted and job.state != "heard"]
+        for job in gone:
+            job.discarded = True
+            job._write_to = self if job.state != "sent" else None
+            if job.state == "sent":
+                self.jobs.remove(job)
+        return gone

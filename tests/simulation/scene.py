@@ -1,0 +1,165 @@
+"""The tasks of the simulated world, their limits, and how they are published: what a user of the library writes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from celery.backends.base import DisabledBackend
+
+from celery_throttle import Limit, Throttled
+from celery_throttle.tasks.conclude import CONCLUDE
+from tests.simulation.broker import Letter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from random import Random
+
+__all__ = ["CONCLUDE", "LEASE", "PREFIX", "Kind", "Results", "Scene", "make_scene"]
+
+LEASE = 3.0
+PREFIX = "sim"
+HEADER = "throttle"
+
+
+class Results(DisabledBackend):
+    """Hears what Celery says of tasks that did not run."""
+
+    app: Any
+
+    def mark_as_failure(self, task_id: str, exc: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self.app.told(task_id, type(exc).__name__)
+
+    def mark_as_revoked(self, task_id: str, reason: str = "", *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        self.app.told(task_id, f"revoked: {reason}")
+
+    def store_result(self, task_id: str, result: Any, state: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        self.app.told(task_id, state)
+
+
+class App(Celery):
+    """Publishes to the world's broker; makes the same messages as Celery does, in fewer steps."""
+
+    told: Callable[[str, str], None]
+    send: Callable[[str, str, int, Mapping[str, Any], str, str], None]
+    ids: Callable[[], str]
+
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        task_id = options.get("task_id") or self.ids()
+        retries = options.get("retries") or 0
+        headers = {
+            "lang": "py", "task": name, "id": task_id, "shadow": None, "eta": None, "expires": None, "group": None,
+            "group_index": None, "retries": retries, "timelimit": [None, None], "root_id": task_id, "parent_id": None,
+            "argsrepr": "", "kwargsrepr": "", "origin": "sim", "ignore_result": False, "stamped_headers": None,
+            "stamps": {}, **(options.get("headers") or {}),
+        }  # fmt: skip
+        embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+        body = json.dumps([list(args or ()), kwargs or {}, embed])
+        self.send(task_id, name, retries, headers, body, options["queue"])
+        return options["result_cls"](task_id)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One task.
+
+    Attributes:
+        buckets: what a call takes: limit, name of the argument that splits it ("" for none), permits.
+        late: whether it is acknowledged after it ran.
+        identity: the argument that makes calls the same, "" if it is no singleton.
+        remember: seconds for which its success counts.
+        requeues: whether its message goes back when its child is lost.
+        ordered: whether its calls start in the order in which they arrived.
+    """
+
+    name: str
+    buckets: tuple[tuple[str, str, int], ...] = ()
+    late: bool = False
+    identity: str = ""
+    remember: float = 0.0
+    requeues: bool = False
+    ordered: bool = True
+
+    @property
+    def guarded(self) -> bool:
+        return bool(self.buckets or self.identity)
+
+    def taken(self, arguments: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+        """Return which buckets a call takes from, and how much."""
+        return tuple((f"{name}[{arguments[key]}]" if key else name, cost) for name, key, cost in self.buckets)
+
+
+@dataclass
+class Scene:
+    """An app with its tasks.
+
+    Attributes:
+        permits: of each limit; None for one with a rate only.
+        starts: of each limit with a rate: so many in a second, and the burst.
+    """
+
+    app: Any
+    permits: dict[str, int | None]
+    starts: dict[str, tuple[int, int]]
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+    def add(self, kind: Kind, **options: Any) -> None:
+        if kind.guarded:
+            options["base"] = Throttled
+        if kind.identity:
+            options |= {"singleton": True, "unique_on": [kind.identity], "remember": kind.remember or None}
+
+        def body(*, key: int = 0, n: int = 0) -> None:
+            """Nothing: the world says when it ends, and how."""
+
+        late = {"acks_late": kind.late, "reject_on_worker_lost": kind.requeues}
+        self.app.task(name=kind.name, shared=False, **late, **options)(body)
+        self.kinds[kind.name] = kind
+
+    def publish(self, name: str, arguments: Mapping[str, Any], queue: str, **options: Any) -> Any:
+        """As a user does."""
+        return self.app.tasks[name].apply_async((), dict(arguments), queue=queue, **options)
+
+
+def letter(
+    route: Mapping[str, tuple[str, str]], task_id: str, task: str, attempt: int, headers: Any, body: str, queue: str
+) -> Letter:
+    """Return a message as a broker has it."""
+    exchange, key = route.get(queue, ("", queue))
+    properties = {"correlation_id": task_id, "reply_to": "", "delivery_mode": 2, "priority": 0}
+    return Letter(task_id, task, attempt, headers, properties, body, queue, exchange, key)
+
+
+def make_scene(rng: Random) -> Scene:
+    """Return one of many apps."""
+    app = App("sim", broker="memory://", backend="tests.simulation.scene:Results", set_as_current=False)
+    app.conf.update(
+        throttle_url="redis://127.0.0.1:1/0", throttle_lease=LEASE, throttle_prefix=PREFIX, task_send_sent_event=False,
+        worker_send_task_events=False,
+    )  # fmt: skip
+    own, shared, tenant = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 2)
+    count, burst = rng.choice([2, 5, 10]), rng.randint(1, 2)
+    permits = {"own": own, "shared": shared, "tenant": tenant, "big": 3, "late": rng.randint(1, 2), "crowd": 1}
+    scene = Scene(app, {**permits, "paced": None, "one": 1}, {"paced": (count, burst)})
+    both = Limit("shared", shared)
+    scene.add(Kind("plain", ordered=False))
+    scene.add(Kind("own", (("own", "", 1),)), limit=Limit("own", own))
+    scene.add(Kind("late", (("late", "", 1),), late=True), limit=Limit("late", permits["late"]))
+    scene.add(Kind("a", (("shared", "", 1),)), limit=both)
+    scene.add(Kind("b", (("shared", "", 1),), late=True, requeues=True), limit=both)
+    several = [both, Limit("tenant", tenant, key="key")]
+    scene.add(Kind("two", (("shared", "", 1), ("tenant", "key", 1)), late=True), limit=several)
+    scene.add(Kind("keyed", (("tenant", "key", 1),)), limit=Limit("tenant", tenant, key="key"))
+    scene.add(Kind("costly", (("big", "", 2),), late=True), limit=Limit("big", 3), cost=2)
+    scene.add(Kind("cheap", (("big", "", 1),)), limit=Limit("big", 3))
+    scene.add(Kind("paced", (("paced", "", 1),), late=True), limit=Limit("paced", rate=f"{count}/s", burst=burst))
+    crowd = Limit("crowd", 1, max_parked=2)
+    scene.add(Kind("crowd", (("crowd", "", 1),), late=True, ordered=False), limit=crowd)
+    scene.add(Kind("once", identity="n", late=True))
+    scene.add(Kind("once_early", (("one", "", 1),), identity="n"), limit=Limit("one", 1))
+    scene.add(Kind("kept", identity="n", late=True, remember=3600.0))
+    scene.add(Kind("kept_early", (("own", "", 1),), identity="n", remember=3600.0), limit=Limit("own", own))
+    app.finalize()
+    return scene

@@ -1,0 +1,662 @@
+"""How our classes are put together, and what is put in place of what they talk to: the one file that knows their names.
+
+A worker here is `celery_throttle.worker.wiring.Throttling` with the real gate, calls, leases and links on it; Celery's
+side of it is the least that its default strategy and our steps ask for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from celery._state import _task_stack  # type: ignore[attr-defined]
+from celery.signals import task_revoked
+from celery.worker import state
+from celery.worker.strategy import default as default_strategy
+from redis.exceptions import NoScriptError
+
+from celery_throttle import Throttle, clients
+from celery_throttle.core.keys import Keys
+from celery_throttle.store import scripts
+from celery_throttle.store.calls import Store
+from celery_throttle.store.gate_script import gate_text
+from celery_throttle.store.scripts import Script
+from celery_throttle.tasks import publish
+from celery_throttle.worker import gate, groups, link, remember, runs, tasks, wiring
+from tests.simulation.broker import tag_of
+from tests.simulation.clock import Fiber, Loop, Timekeeper
+from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
+from tests.simulation.pool import Job, Pool
+from tests.simulation.scene import LEASE, PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.store.scripts import Call
+    from tests.simulation.broker import Channel
+    from tests.simulation.clock import Clock
+    from tests.simulation.network import Network
+
+__all__ = [
+    "CHANNEL",
+    "TASKS",
+    "Here",
+    "Operator",
+    "Worker",
+    "installed",
+    "kept_by",
+    "leftovers",
+    "name_of",
+    "reap_calls",
+    "script_texts",
+    "store_told_of_success",
+]
+
+CHANNEL = Keys(PREFIX).wake
+#: Where the store has tasks that hold or wait.
+TASKS = (Keys(PREFIX).key("records"), Keys(PREFIX).key("seconds"))
+
+
+class Here:
+    """What the stand-ins reach the world by; one in each process.
+
+    Attributes:
+        worker: the one that acts now.
+        network: of the world that is being played.
+        errors: that our code caught and logged.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.worker: Worker | None = None
+        self.network: Any = None
+        self.errors: list[str] = []
+        self._numbers = 0
+
+    def reset(self, network: Network) -> None:
+        """A new world begins."""
+        self.worker, self.network, self._numbers = None, network, 0
+        self.errors.clear()
+        state.reset_state()
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def heard_us(self) -> tuple[int, int]:
+        """When the reply was made that the worker hears now, for the first time and the last."""
+        return self.worker.last_heard_us if self.worker is not None else (self.clock.now_us, self.clock.now_us)
+
+    @contextmanager
+    def acting(self, worker: Worker) -> Iterator[None]:
+        before, self.worker = self.worker, worker
+        try:
+            yield
+        finally:
+            self.worker = before
+
+
+def script_texts() -> dict[str, str]:
+    """Return every script that was loaded so far, by what the server knows it by; grows as more are."""
+    return _texts
+
+
+_texts: dict[str, str] = {}
+
+
+def name_of(command: bytes) -> str:
+    """Return which script a call is to."""
+    head = command.split(b"\r\n", 5)
+    return _names.get(head[4].decode(), "?") if head[2] == b"EVALSHA" else head[2].decode()
+
+
+_names: dict[str, str] = {}
+
+
+def kept_by(command: bytes, reply: Any) -> dict[str, bool]:
+    """Return of each delivery that a renewal was about whether it has its lease."""
+    values = command.split(b"\r\n")[2::2]
+    said = json.loads(values[3 + int(values[2]) + 1])  # EVALSHA, script, number of keys, keys, lease, what is said
+    nonces = [each["nonce"] for each in said["held"]]
+    return {nonce: answer in _KEPT for nonce, answer in zip(nonces, reply[0], strict=True)}
+
+
+_KEPT = (1, 2)  # renewed, put back
+
+
+class _Run(runs.Run):
+    """One whose place in a set does not depend on where it is in memory."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._number = _run_numbers()
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+_run_numbers: Callable[[], int]
+
+
+class _Permit(runs.Permit):
+    """One that knows for how long the store keeps it for sure.
+
+    Attributes:
+        granted_us: when the reply was made for the first time that brought it.
+        safe_until_us: until when its lease lasts.
+    """
+
+    __slots__ = ("granted_us", "safe_until_us")
+
+    def __init__(self, run: runs.Run) -> None:
+        super().__init__(run)
+        self.granted_us, heard_us = _heard_us()
+        self.safe_until_us = heard_us + round(LEASE * 1_000_000)
+
+
+_heard_us: Callable[[], tuple[int, int]]
+
+
+@contextmanager
+def installed(here: Here) -> Iterator[None]:
+    """Put the world in the place of clocks, threads, connections and signals."""
+    global _run_numbers, _heard_us
+    _run_numbers, _heard_us = here.number, here.heard_us
+    now = here.clock.monotonic
+    hexes = lambda: SimpleNamespace(hex=f"{here.number():08x}")  # noqa: E731
+    with ExitStack() as stack:
+        put = partial(_put, stack)
+        put(scripts, "gate_text", _with_given_time(gate_text))
+        Script.of_gate.cache_clear()
+        for module in (gate, link):
+            put(module, "monotonic", now)
+        for module in (gate, tasks):
+            put(module, "Run", _Run)
+        put(gate, "Permit", _Permit)
+        put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
+        put(wiring, "Loop", Loop)
+        put(wiring, "findings", lambda client, url: [])
+        put(wiring, "uuid", SimpleNamespace(uuid4=hexes))
+        put(wiring, "task_revoked", _OwnSignal(here))
+        put(groups, "connection_factory", lambda url, keys: partial(_new_pipe, here, here.worker))
+        put(groups, "make_client", lambda url, keys: AskingClient(here.network, here.worker))
+        put(link, "threading", SimpleNamespace(Thread=partial(_Thread, here)))
+        put(clients, "Caller", partial(_Caller, here))
+        put(publish, "uuid", lambda: f"u{here.number()}")
+        stack.enter_context(_errors_noted(here))
+        yield
+    Script.of_gate.cache_clear()
+
+
+def _put(stack: ExitStack, where: Any, name: str, new: Any) -> None:
+    stack.enter_context(mock.patch.object(where, name, new))
+
+
+def _with_given_time(gate_text: Callable[[str], str]) -> Callable[[str], str]:
+    given = f"('MGET', '{CLOCK_KEYS[0]}', '{CLOCK_KEYS[1]}')"
+
+    def with_given_time(name: str) -> str:
+        text = gate_text(name).replace("('TIME')", given)
+        if os.environ.get("SIMULATION_BREAKS") == "caps":  # to see that it is noticed
+            text = text.replace("return rule.permits - rule.used >= ", "return 1 or ")
+        sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        _texts[sha], _names[sha] = text, name
+        return text
+
+    return with_given_time
+
+
+def _new_pipe(here: Here, worker: Any) -> Pipe:
+    return Pipe(here.network, worker)
+
+
+class _Thread:
+    """A thread that begins when the world says so."""
+
+    def __init__(self, here: Here, target: Callable[[], None], **_: Any) -> None:
+        self._here, self._target = here, target
+
+    def start(self) -> None:
+        if self._here.worker is not None:
+            self._here.worker.threads.append(self._target)
+
+
+class _Caller:
+    """For publishers and operators: their calls are carried out at once, or are lost when the world wants it."""
+
+    def __init__(self, here: Here, url: str, keys: Any = None) -> None:  # noqa: ARG002
+        self._here = here
+
+    def call(self, call: Call) -> Any:
+        reply = self._here.network.carry_out(call.packed())
+        if isinstance(reply, NoScriptError):
+            reply = self._here.network.carry_out(scripts.pack(call.eval()))
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+class _OwnSignal:
+    """The signal as one worker's process has it."""
+
+    def __init__(self, here: Here) -> None:
+        self._here = here
+        task_revoked.connect(self._sent, weak=False, dispatch_uid="simulation")
+
+    def connect(self, receiver: Any, **_: Any) -> None:
+        if self._here.worker is not None:
+            self._here.worker.revoked_receiver = receiver
+
+    def disconnect(self, receiver: Any) -> None:
+        """It ends with the worker."""
+
+    def _sent(self, **about: Any) -> None:
+        worker = self._here.worker
+        if worker is not None and worker.revoked_receiver is not None:
+            worker.revoked_receiver(**{name: value for name, value in about.items() if name != "signal"})
+
+
+@contextmanager
+def _errors_noted(here: Here) -> Iterator[None]:
+    """Errors that our code logs and survives are violations; nothing else is written while many seeds are played."""
+    handler = _Errors(here)
+    ours, theirs = logging.getLogger("celery_throttle"), [logging.getLogger(name) for name in ("celery", "kombu")]
+    before = ours.level, ours.propagate, [each.level for each in theirs]
+    ours.addHandler(handler)
+    ours.setLevel(logging.ERROR)
+    ours.propagate = False
+    for each in theirs:
+        each.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        ours.removeHandler(handler)
+        ours.level, ours.propagate = before[:2]
+        for each, level in zip(theirs, before[2], strict=True):
+            each.setLevel(level)
+
+
+class _Errors(logging.Handler):
+    def __init__(self, here: Here) -> None:
+        super().__init__(logging.ERROR)
+        self._here = here
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            text = f"{record.exc_info[1]!r}: {self.format(record)}"
+            self._here.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
+
+
+class _Qos:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def increment_eventually(self, n: int = 1) -> None:
+        self._channel.prefetch += n
+
+    def decrement_eventually(self, n: int = 1) -> None:
+        self._channel.prefetch -= n
+
+
+class _Strategies(dict[str, Any]):
+    """Made when they are wanted."""
+
+    def __init__(self, consumer: Any) -> None:
+        super().__init__()
+        self._consumer = consumer
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self._consumer.app.tasks else default
+
+    def __missing__(self, name: str) -> Any:
+        app = self._consumer.app
+        strategy = self[name] = default_strategy(app.tasks[name], app, self._consumer)
+        return strategy
+
+
+class Worker:
+    """One worker process.
+
+    Args:
+        here: the world.
+        name: its own.
+        app: the Celery app.
+        slots: of its pool.
+        has_event_loop: whether its pool is as prefork's.
+        given: told of each job that the pool was given.
+
+    Attributes:
+        doom: how many things it still says to the outside before it is killed, None if it lives.
+        last_heard_us: when the reply that it heard last was made, for the first time and the last.
+        unsettled: runs whose end it has heard of, while the store may not have.
+        revoked_here: tasks that it has dropped since they were revoked, while the store may not know.
+        consumed: every queue that it has consumed.
+        prefetch: how many messages it takes for each slot.
+    """
+
+    def __init__(
+        self, here: Here, name: str, app: Any, slots: int, given: Callable[[Job], None], *, has_event_loop: bool
+    ) -> None:
+        self.here, self.name, self.app = here, name, app
+        self.dead = self.stopping = self.finished = False
+        self.doom: int | None = None
+        self.threads: list[Callable[[], None]] = []
+        self.revoked_receiver: Any = None
+        self.last_heard_us = here.clock.now_us, here.clock.now_us
+        self._answered_us: dict[int, int] = {}
+        self.fiber: Fiber | None = None
+        self.channel: Channel | None = None
+        self.queues: list[str] = []
+        self.consumed: set[str] = set()
+        self.prefetch = 2
+        self.unsettled: list[Any] = []
+        self.revoked_here: list[str] = []
+        self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
+        with here.acting(self):
+            self.hub = SimpleNamespace(on_tick=set())
+            self._throttling: Any = wiring.Throttling(SimpleNamespace(app=app, pool=self.pool, hub=self.hub))
+            self.consumer = self._consumer()
+            self._throttling.start()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def _consumer(self) -> Any:
+        consumer = _Consumer(
+            change_queues=self._queues_become,
+            app=self.app, hostname=self.name, connection_errors=(ConnectionError,), event_dispatcher=None,
+            timer=SimpleNamespace(call_at=None), apply_eta_task=None, disable_rate_limits=True, task_buckets={},
+            on_task_request=self._throttling.arrive, _limit_task=None, _limit_post_eta=None, pool=self.pool,
+            controller=SimpleNamespace(state=state), qos=None, task_consumer=None, strategies=None,
+        )  # fmt: skip
+        consumer.task_buckets = _NoBuckets()
+        return consumer
+
+    def _queues_become(self, change: Callable[[list[str], str], None], queue: str) -> None:
+        if self.channel is not None:
+            change(self.channel.queues, queue)
+
+    @property
+    def loop(self) -> Loop:
+        loop: Loop = self._throttling.loop
+        return loop
+
+    @property
+    def timekeeper(self) -> Timekeeper:
+        timekeeper: Timekeeper = self._throttling.timekeeper
+        return timekeeper
+
+    @property
+    def blocked(self) -> bool:
+        """Whether its main thread waits for the store."""
+        return self.fiber is not None and self.fiber.waits
+
+    def can_go_on(self, now_us: int) -> bool:
+        """Whether its main thread waits no longer."""
+        return self.fiber is not None and self.fiber.can_go_on(now_us)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the store knows everything that it has to say."""
+        if self.loop.posted or self.blocked:
+            return False
+        return all(calls.link.up and calls.idle for calls in self.gate.groups)
+
+    @property
+    def gate(self) -> Any:
+        return self._throttling.gate
+
+    def inside(self) -> str:
+        """For whoever reads of a violation."""
+        gate = self.gate
+        where = {
+            "waiting": gate._waiting, "undecided": gate._undecided, "granted": gate._granted, "later": gate._later,
+            "running": gate._running,
+        }  # fmt: skip
+        said = ", ".join(f"{name} {[run.request.id for run in runs]}" for name, runs in where.items())
+        return (
+            f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {sorted(gate._closed)}, {said}, "
+            f"posted {len(self.loop.posted)}, blocked {self.blocked}, {list(map(_unsaid, gate.groups))}"
+        )
+
+    @property
+    def free_slots(self) -> int:
+        """How many tasks it would take now."""
+        return int(self.gate.free_slots)
+
+    @property
+    def wait_as_in_celery(self) -> list[str]:
+        """Those that wait here for a slot, as they would without limits: theirs have room and no line."""
+        gate = self.gate
+        return [
+            run.request.id for run in gate._waiting if self.free_slots <= 0 and not run.needs.waits_in(gate._closed)
+        ]
+
+    def permit_of(self, request: Any) -> Any:
+        """Return what a request runs with, None if it needs nothing."""
+        return next((run.permit for run in self.gate._running if run.request is request), None)
+
+    def lost_permits(self) -> None:
+        """The store has forgotten what is held here."""
+        for calls in self.gate.groups:
+            for permit in calls.held.values():
+                permit.safe_until_us = 0
+
+    def renewed(self, answers: dict[str, bool], until_us: int) -> None:
+        """A renewal was carried out: which deliveries still have their leases."""
+        for calls in self.gate.groups:
+            for permit in calls.held.values():
+                if answers.get(permit.told.nonce):
+                    permit.safe_until_us = max(permit.safe_until_us, until_us)
+
+    # -- Celery's side --
+
+    def connect(self, channel: Channel, routes: Any) -> None:
+        """The consumer consumes."""
+        self.channel = channel
+        consumer = self.consumer
+        consumer.qos = _Qos(channel)
+        consumer.strategies = _Strategies(consumer)
+        consumer.task_consumer = _TaskConsumer(channel, routes)
+        with self.here.acting(self):
+            self._throttling.loop.call(self._throttling.connected, consumer)
+
+    def disconnect(self) -> list[Job]:
+        """The consumer lost its connection: what Celery does, in its order. Returns the jobs that the pool dropped."""
+        with self.here.acting(self):
+            gone = self.pool.flush()
+            self._throttling.loop.call(self._throttling.disconnected)
+        self.channel = None
+        return gone
+
+    def receive(self, message: Any) -> None:
+        """The consumer got a message."""
+        with self.here.acting(self):
+            strategy = self.consumer.strategies[message.headers["task"]]
+            strategy(message, None, message.ack_log_error, message.reject_log_error, [])
+
+    def change_queues(self, queue: str, *, add: bool) -> None:
+        """What `add_consumer` and `cancel_consumer` do."""
+        with self.here.acting(self):
+            (self.consumer.add_task_queue if add else self.consumer.cancel_task_queue)(queue)
+
+    def _do(self, function: Callable[..., None], *args: Any) -> None:
+        with self.here.acting(self):
+            if self.stopping and not self.blocked:  # whoever comes now may have to wait for the store
+                self.fiber = Fiber(partial(function, *args))
+            else:
+                function(*args)
+
+    def answered(self, now_us: int, reply: Any) -> None:
+        """The store has answered a call of this worker; the same one may be answered again."""
+        if type(reply) is list and len(reply) == _ANSWERS:
+            self._answered_us.setdefault(reply[0], now_us)
+
+    def hears_of(self, made_us: int, reply: Any) -> None:
+        """It hears an answer."""
+        again = type(reply) is list and len(reply) == _ANSWERS
+        self.last_heard_us = self._answered_us[reply[0]] if again else made_us, made_us
+
+    def turn(self) -> None:
+        self._do(self.loop.turn)
+
+    def hear(self, pipe: Pipe) -> None:
+        """Something can be read."""
+        callback = self.loop.readers.get(pipe)
+        if callback is not None:
+            self._do(callback)
+
+    def run_timer(self) -> None:
+        with self.here.acting(self):
+            self.timekeeper.run()
+
+    def run_thread(self) -> None:
+        self._do(self.threads.pop(0))
+
+    def job_says(self, says: Callable[..., None], *args: Any) -> None:
+        """The pool calls back."""
+        self._do(says, *args)
+
+    def close(self) -> None:
+        """The worker is about to stop."""
+        self.stopping = True
+        self._do(self._throttling.close)
+
+    def finish(self) -> None:
+        """The pool has stopped."""
+        self.finished = True
+        self._do(self._throttling.finish)
+
+    def go_on(self) -> None:
+        """What its main thread waited for is there."""
+        if self.fiber is not None:
+            with self.here.acting(self):
+                self.fiber.go_on()
+
+
+_ANSWERS = 10  # values in a reply of exchange.lua
+
+
+def _unsaid(calls: Any) -> str:
+    box = calls.outbox
+    counts = {
+        name: len(getattr(box, name))
+        for name in ("_ended", "_began", "_unacked", "_never", "asked", "parked", "back", "_spare", "_passed")
+    }
+    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return (
+        f"up {calls.link.up}, call {calls.number}, under way {calls._under_way is not None}, paused {calls.paused}, "
+        f"hungry {calls.hungry}, holds {[permit.told.task for permit in calls.held.values()]}, {said or 'all said'}"
+    )
+
+
+class _Consumer(SimpleNamespace):
+    """Methods, since our steps wrap them on the object."""
+
+    def add_task_queue(self, queue: str) -> None:
+        self.change_queues(list.append, queue)
+        if self.task_consumer is not None:
+            self.task_consumer.consume(queue)
+
+    def cancel_task_queue(self, queue: str) -> None:
+        self.change_queues(list.remove, queue)
+
+
+class _NoBuckets(dict[str, Any]):
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+class _TaskConsumer:
+    """What kombu's consumer shows of its queues."""
+
+    channel = None
+
+    def __init__(self, channel: Channel, routes: Any) -> None:
+        self._channel, self._routes = channel, routes
+        self._active_tags = {name: tag_of(name) for name in channel.queues}
+
+    def consume(self, name: str) -> None:
+        """Consume one more queue."""
+        self._active_tags[name] = self._basic_consume(self._queue(name))
+
+    def _basic_consume(self, queue: Any) -> str:
+        return tag_of(queue.name)
+
+    @property
+    def queues(self) -> list[Any]:
+        return [self._queue(name) for name in self._channel.queues]
+
+    def _queue(self, name: str) -> Any:
+        exchange, key = self._routes.get(name, ("", name))
+        pattern = key.partition(".")[0] + ".#" if exchange else key
+        return SimpleNamespace(name=name, exchange=SimpleNamespace(name=exchange), routing_key=pattern)
+
+
+class Operator:
+    """Steers limits as an operator does."""
+
+    def __init__(self, app: Any) -> None:
+        self._app, self._throttle = app, Throttle(app)
+
+    def say(self, limit: str, what: str, *args: Any) -> None:
+        control = self._throttle.limit(limit)
+        getattr(control, what)(*args, by="sim")
+
+    def unlock(self, task: str, arguments: dict[str, Any], task_id: str) -> None:
+        """Take the identity lock away from this call, if it has it."""
+        client, identity = self._app.tasks[task]._lock((), arguments)
+        client.ask(client.store.unlock(identity, task_id))
+
+
+def store_told_of_success(app: Any, request: dict[str, Any]) -> None:
+    """What the child that ran a task says when it has succeeded."""
+    task = app.tasks.get(request["task"])
+    if task is not None:
+        task.push_request(**request)
+        try:
+            remember._succeeded(sender=task)
+        finally:
+            task.pop_request()
+
+
+@contextmanager
+def in_task(app: Any, request: dict[str, Any]) -> Iterator[None]:
+    """As the body of this task, in its child."""
+    task = app.tasks[request["task"]]
+    _task_stack.push(task)
+    task.push_request(**{**request, "called_directly": False})
+    try:
+        yield
+    finally:
+        task.pop_request()
+        _task_stack.pop()
+
+
+def reap_calls() -> list[bytes]:
+    """What beat's task sends."""
+    return [Store(Keys(PREFIX), LEASE).reap(200).packed()]
+
+
+def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
+    """Return what is in the store that should not stay when all work is done."""
+    stays = {b"birth", b"ticket", b"stamp", b"settling"}
+    left = {}
+    for key, value in contents.items():
+        name = key.rpartition(":")[2]
+        if name == "limits":
+            continue
+        remains = [field for field, _ in value if field not in stays] if name == "meta" else value
+        if remains:
+            left[key] = remains
+    return left

@@ -1,0 +1,527 @@
+"""The world: who is there, what each thing that can happen does, and what it allows to go wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from billiard.exceptions import WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
+from celery.worker import state
+
+from celery_throttle import LimitExceeded, RateLimited
+from tests.simulation.book import Book, Run
+from tests.simulation.broker import Broker, Delivery
+from tests.simulation.invariants import Caps, Violation, check_begin, check_pause, overtaken
+from tests.simulation.network import Network
+from tests.simulation.pool import Job, einfo, request_of
+from tests.simulation.scene import CONCLUDE, HEADER, LEASE, letter
+from tests.simulation.workers import Operator, Worker, in_task, kept_by, name_of, script_texts, store_told_of_success
+
+if TYPE_CHECKING:
+    from tests.simulation.book import Attempt
+    from tests.simulation.network import Ask, Pipe, Server
+    from tests.simulation.scene import Scene
+    from tests.simulation.workers import Here
+
+__all__ = ["OUTCOMES", "Killed", "World"]
+
+OUTCOMES = ("success", "failure", "retry", "ignore", "reject", "requeue", "limited", "lost")
+_ERRORS: dict[str, BaseException] = {
+    "failure": ValueError("no"),
+    "retry": Retry("again", exc=ValueError("no")),
+    "ignore": Ignore(),
+    "reject": Reject("no"),
+    "requeue": Reject("no", requeue=True),
+    "limited": RateLimited(0.5),
+    "lost": WorkerLostError("killed"),
+}
+_LEASE_US = round(LEASE * 1_000_000)
+_VISIBILITY = 20.0
+
+
+class Killed(BaseException):
+    """A worker was killed at what it was about to say."""
+
+
+class World:
+    """One seed's world.
+
+    Args:
+        seed: decides everything.
+        here: of this process.
+        server: of this process, emptied.
+        scene: the app.
+        verbose: print what happens.
+    """
+
+    def __init__(self, seed: int, here: Here, server: Server, scene: Scene, *, verbose: bool = False) -> None:
+        self.seed, self.here, self.scene, self.verbose = seed, here, scene, verbose
+        self.rng = Random(f"simulation {seed}")
+        self.clock = here.clock
+        self.clock.reset()
+        self.network = Network(server, self.clock, self.rng, script_texts(), self.outside)
+        here.reset(self.network)
+        self.broker = Broker(self.outside, self.acknowledged)
+        self.book, self.caps = Book(), Caps(scene)
+        self.workers: list[Worker] = []
+        self.operator = Operator(scene.app)
+        self.routes: dict[str, tuple[str, str]] = {}
+        #: Since when, by limit.
+        self.paused: dict[str, int] = {}
+        #: By task.
+        self.queue_of: dict[str, str] = {}
+        #: Whether all that is said is heard at once, and the order of starts counts.
+        self.prompt = False
+        self._started: list[Attempt] = []
+        self.step = 0
+        self._digest = hashlib.blake2b(digest_size=8)
+        self._names = 0
+        scene.app.told, scene.app.send = self._told, self._sent
+        scene.app.ids = lambda: f"p{here.number()}"
+
+    # -- what happens, said ------------------------------------------------------------------------------------------
+
+    def say(self, *what: Any) -> None:
+        text = " ".join(map(str, what))
+        self._digest.update(text.encode())
+        if self.verbose:
+            print(f"{self.step:4} {(self.clock.now_us - 1_800_000_000_000_000) / 1e6:9.3f}  {text}")  # noqa: T201
+
+    @property
+    def digest(self) -> str:
+        """Of everything that happened so far."""
+        return self._digest.hexdigest()
+
+    def outside(self, worker: Worker | None) -> None:
+        """A worker is about to say something to the outside."""
+        if worker is not None and worker.doom is not None:
+            worker.doom -= 1
+            if worker.doom < 0:
+                worker.dead = True
+                raise Killed
+
+    def _told(self, task_id: str, what: str) -> None:
+        """Celery says of a task that it does not run, or how it failed."""
+        self.say("told", task_id, what)
+        entry = self.book.entries.get(task_id)
+        if entry is not None and (what in ("DuplicateTask", "IGNORED", "TaskRevokedError") or "revoked" in what):
+            for attempt in entry.attempts.values():
+                attempt.excuse(what)
+            if self.here.worker is not None:
+                self.here.worker.revoked_here.append(task_id)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def _sent(self, task_id: str, task: str, attempt: int, headers: Any, body: str, queue: str) -> None:
+        self.broker.publish(letter(self.routes, task_id, task, attempt, headers, body, queue))
+        self._published = task_id
+
+    def publish(self, name: str, arguments: dict[str, Any], queue: str, task_id: str | None) -> None:
+        """Somebody publishes."""
+        kind = self.scene.kinds[name]
+        identity = f"{name}:{arguments[kind.identity]}" if kind.identity else ""
+        self._published = ""
+        try:
+            result = self.scene.publish(name, arguments, queue, task_id=task_id)
+        except LimitExceeded:
+            self.say("publish", name, "refused")
+            return
+        self.say("publish", name, arguments, queue, result.id, "" if self._published else "swallowed")
+        if self._published:
+            self.book.publish(self._published, name, arguments, identity, 0, self.clock.now_us)
+
+    def _publish_again(self, run: Run) -> None:
+        """The body raises Retry: it has published itself before."""
+        attempt, request = run.attempt, run.job.request
+        entry, headers = attempt.entry, {HEADER: request[HEADER]} if request.get(HEADER) else {}
+        queue = self.queue_of[entry.task]
+        with in_task(self.scene.app, request):
+            options = {"task_id": entry.task_id, "retries": attempt.number + 1, "headers": headers}
+            self.scene.publish(entry.task, entry.arguments, queue, **options)
+        self.book.publish(
+            entry.task_id, entry.task, entry.arguments, entry.identity, attempt.number + 1, self.clock.now_us
+        )
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    def start_worker(self, slots: int, queues: list[str], *, has_event_loop: bool) -> Worker:
+        self._names += 1
+        name = f"w{self._names}"
+        worker = Worker(self.here, name, self.scene.app, slots, self._given, has_event_loop=has_event_loop)
+        self.workers.append(worker)
+        self.say("start", worker, "slots", slots, *queues)
+        self.connect_broker(worker, queues)
+        return worker
+
+    def connect_broker(self, worker: Worker, queues: list[str]) -> None:
+        self.say("broker", worker)
+        worker.queues = list(queues)
+        worker.consumed.update(queues)
+        worker.connect(self.broker.connect(worker, worker.pool.num_processes * worker.prefetch, queues), self.routes)
+
+    def act(self, worker: Worker, what: Any, *args: Any) -> None:
+        """A worker does something; it may be killed in the middle of it."""
+        try:
+            what(*args)
+        except Killed:
+            self.bury(worker)
+        if self.here.errors:
+            raise Violation(f"error in {worker}: {self.here.errors[0]}")
+        self._check_overtaken()
+        if not worker.dead and worker.quiet:
+            worker.unsettled.clear()
+            worker.revoked_here.clear()
+
+    def _check_overtaken(self) -> None:
+        """Once all that one reply brought has started."""
+        started, self._started = self._started, []
+        for attempt in started:
+            waiting = {task_id for each in self.workers for task_id in each.wait_as_in_celery}
+            here = len(self.workers)
+            if found := overtaken(attempt, self.book, self.scene, self._used(), self.queue_of, waiting, here):
+                raise Violation(f"overtaken: {found}")
+
+    def kill(self, worker: Worker, after: int = 0) -> None:
+        """SIGKILL, at once or at one of the next things that it says."""
+        self.say("kill", worker, after)
+        worker.doom = after
+        if not after:
+            worker.dead = True
+            self.bury(worker)
+
+    def bury(self, worker: Worker) -> None:
+        """What a killed worker leaves behind."""
+        self.say("killed", worker)
+        self.workers.remove(worker)
+        worker.dead, worker.doom = True, -1
+        self.network.gone(worker)
+        for run in worker.unsettled:
+            run.attempt.may_begin_again("its worker was killed before all had heard of its end")
+            if not self.scene.kinds[run.attempt.entry.task].late:
+                run.attempt.excuse("its worker was killed, and it is acknowledged early")
+        worker.unsettled.clear()
+        self._unlock(worker)
+        for job in worker.pool.jobs:
+            self._die_with(job)
+        if worker.channel is not None:
+            visible = self.rng.choice([0, self.clock.after(_VISIBILITY)])
+            self.broker.disconnect(worker.channel, visible)
+
+    def _unlock(self, worker: Worker) -> None:
+        """Celery acknowledged what was revoked before the store could hear of it: as if the lock's ttl were over."""
+        for task_id in worker.revoked_here:
+            entry = self.book.entries[task_id]
+            if entry.identity:
+                self.operator.unlock(entry.task, entry.arguments, task_id)
+
+    def _die_with(self, job: Job) -> None:
+        run = job.run
+        if run is None or job.state == "heard":
+            return
+        run.attempt.may_begin_again("its worker was killed")
+        late = self.scene.kinds[run.attempt.entry.task].late
+        if run.runs:
+            self.book.end(run, "killed", self.clock.now_us)
+        remembered = run.outcome == "success" and self.scene.kinds[run.attempt.entry.task].remember
+        if not late or remembered:
+            run.attempt.done = True
+
+    def lose_broker(self, worker: Worker) -> None:
+        """The connection to the broker ends."""
+        self.say("lose broker", worker)
+        channel = worker.channel
+        if channel is None:
+            return
+        visible = self.rng.choice([0, self.clock.after(_VISIBILITY)])
+        back = self.broker.disconnect(channel, visible)
+        self.act(worker, self._flush, worker)
+        given = {self._tag_of(job) for job in worker.pool.jobs if not job.discarded}
+        for delivery in back:
+            if delivery.tag in given:  # sent to a child, and will begin
+                self._attempt_of(delivery).may_begin_again("the broker connection was lost")
+                delivery.letter.copies += 1
+            else:
+                self._comes_again(delivery, "the broker connection was lost")
+
+    def _flush(self, worker: Worker) -> None:
+        for job in worker.disconnect():
+            if job.run is not None:
+                self.book.lapse(job.run, "the pool forgot it with the broker connection")
+
+    def receive(self, worker: Worker, message: Any) -> None:
+        """A message arrives."""
+        task_id = message.headers["id"]
+        self.say("deliver", worker, task_id, message.headers["retries"], message.delivery_info["routing_key"])
+        self.book.arrived.setdefault(task_id)
+        self.act(worker, worker.receive, message)
+
+    def _comes_again(self, delivery: Delivery, why: str) -> None:
+        attempt = self._attempt_of(delivery)
+        if any(run.from_broker == delivery.tag for run in attempt.runs):
+            attempt.may_begin_again(why)
+            delivery.letter.copies += 1
+
+    def _attempt_of(self, delivery: Delivery) -> Attempt:
+        return self.book.attempt(delivery.letter.task_id, delivery.letter.attempt)
+
+    def strike(self, delivery: Delivery) -> None:
+        """The visibility timeout strikes: the message comes a second time, while its worker has it."""
+        self.say("strike", delivery.letter.task_id)
+        attempt = self._attempt_of(delivery)
+        attempt.may_begin_again("the visibility timeout was over")
+        delivery.letter.copies += 1
+        self.broker.strike(delivery)
+
+    def acknowledged(self, delivery: Delivery) -> None:
+        """The broker has one less."""
+        letter, attempt = delivery.letter, self._attempt_of(delivery)
+        self.say("ack", delivery.channel.worker, letter.task_id, letter.attempt)
+        began = any(run.from_broker == delivery.tag for run in attempt.runs)
+        beside = any(run.attempt is attempt and not run.lapsed for run in self.book.running)
+        if letter.copies and beside and not began:
+            # It waits for the one that runs, and is needless when that comes to a proper end.
+            letter.copies -= 1
+            attempt.credit -= 1
+            attempt.spare += 1
+
+    def leave(self, worker: Worker) -> None:
+        """It has stopped: the broker connection ends, and with it what it still had."""
+        self.say("gone", worker)
+        worker.dead, worker.doom = True, -1
+        self.workers.remove(worker)
+        self.network.gone(worker)
+        self._unlock(worker)
+        if worker.channel is not None:
+            for delivery in self.broker.disconnect(worker.channel, self.rng.choice([0, self.clock.after(_VISIBILITY)])):
+                self._comes_again(delivery, "its worker stopped")
+
+    def cold(self, worker: Worker) -> None:
+        """SIGQUIT: what runs is given up."""
+        self.say("cold shutdown", worker)
+        self.act(worker, worker.close)
+        for job in list(worker.pool.jobs) if not worker.dead else ():
+            self._give_up(worker, job)
+
+    def _give_up(self, worker: Worker, job: Job) -> None:
+        self._die_with(job)
+        if job.accepted and not job.discarded and job.state != "sent" and not worker.dead:
+            self.act(worker, worker.job_says, job.cancel)
+        job.state = "heard"
+        if job in worker.pool.jobs:
+            worker.pool.jobs.remove(job)
+
+    def change_queues(self, worker: Worker, queue: str) -> None:
+        """What remote control says: consume this queue, or no more."""
+        if worker.channel is None:
+            return
+        add = queue not in worker.channel.queues
+        self.say("add" if add else "cancel", queue, worker)
+        self.act(worker, partial(worker.change_queues, queue, add=add))
+        if worker.dead or worker.channel is None:
+            return
+        worker.queues = list(worker.channel.queues)
+        worker.consumed.update(worker.queues)
+
+    def steer(self, limit: str, what: str) -> None:
+        """An operator says something of a limit."""
+        most = self.scene.permits[limit]
+        if what == "override" and most is None:
+            return
+        number = self.rng.randint(1, 4)
+        self.say(what, limit, number if what == "override" else "")
+        if what == "pause":
+            self.paused.setdefault(limit, self.clock.now_us)
+        elif what == "resume":
+            self.paused.pop(limit, None)
+        self.operator.say(limit, what, *([number] if what == "override" else []))
+        if what in ("override", "reset") and most is not None:
+            self.caps.say(limit, number if what == "override" else most, self.clock.now_us)
+
+    # -- the pool ----------------------------------------------------------------------------------------------------
+
+    def _given(self, job: Job) -> None:
+        worker = self.here.worker
+        job.permit = worker.permit_of(request_of(job)) if worker is not None else None
+        job.granted_us = job.permit.granted_us if job.permit else self.clock.now_us
+        if self.prompt and job.task != CONCLUDE and self.scene.kinds[job.task].ordered:
+            attempt = self.book.attempt(job.task_id, job.request["retries"] or 0)
+            self._started.append(attempt)
+        self.book.given[job.task_id] = None
+
+    def _used(self) -> dict[str, int]:
+        """Permits that are taken, as the pools have it."""
+        used: dict[str, int] = {}
+        for job in (job for worker in self.workers for job in worker.pool.jobs):
+            entry = self.book.entries[job.task_id]
+            for bucket, cost in self.scene.kinds[entry.task].taken(entry.arguments):
+                used[bucket] = used.get(bucket, 0) + cost
+        return used
+
+    def begin(self, worker: Worker, job: Job) -> None:
+        """A child begins the body."""
+        job.state = "begun"
+        if job.task == CONCLUDE:
+            self._conclude(worker, job)
+            return
+        attempt = self.book.attempt(job.task_id, job.request["retries"] or 0)
+        kind = self.scene.kinds[job.task]
+        safe = job.permit.safe_until_us if job.permit else self.clock.now_us + _LEASE_US
+        run = Run(attempt, worker, job, self.clock.now_us, job.granted_us, safe, kind.taken(attempt.entry.arguments))
+        run.from_broker = self._tag_of(job)
+        self.say("begin", worker, attempt)
+        job.run = run
+        if self.clock.now_us >= run.safe_until_us and kind.guarded:
+            run.lapsed = True
+            attempt.credit += 1
+        if self.queue_of[job.task] not in worker.consumed and kind.guarded:
+            raise Violation(
+                f"queue: {attempt} of {self.queue_of[job.task]} begins on {worker}, which never consumed it"
+            )
+        self.book.begin(run)
+        check_begin(run, kind, self.book, self.caps)
+        check_pause(run, self.paused)
+
+    def _conclude(self, worker: Worker, job: Job) -> None:
+        """A duplicate is given the outcome of the first, which has to have one."""
+        (first,) = job.request["args"]
+        self.say("conclude", worker, job.task_id, "as", first)
+        entry = self.book.entries[first]
+        if not any(each.excused or any(run.outcome for run in each.runs) for each in entry.attempts.values()):
+            raise Violation(f"{job.task_id} is given the outcome of {first}, which has none")
+        self.book.attempt(job.task_id, job.request["retries"] or 0).excuse("concluded")
+
+    def _tag_of(self, job: Job) -> int | None:
+        message = request_of(job).message
+        return int(message.delivery_tag) if message.channel is not None else None
+
+    def accept(self, worker: Worker, job: Job) -> None:
+        """The worker hears that it began."""
+        self.say("accept", worker, job.task_id)
+        self.act(worker, worker.job_says, job.accept)
+
+    def end(self, worker: Worker, job: Job, outcome: str) -> None:
+        """The body ends."""
+        job.state, job.outcome = "ended", outcome
+        run = job.run
+        if run is None:
+            return
+        self.say("end", worker, run.attempt, outcome)
+        self.book.end(run, outcome, self.clock.now_us)
+        if outcome == "retry":
+            self._publish_again(run)
+            run.attempt.done = True  # whoever hears of it
+        elif outcome == "success":
+            store_told_of_success(self.scene.app, job.request)
+            # Also if its worker will not say so since the pool forgot it.
+            run.attempt.entry.remembered |= bool(self.scene.kinds[job.task].remember)
+            if run.attempt.entry.identity and not run.lapsed:
+                self.book.succeeded.setdefault(run.attempt.entry.identity, []).append(run)
+
+    def hear_end(self, worker: Worker, job: Job) -> None:
+        """The worker hears of the end."""
+        job.state = "heard"
+        worker.pool.jobs.remove(job)
+        run = job.run
+        if run is not None:
+            self.say("heard", worker, run.attempt, run.outcome)
+            if not job.discarded:
+                self._counts(run)
+                worker.unsettled.append(run)
+        if not job.discarded:
+            self.act(worker, worker.job_says, self._call_back, job)
+
+    def _call_back(self, job: Job) -> None:
+        if job.run is None or job.outcome == "success":
+            job.on_success((0, None, 0.1))
+        elif job.outcome == "lost":
+            job.on_failure(einfo(_ERRORS["lost"]))
+        else:
+            job.on_success((1, einfo(_ERRORS[job.outcome]), 0.1))
+
+    def _counts(self, run: Run) -> None:
+        """What follows from the way in which a run ended."""
+        run.heard = True
+        attempt, outcome = run.attempt, run.outcome
+        kind = self.scene.kinds[attempt.entry.task]
+        again = outcome == "limited" and bool(kind.buckets)
+        again = again or (outcome == "requeue" and kind.late)
+        again = again or (outcome == "lost" and kind.requeues)
+        if again:
+            attempt.may_begin_again(outcome)
+        else:
+            attempt.done = True
+        if outcome in ("ignore", "reject", "lost", "requeue"):
+            attempt.credit += attempt.spare  # a second delivery that waited for this one goes on
+            attempt.spare = 0
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    def carry(self, pipe: Pipe) -> None:
+        command = pipe.carry()
+        self.say("carry", pipe.worker, name_of(command))
+
+    def hear(self, pipe: Pipe, count: int) -> bool:
+        """A worker hears so many replies; False if it waits for something else."""
+        worker = pipe.worker
+        pipe.audible = min(count, len(pipe.replies))
+        if worker.blocked and not worker.can_go_on(self.clock.now_us):
+            pipe.audible = 0  # it listens to nothing else now
+            return False
+        self.say("hear", worker, pipe.audible)
+        if worker.blocked:
+            self.act(worker, worker.go_on)
+        else:
+            self.act(worker, worker.hear, pipe)
+        return True
+
+    def carry_ask(self, ask: Ask) -> None:
+        """A renewal is carried out."""
+        self.say("renew", ask.worker, name_of(ask.command))
+        ask.carry()
+        if not isinstance(ask.reply, Exception):
+            ask.worker.renewed(kept_by(ask.command, ask.reply), self.clock.now_us + _LEASE_US)
+        for run in self._untold():
+            if run.job.permit is not None:
+                run.safe_until_us = max(run.safe_until_us, run.job.permit.safe_until_us)
+
+    def pass_time(self, us: int) -> None:
+        self.clock.now_us += us
+        self.say("time", us)
+        self.broker.show(self.clock.now_us)
+        for run in self._untold():
+            if run.safe_until_us <= self.clock.now_us:
+                self.book.lapse(run, "its lease was lost")
+
+    def _untold(self) -> list[Run]:
+        """Runs of which the store does not know that they have ended."""
+        ended = [job.run for worker in self.workers for job in worker.pool.jobs if job.state == "ended"]
+        heard = [run for worker in self.workers for run in worker.unsettled]
+        return self.book.running + [run for run in ended if run is not None] + heard
+
+    def lose_data(self) -> None:
+        """The store comes back empty."""
+        self.say("store lost its data")
+        self.network.lose_data()
+        self.book.succeeded.clear()
+        self.book.starts.clear()
+        self.caps.said.clear()
+        self.paused.clear()
+        for worker in self.workers:
+            worker.lost_permits()
+        for run in self._untold():
+            self.book.lapse(run, "the store lost its data")
+        kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
+        for attempt in self.book.all():
+            if not attempt.done:
+                if (attempt.entry.task_id, attempt.number) not in kept:
+                    attempt.excuse("the store lost its data")
+                attempt.may_begin_again("the store lost its data")
+
+    def revoke(self, task_id: str) -> None:
+        self.say("revoke", task_id)
+        state.revoked.add(task_id)
+        for attempt in self.book.entries[task_id].attempts.values():
+            attempt.excuse("revoked")
