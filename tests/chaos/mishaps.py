@@ -1,0 +1,233 @@
+"""What goes wrong: each mishap is a generator that yields the seconds until it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from celery_throttle.errors import ConfigurationError, StoreUnavailable
+from tests.chaos.kinds import REVOKED_TOO, STEERED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from random import Random
+
+    from tests.chaos.town import Place, Town
+    from tests.chaos.traffic import Traffic
+
+    Mishap = Callable[[Town, Traffic, Random], Iterator[float]]
+
+__all__ = ["MISHAPS"]
+
+
+@contextmanager
+def _at(place: Place) -> Iterator[Place]:
+    place.busy = True
+    try:
+        yield place
+    finally:
+        place.busy = False
+
+
+def _somewhere(town: Town, chance: Random) -> Place | None:
+    places = [place for place in town.all_places if place.up and not place.busy and not place.expected_end]
+    return chance.choice(places) if places else None
+
+
+def _how_long(chance: Random) -> float:
+    """Mostly shorter than a lease, sometimes longer."""
+    return chance.uniform(0.05, 1.2) if chance.random() < 0.7 else chance.uniform(2.0, 6.0)
+
+
+def kill_child(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    place = _somewhere(town, chance)
+    children = place.worker.children() if place and place.worker else []
+    if place and place.worker and children:
+        town.note("child killed", place)
+        with suppress(ProcessLookupError):
+            place.worker.kill_child(chance.choice(children))
+    yield 0
+
+
+def freeze_child(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    place = _somewhere(town, chance)
+    children = place.worker.children() if place and place.worker else []
+    if not place or not children:
+        return
+    child = chance.choice(children)
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGSTOP)
+    trouble = town.note("child frozen", place)
+    yield _how_long(chance)
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGCONT)
+    town.over(trouble)
+
+
+def kill_worker(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    place = _somewhere(town, chance)
+    if not place:
+        return
+    with _at(place):
+        town.kill(place)
+        yield chance.uniform(0.0, 4.0)
+        if place is not town.guest:
+            town.start(place)
+
+
+def freeze_worker(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    place = _somewhere(town, chance)
+    if not place or not place.worker:
+        return
+    with _at(place):
+        place.worker.freeze()
+        trouble = town.note("frozen", place)
+        yield _how_long(chance)
+        if chance.random() < 0.2:
+            town.over(trouble)
+            town.kill(place)
+            yield 1.0
+            if place is not town.guest:
+                town.start(place)
+        else:
+            place.worker.thaw()
+            town.over(trouble)
+
+
+def _stop(town: Town, chance: Random, how: str) -> Iterator[float]:
+    place = _somewhere(town, chance)
+    if not place:
+        return
+    with _at(place):
+        town.tell(place, how)
+        if how == "term" and chance.random() < 0.2:
+            yield chance.uniform(0.0, 0.5)
+            if town.runs_at(place):
+                town.tell(place, "quit")
+        yield from town.ended(place)
+        if place is not town.guest:
+            town.start(place)
+
+
+def warm(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    yield from _stop(town, chance, "term")
+
+
+def cold(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    yield from _stop(town, chance, "quit")
+
+
+def second_release(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    """A worker of another release comes, and goes after a while."""
+    if town.runs_at(town.guest):
+        return
+    town.start(town.guest)
+    yield chance.uniform(10.0, 25.0)
+    while town.guest.busy:
+        yield 0.2
+    if town.guest.up and not town.guest.expected_end:
+        with _at(town.guest):
+            town.tell(town.guest, "term")
+            yield from town.ended(town.guest)
+
+
+def server_mishap(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    """One of the servers is killed, stopped or frozen for a while."""
+    name = chance.choice(("store", "store", "broker"))
+    if name in town.busy:
+        return
+    server, how = town.server(name), chance.choice(("kill", "restart", "freeze", "freeze"))
+    town.busy.add(name)
+    trouble = town.note(name)
+    if how == "freeze":
+        server.freeze()
+        yield _how_long(chance)
+        server.thaw()
+    else:
+        if how == "kill":
+            server.kill()
+            yield _how_long(chance)
+        server.restart()
+    town.over(trouble)
+    town.busy.discard(name)
+
+
+def relay_mishap(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    """One worker is cut off from one of the servers, or gets its replies late or not at all."""
+    place = _somewhere(town, chance)
+    if not place:
+        return
+    name = chance.choice(("store", "store", "broker"))
+    relay = place.store if name == "store" else place.broker
+    how = chance.choice(("cut", "lose", "slow", "hold", "blip"))
+    with _at(place):
+        trouble = town.note(name, place)
+        if how == "cut":
+            relay.refuse()
+            yield _how_long(chance)
+            relay.accept()
+        elif how == "lose":
+            relay.hold_replies()
+            yield chance.uniform(0.05, 1.0)
+            relay.hang_up()
+            relay.pass_replies()
+        elif how == "hold":
+            relay.hold_replies()
+            yield _how_long(chance)
+            relay.pass_replies()
+        elif how == "slow":
+            relay.delay = chance.uniform(0.05, 0.4)
+            yield chance.uniform(1.0, 4.0)
+            relay.delay = 0.0
+        else:
+            relay.hang_up()
+        town.over(trouble)
+
+
+def lose_scripts(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    with suppress(RedisError), Redis.from_url(town.store.url, socket_timeout=1) as client:
+        client.script_flush()
+    if chance.random() < 0.5:
+        with suppress(RedisError), Redis.from_url(town.store.url, socket_timeout=1) as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+    yield 0
+
+
+def steer(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
+    name, what = chance.choice(STEERED), chance.choice(("override", "pause", "timed pause"))
+    with suppress(StoreUnavailable, ConfigurationError):
+        limit: Any = town.state.throttle.limit(name)
+        if what == "timed pause":
+            limit.pause(until=chance.uniform(0.3, 3.0), why="chaos")
+            return
+        if what == "pause":
+            limit.pause(why="chaos")
+        elif name == "shared":
+            limit.override(chance.choice((1, 2, 5)), why="chaos")
+        yield chance.uniform(0.5, 4.0)
+    with suppress(StoreUnavailable, ConfigurationError):
+        limit = town.state.throttle.limit(name)
+        limit.resume()
+        limit.reset()
+
+
+def revoke(_: Town, traffic: Traffic, chance: Random) -> Iterator[float]:
+    """Revoke some tasks that were published a moment ago."""
+    recent = [each for each in traffic.published[-30:] if each.task_id and each.call.kind.name in REVOKED_TOO]
+    chosen = chance.sample(recent, min(len(recent), chance.randint(1, 6)))
+    for each in chosen:
+        each.revoked = True
+    traffic.revoke([each.task_id for each in chosen])
+    yield 0
+
+
+#: Each with how often it comes.
+MISHAPS: dict[Mishap, int] = {
+    kill_child: 4, freeze_child: 3, kill_worker: 3, freeze_worker: 3, warm: 2, cold: 2, second_release: 1,
+    server_mishap: 3, relay_mishap: 6, lose_scripts: 2, steer: 4, revoke: 3,
+}  # fmt: skip

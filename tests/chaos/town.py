@@ -1,0 +1,218 @@
+"""What a run of chaos happens to: a broker, a store, and workers that reach each of them through relays."""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis import Redis
+
+from tests.chaos.kinds import LEASE
+from tests.conftest import new_server
+from tests.support.journal import Journal
+from tests.support.relay import Relay
+from tests.support.state import State
+from tests.support.workers import Workers, alive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.workers import Worker
+
+__all__ = ["Place", "Town", "Trouble"]
+
+RELEASE_ONE, RELEASE_TWO = "tests.chaos.release_one", "tests.chaos.release_two"
+#: The broker delivers again after so many seconds what nobody acknowledged.
+VISIBILITY = 15
+#: Celery itself waits for half a minute and more for a job that did not get to its process.
+_ENDS_WITHIN = 75
+_SAFE = {"appendfsync": "always"}
+_SETTINGS = {
+    "throttle_lease": LEASE,
+    # A worker that dies while it delivers again what others had keeps all others from it, by default for five minutes.
+    "broker_transport_options": {"visibility_timeout": VISIBILITY, "unacked_mutex_expire": 5},
+    "worker_send_task_events": False,
+}
+
+
+@dataclass
+class Trouble:
+    """Something that happened to one worker, or to all (``worker`` is empty), from when to when."""
+
+    what: str
+    worker: str
+    began: float
+    ended: float
+
+
+class Place:
+    """Where one worker after the other runs, with the same relays.
+
+    Attributes:
+        busy: whether something happens to it now.
+        expected_end: whether its worker was told to end, or killed.
+    """
+
+    def __init__(self, name: str, app: str, options: dict[str, Any], broker: Relay, store: Relay) -> None:
+        self.name, self.app, self.options = name, app, options
+        self.broker, self.store = broker, store
+        self.worker: Worker | None = None
+        self.busy = self.expected_end = False
+
+    @property
+    def up(self) -> bool:
+        """Whether its worker is there and ready."""
+        return bool(self.worker and self.worker.running and re.search(r"@\S+ ready\.", self.worker.log()))
+
+    @property
+    def node(self) -> str:
+        return self.worker.name if self.worker else ""
+
+
+class Town:
+    """Starts everything, and ends it with the ``with`` block."""
+
+    def __init__(self, directory: Path, workers: int) -> None:
+        self.directory = directory
+        self.journal = Journal(directory / "journal.jsonl")
+        self.troubles: list[Trouble] = []
+        self.died: list[tuple[str, str]] = []  # workers that ended otherwise than they should, and how
+        self._pids: set[int] = set()
+        self.busy: set[str] = set()  # servers that something happens to
+        self._count = workers
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self.broker = stack.enter_context(new_server(persistent=True, options=_SAFE))
+            self.store = stack.enter_context(new_server(persistent=True, options=_SAFE))
+            self.workers = Workers(self.broker.url, self.journal, self.directory)
+            stack.callback(self.workers.end)
+            self.workers.conf = {**_SETTINGS, "throttle_url": self.store.url}
+            self.app = self.workers.app(RELEASE_ONE).app
+            self.state = State(lambda: self.store.url)
+            self.places = [self._place(stack, number) for number in range(self._count)]
+            self.guest = self._make_place(stack, "guest", RELEASE_TWO, {"concurrency": 2})
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _place(self, stack: ExitStack, number: int) -> Place:
+        options: dict[str, Any] = {"concurrency": 4}
+        if number == 1:
+            options["options"] = ("--max-tasks-per-child", "40")
+        if number == 3:
+            options["pool"] = "threads"
+        return self._make_place(stack, f"place{number}", RELEASE_ONE, options)
+
+    def _make_place(self, stack: ExitStack, name: str, app: str, options: dict[str, Any]) -> Place:
+        broker, store = (stack.enter_context(Relay(server.port)) for server in (self.broker, self.store))
+        return Place(name, app, options, broker, store)
+
+    @property
+    def all_places(self) -> list[Place]:
+        return [*self.places, self.guest]
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def start(self, place: Place) -> None:
+        """Start a worker there; it is `up` later."""
+        env = {"BROKER_URL": place.broker.url, "RESULT_BACKEND": place.broker.url.removesuffix("/0") + "/1"}
+        conf = {"throttle_url": place.store.url}
+        place.worker = self.workers.start(place.app, **place.options, env=env, conf=conf, wait=False)
+        place.expected_end = False
+
+    @staticmethod
+    def runs_at(place: Place) -> bool:
+        """Whether a worker is there, ready or not."""
+        return place.worker is not None and place.worker.running
+
+    def kill(self, place: Place) -> None:
+        """SIGKILL the worker."""
+        assert place.worker
+        place.expected_end = True
+        self.note("killed", place)
+        place.worker.kill()
+
+    def tell(self, place: Place, how: str) -> None:
+        """Tell the worker to end: ``term`` or ``quit``."""
+        assert place.worker
+        place.expected_end = True
+        if how == "quit":
+            self.note("killed", place)
+            self.journal.killed(place.worker.children())
+        getattr(place.worker, how)()
+
+    def ended(self, place: Place) -> Iterator[float]:
+        """Wait until the worker has ended, and kill what does not end; for a mishap to yield from."""
+        assert place.worker
+        children = place.worker.children()
+        deadline = time.monotonic() + _ENDS_WITHIN
+        while place.worker.running and time.monotonic() < deadline:
+            yield 0.1
+        if place.worker.running:
+            self.died.append((place.node, f"did not end within {_ENDS_WITHIN} s of being told to"))
+            self.kill(place)
+        while any(alive(child) for child in children):
+            yield 0.05
+
+    def watch(self) -> None:
+        """Notice workers that ended by themselves, and start them again; and processes that are gone."""
+        self._count_processes()
+        for place in self.all_places:
+            if place.worker and not place.worker.running and not place.expected_end:
+                status = place.worker.process.returncode
+                self.died.append((place.node, f"ended by itself at {time.monotonic():.3f} with status {status}"))
+                self.note("killed", place)
+                self.start(place)
+
+    def _count_processes(self) -> None:
+        for place in self.all_places:
+            if place.worker and place.worker.running:
+                self._pids.update((place.worker.pid, *place.worker.children()))
+        # Also those that no mishap killed by name: by a time limit, or since they began as their worker was killed.
+        if gone := [pid for pid in self._pids if not alive(pid)]:
+            self.journal.killed(gone)
+            self._pids.difference_update(gone)
+
+    # -- troubles -----------------------------------------------------------------------------------------------------
+
+    def note(self, what: str, place: Place | None = None) -> Trouble:
+        """Note that something begins; say its end by `over`."""
+        now = time.monotonic()
+        trouble = Trouble(what, place.node if place else "", now, now)
+        self.troubles.append(trouble)
+        return trouble
+
+    @staticmethod
+    def over(trouble: Trouble) -> None:
+        trouble.ended = time.monotonic()
+
+    def server(self, name: str) -> EmbeddedServer:
+        return self.broker if name == "broker" else self.store
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def in_broker(self) -> dict[str, int]:
+        """How many messages the broker has: waiting, and given out."""
+        with Redis.from_url(self.broker.url, socket_timeout=5) as client:
+            return {"queued": int(client.llen("celery")), "unacknowledged": int(client.hlen("unacked"))}
+
+    def in_store(self) -> dict[str, int]:
+        """How many entries each key of the store has."""
+        with Redis.from_url(self.store.url, socket_timeout=5) as client:
+            return {key.decode(): _size(client, key) for key in client.scan_iter()}
+
+
+def _size(client: Any, key: bytes) -> int:
+    sizes = {b"string": client.strlen, b"hash": client.hlen, b"set": client.scard, b"zset": client.zcard}
+    return int(sizes[client.type(key)](key))

@@ -1,0 +1,264 @@
+"""What must not have happened, judged by what the tasks wrote, what the workers logged and what is left."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.chaos.kinds import CAPS, LEASE, RATES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tests.chaos.town import Town, Trouble
+    from tests.chaos.traffic import Published
+    from tests.support.journal import Run
+
+__all__ = ["Verdict"]
+
+#: A lease can be lost if a worker is cut off for longer than from just before a renewal was due to its end.
+_LEASE_AT_RISK = LEASE * 0.6
+#: How long a worker may need to tell of an end, on a busy machine.
+_TELLS_WITHIN = 1.5
+_LOST = re.compile(r"lease_lost: task \S+\[(\S+)\]")
+_UNPUBLISHED = re.compile(r"Task \S+\[(\S+)\] reject requeue=False: (?:Connection|Error|Valkey|Redis)")
+_RECEIVED = re.compile(r"Task \S+\[(\S+)\] received")
+_CELERY_ENDS = "Unrecoverable error: AttributeError(\"'NoneType' object has no attribute 'hostname'\")"
+_FOREVER = float("inf")
+
+
+class Verdict:
+    """Judges one run of chaos.
+
+    Attributes:
+        violations: one line each.
+        excused: how often what happened twice is what the failure table allows, by why.
+    """
+
+    def __init__(self, town: Town, published: Sequence[Published]) -> None:
+        self.violations: list[str] = []
+        self.excused: Counter[str] = Counter()
+        self._town, self._published = town, published
+        self._calls = {each.call.label: each for each in published}
+        self._logs = {worker.name: worker.log() for worker in town.workers.started}
+        self._received = Counter(task for log in self._logs.values() for task in _RECEIVED.findall(log))
+        self._unpublished = {task for log in self._logs.values() for task in _UNPUBLISHED.findall(log)}
+        self._lost_lease = {task for log in self._logs.values() for task in _LOST.findall(log)}
+        self._runs: list[Run] = [replace(run, worker=run.worker.partition("@")[0]) for run in town.journal.runs()]
+        self._by_label: dict[str, list[Run]] = defaultdict(list)
+        for run in self._runs:
+            self._by_label[run.label].append(run)
+
+    def judge(self) -> None:
+        """Ask everything."""
+        for each in self._published:
+            self._judge_call(each, self._by_label.get(each.call.label, []))
+        self._judge_identities()
+        self._judge_caps()
+        self._judge_rates()
+        self._judge_workers()
+
+    def _judge_call(self, each: Published, runs: list[Run]) -> None:
+        if each.call.kind.throttled:
+            self._judge_lost(each, runs)
+            self._judge_twice(each, runs)
+
+    # -- lost ---------------------------------------------------------------------------------------------------------
+
+    def _judge_lost(self, each: Published, runs: list[Run]) -> None:
+        call = each.call
+        if any(run.outcome == call.kind.final for run in runs) or call.kind.may_miss or each.revoked or not each.sure:
+            return
+        if not call.kind.late and any(self._was_killed(run) for run in runs):
+            self.excused["early acknowledged, and its process was killed"] += 1
+            return
+        if why := self._celery_lost(each, runs):
+            self.excused[f"lost: {why}"] += 1
+            return
+        after = "" if call.kind.late else self._killed_soon(each)
+        self._say("lost", each, runs, after)
+
+    def _was_killed(self, run: Run) -> bool:
+        """Whether a run was ended from outside; a process that is told to end may end its run by an exception."""
+        if run.stopped is None or not run.finished:
+            return True
+        return run.outcome == "raised" and any(self._troubles("killed", run.worker, run.stopped - 1, run.stopped + 1))
+
+    def _celery_lost(self, each: Published, runs: list[Run]) -> str:
+        """Why it never came to the gate (again), if it did not."""
+        received = self._received[each.task_id]
+        if not received:
+            # kombu takes a message out of its list before it notes that it has it.
+            return "the broker's transport lost it on its way to a worker"
+        unpublished = each.task_id in self._unpublished or received <= len(runs)
+        if each.call.kind.then == "retry" and runs and unpublished:
+            return "its retry was not published, or lost as above"
+        return ""
+
+    def _killed_soon(self, each: Published) -> str:
+        near = [trouble for trouble in self._town.troubles if "killed" in trouble.what and trouble.began > each.at]
+        return f" (early acknowledged; next kill {near[0].began - each.at:.2f} s after publishing)" if near else ""
+
+    # -- twice --------------------------------------------------------------------------------------------------------
+
+    def _judge_twice(self, each: Published, runs: list[Run]) -> None:
+        for first, second in _pairs(runs):
+            if first.task_id != second.task_id:
+                continue  # of a singleton's label there is one call, so this is another kind of wrong: judged below
+            end = first.stopped if first.stopped is not None else _FOREVER
+            if second.started < end:
+                self._unless_excused("at once", each, [first, second], self._lease_lost(first))
+            elif first.outcome == each.call.kind.final and each.call.kind.final == "returned":
+                before = [run for run in runs if run.started < second.started]
+                excuse = next(filter(None, map(self._may_repeat, before)), "")
+                self._unless_excused("again", each, runs, excuse)
+
+    def _judge_identities(self) -> None:
+        identities: dict[str, list[Run]] = defaultdict(list)
+        for run in self._runs:
+            each = self._calls.get(run.label)
+            if each is not None and each.call.kind.once:
+                identities[each.call.args["order"]].append(run)
+        for order, runs in identities.items():
+            for first, second in _pairs(runs):
+                each = self._calls[second.label]
+                end = first.stopped if first.stopped is not None else _FOREVER
+                if first.task_id == second.task_id:
+                    continue  # judged above
+                if second.started < end:
+                    self._unless_excused(f"at once, identity {order}", each, [first, second], self._lease_lost(first))
+                elif order.startswith("once-") and first.outcome == "returned":
+                    excuse = self._may_repeat(first)
+                    self._unless_excused(f"though remembered, identity {order}", each, [first, second], excuse)
+
+    def _may_repeat(self, run: Run) -> str:
+        """Why a task whose run has come to its end may run again: its worker could not say so."""
+        stopped = run.stopped or _FOREVER
+        till = self._told_by(run.worker, stopped)
+        if any(self._troubles("killed", run.worker, stopped - 0.05, till)):
+            return "its worker was killed before it could tell"
+        if any(self._troubles("child killed", run.worker, stopped - 0.05, stopped + _TELLS_WITHIN)):
+            return "its process was killed right after its end"
+        if any(self._troubles("broker", run.worker, run.started - 0.5, till)):
+            return "the broker could not be told"
+        return self._lease_lost(run)
+
+    def _told_by(self, worker: str, since: float) -> float:
+        """When a worker can have told of something, whatever kept it from that."""
+        till = since + _TELLS_WITHIN
+        for trouble in sorted(self._town.troubles, key=lambda each: each.began):
+            if trouble.worker in ("", worker) and "killed" not in trouble.what and trouble.began <= till:
+                till = max(till, trouble.ended + _TELLS_WITHIN)
+        return till
+
+    def _lease_lost(self, run: Run) -> str:
+        if run.task_id in self._lost_lease:
+            return "its lease was lost, as the log says"
+        end = run.stopped if run.stopped is not None else _FOREVER
+        for what in ("frozen", "store"):
+            for trouble in self._troubles(what, run.worker, run.started - 1.0, end + 1.0):
+                if trouble.ended - trouble.began > _LEASE_AT_RISK:
+                    return "its worker was cut off for long"
+        return ""
+
+    def _troubles(self, what: str, worker: str, since: float, till: float) -> Iterator[Trouble]:
+        for each in self._town.troubles:
+            if each.what == what and each.worker in ("", worker) and each.began <= till and each.ended >= since:
+                yield each
+
+    # -- caps ---------------------------------------------------------------------------------------------------------
+
+    def _judge_caps(self) -> None:
+        by_bucket: dict[str, list[tuple[Run, int]]] = defaultdict(list)
+        for run in self._runs:
+            for bucket, cost in self._calls[run.label].call.buckets.items() if run.label in self._calls else ():
+                by_bucket[bucket].append((run, cost))
+        for bucket, runs in by_bucket.items():
+            cap = CAPS.get(bucket.partition("[")[0])
+            if cap is not None:
+                self._judge_cap(bucket, cap, runs)
+
+    def _judge_cap(self, bucket: str, cap: int, runs: list[tuple[Run, int]]) -> None:
+        for run, _ in runs:
+            beside = [(other, cost) for other, cost in runs if _spans(other, run.started)]
+            used = sum(cost for _, cost in beside)
+            if used <= cap:
+                continue
+            counted = [(other, cost) for other, cost in beside if not self._lease_lost(other)]
+            if sum(cost for _, cost in counted) > cap:
+                told = ", ".join(_told(other) for other, _ in beside)
+                self.violations.append(f"cap of {bucket}: {used} of {cap} at {run.started:.3f}: {told}")
+            else:
+                self.excused["more at once, with a lease lost"] += 1
+
+    def _judge_rates(self) -> None:
+        for limit, (count, burst) in RATES.items():
+            starts = [run.started for run in self._runs if self._calls[run.label].call.kind.name == limit]
+            for first, since in enumerate(starts):
+                within = sum(1 for start in starts[first:] if start < since + 5)
+                # Of grants it is exact; a body may begin later than others, on a frozen child say.
+                if within > (count * 5 + burst) * 1.25 + 4:
+                    self.violations.append(f"rate of {limit}: {within} starts within 5 s from {since:.3f}")
+                    break
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def _judge_workers(self) -> None:
+        for name, how in self._town.died:
+            if _CELERY_ENDS in self._logs[name]:
+                self.excused["ended by itself: kombu cannot put messages back while the broker is down"] += 1
+            else:
+                self.violations.append(f"{name} {how}")
+        for name, log in self._logs.items():
+            for block in _tracebacks(log):
+                if _is_ours(block):
+                    self.violations.append(f"traceback in the log of {name}:\n{block}")
+
+    # -- saying it ----------------------------------------------------------------------------------------------------
+
+    def _unless_excused(self, what: str, each: Published, runs: list[Run], excuse: str) -> None:
+        if excuse:
+            self.excused[f"ran {what.partition(',')[0]}: {excuse}"] += 1
+        else:
+            self._say(f"ran {what}", each, runs, "")
+
+    def _say(self, what: str, each: Published, runs: Iterable[Run], more: str) -> None:
+        ran = "; ".join(_told(run) for run in runs) or "never ran"
+        self.violations.append(f"{what}: {each.call.label} {each.task_id}, published {each.at:.3f}{more}: {ran}")
+
+
+def _told(run: Run) -> str:
+    stopped = "running" if run.stopped is None else f"{run.stopped:.3f}"
+    again = " redelivered" if run.redelivered else ""
+    return f"{run.label} {run.started:.3f}-{stopped} {run.outcome} on {run.worker} attempt {run.attempt}{again}"
+
+
+def _spans(run: Run, at: float) -> bool:
+    return run.started <= at and (run.stopped is None or at < run.stopped)
+
+
+def _pairs(runs: list[Run]) -> Iterator[tuple[Run, Run]]:
+    """Each run with every later one."""
+    in_order = sorted(runs, key=lambda run: run.started)
+    for place, first in enumerate(in_order):
+        for second in in_order[place + 1 :]:
+            yield first, second
+
+
+def _tracebacks(log: str) -> Iterator[str]:
+    """The blocks of a log that have a traceback, or an error of ours, with the line before."""
+    lines = log.splitlines()
+    begins = [number for number, line in enumerate(lines) if re.match(r"\[\d{4}-", line)]
+    for begin, end in zip(begins, [*begins[1:], len(lines)], strict=True):
+        block = "\n".join(lines[begin:end])
+        if "Traceback (most recent call last)" in block or "celery_throttle: error in" in block:
+            yield block
+
+
+def _is_ours(block: str) -> bool:
+    files = re.findall(r'File "([^"]+)"', block)
+    if "NotRegistered:" in block:  # as Celery says it
+        return False
+    return "celery_throttle: error" in block or (bool(files) and "/celery_throttle/" in files[-1])
