@@ -538,6 +538,19 @@ def test_a_lock_that_was_put_back_has_the_token_that_its_task_knows(worker: Lock
     assert worker.succeeded(held, "same", 60) == 1
 
 
+def test_a_success_is_remembered_though_its_holder_is_put_back(worker: LockCaller, redis: Redis) -> None:
+    """Its lease lapsed after its child had said that it succeeded; its worker, which has not heard, renews it."""
+    plan = plan_of(remember=60)
+    held = worker.start("t1", plan)
+    worker.succeeded(held, "same", 60)
+    end_lease(redis, held)
+    worker.reap(1)
+    assert worker.renew_once(held) == PUT_BACK
+    assert state_of(worker) == ("t1", "done")
+    worker.end(held)
+    assert worker.claim("t2", plan)[1] == "t1"
+
+
 def test_a_running_one_takes_its_lock_back_from_one_that_has_not_begun(worker: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", PLAN)
     redis.flushall()

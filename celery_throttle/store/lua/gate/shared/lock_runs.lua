@@ -5,7 +5,8 @@ local function lock_started(task, record)
   local plan = record.lock
   if plan.verdict ~= 'run' then return end
   local lock = load_lock(plan.identity) or new_lock(task, plan.claim)
-  if lock.task ~= task then return end
+  -- Done: it comes back after it has said that it succeeded.
+  if lock.task ~= task or lock.state == 'done' then return end
   -- One that is put back has the token that its task knows.
   local back = lock.state == 'running' and lock.nonce == record.nonce and plan.fence ~= '0'
   if not back then plan.fence = next_stamp() end
