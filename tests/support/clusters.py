@@ -10,6 +10,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from celery_throttle.core.keys import Keys
+from celery_throttle.errors import ThrottleError
 from tests.support.ports import free_port
 from tests.support.sentinels import wait_replicated
 from tests.support.waiting import until
@@ -95,8 +96,8 @@ def cluster(new_server: Callable[..., EmbeddedServer], *, node_timeout: int = 15
         node_timeout: milliseconds of silence until the others say that a node has failed.
     """
     with ExitStack() as stack:
-        buses = [free_port() for _ in range(2 * PRIMARIES)]
-        nodes = [stack.enter_context(new_server(options=_options(bus))) for bus in buses]
+        started = [stack.enter_context(_node(new_server)) for _ in range(2 * PRIMARIES)]
+        nodes, buses = [node for node, _ in started], [bus for _, bus in started]
         pairs = list(zip(nodes[:PRIMARIES], nodes[PRIMARIES:], strict=True))
         for number, node in enumerate(nodes):
             ask(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
@@ -114,6 +115,23 @@ def cluster(new_server: Callable[..., EmbeddedServer], *, node_timeout: int = 15
         for node in nodes:
             ask(node, "CONFIG", "SET", "cluster-node-timeout", node_timeout)
         yield Cluster(nodes)
+
+
+@contextmanager
+def _node(new_server: Callable[..., EmbeddedServer]) -> Iterator[tuple[EmbeddedServer, int]]:
+    """Yield a node and the port of its bus; another takes a port that was free now and then."""
+    for left in reversed(range(3)):
+        bus = free_port()
+        node = new_server(options=_options(bus))
+        try:
+            node.start()
+        except ThrottleError:
+            if not left:
+                raise
+            continue
+        with node:
+            yield node, bus
+        return
 
 
 def _follow(replica: EmbeddedServer, name: str) -> None:
