@@ -61,13 +61,11 @@ end
 
 -- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
 local function keep_second(task, arrival)
-  local packed = redis.call('HGET', SECONDS, task)
-  local second = packed and decoded(packed)
+  local second = load_second(task)
   if second and arrival.attempt <= (second.attempt or 0) then return end
   local record = record_of(arrival)
   record.ticket, record.by, record.call = second and second.ticket or next_ticket(), state.worker, state.call
-  redis.call('HSET', SECONDS, task, cjson.encode(record))
-  redis.call('HSET', SECOND_MESSAGES, task, arrival.message)
+  save_second(task, record, arrival.message)
 end
 
 local function park_new(task, arrival)

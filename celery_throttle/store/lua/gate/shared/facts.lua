@@ -49,18 +49,11 @@ local function has_run(task, attempt)
   return redis.call('ZSCORE', RAN, attempt .. ' ' .. task) ~= false
 end
 
--- Another delivery waited for this one to end; whether it goes on.
-local function settle_second(task, record, result)
-  local packed = redis.call('HGET', SECONDS, task)
-  if not packed then return false end
-  local second, message = decoded(packed), redis.call('HGET', SECOND_MESSAGES, task)
-  redis.call('HDEL', SECONDS, task)
-  redis.call('HDEL', SECOND_MESSAGES, task)
-  if not second then return false end
-  if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then return false end
-  redis.call('HSET', MESSAGES, task, message or '')
-  enqueue(task, second)
-  return true
+-- A run is over, and its message with it; whether another delivery of the task goes on.
+local function run_over(task, record, began, comes_again, result)
+  forget_task(task)
+  if began then note_ran(task, record, comes_again) end
+  return settle_second(task, record, result)
 end
 
 -- A run has ended. Returns its record, or nil if it did not hold (any more).
@@ -79,10 +72,7 @@ local function ended(task, nonce, began, message, result)
     if record.lock then lock_ended(task, record, nonce, 'waits') end
     line_up_again(task, record, began, message)
   else
-    redis.call('HDEL', MESSAGES, task)
-    redis.call('HDEL', RECORDS, task)
-    if began then note_ran(task, record, message == 'broker' and result ~= 'nothing') end
-    local goes_on = settle_second(task, record, result)
+    local goes_on = run_over(task, record, began, message == 'broker' and result ~= 'nothing', result)
     if record.lock then lock_ended(task, record, nonce, lock_outcome(message, result, goes_on)) end
   end
   return record
@@ -95,19 +85,6 @@ local function lock_outcome(message, result, goes_on)
   return message == 'lost' and 'lost' or 'nothing'
 end
 
--- A parked message of a task that runs after all (its lease had ended, or it was delivered twice) waits
--- for the run to end.
-local function step_back(task, parked)
-  leave_line(task, parked)
-  local packed = redis.call('HGET', SECONDS, task)
-  local second = packed and decoded(packed)
-  if not second or (parked.attempt or 0) > (second.attempt or 0) then
-    redis.call('HSET', SECONDS, task, cjson.encode(parked))
-    redis.call('HSET', SECOND_MESSAGES, task, redis.call('HGET', MESSAGES, task) or '')
-  end
-  redis.call('HDEL', MESSAGES, task)
-end
-
 -- A run has ended, and its permit passes to a task that starts in its place in the same worker; nobody
 -- waited for it. One whose lease was lost has none to pass on: the other is put back by its renewal if
 -- there is room.
@@ -115,10 +92,7 @@ local function passed_on(task, nonce, result, to)
   local record = load_record(task)
   if not record or record.nonce ~= nonce then return end
   redis.call('ZREM', LEASES, task)
-  redis.call('HDEL', MESSAGES, task)
-  redis.call('HDEL', RECORDS, task)
-  note_ran(task, record, false)
-  settle_second(task, record, result)
+  run_over(task, record, true, false, result)
   local other = load_record(to.task)
   if other and other.nonce then return give(needs_of(record.needs)) end
   if other then step_back(to.task, other) end

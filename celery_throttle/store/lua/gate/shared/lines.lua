@@ -85,9 +85,7 @@ local function expire_parked(task, record)
   leave_line(task, record)
   drop_bar(task, record)
   if record.outside then
-    redis.call('HDEL', RECORDS, task)
-    redis.call('HDEL', MESSAGES, task)
-    return
+    return forget_task(task)
   end
   if record.lock then give_up_lock(record.lock.identity, task) end
   record.expired, record.deadline = true, nil

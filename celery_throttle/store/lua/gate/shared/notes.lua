@@ -11,14 +11,12 @@ local function withdraw(task)
       give_up_lock(record.lock.identity, task)
     end
     state.withdrawn[#state.withdrawn + 1] = { task, redis.call('HGET', MESSAGES, task) or '' }
-    redis.call('HDEL', MESSAGES, task)
-    redis.call('HDEL', RECORDS, task)
+    forget_task(task)
   end
   local second = redis.call('HGET', SECOND_MESSAGES, task)
   if second then
     state.withdrawn[#state.withdrawn + 1] = { task, second }
-    redis.call('HDEL', SECOND_MESSAGES, task)
-    redis.call('HDEL', SECONDS, task)
+    forget_second(task)
   end
 end
 

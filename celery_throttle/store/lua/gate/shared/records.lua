@@ -40,6 +40,11 @@ local function save_record(task, record)
   redis.call('HSET', RECORDS, task, state.saved[task])
 end
 
+local function forget_task(task)
+  redis.call('HDEL', MESSAGES, task)
+  redis.call('HDEL', RECORDS, task)
+end
+
 -- What was held by one whose record is unreadable is known only by counting what all others hold.
 local function recount()
   local used = {}

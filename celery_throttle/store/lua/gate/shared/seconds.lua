@@ -1,0 +1,40 @@
+-- Seconds: another delivery of a task that holds waits until that run has ended.
+
+local function load_second(task)
+  local packed = redis.call('HGET', SECONDS, task)
+  return packed and decoded(packed)
+end
+
+local function save_second(task, second, message)
+  redis.call('HSET', SECONDS, task, cjson.encode(second))
+  redis.call('HSET', SECOND_MESSAGES, task, message)
+end
+
+local function forget_second(task)
+  redis.call('HDEL', SECONDS, task)
+  redis.call('HDEL', SECOND_MESSAGES, task)
+end
+
+-- Another delivery waited for this one to end; whether it goes on.
+local function settle_second(task, record, result)
+  local packed = redis.call('HGET', SECONDS, task)
+  if not packed then return false end
+  local second, message = decoded(packed), redis.call('HGET', SECOND_MESSAGES, task)
+  forget_second(task)
+  if not second then return false end
+  if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then return false end
+  redis.call('HSET', MESSAGES, task, message or '')
+  enqueue(task, second)
+  return true
+end
+
+-- A parked message of a task that runs after all (its lease had ended, or it was delivered twice) waits
+-- for the run to end.
+local function step_back(task, parked)
+  leave_line(task, parked)
+  local second = load_second(task)
+  if not second or (parked.attempt or 0) > (second.attempt or 0) then
+    save_second(task, parked, redis.call('HGET', MESSAGES, task) or '')
+  end
+  redis.call('HDEL', MESSAGES, task)
+end
