@@ -39,6 +39,7 @@ class Arrival(NamedTuple):
         turn: of one that is to be parked: its turn among others, as turns.lua says.
         wait_ms: of one that is to be parked: how long it may wait.
         outside: whether it is a holder outside of tasks.
+        age: of one that is to be parked: how many seconds ago it came.
     """
 
     task: str
@@ -51,11 +52,14 @@ class Arrival(NamedTuple):
     turn: tuple[str, str, int] | None = None
     wait_ms: int | None = None
     outside: bool = False
+    age: float = 0.0
 
     @property
     def row(self) -> str:
         """As the scripts want it, but for the message."""
         more = f',"lock":{self.lock}' if self.lock else ""
+        if self.age:
+            more += f',"age_ms":{self.age * 1000:.1f}'
         if self.turn is not None or self.wait_ms is not None or self.outside:
             said = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
             more += "," + _WRITE({name: value for name, value in said.items() if value is not None})[1:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.facts import Facts, Message, Result
@@ -74,6 +75,7 @@ class Run:
 
     Attributes:
         request: Celery's request.
+        came: when it came here, on the clock of ``time.monotonic``.
         epoch: the broker connection that delivered it, counted.
         queue: that it was taken from.
         group: of its limits.
@@ -92,6 +94,7 @@ class Run:
 
     __slots__ = (
         "asks",
+        "came",
         "epoch",
         "group",
         "job",
@@ -121,6 +124,7 @@ class Run:
     ) -> None:
         self.request, self.epoch, self.queue, self.group = request, epoch, queue, group
         self.needs, self.nonce, self.stored = needs, nonce, stored
+        self.came = monotonic()
         self.lock = ""
         self.state = State.WAITING
         self.permit: Permit | None = None
@@ -152,6 +156,7 @@ class Run:
             self.parcel,
             self.needs.turn,
             self.needs.wait_ms,
+            age=monotonic() - self.came if self.parcel else 0.0,
         )
 
     @property

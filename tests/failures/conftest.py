@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import new_server
 from tests.failures.tools import Doors, StoreState
+from tests.support.relay import Relay
 from tests.support.state import State
 
 if TYPE_CHECKING:
@@ -42,3 +43,10 @@ def store(request: pytest.FixtureRequest, workers: Workers) -> Iterator[Embedded
     with new_server(**getattr(request, "param", {"persistent": True})) as running:
         workers.conf["throttle_url"] = running.url
         yield running
+
+
+@pytest.fixture
+def relay(store: EmbeddedServer) -> Iterator[Relay]:
+    """In front of the store."""
+    with Relay(store.port) as between:
+        yield between

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.relay import Relay
     from tests.support.state import State
     from tests.support.workers import Workers
 
@@ -63,6 +65,28 @@ def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doo
     journal.wait_finished(20, timeout=AT_ONCE)
     assert max(places_off(journal.order())) <= MOST_LATE, journal.order()
     assert journal.max_running() <= 6
+    state.wait_clean()
+
+
+def test_who_was_taken_first_is_first_though_another_worker_is_told_sooner(
+    workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay
+) -> None:
+    """One worker hears nothing from the store while another parks what the broker had given out after that."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    late = workers.start(SEAMS, concurrency=4, conf={"throttle_url": relay.url})
+    app = workers.app(SEAMS)
+    until(lambda: relay.quiet_for(0.2))
+    relay.hold_replies()
+    early = [app.one.delay(str(place)) for place in range(14)]
+    late.wait_for_log("received", times=14)
+    workers.start(SEAMS, concurrency=4, queues="alpha")
+    state.wait_parked(*(app.one.apply_async([str(place)], queue="alpha") for place in range(14, 28)))
+    relay.pass_replies()
+    state.wait_parked(*early[1:], timeout=AT_ONCE)
+    doors.open_all()
+
+    journal.wait_finished(28, timeout=AT_ONCE)
+    assert max(places_off(journal.order())) <= MOST_LATE, journal.order()
     state.wait_clean()
 
 

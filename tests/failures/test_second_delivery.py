@@ -23,8 +23,6 @@ from tests.support.relay import Relay
 from tests.support.waiting import always, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from redis import Redis
 
     from celery_throttle.embedded import EmbeddedServer
@@ -39,13 +37,6 @@ pytestmark = pytest.mark.worker
 CLOSED_AFTER = 0.4
 #: A task that is put off comes again after 0.5, 1, 2 ... seconds.
 PUT_OFF_LONG, COMES_AGAIN = 0.6, 2.0
-
-
-@pytest.fixture
-def relay(store: EmbeddedServer) -> Iterator[Relay]:
-    """In front of the store."""
-    with Relay(store.port) as between:
-        yield between
 
 
 def test_second_delivery_of_a_run_that_is_retried(

@@ -178,7 +178,7 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (gate, link):
+        for module in (gate, link, runs):
             put(module, "monotonic", now)
         for module in (gate, tasks):
             put(module, "Run", _Run)

@@ -133,13 +133,14 @@ class Caller:
         turn: tuple[str, str, int] | None = None,
         wait_ms: int | None = None,
         outside: bool = False,
+        age: float = 0.0,
     ) -> Arrival:
         """A task to be set aside; its message is its id and attempt."""
         self.know(what)
         needs, text = needs_of(what), message_of(task, attempt) if message is None else message
         turn, wait_ms = turn or needs.turn, needs.wait_ms if wait_ms is None else wait_ms
         where = queue or self.queues[0]
-        return Arrival(task, needs.text, where, attempt, lock, "", text, turn, wait_ms, outside)
+        return Arrival(task, needs.text, where, attempt, lock, "", text, turn, wait_ms, outside, age)
 
     def know(self, what: What) -> None:
         """Declare a limit, unless it was; what was declared before holds."""

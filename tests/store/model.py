@@ -44,7 +44,7 @@ class Entry:
     @property
     def told(self) -> tuple[object, ...]:
         """What can be seen of it in the store."""
-        return self.nonce, self.limit, self.attempt, self.ticket, self.queue, self.deliveries
+        return self.nonce, self.limit, self.attempt, self.queue, self.deliveries
 
 
 def limit_of(needs: str) -> str:
@@ -221,9 +221,13 @@ class Model:
 
     def adopt(self, task: str, store: Snapshot) -> None:
         """Take over what the store has made of a task."""
+        before = self.entries[task]
         self.entries[task] = entry = _entry(store, task)
+        entry.ticket = before.ticket if store.records[task].ticket else 0
         if task in store.seconds:
+            kept = before.second is not None and before.second.attempt >= before.attempt
             entry.second = _entry(store, task, second=True)
+            entry.second.ticket = before.second.ticket if before.second and kept else before.ticket
 
     def declare(self, limits: Iterable[Limit]) -> None:
         self.permits.update((limit.name, limit.permits or 0) for limit in limits)
@@ -252,5 +256,5 @@ def _entry(store: Snapshot, task: str, *, second: bool = False) -> Entry:
     raw = record.raw
     ((limit, _),) = record.needs
     by, call = str(raw.get("by", "")), int(raw.get("call", 0))
-    place = record.ticket, record.queue, record.deliveries
+    place = 0, record.queue, record.deliveries  # its ticket is for the caller to tell
     return Entry(limit, record.attempt, *place, message, record.nonce, by, call, bool(raw.get("unacked")))

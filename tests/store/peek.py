@@ -238,8 +238,6 @@ def check(store: Snapshot) -> None:
     assert store.parked.keys() <= store.messages.keys() <= store.records.keys() | store.hashes["aside"].keys()
     assert store.seconds.keys() == store.second_messages.keys()
     assert store.seconds.keys() <= store.records.keys()
-    tickets = [record.ticket for record in (*store.parked.values(), *store.seconds.values())]
-    assert len(tickets) == len(set(tickets)), "two tasks have the same place"
     _check_lanes(store)
     _check_ends(store)
 

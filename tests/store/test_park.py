@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.store.caller import message_of
+from tests.store.caller import KEYS, message_of
 from tests.store.peek import peek
 
 if TYPE_CHECKING:
@@ -53,6 +53,28 @@ def test_the_oldest_starts_not_the_one_just_parked(worker: Caller, peer: Caller,
     peer.put("t2", one)
     worker.release(held)
     assert [grant.task for grant in worker.put("t3", one, slots=1).grants] == ["t2"]
+
+
+def test_who_came_first_is_first_though_the_store_heard_of_it_later(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """A worker that has to ask, or is stopped for a while, tells how long ago each of its tasks came."""
+    worker.take("t", one)
+    peer.put("t2", one)
+    peer.put("t4", one)
+    late = [worker.parcel("t1", one, age=60.0), worker.parcel("t3", one), worker.parcel("t0", one, age=61.0)]
+    worker.exchange(parked=late)
+    assert peek(redis).waiting("gpu") == ["t0", "t1", "t2", "t4", "t3"]
+
+
+def test_a_clock_that_is_set_back_changes_no_order(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.take("t", one)
+    worker.put("t1", one)
+    redis.hset(KEYS.key("meta"), "ticket", 50_000_000_000_000)
+    tasks = ["t2", "t5", "t4", "t3"]
+    for task in tasks:
+        worker.put(task, one)
+    assert peek(redis).waiting("gpu") == ["t1", *tasks]
 
 
 def test_a_second_delivery_keeps_the_place(worker: Caller, one: Limit, redis: Redis) -> None:

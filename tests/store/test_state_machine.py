@@ -23,12 +23,13 @@ from tests.store.peek import KEY, check, expire, let_come_due, pass_over, peek
 from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from redis import Redis
 
     from celery_throttle.store.calls import Arrival, Ended
-    from tests.store.peek import Snapshot
+    from tests.store.model import Entry
+    from tests.store.peek import Record, Snapshot
 
 # One is the beginning of the other: in the line, they must not run into each other.
 LIMITS = ("gpu", "gpu é", "gpu2")
@@ -265,11 +266,12 @@ class StoreMachine(RuleBasedStateMachine):
         check(store)
         model = self.model
         told = {
-            task: (each.nonce, each.needs[0][0], each.attempt, each.ticket, each.queue, each.deliveries)
+            task: (each.nonce, each.needs[0][0], each.attempt, each.queue, each.deliveries)
             for task, each in store.records.items()
         }
-        # A holder that never was parked has no ticket to tell.
         assert told == {task: entry.told for task, entry in model.entries.items()}
+        # A holder that never was parked has no ticket to tell.
+        assert _in_order(store.records) == _in_order(model.entries)
         assert store.messages == model.messages()
         assert store.second_messages == {task: second.message for task, second in model.seconds().items()}
         assert store.sets["ran"].keys() == {f"{attempt} {task}" for attempt, task in model.ran}
@@ -418,6 +420,11 @@ class StoreMachine(RuleBasedStateMachine):
         for lane, till in store.due("lane").items():
             if till != 1:
                 self.client.zadd(KEY["due"], {f"lane:{lane}": later})
+
+
+def _in_order(entries: Mapping[str, Record] | Mapping[str, Entry]) -> list[str]:
+    """Return the tasks that have a place in line, or had one, in its order."""
+    return sorted((task for task, each in entries.items() if each.ticket), key=lambda task: entries[task].ticket)
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
         revoked=["t5", "t4"],
         never=[("i", "t3", "t2")],
         asked=[one, one._replace(task='t"2', attempt=1, lock='{"how":1}')],
-        parked=[one._replace(message=b"\xff\0", turn=("gpu", "k", 5), wait_ms=7, outside=True)],
+        parked=[one._replace(message=b"\xff\0", turn=("gpu", "k", 5), wait_ms=7, outside=True, age=0.25)],
         back=[Back(one._replace(message=b"m"), 1.5, "1:gpu")],
     )
     lease, packed, *messages = arguments(store.exchange("w", 9, ("q1", "q2"), said))
@@ -171,7 +171,7 @@ def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
         "revoked": ["t5", "t4"],
         "never": [["i", "t3", "t2"]],
         "asked": [asked, {**asked, "task": 't"2', "attempt": 1, "lock": {"how": 1}}],
-        "parked": [{**asked, "turn": ["gpu", "k", 5], "wait_ms": 7, "outside": True}],
+        "parked": [{**asked, "turn": ["gpu", "k", 5], "wait_ms": 7, "outside": True, "age_ms": 250.0}],
         "back": [{**asked, "pause_ms": 1500, "about": "1:gpu"}],
     }
 

@@ -11,8 +11,8 @@
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task
 --            that it was a duplicate of when it was published, '' if none
 --   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua): wants to start
---   parked   the same, without nonce, with wait_ms: how long it may wait, turn: see shared/turns.lua,
---            outside: a holder outside of tasks
+--   parked   the same, without nonce, with age_ms: how long ago it came, wait_ms: how long it may wait,
+--            turn: see shared/turns.lua, outside: a holder outside of tasks
 --   back     as asked, with pause_ms and about: was told to slow down, so these buckets (as needs) start
 --            nothing for so long
 -- ARGV[3..] the messages of those parked, then of those that go back.

@@ -64,14 +64,15 @@ local function keep_second(task, arrival)
   local second = load_second(task)
   if second and arrival.attempt <= (second.attempt or 0) then return end
   local record = record_of(arrival)
-  record.ticket, record.by, record.call = second and second.ticket or next_ticket(), state.worker, state.call
+  record.ticket = second and second.ticket or next_ticket(arrival.age_ms)
+  record.by, record.call = state.worker, state.call
   save_second(task, record, arrival.message)
 end
 
 local function park_new(task, arrival)
   local record, needs = record_of(arrival), needs_of(arrival.needs)
   if is_crowded(needs) then return CROWDED end
-  record.ticket, record.by, record.call = next_ticket(), state.worker, state.call
+  record.ticket, record.by, record.call = next_ticket(arrival.age_ms), state.worker, state.call
   if arrival.turn then
     record.turn = arrival.turn
     record.place = fair_place(arrival.turn, record.ticket)

@@ -17,7 +17,7 @@
 --   ran        what the broker delivers again though something came of it is dropped then
 --   second     another delivery of the same task: dropped after success, failure or retry unless its
 --              attempt is later; else it goes on
-local RAN_MS, BEFORE_ALL = 86400000, 1000000000000
+local RAN_MS, BEFORE_ALL = 86400000, 100000000000000
 
 -- Whether the store still has a message to put back in line.
 local function comes_back(task, record, message)

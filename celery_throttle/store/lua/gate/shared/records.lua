@@ -1,7 +1,7 @@
 -- Records: what the store knows of a task that holds permits or is parked.
 --
 -- A record is a JSON object: v (VERSION); needs: the permits it takes (see needs.lua), '' for none;
--- queue: whose workers can start it; ticket: its place from when it came, never twice the same, negative
+-- queue: whose workers can start it; ticket: its place, which is when it came (see next_ticket), negative
 -- for one that goes before all others; attempt: how many retries came before; nonce: which delivery holds,
 -- absent while parked; since: when it got its permit (ms). Only where there is such a thing: place: its
 -- place in the line of a limit whose tasks take turns; turn: { bucket, who, step }, see turns.lua;
@@ -60,8 +60,13 @@ local function recount()
   state.rules = {}
 end
 
-local function next_ticket()
-  return redis.call('HINCRBY', META, 'ticket', 1)
+-- A place in line is when it came, in tenths of a ms (cjson keeps 14 digits), never twice the same but for
+-- those that a worker had for a while (age_ms) before the store heard of them.
+local function next_ticket(age_ms)
+  local last = tonumber(redis.call('HGET', META, 'ticket') or 0)
+  local ticket = math.max(math.floor(NOW_US / 100), last + 1)
+  redis.call('HSET', META, 'ticket', string.format('%.0f', ticket))
+  return ticket - math.floor((age_ms or 0) * 10)
 end
 
 -- As text whose order is that of the numbers: digits alone, since how Lua compares a sign depends on the
