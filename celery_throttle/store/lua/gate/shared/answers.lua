@@ -77,12 +77,12 @@ end
 local function say(asked, parked)
   local closed, open = {}, {}
   for bucket in pairs(state.named) do
-    local free = room_for({ bucket = bucket, cost = 1 }) and not first_at(bucket)
+    local free = room_for({ bucket = bucket, cost = 1 }) and not (anybody_waits() and first_at(bucket))
     local list = free and open or closed
     list[#list + 1] = bucket
   end
   local more = 0
-  if anybody_waits() and oldest_ready() then more = 1 end
+  if anybody_waits() and not state.all_served and oldest_ready() then more = 1 end
   return {
     state.call, asked, parked, told_of(state.grants), next_look_ms(), more, closed, open, state.withdrawn,
     state.mute and 0 or 1,

@@ -48,12 +48,13 @@ local LEASE_MS = tonumber(ARGV[1])
 -- to be looked at; ready: lanes that became ready here; was_ready: buckets and queues that had one before;
 -- began: buckets that had no line before; later: queues of which something can start after a time;
 -- withdrawn: what was taken out of its line; named: buckets that the caller hears of; hot: lanes that are
--- ready for the caller itself, and the ticket of the first; saved: records as they were written; tries: what
--- bounds the loops. What is found out when it matters: said, settling, settled, parked, mute (see there).
+-- ready for the caller itself, and the ticket of the first; saved: records as they were written; lanes,
+-- firsts, heads: what was read of lanes, their first tasks and the first lanes of buckets; tries: what bounds
+-- the loops. What is found out when it matters: said, settling, settled, parked, all_served, mute.
 local state = {
   worker = '', call = 0, queues = {}, serves = {}, slots = 0, grants = {}, rules = {}, touched = {},
   ready = {}, was_ready = {}, began = {}, later = {}, withdrawn = {}, named = {}, hot = {}, saved = {},
-  tries = 1000,
+  lanes = {}, firsts = {}, heads = {}, tries = 1000,
 }
 
 local next_argument = 1

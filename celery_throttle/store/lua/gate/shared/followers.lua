@@ -18,6 +18,7 @@ local function each_goes_on(what, verdict, first)
     local record = load_record(task)
     if not record or record.nonce or not record.lock then
       redis.call('ZREM', LINES, member)
+      state.firsts = {}
     elseif verdict then
       change_verdict(task, record, verdict, first)
     else

@@ -80,7 +80,7 @@ end
 
 -- After how long (ms) time alone may let something start (0: never).
 local function next_look_ms()
-  if not state.parked or redis.call('EXISTS', LINES) == 0 then return 0 end
+  if not anybody_waits() then return 0 end
   local lease = tonumber(redis.call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')[2] or math.huge)
   local due = tonumber(redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or math.huge)
   local first = math.min(lease, due)

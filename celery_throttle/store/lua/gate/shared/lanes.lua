@@ -13,16 +13,23 @@ local function waits_for_lock(lane)
 end
 
 local function load_lane(lane)
-  local packed = redis.call('HGET', LANES, lane)
-  return packed and cjson.decode(packed) or {}
+  local entry = state.lanes[lane]
+  if not entry then
+    local packed = redis.call('HGET', LANES, lane)
+    entry = packed and cjson.decode(packed) or {}
+    state.lanes[lane] = entry
+  end
+  return entry
 end
 
 local function save_lane(lane, entry)
+  state.lanes[lane] = entry
   redis.call('HSET', LANES, lane, cjson.encode(entry))
 end
 
 local function unlist(lane, entry)
   if entry.at and not entry.passed then
+    state.heads[entry.at] = nil
     redis.call('ZREM', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
   end
   unready(lane, entry)
@@ -57,8 +64,10 @@ local function list_lane(lane)
   entry.offered = nil
   if not first then
     redis.call('HDEL', LANES, lane)
+    state.lanes[lane] = nil
     if entry.passed then redis.call('ZREM', DUE, 'lane:' .. lane) end
-    if redis.call('EXISTS', LINES) == 0 then redis.call('DEL', DUE) end
+    state.parked = redis.call('EXISTS', LINES) == 1
+    if not state.parked then redis.call('DEL', DUE) end
     touch(entry.at)
     return
   end
@@ -84,6 +93,7 @@ local function list_at(lane, entry, bucket, first)
   entry.at, entry.rank = bucket, rule_of(bucket).fair and first.place or first.ticket
   if not entry.passed then
     if is_new and not first_at(bucket) then state.began[bucket] = true end
+    state.heads[bucket] = nil
     redis.call('ZADD', HEADS, 0, bucket .. '\0' .. entry.rank .. '\0' .. lane)
   end
   save_lane(lane, entry)
@@ -92,9 +102,13 @@ end
 
 -- The first lane that waits for a bucket, or the first after another one: lane, rank; or nil.
 local function first_at(bucket, after)
-  local from = after and '(' .. after or '[' .. bucket .. '\0'
-  local found = redis.call('ZRANGEBYLEX', HEADS, from, '(' .. bucket .. '\1', 'LIMIT', 0, 1)[1]
-  if not found then return nil end
+  local found = not after and state.heads[bucket]
+  if not found then
+    local from = after and '(' .. after or '[' .. bucket .. '\0'
+    found = redis.call('ZRANGEBYLEX', HEADS, from, '(' .. bucket .. '\1', 'LIMIT', 0, 1)[1] or ''
+    if not after then state.heads[bucket] = found end
+  end
+  if found == '' then return nil end
   local rest = string.sub(found, #bucket + 2)
   return string.sub(rest, 18), string.sub(rest, 1, 16), found
 end

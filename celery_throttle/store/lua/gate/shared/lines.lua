@@ -38,11 +38,14 @@ end
 
 -- The first of a lane: { task, place, ticket }, or nil.
 local function first_of(lane)
+  if state.firsts[lane] then return state.firsts[lane] end
   local found = redis.call('ZRANGEBYLEX', LINES, '[' .. lane .. '\0', '(' .. lane .. '\1', 'LIMIT', 0, 1)[1]
   if not found then return nil end
   local places, task = string.match(string.sub(found, #lane + 2), '^(%d+)%.(.*)$')
   local place, ticket = string.sub(places, 1, 16), string.sub(places, 17)
-  return { task = task, place = place, ticket = ticket ~= '' and ticket or place, member = found }
+  local first = { task = task, place = place, ticket = ticket ~= '' and ticket or place, member = found }
+  state.firsts[lane] = first
+  return first
 end
 
 local function count_waiting(record, by)
@@ -60,7 +63,11 @@ local function enqueue(task, record)
   redis.call('ZADD', LINES, 0, member)
   count_waiting(record, 1)
   state.parked = true
-  if not waits_for_lock(lane) and first_of(lane).member == member then list_lane(lane) end
+  local known = state.firsts[lane]
+  local behind = known and known.place < ordered(record.place or record.ticket)
+  if behind or waits_for_lock(lane) then return end
+  state.firsts[lane] = nil
+  if first_of(lane).member == member then list_lane(lane) end
 end
 
 local function leave_line(task, record)
@@ -68,6 +75,7 @@ local function leave_line(task, record)
   local first = first_of(lane)
   local member = member_of(task, record)
   if redis.call('ZREM', LINES, member) == 0 then return end
+  if first and first.member == member then state.firsts[lane] = nil end
   count_waiting(record, -1)
   if record.deadline then redis.call('ZREM', DUE, 'task:' .. task) end
   if not waits_for_lock(lane) and first and first.member == member then list_lane(lane) end

@@ -5,6 +5,7 @@ local OFFER_MS, PASS_MS, PASS_MAX_MS = 100, 1000, 60000
 -- time has passed.
 local function pass_over(lane, entry)
   entry.pass_ms = math.min((entry.pass_ms or PASS_MS / 2) * 2, PASS_MAX_MS)
+  state.heads[entry.at] = nil
   redis.call('ZREM', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
   redis.call('ZADD', DUE, NOW + entry.pass_ms, 'lane:' .. lane)
   entry.passed, entry.offered = true, nil
@@ -17,6 +18,7 @@ local function take_back(lane, entry, here)
   redis.call('ZREM', DUE, 'lane:' .. lane)
   entry.passed, entry.offered = nil, nil
   if here then entry.pass_ms = nil end
+  state.heads[entry.at] = nil
   redis.call('ZADD', HEADS, 0, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
   save_lane(lane, entry)
   touch(entry.at)

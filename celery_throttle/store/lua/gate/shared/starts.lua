@@ -53,6 +53,7 @@ local function start_first(lane)
   if not record or record.nonce then
     -- Nothing can be said of a record that is unreadable, or that another release has changed.
     if first then redis.call('ZREM', LINES, first.member) end
+    state.firsts[lane] = nil
     if first then count_waiting({ needs = string.match(lane, '^%d') and parts_of(lane) or '' }, -1) end
     list_lane(lane)
     return
@@ -77,7 +78,10 @@ local function serve()
   while state.slots > 0 and left > 0 do
     left = left - 1
     local lane = oldest_startable()
-    if not lane then break end
+    if not lane then
+      state.all_served = true
+      break
+    end
     state.hot[lane] = nil
     start_first(lane)
     settle_touched()
