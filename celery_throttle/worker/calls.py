@@ -200,6 +200,7 @@ class Calls:
         """The connection broke; what became of the call under way is unknown until it is sent again."""
         self._ready = self._unheard = False
         self.offered = 0
+        self.outbox.unspare()  # by the time the store hears of them their leases may have ended
         # It hears nothing of a server that is frozen or cut off, and the next one may be another.
         self._listener.start_over(error)
         self._gate.store_lost(error, self)

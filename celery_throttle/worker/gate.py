@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 #: Seconds between two looks of a worker on its own, when no hint comes.
 LOOK_EVERY = 5.0
 #: Seconds for which the store need not hear that a permit went from one task to the next, here.
-_LAZY = 0.01
+_LAZY = 0.025
 #: Buckets that are known to be closed; to forget them only means to ask the store again.
 _CLOSED_MOST = 10_000
 #: Seconds until a call that the store refused (out of memory, read-only) is tried again.
@@ -143,6 +143,7 @@ class Gate:
         self._closing = True
         self._drop_undecided()
         for calls in self.groups:
+            calls.outbox.unspare()
             # What it parks has to be acknowledged while the broker is still there.
             calls.wait()
 
@@ -594,7 +595,7 @@ class Gate:
             return
         facts = run.facts(result, began=began, epoch=self._epoch)
         calls = self._groups[run.group]
-        passes = began and facts.message is Message.NOBODY and result is not Result.NOTHING
+        passes = began and facts.message is Message.NOBODY and result is not Result.NOTHING and not self._closing
         if passes and self._tasks.is_plain(run) and not run.lock and not run.needs.waits_in(self._closed):
             self._forget_permit(run)
             calls.outbox.spare(permit, result)

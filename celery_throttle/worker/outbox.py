@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_throttle.core.facts import Facts, Message
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Outbox"]
 
 T = TypeVar("T")
+
+#: Seconds after which a permit that no run has taken goes back with the next call: where runs follow each other one
+#: comes sooner. And after which none may take it, since the worker was stopped meanwhile, and the lease may be over.
+_IDLE, _STALE = 0.005, 0.2
 
 
 class Batch:
@@ -87,7 +92,7 @@ class Outbox:
     def take(self, run: Run) -> Permit | None:
         """Pass a permit on to a run, if there is one to spare."""
         spare = self._spare.get(run.needs.text)
-        if not spare:
+        if not spare or monotonic() - spare[-1].idle_since > _STALE:
             return None
         permit = spare.pop()
         if not spare:
@@ -96,14 +101,17 @@ class Outbox:
         self._passed[permit] = None
         return permit
 
-    def unspare(self) -> None:
-        """Nothing more is passed on: give back what nobody has taken."""
-        for permit in [permit for spare in self._spare.values() for permit in spare]:
-            if permit.result is not None:
+    def unspare(self, idle: float = 0.0) -> None:
+        """Give back what nobody has taken for so many seconds."""
+        before = monotonic() - idle
+        spare, self._spare = self._spare, {}
+        for permit in [permit for several in spare.values() for permit in several]:
+            if permit.idle_since > before:
+                self._spare.setdefault(permit.told.needs, []).append(permit)
+            elif permit.result is not None:
                 told = permit.told
                 self._passed.pop(permit, None)
                 self._ended.append(Ended(told.task, told.nonce, Facts(True, Message.NOBODY, permit.result)))
-        self._spare.clear()
 
     def forget_arrivals(self) -> list[Run]:
         """Drop those that want to start or to be parked; return them."""
@@ -113,7 +121,7 @@ class Outbox:
 
     def next_batch(self, number: int, slots: int) -> Batch:
         """Take out what fits in one call."""
-        self.unspare()
+        self.unspare(_IDLE)
         asked, parked, back = _some(self.asked), _some(self.parked), _some(self.back)
         self.asked, self.parked, self.back = self.asked[MOST_ROWS:], self.parked[MOST_ROWS:], self.back[MOST_ROWS:]
         said = Exchange(slots=slots, passed=self._tell_passed())

@@ -37,21 +37,23 @@ class Permit:
         run: who runs with it now; another one than the store knows if it was passed on; None when nobody does.
         result: of the run that the store knows, once it has ended.
         lost: whether the store said that its lease was lost.
+        idle_since: when nobody had it any more, on the clock of ``time.monotonic``.
     """
 
-    __slots__ = ("lost", "result", "run", "told")
+    __slots__ = ("idle_since", "lost", "result", "run", "told")
 
     def __init__(self, run: Run) -> None:
         self.told = run.arrival
         self.run: Run | None = run
         self.result: Result | None = None
         self.lost = False
+        self.idle_since = 0.0
 
     def spare(self, result: Result) -> None:
         """A run has ended with it, and nobody has it now."""
         if self.run is not None and self.run.nonce == self.told.nonce:
             self.result = result
-        self.run = None
+        self.run, self.idle_since = None, monotonic()
 
     def pass_to(self, run: Run) -> None:
         """Another one runs with it."""

@@ -30,7 +30,7 @@ from celery_throttle.store.calls import Store
 from celery_throttle.store.gate_script import gate_text
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
-from celery_throttle.worker import gate, groups, link, remember, runs, tasks, wiring
+from celery_throttle.worker import gate, groups, link, outbox, remember, runs, tasks, wiring
 from tests.simulation.broker import tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
@@ -178,7 +178,7 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (gate, link, runs):
+        for module in (gate, link, outbox, runs):
             put(module, "monotonic", now)
         for module in (gate, tasks):
             put(module, "Run", _Run)

@@ -1,0 +1,88 @@
+"""Which permits pass on within a worker, and which go back to the store."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.facts import Result
+from celery_throttle.core.policy import Needs
+from celery_throttle.worker import outbox as outbox_module
+from celery_throttle.worker import runs
+from celery_throttle.worker.outbox import Outbox
+from celery_throttle.worker.runs import Permit, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GPU = Needs(("gpu",), "1:gpu")
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets time pass."""
+    now = 100.0
+
+    def pass_by(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    for module in (outbox_module, runs):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
+    return pass_by
+
+
+def run_of(task: str) -> Run:
+    request = SimpleNamespace(id=task, request_dict={})
+    return Run(request, epoch=1, queue="celery", needs=GPU, nonce=f"w:{task}")
+
+
+def ended(outbox: Outbox, task: str) -> None:
+    outbox.spare(Permit(run_of(task)), Result.SUCCESS)
+
+
+def given_back(outbox: Outbox) -> list[str]:
+    return [each.task for each in outbox.next_batch(1, 0).said.ended]
+
+
+def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None]) -> None:
+    outbox = Outbox()
+    ended(outbox, "a")
+    permit = outbox.take(run_of("b"))
+    assert permit is not None
+    (passed,) = outbox.next_batch(1, 0).said.passed
+    assert (passed.task, passed.to.task) == ("a", "b")
+    assert outbox.take(run_of("c")) is None
+    later(1)
+    assert given_back(outbox) == []
+
+
+def test_one_that_nobody_takes_goes_back(later: Callable[[float], None]) -> None:
+    """Not with the next call, or each call would cost the run after it one more."""
+    outbox = Outbox()
+    ended(outbox, "a")
+    assert given_back(outbox) == []
+    assert outbox.lazy
+    later(0.01)
+    assert given_back(outbox) == ["a"]
+    assert not outbox.lazy
+
+
+def test_nobody_takes_one_whose_lease_may_be_over(later: Callable[[float], None]) -> None:
+    """The worker was stopped after the run had ended, and the store may have given the permit to another."""
+    outbox = Outbox()
+    ended(outbox, "a")
+    later(60)
+    assert outbox.take(run_of("b")) is None
+    assert given_back(outbox) == ["a"]
+
+
+def test_all_go_back_at_once_when_somebody_waits(later: Callable[[float], None]) -> None:
+    outbox = Outbox()
+    for task in ("a", "b"):
+        ended(outbox, task)
+    outbox.unspare()
+    assert sorted(given_back(outbox)) == ["a", "b"]
+    later(0)
