@@ -13,27 +13,21 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery.exceptions import TaskRevokedError
-from celery.worker import state
-
 from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.core.policy import costs_of, needs_again, needs_text
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
-from celery_throttle.worker.requests import Declined
+from celery_throttle.worker.resuming import Resuming, say_withdrawn
+from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Permit, Run, State
-from celery_throttle.worker.verdicts import say
-from celery_throttle.worker.watch import watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery_throttle.core.settings import Settings
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
-    from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.queues import Queues
@@ -52,12 +46,6 @@ LOOK_EVERY = 5.0
 _LAZY = 0.025
 #: Buckets that are known to be closed; to forget them only means to ask the store again.
 _CLOSED_MOST = 10_000
-#: Seconds until a call that the store refused (out of memory, read-only) is tried again.
-_PUT_OFF = 1.0
-#: The same for a task that may not be parked because too many are; twice as long each time.
-_CROWDED, _CROWDED_MOST = 0.5, 30.0
-#: Tasks held here because too many are parked; all others stay in the broker.
-_HELD_MOST = 200
 
 
 class Gate:
@@ -94,13 +82,12 @@ class Gate:
         self._granted: deque[Run] = deque()  # GRANTED
         self._undecided: dict[Run, None] = {}  # ASKING, UNSURE, PARKING
         self._asking = 0  # ASKING: each has a slot
-        self._running: set[Run] = set()  # RUNNING
-        self._later: set[Run] = set()  # LATER, but for those of an outage
-        self._closed: set[str] = set()  # buckets without room, or with a line, as far as we know
+        self._running = Running(slots, tasks, loop, self._groups)
+        self._resuming = Resuming(self._running, loop)
+        self._later = Later(loop, timekeeper, self._prefetch)
         self._parked_first = False
         self._grow = grow
         self._closing = False
-        self._epoch = 0  # of the broker connection
         self._queues: Queues | None = None
         self._requests: RequestFactory | None = None
         self._consumer: Any = None
@@ -126,32 +113,23 @@ class Gate:
 
     def disconnected(self) -> None:
         """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
-        self._epoch += 1
+        self._running.epoch += 1
         self._queues = self._requests = None
         self._drop_undecided()
-        for run in [run for run in self._running if self._slots.discarded(run.request)]:
-            self._running.discard(run)
-            run.state = State.GONE
-            if self._slots.was_sent(run.job):
-                # A child may just have begun it, and will not tell. Its lease says when that is over.
-                self._forget_permit(run)
-            else:
-                self._give_back(run, Result.NOTHING, began=False)
+        self._running.discarded()
 
     def close(self) -> None:
         """Start nothing more; what runs goes on and gives its permits to others."""
         self._closing = True
         self._drop_undecided()
+        self._running.close()
         for calls in self.groups:
-            calls.outbox.unspare()
             # What it parks has to be acknowledged while the broker is still there.
             calls.wait()
 
     def finish(self) -> None:
         """The pool has stopped: nothing of ours runs any more."""
-        for run in [*self._running, *self._granted]:
-            self._give_back(run, Result.NOTHING, began=run.state is State.RUNNING)
-        self._running.clear()
+        self._running.finish(self._granted)
         self._granted.clear()
         for calls in self.groups:
             calls.outbox.unspare()
@@ -171,7 +149,7 @@ class Gate:
 
     def tend_pool(self) -> None:
         """Notice lost children while there is a permit to get back from them."""
-        if any(run.permit is not None for run in self._running):
+        if any(run.permit is not None for run in self._running.runs):
             self._slots.tend()
 
     def look_soon(self) -> None:
@@ -193,7 +171,7 @@ class Gate:
         return self._closing
 
     def _drop_undecided(self) -> None:
-        dropped = [*self._waiting, *self._later]
+        dropped = [*self._waiting, *self._later.forget()]
         for calls in self.groups:
             dropped += calls.outbox.forget_arrivals()
         for outage in self._outages.values():
@@ -205,16 +183,16 @@ class Gate:
             self._decided(run, State.GONE)
         for run in self._granted:
             run.state = State.GONE
-            self._give_back(run, Result.NOTHING, began=False)
-        for held in (self._waiting, self._later, self._granted):
-            held.clear()
+            self._running.give_back(run, Result.NOTHING, began=False)
+        self._waiting.clear()
+        self._granted.clear()
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
     @property
     def free_slots(self) -> int:
         """How many more tasks could run."""
-        taken = len(self._running) + self._asking + sum(calls.offered for calls in self.groups)
+        taken = len(self._running.runs) + self._asking + sum(calls.offered for calls in self.groups)
         return self._slots.size - taken
 
     def tick(self) -> None:
@@ -236,7 +214,7 @@ class Gate:
 
     def _hand_out(self) -> None:
         while self._granted and self.free_slots > 0:
-            self._execute(self._granted.popleft())
+            self._running.execute(self._granted.popleft())
         offers = {calls: self._offer(calls) for calls in self.groups if calls.free}
         reserved = sum(offers.values())
         while self._waiting and self.free_slots - reserved > 0:
@@ -278,7 +256,7 @@ class Gate:
             return
         queue = self._queues.queue_of(request.message) if self._queues else ""
         try:
-            run = self._tasks.run_of(request, self._epoch, queue)
+            run = self._tasks.run_of(request, self._running.epoch, queue)
         except Exception as error:  # noqa: BLE001 - the user's own function, too
             fail(request, error)
             return
@@ -296,7 +274,7 @@ class Gate:
 
     def _enter(self, run: Run) -> None:
         if not run.guarded:
-            self._execute(run)
+            self._running.execute(run)
         elif not run.request.revoked():
             self._admit(run)
 
@@ -308,8 +286,8 @@ class Gate:
         elif self._has_to_wait(run):
             self._park(run)
         elif self._is_plain(run) and (permit := calls.outbox.take(run)) is not None:
-            self._hold_permit(run, permit)
-            self._execute(run)
+            self._running.hold_permit(run, permit)
+            self._running.execute(run)
         else:
             run.state = State.ASKING
             self._asking += 1
@@ -317,7 +295,7 @@ class Gate:
             calls.outbox.asked.append(run)
 
     def _has_to_wait(self, run: Run) -> bool:
-        return run.needs.waits_in(self._closed) and not run.asks
+        return run.needs.waits_in(self._running.closed) and not run.asks
 
     def _is_plain(self, run: Run) -> bool:
         """Whether the permit of one like it will do: only a number limits it, and it comes for the first time."""
@@ -351,9 +329,9 @@ class Gate:
 
     def _shut(self, bucket: str, calls: Calls) -> None:
         """There is no room, or a line: those who wait here for a slot get in line, and no permit is passed on."""
-        if bucket in self._closed:
+        if bucket in self._running.closed:
             return
-        self._closed.add(bucket)
+        self._running.closed.add(bucket)
         calls.outbox.unspare()
         waiting, self._waiting = self._waiting, deque()
         for run in waiting:
@@ -369,16 +347,17 @@ class Gate:
         calls, had_slot = self._groups[run.group], run.state is State.ASKING
         if run not in self._undecided:
             # Its broker connection was lost meanwhile, and the broker delivers it again; or it runs without a permit.
-            calls.outbox.ended(run.request.id, run.nonce, run.facts(Result.NOTHING, began=False, epoch=self._epoch))
+            facts = run.facts(Result.NOTHING, began=False, epoch=self._running.epoch)
+            calls.outbox.ended(run.request.id, run.nonce, facts)
             return
         self._decided(run, State.GRANTED)
         if fencing_token:
             # In the plan too, should the lock have to be put back; that of a parked one comes with its token.
             run.lock = with_fencing_token(run.lock, fencing_token)
             run.fence(fencing_token)
-        self._hold_permit(run, Permit(run))
+        self._running.hold_permit(run, Permit(run))
         if had_slot:
-            self._execute(run)
+            self._running.execute(run)
         else:
             self._granted.append(run)
 
@@ -392,8 +371,8 @@ class Gate:
         self._decided(run, State.GONE)
         run.parcel = b""
         request = run.request
-        if run.epoch == self._epoch:
-            self._forget(request)
+        if run.epoch == self._running.epoch:
+            self._running.forget(request)
             with suppress(OSError):  # kombu logs it
                 request.acknowledge()
             logger.debug("Task %s[%s] parked", request.name, request.id)
@@ -402,108 +381,40 @@ class Gate:
 
     def crowded(self, run: Run) -> None:
         """See `Decisions`."""
-        if not self._decided(run, State.LATER):
-            return
-        pause = min(_CROWDED * 2**run.refusals, _CROWDED_MOST)
-        run.refusals += 1
-        self._later.add(run)
-        if len(self._later) <= _HELD_MOST:
-            self._prefetch(1)
-        if run.refusals == 1:
-            logger.info("Task %s[%s] waits here: max_parked", run.request.name, run.request.id)
-        if len(self._later) == _HELD_MOST:
-            logger.warning(
-                "celery_throttle: %d tasks wait in this worker because as many are parked as max_parked allows; "
-                "more stay in the broker, also others of these queues", _HELD_MOST,
-            )  # fmt: skip
-        self._timekeeper.later(pause, lambda: self._loop.post(self._come_again, run))
-
-    def _come_again(self, run: Run) -> None:
-        if run.state is State.LATER:  # else the broker delivers it again
-            if len(self._later) <= _HELD_MOST:
-                self._prefetch(-1)
-            self._later.discard(run)
-            self._line_up(run)
+        if self._decided(run, State.LATER):
+            self._later.crowded(run, self._line_up)
 
     def resumed(self, grant: Grant, calls: Calls) -> None:
         """See `Decisions`."""
         if self._closing or self._requests is None:
-            self._refuse(grant, calls, Facts(began=False, message=Message.PLACE))
+            calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.PLACE))
             return
-        run = Run(
-            None,
-            epoch=self._epoch,
-            queue=grant.queue,
-            group=calls.group,
-            needs=needs_again(grant.needs),
-            nonce=grant.nonce,
-            stored=True,
-        )
-        run.lock = grant.lock.spec if grant.lock else ""
-        if not self._unpack(run, grant, calls, self._requests):
-            return
-        run.permit = Permit(run)
-        calls.held[grant.nonce] = run.permit
-        if grant.expired:
-            # As Celery says it of one that waited in the broker for too long.
-            logger.info("Task %s[%s] expired: it waited for too long", run.request.name, run.request.id)
-            self._tell(run, lambda: run.request._announce_revoked("expired", False, None, True))  # noqa: SLF001
-        elif grant.lock and not grant.lock.starts:
-            lock = grant.lock
-            self._tell(run, lambda: say(run.request, lock))
-        else:
-            self._start_resumed(run, grant)
-
-    def _start_resumed(self, run: Run, grant: Grant) -> None:
-        if run.request.revoked():
-            self._end(run, Facts(began=False, message=Message.NOBODY))
-            return
-        logger.info("Task %s[%s] resumed", run.request.name, run.request.id)
-        state.task_reserved(run.request)
-        if grant.lock and grant.lock.fencing_token:
-            run.fence(grant.lock.fencing_token)
-        if self.free_slots > 0:
-            self._execute(run)
-        else:
+        run = self._resuming.run_of(grant, calls, self._requests)
+        if run is not None and self.free_slots > 0:
+            self._running.execute(run)
+        elif run is not None:
             run.state = State.GRANTED
             self._granted.append(run)
 
-    def _tell(self, run: Run, told: Callable[[], None]) -> None:
-        """Say what became of a task that does not run; if that fails, its message goes back in line."""
-        try:
-            told()
-        except BaseException:
-            self._end(run, Facts(began=False, message=Message.PLACE))
-            raise
-        self._end(run, Facts(began=False, message=Message.NOBODY))
-
-    def _refuse(self, grant: Grant, calls: Calls, facts: Facts) -> None:
-        calls.outbox.ended(grant.task, grant.nonce, facts)
-
     def sent_back(self, run: Run) -> None:
         """See `Decisions`."""
-        self._forget_permit(run)
+        self._running.forget_permit(run)
         run.parcel = b""
         run.request.acknowledge()
 
     def withdrawn(self, each: Withdrawn) -> None:
         """See `Decisions`."""
-        if self._requests is None:
-            return
-        ignore = lambda *args: None  # noqa: E731
-        try:
-            self._requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
-        except Declined:
-            logger.debug("Revoked task %s has left its line", each.task)
+        if self._requests is not None:
+            say_withdrawn(each, self._requests)
 
     def answered(self, reply: Reply, calls: Calls) -> None:
         """See `Decisions`."""
         # Only now: those who were refused in this reply came before those who wait here for a slot.
-        self._closed.difference_update(reply.open)
+        self._running.closed.difference_update(reply.open)
         for bucket in reply.closed:
             self._shut(bucket, calls)
-        if len(self._closed) > _CLOSED_MOST:
-            self._closed.clear()
+        if len(self._running.closed) > _CLOSED_MOST:
+            self._running.closed.clear()
         if reply.more:
             self._more_waits(calls)
         at = monotonic() + reply.wait
@@ -524,138 +435,6 @@ class Gate:
         if self.free_slots <= 0 and calls.free:
             # Maybe nobody else knows: those who have a slot get a hint.
             calls.send(0)
-
-    # -- runs ----------------------------------------------------------------------------------------------------
-
-    def _execute(self, run: Run) -> None:
-        run.state = State.RUNNING
-        self._running.add(run)
-        watch(
-            run,
-            lambda result: self._loop.post(self._ended, run, result),
-            lambda error: self._loop.post(self._limited, run, error),
-        )
-        try:
-            run.job = self._slots.run(run.request, lambda error: self._loop.post(self._died, run, error))
-        except TaskRevokedError:
-            self._unstarted(run, Message.NOBODY)
-        except BaseException:
-            self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
-            raise
-        if self._loop.turning and not self._slots.passed_on:
-            self._loop.wake()
-
-    def _unstarted(self, run: Run, message: Message) -> None:
-        self._running.discard(run)
-        if run.permit is not None:
-            self._end(run, Facts(began=False, message=message))
-
-    def _run_unthrottled(self, run: Run) -> None:
-        self._decided(run, State.RUNNING)
-        self._execute(run)
-
-    def _ended(self, run: Run, result: Result) -> None:
-        if run in self._running:
-            self._running.discard(run)
-            run.state = State.GONE
-            self._give_back(run, result, began=True)
-
-    def _died(self, run: Run, error: BaseException) -> None:
-        # After a body too: the result backend was away, say. Celery hears nothing, so the broker delivers it again.
-        if run in self._running:
-            logger.error("Task %s[%s] ended without an outcome", run.request.name, run.request.id, exc_info=error)
-            state.task_ready(run.request)
-            self._ended(run, Result.NOTHING)
-
-    def _limited(self, run: Run, error: RateLimited) -> None:
-        if run not in self._running:
-            return
-        request = run.request
-        state.task_ready(request)
-        if not run.needs.buckets or run.permit is None:
-            said = f"Task {request.name} raised RateLimited, but it has no limit: give it one, limit=5 or rate='100/m'"
-            fail(request, ConfigurationError(said))
-            self._ended(run, Result.FAILURE)
-            return
-        self._running.discard(run)
-        run.state = State.GONE
-        costs = costs_of(run.needs.text)
-        about = [each for each in costs if error.limit in (None, each[0].name)] or costs
-        logger.info("Task %s[%s] is rate limited: %s", request.name, request.id, error)
-        request.send_event("task-rate-limited", retry_after=error.retry_after)
-        # It has been packed before, or could be: its message came from a broker.
-        run.parcel = pack(request.message)
-        calls = self._groups[run.group]
-        calls.outbox.settle(run.permit)
-        calls.outbox.back.append((run, error.retry_after, needs_text(about)))
-
-    def _give_back(self, run: Run, result: Result, *, began: bool) -> None:
-        permit = run.permit
-        if permit is None:
-            return
-        facts = run.facts(result, began=began, epoch=self._epoch)
-        calls = self._groups[run.group]
-        passes = began and facts.message is Message.NOBODY and result is not Result.NOTHING and not self._closing
-        if passes and self._tasks.is_plain(run) and not run.lock and not run.needs.waits_in(self._closed):
-            self._forget_permit(run)
-            calls.outbox.spare(permit, result)
-        else:
-            self._end(run, facts)
-
-    def _end(self, run: Run, facts: Facts) -> None:
-        calls, permit = self._groups[run.group], run.permit
-        if permit is None:
-            return
-        calls.outbox.settle(permit)
-        calls.outbox.ended(run.request.id, run.nonce, facts)
-        calls.freed += not run.needs.buckets or run.needs.waits_in(self._closed)
-        self._forget_permit(run)
-
-    def _hold_permit(self, run: Run, permit: Permit) -> None:
-        run.permit = permit
-        self._groups[run.group].held[run.nonce] = permit
-
-    def _forget_permit(self, run: Run) -> None:
-        self._groups[run.group].held.pop(run.nonce, None)
-        run.permit = None
-
-    # -- resumed tasks -------------------------------------------------------------------------------------------
-
-    def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
-        conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
-        try:
-            run.request = requests.make(
-                grant.message,
-                redelivered=grant.deliveries > 0,
-                on_ack=lambda *args: self._loop.post(self._acknowledged, run),
-                on_reject=lambda logger, errors, requeue: setattr(run, "requeue", requeue),
-                conclude=conclude,
-            )
-        except Declined:
-            message = Message.TAIL if run.requeue else Message.NOBODY
-            self._refuse(grant, calls, Facts(began=False, message=message))
-            return False
-        except Exception as error:
-            # As Celery does with a message that it cannot use: not registered, or content that it may not decode.
-            logger.exception("Parked task %s cannot run here", grant.task)
-            self._refuse(grant, calls, Facts(began=False, message=Message.NOBODY, result=Result.FAILURE))
-            self._consumer.app.backend.mark_as_failure(grant.task, error)
-            return False
-        return True
-
-    def _acknowledged(self, run: Run) -> None:
-        # With late acknowledgement the message stays until the permit is given back.
-        if run in self._running and not run.request.task.acks_late:
-            self._groups[run.group].outbox.began(run.request.id, run.nonce)
-
-    def _forget(self, request: Any) -> None:
-        """Undo what Celery noted of a request that will not run here now."""
-        state.reserved_requests.discard(request)
-        task_id: str = request.id
-        if state.requests.get(task_id) is request:
-            del state.requests[task_id]
-            # A second delivery must not hide the first one from `inspect` and `revoke`.
-            state.requests.update((task_id, run.request) for run in self._running if run.request.id == task_id)
 
     # -- when the store is out of reach --------------------------------------------------------------------------
 
@@ -684,12 +463,13 @@ class Gate:
         for run in [run for run in self._undecided if run.group == calls.group]:
             self._hold(run)
 
+    def _run_unthrottled(self, run: Run) -> None:
+        self._decided(run, State.RUNNING)
+        self._running.execute(run)
+
     def store_up(self, calls: Calls) -> None:
         """The store answers (again)."""
-        held = self._outages[calls.group].over()
-        for run in held:
-            run.state = State.WAITING
-        self._waiting.extendleft(reversed(held))
+        self._wait_first(self._outages[calls.group].over())
         calls.hungry = True
 
     def put_off(self, runs: list[Run], calls: Calls) -> None:
@@ -697,18 +477,17 @@ class Gate:
         again = [run for run in runs if self._decided(run, State.LATER)]
         for run in again:
             run.asks = True
-        self._later.update(again)
-        self._prefetch(len(again))
-        self._timekeeper.later(_PUT_OFF, lambda: self._loop.post(self._try_again, again, calls))
 
-    def _try_again(self, runs: list[Run], calls: Calls) -> None:
-        calls.go_on()
-        here = [run for run in runs if run.state is State.LATER]  # the others are left to the broker
-        self._prefetch(-len(here))
-        self._later.difference_update(here)
-        for run in here:
+        def try_again(here: list[Run]) -> None:
+            calls.go_on()
+            self._wait_first(here)
+
+        self._later.put_off(again, try_again)
+
+    def _wait_first(self, runs: list[Run]) -> None:
+        for run in runs:
             run.state = State.WAITING
-        self._waiting.extendleft(reversed(here))
+        self._waiting.extendleft(reversed(runs))
 
     def _prefetch(self, more: int) -> None:
         qos = getattr(self._consumer, "qos", None)

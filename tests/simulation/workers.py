@@ -30,7 +30,7 @@ from celery_throttle.store.calls import Store
 from celery_throttle.store.gate_script import gate_text
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
-from celery_throttle.worker import gate, groups, link, outbox, remember, runs, tasks, wiring
+from celery_throttle.worker import gate, groups, link, outbox, remember, resuming, runs, tasks, wiring
 from tests.simulation.broker import tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
@@ -180,9 +180,10 @@ def installed(here: Here) -> Iterator[None]:
         Script.of_gate.cache_clear()
         for module in (gate, link, outbox, runs):
             put(module, "monotonic", now)
-        for module in (gate, tasks):
+        for module in (resuming, tasks):
             put(module, "Run", _Run)
-        put(gate, "Permit", _Permit)
+        for module in (gate, resuming):
+            put(module, "Permit", _Permit)
         put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
         put(wiring, "Loop", Loop)
         put(wiring, "findings", lambda client, url: [])
@@ -420,13 +421,13 @@ class Worker:
         """For whoever reads of a violation."""
         gate = self.gate
         where = {
-            "waiting": gate._waiting, "undecided": gate._undecided, "granted": gate._granted, "later": gate._later,
-            "running": gate._running,
+            "waiting": gate._waiting, "undecided": gate._undecided, "granted": gate._granted, "later": gate._later.runs,
+            "running": gate._running.runs,
         }  # fmt: skip
         said = ", ".join(f"{name} {[run.request.id for run in runs]}" for name, runs in where.items())
         return (
-            f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {sorted(gate._closed)}, {said}, "
-            f"posted {len(self.loop.posted)}, blocked {self.blocked}, {list(map(_unsaid, gate.groups))}"
+            f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {sorted(gate._running.closed)}, "
+            f"{said}, posted {len(self.loop.posted)}, blocked {self.blocked}, {list(map(_unsaid, gate.groups))}"
         )
 
     @property
@@ -439,12 +440,14 @@ class Worker:
         """Those that wait here for a slot, as they would without limits: theirs have room and no line."""
         gate = self.gate
         return [
-            run.request.id for run in gate._waiting if self.free_slots <= 0 and not run.needs.waits_in(gate._closed)
+            run.request.id
+            for run in gate._waiting
+            if self.free_slots <= 0 and not run.needs.waits_in(gate._running.closed)
         ]
 
     def permit_of(self, request: Any) -> Any:
         """Return what a request runs with, None if it needs nothing."""
-        return next((run.permit for run in self.gate._running if run.request is request), None)
+        return next((run.permit for run in self.gate._running.runs if run.request is request), None)
 
     def lost_permits(self) -> None:
         """The store has forgotten what is held here."""

@@ -1,0 +1,119 @@
+"""Make a run of a parked task that got its permits here, or say what became of it instead."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from celery.worker import state
+
+from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.policy import needs_again
+from celery_throttle.worker.requests import Declined
+from celery_throttle.worker.runs import Permit, Run
+from celery_throttle.worker.verdicts import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.store.replies import Grant, Withdrawn
+    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.requests import RequestFactory
+    from celery_throttle.worker.running import Running
+
+__all__ = ["Resuming", "say_withdrawn"]
+
+logger = logging.getLogger(__name__)
+
+
+class Resuming:
+    """Resumes parked tasks; all on the loop.
+
+    Args:
+        running: holds their permits.
+        loop: everything happens on it.
+    """
+
+    def __init__(self, running: Running, loop: Loop) -> None:
+        self._running, self._loop = running, loop
+
+    def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
+        """Return a run that can start; None if there is nothing to run, which has been said then."""
+        run = Run(
+            None,
+            epoch=self._running.epoch,
+            queue=grant.queue,
+            group=calls.group,
+            needs=needs_again(grant.needs),
+            nonce=grant.nonce,
+            stored=True,
+        )
+        lock = grant.lock
+        run.lock = lock.spec if lock else ""
+        if not self._unpack(run, grant, calls, requests):
+            return None
+        self._running.hold_permit(run, Permit(run))
+        request = run.request
+        if grant.expired:
+            # As Celery says it of one that waited in the broker for too long.
+            logger.info("Task %s[%s] expired: it waited for too long", request.name, request.id)
+            self._tell(run, lambda: request._announce_revoked("expired", False, None, True))  # noqa: SLF001
+            return None
+        if lock and not lock.starts:
+            self._tell(run, lambda: say(request, lock))
+            return None
+        if request.revoked():
+            self._running.end(run, Facts(began=False, message=Message.NOBODY))
+            return None
+        logger.info("Task %s[%s] resumed", request.name, request.id)
+        state.task_reserved(request)
+        if lock and lock.fencing_token:
+            run.fence(lock.fencing_token)
+        return run
+
+    def _tell(self, run: Run, told: Callable[[], None]) -> None:
+        """Say what became of a task that does not run; if that fails, its message goes back in line."""
+        try:
+            told()
+        except BaseException:
+            self._running.end(run, Facts(began=False, message=Message.PLACE))
+            raise
+        self._running.end(run, Facts(began=False, message=Message.NOBODY))
+
+    def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
+        conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
+        try:
+            run.request = requests.make(
+                grant.message,
+                redelivered=grant.deliveries > 0,
+                on_ack=lambda *args: self._loop.post(self._acknowledged, run, calls),
+                on_reject=lambda logger, errors, requeue: setattr(run, "requeue", requeue),
+                conclude=conclude,
+            )
+        except Declined:
+            message = Message.TAIL if run.requeue else Message.NOBODY
+            calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=message))
+            return False
+        except Exception as error:
+            # As Celery does with a message that it cannot use: not registered, or content that it may not decode.
+            logger.exception("Parked task %s cannot run here", grant.task)
+            facts = Facts(began=False, message=Message.NOBODY, result=Result.FAILURE)
+            calls.outbox.ended(grant.task, grant.nonce, facts)
+            requests.consumer.app.backend.mark_as_failure(grant.task, error)
+            return False
+        return True
+
+    def _acknowledged(self, run: Run, calls: Calls) -> None:
+        # With late acknowledgement the message stays until the permit is given back.
+        if run in self._running.runs and not run.request.task.acks_late:
+            calls.outbox.began(run.request.id, run.nonce)
+
+
+def say_withdrawn(each: Withdrawn, requests: RequestFactory) -> None:
+    """Say of a revoked task that it has left its line."""
+    ignore = lambda *args: None  # noqa: E731
+    try:
+        requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
+    except Declined:
+        logger.debug("Revoked task %s has left its line", each.task)

@@ -1,0 +1,186 @@
+"""The runs that the pool has, the permits that are held here, and what follows when a run ends."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import TaskRevokedError
+from celery.worker import state
+
+from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.policy import costs_of, needs_text
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.worker.outage import fail
+from celery_throttle.worker.parcel import pack
+from celery_throttle.worker.runs import State
+from celery_throttle.worker.watch import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from celery_throttle.tasks.rate_limited import RateLimited
+    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.runs import Permit, Run
+    from celery_throttle.worker.slots import Slots
+    from celery_throttle.worker.tasks import Tasks
+
+__all__ = ["Running"]
+
+logger = logging.getLogger(__name__)
+
+
+class Running:
+    """Gives runs to the pool, and says how they ended; all on the loop.
+
+    Args:
+        slots: of Celery's pool.
+        tasks: what each request needs.
+        loop: everything happens on it.
+        groups: the calls of each group, by its name.
+
+    Attributes:
+        runs: what the pool has.
+        closed: buckets without room, or with a line, as far as we know: no permit of theirs is passed on here.
+        epoch: of the broker connection, counted.
+    """
+
+    def __init__(self, slots: Slots, tasks: Tasks, loop: Loop, groups: Mapping[str, Calls]) -> None:
+        self._slots, self._tasks, self._loop, self._groups = slots, tasks, loop, groups
+        self.runs: set[Run] = set()
+        self.closed: set[str] = set()
+        self.epoch = 0
+        self._passes_on = True
+
+    def execute(self, run: Run) -> None:
+        """Give a run to the pool."""
+        run.state = State.RUNNING
+        self.runs.add(run)
+        watch(
+            run,
+            lambda result: self._loop.post(self._ended, run, result),
+            lambda error: self._loop.post(self._limited, run, error),
+        )
+        try:
+            run.job = self._slots.run(run.request, lambda error: self._loop.post(self._died, run, error))
+        except TaskRevokedError:
+            self._unstarted(run, Message.NOBODY)
+        except BaseException:
+            self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
+            raise
+        if self._loop.turning and not self._slots.passed_on:
+            self._loop.wake()
+
+    def _unstarted(self, run: Run, message: Message) -> None:
+        self.runs.discard(run)
+        if run.permit is not None:
+            self.end(run, Facts(began=False, message=message))
+
+    # -- how runs end ----------------------------------------------------------------------------------------------
+
+    def _ended(self, run: Run, result: Result) -> None:
+        if run in self.runs:
+            self.runs.discard(run)
+            run.state = State.GONE
+            self.give_back(run, result, began=True)
+
+    def _died(self, run: Run, error: BaseException) -> None:
+        # After a body too: the result backend was away, say. Celery hears nothing, so the broker delivers it again.
+        if run in self.runs:
+            logger.error("Task %s[%s] ended without an outcome", run.request.name, run.request.id, exc_info=error)
+            state.task_ready(run.request)
+            self._ended(run, Result.NOTHING)
+
+    def _limited(self, run: Run, error: RateLimited) -> None:
+        if run not in self.runs:
+            return
+        request = run.request
+        state.task_ready(request)
+        if not run.needs.buckets or run.permit is None:
+            said = f"Task {request.name} raised RateLimited, but it has no limit: give it one, limit=5 or rate='100/m'"
+            fail(request, ConfigurationError(said))
+            self._ended(run, Result.FAILURE)
+            return
+        self.runs.discard(run)
+        run.state = State.GONE
+        costs = costs_of(run.needs.text)
+        about = [each for each in costs if error.limit in (None, each[0].name)] or costs
+        logger.info("Task %s[%s] is rate limited: %s", request.name, request.id, error)
+        request.send_event("task-rate-limited", retry_after=error.retry_after)
+        # It has been packed before, or could be: its message came from a broker.
+        run.parcel = pack(request.message)
+        calls = self._groups[run.group]
+        calls.outbox.settle(run.permit)
+        calls.outbox.back.append((run, error.retry_after, needs_text(about)))
+
+    def discarded(self) -> None:
+        """The broker connection is gone, and the pool has dropped what no child has begun."""
+        for run in [run for run in self.runs if self._slots.discarded(run.request)]:
+            self.runs.discard(run)
+            run.state = State.GONE
+            if self._slots.was_sent(run.job):
+                # A child may just have begun it, and will not tell. Its lease says when that is over.
+                self.forget_permit(run)
+            else:
+                self.give_back(run, Result.NOTHING, began=False)
+
+    def close(self) -> None:
+        """Pass no permits on any more: whoever waits elsewhere gets them."""
+        self._passes_on = False
+        for calls in self._groups.values():
+            calls.outbox.unspare()
+
+    def finish(self, granted: Iterable[Run]) -> None:
+        """The pool has stopped: nothing of ours runs any more, nor do those that have permits start."""
+        for run in [*self.runs, *granted]:
+            self.give_back(run, Result.NOTHING, began=run.state is State.RUNNING)
+        self.runs.clear()
+
+    # -- permits ---------------------------------------------------------------------------------------------------
+
+    def hold_permit(self, run: Run, permit: Permit) -> None:
+        """A run has its permits: their lease is renewed from now on."""
+        run.permit = permit
+        self._groups[run.group].held[run.nonce] = permit
+
+    def forget_permit(self, run: Run) -> None:
+        """They are not held here any more."""
+        self._groups[run.group].held.pop(run.nonce, None)
+        run.permit = None
+
+    def give_back(self, run: Run, result: Result, *, began: bool) -> None:
+        """A run has ended: the next one like it may have its permits, or they are free."""
+        permit = run.permit
+        if permit is None:
+            return
+        facts = run.facts(result, began=began, epoch=self.epoch)
+        if self._may_pass_on(run, facts):
+            self.forget_permit(run)
+            self._groups[run.group].outbox.spare(permit, result)
+        else:
+            self.end(run, facts)
+
+    def _may_pass_on(self, run: Run, facts: Facts) -> bool:
+        is_over = facts.began and facts.message is Message.NOBODY and facts.result is not Result.NOTHING
+        is_plain = self._tasks.is_plain(run) and not run.lock
+        return self._passes_on and is_over and is_plain and not run.needs.waits_in(self.closed)
+
+    def end(self, run: Run, facts: Facts) -> None:
+        """Its permits are free; these are the facts."""
+        calls, permit = self._groups[run.group], run.permit
+        if permit is None:
+            return
+        calls.outbox.settle(permit)
+        calls.outbox.ended(run.request.id, run.nonce, facts)
+        calls.freed += not run.needs.buckets or run.needs.waits_in(self.closed)
+        self.forget_permit(run)
+
+    def forget(self, request: Any) -> None:
+        """Undo what Celery noted of a request that will not run here now."""
+        state.reserved_requests.discard(request)
+        task_id: str = request.id
+        if state.requests.get(task_id) is request:
+            del state.requests[task_id]
+            # A second delivery must not hide the first one from `inspect` and `revoke`.
+            state.requests.update((task_id, run.request) for run in self.runs if run.request.id == task_id)
