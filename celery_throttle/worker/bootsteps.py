@@ -65,10 +65,11 @@ class WorkerStep(bootsteps.StartStopStep):
         worker.throttling.close()
 
     def stop(self, worker: Any) -> None:
-        """The pool is still to finish its tasks, and the consumer step ends us after that."""
+        """The consumer has stopped; the pool is still to finish its tasks, and the consumer step ends us after that."""
+        worker.throttling.flushed()
 
     def terminate(self, worker: Any) -> None:
-        """As `stop`."""
+        """The consumer step ends us, too; the pool finishes nothing."""
 
 
 class ConsumerStep(bootsteps.StartStopStep):

@@ -127,6 +127,10 @@ class Gate:
             # What it parks has to be acknowledged while the broker is still there.
             calls.wait()
 
+    def flushed(self) -> None:
+        """The pool is about to stop, and has thrown away what no process has begun."""
+        self._running.discarded(stopping=True)
+
     def finish(self) -> None:
         """The pool has stopped: nothing of ours runs any more."""
         self._running.finish(self._granted)

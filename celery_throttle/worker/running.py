@@ -114,12 +114,15 @@ class Running:
         calls.outbox.settle(run.permit)
         calls.outbox.back.append((run, error.retry_after, needs_text(about)))
 
-    def discarded(self) -> None:
-        """The broker connection is gone, and the pool has dropped what no child has begun."""
+    def discarded(self, *, stopping: bool = False) -> None:
+        """The consumer has stopped (for good?), and the pool has dropped what no child has begun."""
         for run in [run for run in self.runs if self._slots.discarded(run.request)]:
+            sent = self._slots.was_sent(run.job)
+            if sent and stopping:
+                continue  # a child may run it; that has ended when the pool has stopped
             self.runs.discard(run)
             run.state = State.GONE
-            if self._slots.was_sent(run.job):
+            if sent:
                 # A child may just have begun it, and will not tell. Its lease says when that is over.
                 self.forget_permit(run)
             else:

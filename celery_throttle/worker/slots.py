@@ -75,7 +75,7 @@ class Slots:
             pool.on_poll_start()
 
     def discarded(self, request: Any) -> bool:
-        """Whether the pool threw the request's job away when the broker connection was lost.
+        """Whether the pool threw the request's job away when the consumer stopped, for good or to connect again.
 
         The pool with an event loop does that with every job that no child has accepted yet.
         """

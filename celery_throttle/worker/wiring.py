@@ -148,6 +148,10 @@ class Throttling:
             self.loop.detach()
             self.loop.turn()
 
+    def flushed(self) -> None:
+        """The pool has thrown away what no process has begun, and is to finish the rest."""
+        self.loop.post(self.gate.flushed)
+
     def finish(self) -> None:
         """The pool has stopped."""
         self.loop.post(self.gate.finish)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once, redeliver, wait_returned
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
     from tests.support.state import State
@@ -82,6 +85,37 @@ def test_warm_shutdown_gives_back_what_waited_for_a_slot(
     journal.wait_finished(7, timeout=AT_ONCE)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
+
+
+def test_warm_shutdown_gives_back_what_no_process_has(
+    workers: Workers, journal: Journal, doors: Doors, state: State, tmp_path: Path
+) -> None:
+    """A process has just been lost, and the next is not ready: what the pool has for it will not run here any more."""
+    workers.conf.update(throttle_lease=LONG_LEASE, worker_proc_alive_timeout=60)
+    sign = tmp_path / "no entry"
+    stopping = workers.start(DOORS, concurrency=2, env={"SIGN": str(sign)})
+    app = workers.app(DOORS)
+    app.plain.delay("longest")
+    [longest] = journal.wait_running(1)
+    [idle] = set(stopping.children()) - {longest.pid}
+    sign.touch()
+    stopping.kill_child(idle)
+    until(lambda: len(set(stopping.children()) - {idle}) == 2)
+    unsent = app.hold_late.delay("unsent")
+    state.wait_held(unsent)
+    state.wait_parked(app.hold_late.delay("next"))
+    workers.start(DOORS, concurrency=1)
+
+    stopping.term()
+
+    journal.wait_running(1, "next", timeout=AT_ONCE)
+    assert journal.running("longest")
+    sign.unlink()
+    doors.open_all()
+    assert stopping.wait() == 0
+    journal.wait_finished(3, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"longest": 1, "next": 1, "unsent": 1}
 
 
 def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:

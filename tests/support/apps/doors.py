@@ -4,6 +4,7 @@ Each run also notes which other runs of its limit still have a living process wh
 cap can be checked where the processes that the test kills cannot say when they ended.
 
 ``LOOK_EVERY`` in the environment replaces the seconds between a worker's own looks: with an hour, only hints wake it.
+``SIGN`` is the path of a file that keeps new processes of the pool from getting ready, while it is there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.signals import worker_process_init
 
 from celery_throttle import Limit, Throttled
 from tests.support.journal import Journal
@@ -32,6 +35,12 @@ app.conf.update(
     },
     **json.loads(os.environ.get("TEST_CONF", "{}")),
 )
+
+
+@worker_process_init.connect
+def _enter(**_: Any) -> None:
+    while Path(os.environ.get("SIGN", "no sign")).exists():
+        time.sleep(0.01)
 
 
 def _beside(journal: Journal, request: Any, limit: str) -> list[str]:
