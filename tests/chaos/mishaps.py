@@ -210,10 +210,20 @@ def steer(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
         elif name == "shared":
             limit.override(chance.choice((1, 2, 5)), why="chaos")
         yield chance.uniform(0.5, 4.0)
-    with suppress(StoreUnavailable, ConfigurationError):
-        limit = town.state.throttle.limit(name)
-        limit.resume()
-        limit.reset()
+    while not _undone(town, name):
+        yield 0.5
+
+
+def _undone(town: Town, name: str) -> bool:
+    """Take back what was done to a limit; whether the store was there for it, or nothing would start for ever."""
+    with suppress(ConfigurationError):
+        try:
+            limit: Any = town.state.throttle.limit(name)
+            limit.resume()
+            limit.reset()
+        except StoreUnavailable:
+            return False
+    return True
 
 
 def revoke(_: Town, traffic: Traffic, chance: Random) -> Iterator[float]:

@@ -84,6 +84,7 @@ class Town:
         self.journal = Journal(directory / "journal.jsonl")
         self.troubles: list[Trouble] = []
         self.died: list[tuple[str, str]] = []  # workers that ended otherwise than they should, and how
+        self.told_to_end: dict[str, float] = {}  # workers that are to finish what runs, since when
         self._pids: set[int] = set()
         self.busy: set[str] = set()  # servers that something happens to
         self._count = workers
@@ -150,6 +151,8 @@ class Town:
         if how == "quit":
             self.note("killed", place)
             self.journal.killed(place.worker.children())
+        else:
+            self.told_to_end.setdefault(place.node, time.monotonic())
         getattr(place.worker, how)()
 
     def ended(self, place: Place) -> Iterator[float]:
@@ -161,6 +164,8 @@ class Town:
             yield 0.1
         if place.worker.running:
             self.died.append((place.node, f"did not end within {_ENDS_WITHIN} s of being told to"))
+            place.worker.cry()  # the verdict reads in its log what it waits for
+            yield 0.5
             self.kill(place)
         while any(alive(child) for child in children):
             yield 0.05

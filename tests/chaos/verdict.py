@@ -22,10 +22,14 @@ __all__ = ["Verdict"]
 _LEASE_AT_RISK = LEASE * 0.6
 #: How long a worker may need to tell of an end, on a busy machine.
 _TELLS_WITHIN = 1.5
+#: How long it may need to hear from a process that a run began there.
+_HEARS_WITHIN = 0.5
 _LOST = re.compile(r"lease_lost: task \S+\[(\S+)\]")
 _UNPUBLISHED = re.compile(r"Task \S+\[(\S+)\] reject requeue=False: (?:Connection|Error|Valkey|Redis)")
 _RECEIVED = re.compile(r"Task \S+\[(\S+)\] received")
 _CELERY_ENDS = "Unrecoverable error: AttributeError(\"'NoneType' object has no attribute 'hostname'\")"
+#: Of the main thread's stack, as `town` asks for it: the rest of a result will never come.
+_CELERY_WAITS = re.compile(r"in _flush_outqueue\n(?:.*\n){1,4}.*in recv\n(?:.*\n){1,4}.*in _recv_bytes\n")
 _FOREVER = float("inf")
 
 
@@ -143,6 +147,10 @@ class Verdict:
             return "its process was killed right after its end"
         if any(self._troubles("broker", run.worker, run.started - 0.5, till)):
             return "the broker could not be told"
+        if run.started > self._town.told_to_end.get(run.worker, _FOREVER) - _HEARS_WITHIN:
+            # Then Celery forgets the jobs of which no process has said that they began (`AsynPool.flush`), though they
+            # may be on their way to one or run there: what comes of them is not heard, nor acknowledged.
+            return "its worker was told to end before it had heard that the run began"
         return self._lease_lost(run)
 
     def _told_by(self, worker: str, since: float) -> float:
@@ -209,6 +217,10 @@ class Verdict:
         for name, how in self._town.died:
             if _CELERY_ENDS in self._logs[name]:
                 self.excused["ended by itself: kombu cannot put messages back while the broker is down"] += 1
+            elif how.startswith("did not end") and _CELERY_WAITS.search(self._logs[name]):
+                # A time limit kills a process that writes a result larger than a pipe (the traceback of a broker that
+                # is down will do): billiard reads the rest for ever, as it has the other end of that pipe open, too.
+                self.excused["did not end: billiard waits for a result whose process was killed as it wrote it"] += 1
             else:
                 self.violations.append(f"{name} {how}")
         for name, log in self._logs.items():

@@ -93,6 +93,10 @@ class Worker:
         """Ask for a cold shutdown (SIGQUIT)."""
         self._signal(signal.SIGQUIT)
 
+    def cry(self) -> None:
+        """Have it write to its log where each of its threads is (SIGUSR1)."""
+        self._signal(signal.SIGUSR1)
+
     def freeze(self) -> None:
         """Stop the main process (SIGSTOP); its children go on."""
         self._signal(signal.SIGSTOP)
