@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -14,7 +15,7 @@ from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.primitives.lease.sync import RenewableLease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from celery_throttle.core.policy import Needs
     from celery_throttle.permits.outside import Asking, Outside
@@ -24,6 +25,8 @@ __all__ = ["Permit", "acquire", "acquire_async"]
 
 #: Seconds to wait for the answer of a store that may have to be connected to first.
 _ANSWER = 5.0
+#: The same from Python 3.11 on.
+_TIMEOUTS = (FutureTimeoutError, asyncio.TimeoutError)
 
 
 class Permit(RenewableLease):
@@ -69,7 +72,8 @@ class Permit(RenewableLease):
         self._releasing = True
         if self._released is None:
             lost = self.lost
-            _answer(self._outside.release(self._arrival).result)
+            with _in_time():
+                self._outside.release(self._arrival).result(_ANSWER)
             self._released = not lost
         return self._released
 
@@ -92,10 +96,11 @@ def _renewing(permit: ref[Permit]) -> Callable[[float | None], bool]:
     return renewed
 
 
-def _answer(result: Callable[[float], object]) -> object:
+@contextmanager
+def _in_time() -> Iterator[None]:
     try:
-        return result(_ANSWER)
-    except (TimeoutError, FutureTimeoutError):
+        yield
+    except _TIMEOUTS:
         raise StoreUnavailable("the store did not answer in time") from None
 
 
@@ -105,8 +110,9 @@ def acquire(outside: Outside, needs: Needs, limit: tuple[str, str], timeout: flo
     asking = outside.ask(f"outside:{uuid.uuid4()}", needs.text, limit, waits=timeout != 0)
     try:
         came = asking.permit.result(_patience(timeout, started))
-    except (TimeoutError, FutureTimeoutError):
-        came = bool(_answer(outside.leave(asking).result))
+    except _TIMEOUTS:
+        with _in_time():
+            came = outside.leave(asking).result(_ANSWER)
     except StoreUnavailable:
         raise
     except BaseException:
@@ -122,9 +128,9 @@ async def acquire_async(outside: Outside, needs: Needs, limit: tuple[str, str], 
     waited: Any = asyncio.wrap_future(asking.permit)
     try:
         came = await asyncio.wait_for(asyncio.shield(waited), _patience(timeout, started))
-    except (TimeoutError, asyncio.TimeoutError):
-        left = asyncio.wrap_future(outside.leave(asking))
-        came = await asyncio.wait_for(left, _ANSWER)
+    except _TIMEOUTS:
+        with _in_time():
+            came = await asyncio.wait_for(asyncio.wrap_future(outside.leave(asking)), _ANSWER)
     except StoreUnavailable:
         raise
     except BaseException:

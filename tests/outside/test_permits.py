@@ -9,22 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
+from celery_throttle.permits import permit as permits
 from celery_throttle.tasks.publish import HEADER
 from tests.support.waiting import until
+from tests.support.workers import close
 from tests.workers.conftest import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from redis import Redis
+    from celery_throttle.embedded import EmbeddedServer
 
 
 @pytest.fixture
 def state(redis: Redis) -> State:
     return State(redis)
+
+
+@pytest.fixture
+def shop(own_server: EmbeddedServer) -> Iterator[Celery]:
+    """An app with a store of its own, to freeze and to fill."""
+    made = Celery("shop", broker=own_server.url, set_as_current=False)
+    yield made
+    close(made)
 
 
 def test_as_many_as_the_limit_says(gpu: Limit, app: Celery, state: State) -> None:
@@ -212,3 +223,34 @@ def test_without_a_store_it_says_so(app: Celery, gpu: Limit) -> None:
     app.conf.throttle_url = "redis://127.0.0.1:1/0"
     with pytest.raises(StoreUnavailable, match="did not answer"):
         gpu.acquire(app=app)
+
+
+def acquire(limit: Limit, app: Celery, timeout: float, *, how: str) -> Any:
+    async def main() -> Any:
+        return await limit.acquire_async(timeout, app=app)
+
+    return asyncio.run(main()) if how == "asyncio" else limit.acquire(timeout, app=app)
+
+
+@pytest.mark.parametrize("how", ["threads", "asyncio"])
+def test_one_who_cannot_leave_the_line_hears_that_the_store_is_away(
+    how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[BaseException] = []
+
+    def want() -> None:
+        try:
+            acquire(gpu, shop, 1.5, how=how)
+        except BaseException as error:  # noqa: BLE001 - of a thread: for the test to see
+            errors.append(error)
+
+    thread = threading.Thread(target=want)
+    with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop):
+        thread.start()
+        State(client).wait_parked(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(permits, "_ANSWER", 0.3)
+            own_server.freeze()
+            thread.join(20)
+        own_server.thaw()
+    assert [type(error) for error in errors] == [StoreUnavailable]
