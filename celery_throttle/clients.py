@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from redis.exceptions import RedisError
+
+from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
+
+if TYPE_CHECKING:
+    from celery_throttle.store.scripts import Call
 
 __all__ = ["StoreClient", "store_client"]
 
@@ -24,15 +30,25 @@ class StoreClient:
     Attributes:
         enabled: whether anything is throttled.
         store: builds the calls.
-        ask: carries them out.
     """
 
     def __init__(self, app: Any, group: str | None) -> None:
         settings = settings_of(app)
         self.enabled = settings.enabled
         keys = settings.keys(group)
-        self.ask = Caller(settings.url, keys).call
         self.store = Store(keys, settings.lease)
+        self._caller = Caller(settings.url, keys)
+
+    def ask(self, call: Call) -> Any:
+        """Carry out a call; return the reply.
+
+        Raises:
+            StoreUnavailable: the store did not answer, or refused.
+        """
+        try:
+            return self._caller.call(call)
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"the store did not answer, or refused: {error}") from error
 
 
 def store_client(app: Any, group: str | None = None) -> StoreClient:

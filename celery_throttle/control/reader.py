@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
-
 from celery_throttle.clients import store_client
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store import views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.store.scripts import Call
     from celery_throttle.store.views import Holder, LimitStatus, Parked, SetAside, TaskView
 
 __all__ = ["AT_ONCE", "MOST", "Reader"]
@@ -35,8 +31,8 @@ class Reader:
 
     def __init__(self, app: Any, group: str) -> None:
         self.app, self.group = app, group
-        self._client = store_client(app, group)
-        self.store = self._client.store
+        client = store_client(app, group)
+        self.store, self.ask = client.store, client.ask
 
     def status(self, most: int) -> tuple[LimitStatus, ...]:
         """Return how the limits stand, and those keys that somebody holds, waits for or has said something of."""
@@ -98,13 +94,6 @@ class Reader:
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
         return views.set_aside(self.ask(self.store.aside(min(most, MOST))))
-
-    def ask(self, call: Call) -> Any:
-        """Carry out a call."""
-        try:
-            return self._client.ask(call)
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"The store did not answer, or refused: {error}") from error
 
 
 def _by_name(text: str) -> tuple[str, str]:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from celery import current_task, states
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
-from redis.exceptions import RedisError
 
-from celery_throttle.errors import DuplicateTask
+from celery_throttle.errors import DuplicateTask, StoreUnavailable
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name
 
@@ -117,7 +116,7 @@ def _claim(
     told = awaited and plan.dedup.on_conflict != "raise"  # one that raises wants no outcome
     try:
         return replies.claimed(client.ask(client.store.claim(task_id, plan.spec, least, awaited=told)))
-    except RedisError as error:
+    except StoreUnavailable as error:
         logger.warning(
             "celery_throttle: %s[%s] is published unchecked, workers check it: %s", task.name, task_id, error
         )
@@ -127,7 +126,7 @@ def _claim(
 def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str) -> None:
     try:
         client.ask(client.store.give_up(plan.identity, task_id))
-    except RedisError as error:
+    except StoreUnavailable as error:
         logger.warning("celery_throttle: the lock of %s[%s] stays until its ttl: %s", task.name, task_id, error)
 
 

@@ -7,14 +7,13 @@ import logging
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task
-from redis.exceptions import RedisError
 
 from celery_throttle.clients import store_client
 from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
 from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, check_same, task_policy
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
-from celery_throttle.errors import ConfigurationError, LimitExceeded
+from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import values_of
 from celery_throttle.tasks.publish import HEADER, plan_for, publish
@@ -175,7 +174,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
 
         Raises:
             ConfigurationError: the task is no singleton, or the arguments cannot be compared.
-            redis.exceptions.RedisError: the store did not answer.
+            StoreUnavailable: the store did not answer, or refused.
         """
         client, identity = self._lock(args, kwargs)
         return replies.locked(client.ask(client.store.locked(identity)))
@@ -187,7 +186,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
 
         Raises:
             ConfigurationError: the task is no singleton, or the arguments cannot be compared.
-            redis.exceptions.RedisError: the store did not answer.
+            StoreUnavailable: the store did not answer, or refused.
         """
         client, identity = self._lock(args, kwargs)
         return bool(client.ask(client.store.unlock(identity)))
@@ -219,7 +218,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         for bucket, most in policy.most_parked(values) if client.enabled else ():
             try:
                 parked = client.ask(client.store.crowd(bucket.text))
-            except RedisError as error:
+            except StoreUnavailable as error:
                 logger.warning("celery_throttle: %s is published unchecked, workers check it: %s", self.name, error)
                 return
             if parked >= most:

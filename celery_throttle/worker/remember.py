@@ -10,9 +10,9 @@ import logging
 from typing import Any
 
 from celery.signals import task_success
-from redis.exceptions import RedisError
 
 from celery_throttle.clients import store_client
+from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.registry import dedup_of, group_of
 from celery_throttle.worker.plans import plan_of
 
@@ -42,5 +42,5 @@ def _succeeded(sender: Any = None, **_: Any) -> None:
     client = store_client(sender.app, group_of(sender))
     try:
         client.ask(client.store.succeeded(identity, sender.request.id, token, dedup.remember))
-    except RedisError as error:
+    except StoreUnavailable as error:
         logger.warning("celery_throttle: cannot say at once that %s is done: %s", sender.request.id, error)

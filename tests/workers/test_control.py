@@ -435,10 +435,14 @@ def test_a_store_that_does_not_answer(own_server: EmbeddedServer) -> None:
     throttle = Throttle(app)
     limit = throttle.limit(Limit("api", 1))
     limit.pause()
+
+    @app.task(shared=False, base=Throttled, singleton=True)
+    def once() -> None: ...
+
     own_server.stop()
     calls: list[Callable[[], object]] = [
         limit.pause, limit.resume, limit.status, limit.holders, limit.parked, throttle.status, throttle.holders,
-        throttle.parked, lambda: throttle.explain("t"), lambda: throttle.limit("other"),
+        throttle.parked, lambda: throttle.explain("t"), lambda: throttle.limit("other"), once.locked_by, once.unlock,
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(StoreUnavailable) as raised:
