@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.limits import Limit, Part
 
-__all__ = ["MOST_COST", "NOTHING", "Needs", "Policy", "costs_of", "is_cost", "key_text", "needs_again", "needs_text"]
+__all__ = [
+    "MOST_COST",
+    "NOTHING",
+    "Needs",
+    "Policy",
+    "costs_of",
+    "is_cost",
+    "key_text",
+    "limits_text",
+    "needs_again",
+    "needs_text",
+]
 
 _LONGEST_KEY = 100
 MOST_COST = 100_000
@@ -67,6 +78,11 @@ def costs_of(text: str) -> list[tuple[Bucket, int]]:
         (Bucket.parse(bucket), int(cost.removesuffix("b")))
         for cost, _, bucket in (part.partition(":") for part in text.split("\x01") if part)
     ]
+
+
+def limits_text(text: str) -> str:
+    """Return the limits of what `needs_text` wrote, as people read them: ``gpu, tenant[acme]``."""
+    return ", ".join(str(bucket) for bucket, _ in costs_of(text))
 
 
 def needs_again(text: str) -> Needs:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from celery_throttle.core.policy import costs_of
+from celery_throttle.core.policy import limits_text
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.primitives.lease.sync import RenewableLease
 
@@ -42,9 +42,8 @@ class Permit(RenewableLease):
     """
 
     def __init__(self, outside: Outside, arrival: Arrival, started: float) -> None:
-        limit = ", ".join(str(bucket) for bucket, _ in costs_of(arrival.needs))
-        deadline = started + outside.lease
-        super().__init__(limit, arrival.task, seconds=outside.lease, deadline=deadline, on_lost=None)
+        limits, deadline = limits_text(arrival.needs), started + outside.lease
+        super().__init__(limits, arrival.task, seconds=outside.lease, deadline=deadline, on_lost=None)
         self._outside, self._arrival = outside, arrival
         outside.hold(arrival, _renewing(ref(self)))
 
@@ -158,6 +157,6 @@ def _leave_quietly(outside: Outside, asking: Asking) -> None:
 
 def _permit(outside: Outside, asking: Asking, *, came: bool) -> Permit:
     if not came:
-        limit = ", ".join(str(bucket) for bucket, _ in costs_of(asking.arrival.needs))
-        raise NotAcquired(f"no permit of limit {limit!r} " + ("came in time" if asking.waits else "is free"))
+        limits = limits_text(asking.arrival.needs)
+        raise NotAcquired(f"no permit of limit {limits!r} " + ("came in time" if asking.waits else "is free"))
     return Permit(outside, asking.arrival, time.monotonic())

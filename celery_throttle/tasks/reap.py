@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from celery import shared_task
 from redis.exceptions import RedisError
 
-from celery_throttle.core.policy import costs_of
+from celery_throttle.core.policy import limits_text
 from celery_throttle.settings import settings_of
 from celery_throttle.store.calls import Store
 from celery_throttle.store.scripts import execute
@@ -53,7 +53,7 @@ def _reap_all(client: Redis, store: Store) -> int:
     while True:
         cleared = cast("list[tuple[bytes, bytes]]", execute(client, store.reap(_AT_ONCE)))
         for task_id, needs in cleared:
-            limits = ", ".join(str(bucket) for bucket, _ in costs_of(needs.decode()))
+            limits = limits_text(needs.decode())
             logger.warning("Permit of limit %r reclaimed from task %s", limits, task_id.decode())
         total += len(cleared)
         if len(cleared) < _AT_ONCE:

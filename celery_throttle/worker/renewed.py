@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from celery_throttle.core.policy import costs_of
+from celery_throttle.core.policy import limits_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ def _tell(permit: Permit, answer: int) -> None:
     if answer == _LOST and not permit.lost:
         # Renewing goes on: if room comes up while it still runs, it counts again.
         permit.renewed(lost=True)
-        limits = ", ".join(str(bucket) for bucket, _ in costs_of(told.needs))
+        limits = limits_text(told.needs)
         logger.warning(
             "lease_lost: task %s[%s] still runs, but its %s is gone",
             run.request.name,

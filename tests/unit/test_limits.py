@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import MOST_STEP, Limit, described
-from celery_throttle.core.policy import Policy
+from celery_throttle.core.policy import Policy, limits_text, needs_text
 from celery_throttle.errors import ConfigurationError
 
 
@@ -53,6 +54,12 @@ def test_a_limit_does_not_change() -> None:
 )
 def test_a_declaration_for_people(limit: Limit, said: str) -> None:
     assert described(limit.declared) == said
+
+
+def test_the_limits_of_a_task_for_people() -> None:
+    gpu, acme = Bucket("gpu"), Bucket("tenant", "acme")
+    assert limits_text(needs_text([(acme, 1), (gpu, 2)], booked=gpu)) == "tenant[acme], gpu"
+    assert limits_text("") == ""
 
 
 @pytest.mark.parametrize(
