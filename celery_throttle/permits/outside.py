@@ -24,7 +24,7 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
-from celery_throttle.store.calls import MOST_ROWS, Arrival, Ended, Exchange, Store
+from celery_throttle.store.calls import MOST_RENEWED, Arrival, Ended, Exchange, Store, take_rows
 from celery_throttle.store.replies import Answer
 from celery_throttle.store.scripts import execute
 from celery_throttle.store.servers.client import make_client
@@ -273,11 +273,16 @@ class Outside:
 
     def _batch(self) -> _Batch:
         with self._guard:
-            lining, waiting = _take(self._lining), len(self._waiting)
+            lining, waiting = take_rows(self._lining), len(self._waiting)
             self._waiting.update((asking.arrival.task, asking) for asking in lining)
             lease_ms = int(self.lease * 1000)
             return _Batch(
-                _take(self._asking), lining, _take(self._leaving), _take(self._ended), waiting, lease_ms=lease_ms
+                take_rows(self._asking),
+                lining,
+                take_rows(self._leaving),
+                take_rows(self._ended),
+                waiting,
+                lease_ms=lease_ms,
             )
 
     def _tell(self, batch: _Batch, reply: Reply) -> None:
@@ -334,8 +339,8 @@ class Outside:
         begun, number = time.monotonic(), self._number
         with self._guard:
             held, waiting = list(self._held.values()), list(self._waiting.values())
-        for first in range(0, max(len(held), len(waiting)), 200):
-            self._renew_some(begun, number, held[first : first + 200], waiting[first : first + 200])
+        while held or waiting:
+            self._renew_some(begun, number, take_rows(held, MOST_RENEWED), take_rows(waiting, MOST_RENEWED))
         self._renew_at = begun + self.lease / 3
 
     def _renew_some(self, begun: float, number: int, held: list[Any], waiting: list[Asking]) -> None:
@@ -404,12 +409,6 @@ class _Batch:
 def _close(*sockets: socket.socket) -> None:
     for each in sockets:
         each.close()
-
-
-def _take(rows: list[Any]) -> list[Any]:
-    taken = rows[:MOST_ROWS]
-    del rows[:MOST_ROWS]
-    return taken
 
 
 def _settle(future: Future[Any], *, value: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from celery_throttle.store.scripts import Call, Script
 
@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys
     from celery_throttle.store.scripts import Argument
 
-__all__ = ["MOST_ROWS", "Arrival", "Back", "Ended", "Exchange", "Store", "Succession"]
+__all__ = ["MOST_RENEWED", "Arrival", "Back", "Ended", "Exchange", "Store", "Succession", "take_rows"]
 
-#: Rows of one kind in a call; a call has no more than 500 rows (ElastiCache Serverless).
-MOST_ROWS = 50
+T = TypeVar("T")
+
+#: Rows of one kind in an exchange; no call has more than 500 rows (ElastiCache Serverless).
+_MOST_ROWS = 50
+#: The same in a renewal, which has two kinds.
+MOST_RENEWED = 200
 
 _WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
 _QUOTE = json.encoder.encode_basestring_ascii  # as the encoder writes text
@@ -245,6 +249,13 @@ class Store:
 
     def _call(self, script: str, *rest: Argument) -> Call:
         return Call(Script.of_gate(script), (*self._head, *rest), len(self._head))
+
+
+def take_rows(rows: list[T], most: int = _MOST_ROWS) -> list[T]:
+    """Take the first rows out, as many as one call may have."""
+    taken = rows[:most]
+    del rows[:most]
+    return taken
 
 
 def _flat(rows: Sequence[tuple[Argument, ...]]) -> list[Argument]:

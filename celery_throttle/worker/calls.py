@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery_throttle.core.limits import described
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store import replies
+from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.worker.outbox import Outbox
 from celery_throttle.worker.renewed import judge
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 _ROUNDS = 5
 #: A store that takes so long each time is trusted in the end, or nothing would start at all.
 _LATE_MOST = 3
-_RENEWED_AT_ONCE = 200
 
 
 class Decisions(Protocol):
@@ -150,7 +150,7 @@ class Calls:
     def send(self, slots: int) -> None:
         """Send what was gathered, with so many slots for parked tasks. Only while `free`."""
         self.number += 1
-        batch = self.outbox.next_batch(self.number, slots)
+        batch = self.outbox.next_batch(slots)
         self.offered, self.freed, self.lazy_since = slots, 0, None
         self.hungry = self.hungry and not slots
         call = self.store.exchange(self.worker, self.number, self.queues, batch.said)
@@ -241,8 +241,8 @@ class Calls:
     def _renew(self) -> None:
         """Before anything else is asked: a store that was emptied has to know what is held here."""
         held = list(self.held.values())
-        for first in range(0, len(held), _RENEWED_AT_ONCE):
-            some = held[first : first + _RENEWED_AT_ONCE]
+        while held:
+            some = take_rows(held, MOST_RENEWED)
             call = self.store.renew(self.worker, self.number, [permit.told for permit in some])
             self.link.send(call, partial(_renewed, some))
 

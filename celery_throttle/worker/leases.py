@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import RedisError
 
+from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.renewed import judge
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Leases"]
 
 logger = logging.getLogger(__name__)
-
-_AT_ONCE = 200
 
 
 class Leases:
@@ -52,8 +51,8 @@ class Leases:
         """
         number = group.calls.number  # first: what is held then was not ended by any call up to this one
         held = list(group.calls.held.values())
-        for start in range(0, len(held), _AT_ONCE):
-            some = held[start : start + _AT_ONCE]
+        while held:
+            some = take_rows(held, MOST_RENEWED)
             call = group.calls.store.renew(group.calls.worker, number, [permit.told for permit in some])
             answers, _ = cast("tuple[list[int], Any]", execute(group.client, call))
             judge(some, answers)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message
-from celery_throttle.store.calls import MOST_ROWS, Back, Ended, Exchange, Succession
+from celery_throttle.store.calls import Back, Ended, Exchange, Succession, take_rows
 
 if TYPE_CHECKING:
     from celery_throttle.core.facts import Result
     from celery_throttle.worker.runs import Permit, Run
 
 __all__ = ["Batch", "Outbox"]
-
-T = TypeVar("T")
 
 #: Seconds after which a permit that no run has taken goes back with the next call: where runs follow each other one
 #: comes sooner. And after which none may take it, since the worker was stopped meanwhile, and the lease may be over.
@@ -24,9 +22,8 @@ _IDLE, _STALE = 0.005, 0.2
 class Batch:
     """One call: its rows, and the runs that its answers are for."""
 
-    def __init__(self, number: int, said: Exchange, asked: list[Run], parked: list[Run], back: list[Run]) -> None:
-        self.number, self.said = number, said
-        self.asked, self.parked, self.back = asked, parked, back
+    def __init__(self, said: Exchange, asked: list[Run], parked: list[Run], back: list[Run]) -> None:
+        self.said, self.asked, self.parked, self.back = said, asked, parked, back
 
 
 class Outbox:
@@ -119,20 +116,25 @@ class Outbox:
         self.asked, self.parked = [], []
         return dropped
 
-    def next_batch(self, number: int, slots: int) -> Batch:
+    def next_batch(self, slots: int) -> Batch:
         """Take out what fits in one call."""
         self.unspare(_IDLE)
-        asked, parked, back = _some(self.asked), _some(self.parked), _some(self.back)
-        self.asked, self.parked, self.back = self.asked[MOST_ROWS:], self.parked[MOST_ROWS:], self.back[MOST_ROWS:]
-        said = Exchange(slots=slots, passed=self._tell_passed())
-        said.ended, self._ended = _some(self._ended), self._ended[MOST_ROWS:]
-        said.began, self._began = _some(self._began), self._began[MOST_ROWS:]
-        said.unacked, self._unacked = _some(self._unacked), self._unacked[MOST_ROWS:]
-        said.revoked, self._revoked = _some(self._revoked), self._revoked[MOST_ROWS:]
-        said.never, self._never = _some(self._never), self._never[MOST_ROWS:]
-        said.asked, said.parked = [run.arrival for run in asked], [run.arrival for run in parked]
-        said.back = [Back(run.arrival, pause, about) for run, pause, about in back]
-        return Batch(number, said, asked, parked, [run for run, _, _ in back])
+        for permit in list(self._passed):
+            self.settle(permit)
+        asked, parked, back = take_rows(self.asked), take_rows(self.parked), take_rows(self.back)
+        said = Exchange(
+            slots=slots,
+            ended=take_rows(self._ended),
+            passed=take_rows(self._successions),
+            began=take_rows(self._began),
+            unacked=take_rows(self._unacked),
+            revoked=take_rows(self._revoked),
+            never=take_rows(self._never),
+            asked=[run.arrival for run in asked],
+            parked=[run.arrival for run in parked],
+            back=[Back(run.arrival, pause, about) for run, pause, about in back],
+        )
+        return Batch(said, asked, parked, [run for run, _, _ in back])
 
     def settle(self, permit: Permit) -> None:
         """Say that a permit was passed on, if it was, before anything else is said of who has it now."""
@@ -142,19 +144,9 @@ class Outbox:
         if (said := permit.succession()) is not None:
             self._successions.append(said)
 
-    def _tell_passed(self) -> list[Succession]:
-        for permit in list(self._passed):
-            self.settle(permit)
-        rows, self._successions = _some(self._successions), self._successions[MOST_ROWS:]
-        return rows
-
     def put_back(self, batch: Batch) -> None:
         """The store refused a call: what has to be said all the same is said again."""
         said = batch.said
         self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
         self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
         self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, said.back, strict=True)]
-
-
-def _some(rows: list[T]) -> list[T]:
-    return rows[:MOST_ROWS]

@@ -44,7 +44,7 @@ def ended(outbox: Outbox, task: str) -> None:
 
 
 def given_back(outbox: Outbox) -> list[str]:
-    return [each.task for each in outbox.next_batch(1, 0).said.ended]
+    return [each.task for each in outbox.next_batch(0).said.ended]
 
 
 def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None]) -> None:
@@ -52,7 +52,7 @@ def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None
     ended(outbox, "a")
     permit = outbox.take(run_of("b"))
     assert permit is not None
-    (passed,) = outbox.next_batch(1, 0).said.passed
+    (passed,) = outbox.next_batch(0).said.passed
     assert (passed.task, passed.to.task) == ("a", "b")
     assert outbox.take(run_of("c")) is None
     later(1)

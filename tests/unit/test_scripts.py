@@ -11,7 +11,7 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.calls import Arrival, Back, Ended, Exchange, Store, Succession
+from celery_throttle.store.calls import MOST_RENEWED, Arrival, Back, Ended, Exchange, Store, Succession, take_rows
 from celery_throttle.store.gate_script import gate_text, inlined
 from celery_throttle.store.scripts import Call, Script, pack
 
@@ -179,6 +179,15 @@ def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
 def test_nothing_to_say_is_short(store: Store) -> None:
     _, packed = arguments(store.exchange("w", 1, (), Exchange()))
     assert json.loads(str(packed)) == {"worker": "w", "number": 1, "slots": 0, "queues": []}
+
+
+def test_a_call_takes_as_many_rows_as_fit() -> None:
+    rows = list(range(120))
+    taken = [take_rows(rows) for _ in range(4)]
+    assert ([row for rows in taken for row in rows], rows) == (list(range(120)), [])
+    kinds = ("ended", "passed", "began", "unacked", "revoked", "never", "asked", "parked", "back")
+    assert max(map(len, taken)) * len(kinds) <= 500
+    assert len(take_rows(list(range(1000)), MOST_RENEWED)) * 2 <= 500
 
 
 def test_a_renewal_says_after_which_call_it_was_made(store: Store) -> None:
