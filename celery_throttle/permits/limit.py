@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import _state
 
+from celery_throttle.clients import store_client
 from celery_throttle.core.limits import Limit as LimitValue
 from celery_throttle.core.policy import Needs, is_cost, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
@@ -105,8 +106,9 @@ class Limit(LimitValue):
         """
         bucket = self._bucket(key, cost)
         longest = _TEN_YEARS if max_wait is None else max_wait
-        booked = outside_of(_app(app), self.group).reserve(bucket.text, self.declared, cost, longest)
-        if booked is None:
+        client = store_client(_app(app), self.group)
+        booked = client.ask(client.store.reserve(bucket.text, self.declared, cost, longest))
+        if not booked:
             raise ConfigurationError(f"Limit {self.name!r} has no rate to book a start of: write rate='100/m'")
         start, now = booked
         if start < now:

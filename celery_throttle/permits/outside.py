@@ -8,35 +8,34 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import select
-import socket
 import threading
 import time
 import uuid
 from concurrent.futures import Future
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary, finalize
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from redis.exceptions import RedisError
-
+from celery_throttle.clients import store_client
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.permits.bell import Bell
+from celery_throttle.permits.line import Asking, Batch, fail, settle
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
-from celery_throttle.store.calls import MOST_RENEWED, Arrival, Ended, Exchange, Store, take_rows
+from celery_throttle.store.calls import MOST_RENEWED, Arrival, Ended, take_rows
 from celery_throttle.store.replies import Answer
-from celery_throttle.store.scripts import execute
 from celery_throttle.store.servers.client import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from weakref import WeakMethod
 
-    from celery_throttle.core.settings import Settings
     from celery_throttle.store.replies import Reply
     from celery_throttle.store.scripts import Call
 
-__all__ = ["Asking", "Outside", "outside_of"]
+    Renewed = WeakMethod[Callable[[float | None], None]]
+
+__all__ = ["Outside", "outside_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,101 +46,80 @@ _LOOK_EVERY = 2.0
 #: Seconds for which the thread stays when there is nobody.
 _LINGER = 1.0
 
-
-class Asking:
-    """Somebody who wants a permit.
-
-    Attributes:
-        arrival: as the store knows it; with its nonce once it holds.
-        limit: name and declaration, should the store know nothing of it.
-        waits: whether it gets in line if there is no permit now.
-        permit: set to whether it holds now.
-    """
-
-    def __init__(self, holder: str, needs: str, queue: str, nonce: str, limit: tuple[str, str], *, waits: bool) -> None:
-        self.arrival = Arrival(holder, needs, queue, nonce=nonce)
-        self.limit, self.waits = limit, waits
-        self.permit: Future[bool] = Future()
-        self.left: Future[bool] | None = None
-
-    def leave(self) -> Future[bool]:
-        """Stop waiting; the future is to tell whether the permit came at the last moment."""
-        self.left = self.left or Future()
-        if self.permit.done():
-            self.tell_left()
-        return self.left
-
-    def tell_left(self) -> None:
-        """Tell who has left whether the permit came."""
-        if self.left is not None:
-            _settle(self.left, value=self.permit.exception() is None and self.permit.result())
-
-    def got(self, nonce: str) -> bool:
-        """It holds, as the store knows it now; whether anybody waits for that."""
-        self.arrival = self.arrival._replace(nonce=nonce)
-        return not self.permit.done() and self.permit.set_running_or_notify_cancel()
+_USED = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
+_NOT_USED = Facts(began=False, message=Message.NOBODY)
 
 
 class Outside:
     """Asks for permits, waits in line, renews, gives back; safe to use in threads.
 
     Args:
-        settings: of the app.
+        app: the Celery app.
         group: of limits; None for that of those that name none.
     """
 
-    def __init__(self, settings: Settings, group: str | None) -> None:
+    def __init__(self, app: Any, group: str | None) -> None:
+        self.process = os.getpid()
         self._worker = uuid.uuid4().hex[:8]
         self._queue = f"~{self._worker}"
-        self.lease = settings.lease
-        keys = settings.keys(group)
-        self._client = make_client(settings.url, keys)
-        self._store, self._channel = Store(keys, settings.lease), keys.wake
-        self._nonces = itertools.count(1)
-        self._number = 0
+        client = store_client(app, group)
+        self._call, self._store, self.lease = client.ask, client.store, client.store.lease
+        keys = self._store.keys
+        self._bell = Bell(make_client(settings_of(app).url, keys), keys.wake, f"ready {self._queue}")
+        # For all threads, under the guard.
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        finalize(self, _close, self._wake_reader, self._wake_writer)
-        self._birth = ""
+        self._nonces = itertools.count(1)
         self._limits: dict[str, str] = {}
-        self._undeclared: dict[str, str] = {}
-        self._asking: list[Asking] = []
-        self._lining: list[Asking] = []  # to be parked
+        self._next = Batch()
+        self._held: dict[str, tuple[Arrival, Renewed]] = {}
+        # For the thread alone.
+        self._birth = ""
+        self._declared: set[str] = set()
+        self._number = 0
+        self._under_way: tuple[Batch, Call] | None = None
         self._waiting: dict[str, Asking] = {}
-        self._leaving: list[Asking] = []
-        self._ended: list[tuple[Ended, Future[None]]] = []
-        self._held: dict[str, tuple[Arrival, Callable[[float | None], bool]]] = {}
-        self._under_way: _Batch | None = None
-        self._listening: Any = None
         self._look_at = self._renew_at = 0.0
-        self.process = os.getpid()
 
-    def ask(self, holder: str, needs: str, limit: tuple[str, str], *, waits: bool) -> Asking:
-        """Ask for a permit; ``permit`` of what is returned tells whether it came, or `StoreUnavailable`."""
+    def ask(self, needs: str, limit: tuple[str, str], *, waits: bool) -> Asking:
+        """Ask for a permit.
+
+        Args:
+            needs: how many of which bucket, as needs.lua says.
+            limit: name and declaration, should the store know nothing of it.
+            waits: whether to get in line if there is none now.
+        """
         nonce = f"{self._worker}:{next(self._nonces):x}"
-        asking = Asking(holder, needs, self._queue, nonce, limit, waits=waits)
+        asking = Asking(Arrival(f"outside:{uuid.uuid4()}", needs, self._queue, nonce=nonce), waits=waits)
         with self._guard:
-            if limit[0] not in self._limits:
-                self._undeclared[limit[0]] = limit[1]
-            self._asking.append(asking)
+            self._limits.setdefault(*limit)
+            self._next.asking.append(asking)
         self._go_on()
         return asking
 
-    def leave(self, asking: Asking) -> Future[bool]:
-        """Stop waiting; the future tells whether the permit came at the last moment."""
+    def leave(self, asking: Asking) -> None:
+        """Stop waiting; ``asking.permit`` will tell whether it came at the last moment."""
         with self._guard:
-            left = asking.leave()
-            if not left.done():
-                self._leaving.append(asking)
+            asking.leave()
+            if not asking.permit.done():
+                self._next.leaving.append(asking)
         self._go_on()
-        return left
 
-    def hold(self, arrival: Arrival, renewed: Callable[[float | None], bool]) -> None:
-        """Renew from now on; ``renewed`` is called with when a renewal was begun, or None when the permit was lost.
+    def drop(self, asking: Asking) -> None:
+        """Nobody wants the permit any more: give it back if it came, or if it still comes."""
+        self.leave(asking)
+        with self._guard:
+            if asking.drop():
+                self._end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
+        self._go_on()
 
-        It returns whether anybody wants the permit still.
+    def hold(self, arrival: Arrival, renewed: Renewed) -> None:
+        """Renew from now on.
+
+        Args:
+            arrival: who holds.
+            renewed: called with when a renewal was begun, or None when the permit was lost; once it is gone, nobody
+                wants the permit any more.
         """
         with self._guard:
             self._held[arrival.nonce] = arrival, renewed
@@ -149,33 +127,21 @@ class Outside:
 
     def renew(self, arrival: Arrival) -> bool:
         """Renew the lease of a permit; False if it is held no longer."""
-        (answer,), _ = cast("Any", self.call(self._store.renew(self._worker, self._number, [arrival])))
+        (answer,), _ = self._call(self._store.renew(self._worker, self._number, [arrival]))
         return bool(answer)
 
     def release(self, arrival: Arrival) -> Future[None]:
         """Give a permit back; if the store does not answer now it is told later."""
-        said: Future[None] = Future()
         with self._guard:
             self._held.pop(arrival.nonce, None)
-            self._ended.append((Ended(arrival.task, arrival.nonce, Facts(True, Message.NOBODY, Result.SUCCESS)), said))
+            said = self._end(arrival.task, arrival.nonce, _USED)
         self._go_on()
         return said
 
-    def reserve(self, bucket: str, declared: str, cost: int, longest: float) -> tuple[int, int] | None:
-        """Return a booked start and the time of the store, both in microseconds; None if the limit has no rate."""
-        raw: Any = self.call(self._store.reserve(bucket, declared, cost, longest))
-        return (raw[0], raw[1]) if raw else None
-
-    def call(self, call: Call) -> object:
-        """Carry out a call.
-
-        Raises:
-            StoreUnavailable: the store did not answer, or refused.
-        """
-        try:
-            return execute(self._client, call)
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"the store did not answer: {error}") from error
+    def _end(self, task: str, nonce: str, facts: Facts) -> Future[None]:
+        said: Future[None] = Future()
+        self._next.ended.append((Ended(task, nonce, facts), said))
+        return said
 
     # -- the thread ----------------------------------------------------------------------------------------------
 
@@ -184,241 +150,141 @@ class Outside:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="celery-throttle-permits", daemon=True)
                 self._thread.start()
-        with suppress(OSError):
-            self._wake_writer.send(b"\0")
+        self._bell.ring()
 
     def _run(self) -> None:
-        idle_since: float | None = None
+        busy_at = time.monotonic()
         while True:
             pause = self._turn()
             with self._guard:
-                if (
-                    self._asking
-                    or self._lining
-                    or self._leaving
-                    or self._ended
-                    or self._under_way
-                    or self._waiting
-                    or self._held
-                ):
-                    idle_since = None
-                elif idle_since is None:
-                    idle_since = time.monotonic()
-                elif time.monotonic() - idle_since >= _LINGER:
+                if self._has_something or self._waiting or self._held:
+                    busy_at = time.monotonic()
+                elif time.monotonic() - busy_at >= _LINGER:
                     self._thread = None
                     break
-            self._sleep(pause)
-        self._hang_up()
+            if self._bell.sleep(pause):
+                self._look_at = 0.0
+        self._bell.hang_up()
+
+    @property
+    def _has_something(self) -> bool:
+        """Whether there is something to say."""
+        return bool(self._next) or self._under_way is not None
 
     def _turn(self) -> float:
         """Say what there is to say; return after how many seconds to come again at the latest."""
         try:
-            now = time.monotonic()
-            if self._renew_at <= now:
+            if self._renew_at <= time.monotonic():
                 self._renew_all()
-            while self._has_something(time.monotonic()) or self._listens_anew():
+            if self._has_something or (self._waiting and self._look_at <= time.monotonic()):
                 self._exchange()
-        except (StoreUnavailable, RedisError, OSError) as error:
+        except Exception as error:
+            if not isinstance(error, StoreUnavailable):
+                logger.exception("celery_throttle: error among permits outside of tasks")
             self._failed(error)
             return _AGAIN
-        except Exception:
-            logger.exception("celery_throttle: error among permits outside of tasks")
-            return _AGAIN
-        due = self._renew_at if not self._waiting else min(self._renew_at, self._look_at)
-        return max(min(due - time.monotonic(), _LINGER if not self._waiting else _LOOK_EVERY), 0.0)
-
-    def _has_something(self, now: float) -> bool:
-        with self._guard:
-            said = self._under_way or self._asking or self._lining or self._leaving or self._ended
-            return bool(said) or (bool(self._waiting) and self._look_at <= now)
-
-    def _sleep(self, pause: float) -> None:
-        hints = getattr(getattr(self._listening, "connection", None), "_sock", None)
-        with suppress(OSError, ValueError):
-            select.select([self._wake_reader, *([hints] if hints else [])], [], [], pause)
-        with suppress(OSError):
-            self._wake_reader.recv(4096)
-        self._hear()
+        if self._has_something:
+            return 0.0
+        due = min(self._renew_at, self._look_at) if self._waiting else self._renew_at
+        return min(max(due - time.monotonic(), 0.0), _LINGER)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
         self._declare()
-        batch = self._under_way
-        if batch is None:
-            self._number += 1
-            batch = self._under_way = self._batch()
-        raw: Any = self.call(self._store.exchange(self._worker, self._number, (self._queue,), batch.said))
-        reply = replies.exchanged(raw)
+        batch, call = self._under_way = self._under_way or self._next_call()
+        reply = replies.exchanged(self._call(call))
         if reply is None:  # the store was emptied
-            self._undeclared = dict(self._limits)
+            self._declared.clear()
             return
         self._under_way = None
         with self._guard:
             self._tell(batch, reply)
+        at_once = reply.more or (self._waiting and self._bell.listen())  # there may have been a hint before
         wait = min(reply.wait or _LOOK_EVERY, _LOOK_EVERY, self.lease / 3)
-        self._look_at = time.monotonic() + (0.0 if reply.more else wait)
+        self._look_at = time.monotonic() + (0.0 if at_once else wait)
 
     def _declare(self) -> None:
-        with self._guard:
-            undeclared = dict(self._undeclared)
-        if not undeclared:
+        if len(self._declared) == len(self._limits):
             return
-        raw: Any = self.call(self._store.declare(self._birth, undeclared.items(), keeps=True))
-        self._birth = raw[0].decode()
         with self._guard:
-            self._limits |= undeclared
-            for name in undeclared:
-                self._undeclared.pop(name, None)
+            undeclared = {name: text for name, text in self._limits.items() if name not in self._declared}
+        self._birth = self._call(self._store.declare(self._birth, undeclared.items(), keeps=True))[0].decode()
+        self._declared |= undeclared.keys()
 
-    def _batch(self) -> _Batch:
+    def _next_call(self) -> tuple[Batch, Call]:
         with self._guard:
-            lining, waiting = take_rows(self._lining), len(self._waiting)
-            self._waiting.update((asking.arrival.task, asking) for asking in lining)
-            lease_ms = int(self.lease * 1000)
-            return _Batch(
-                take_rows(self._asking),
-                lining,
-                take_rows(self._leaving),
-                take_rows(self._ended),
-                waiting,
-                lease_ms=lease_ms,
-            )
+            batch = self._next.take()
+        self._number += 1
+        said = batch.exchange(len(self._waiting) + len(batch.lining), self.lease)
+        return batch, self._store.exchange(self._worker, self._number, (self._queue,), said)
 
-    def _tell(self, batch: _Batch, reply: Reply) -> None:
+    def _tell(self, batch: Batch, reply: Reply) -> None:
         for asking, answer in zip(batch.asking, reply.asked, strict=True):
             if answer == Answer.GRANTED:
-                self._granted(asking, asking.arrival.nonce)
-            elif asking.waits and asking.left is None and not asking.permit.done():
-                self._lining.append(asking)
+                self._granted(asking, asking.arrival.task, asking.arrival.nonce)
+            elif asking.waits:
+                self._next.lining.append(asking)
             else:
-                _settle(asking.permit, value=False)
+                settle(asking.permit, value=False)
+        self._waiting |= {asking.arrival.task: asking for asking in batch.lining}
         for grant in reply.grants:
-            waited = self._waiting.pop(grant.task, None)
-            if waited is not None:
-                self._granted(waited, grant.nonce)
-            else:
-                self._give_back(grant.task, grant.nonce)
+            self._granted(self._waiting.pop(grant.task, None), grant.task, grant.nonce)
         for asking in batch.leaving:
             self._waiting.pop(asking.arrival.task, None)
-            _settle(asking.permit, value=False)
-            asking.tell_left()
+            settle(asking.permit, value=False)
         for _, said in batch.ended:
-            _settle(said, value=None)
+            settle(said, value=None)
 
-    def _granted(self, asking: Asking, nonce: str) -> None:
-        if not asking.got(nonce):
-            self._give_back(asking.arrival.task, nonce)  # nobody waits for it any more
-            return
-        asking.permit.set_result(True)
-
-    def _give_back(self, holder: str, nonce: str) -> None:
-        facts = Facts(began=False, message=Message.NOBODY)
-        self._ended.append((Ended(holder, nonce, facts), Future()))
+    def _granted(self, asking: Asking | None, task: str, nonce: str) -> None:
+        if asking is None or not asking.grant(nonce):
+            self._end(task, nonce, _NOT_USED)  # nobody waits for it any more
 
     def _failed(self, error: Exception) -> None:
-        """The store did not answer: who asks or gives back is told so, who waits in line goes on waiting."""
+        """The store did not answer: who waits in line goes on waiting, everybody else is told so.
+
+        All but those who have not asked yet is said later all the same.
+        """
+        said, _ = self._under_way or (Batch(), None)
         with self._guard:
-            batch = self._under_way
-            asking = [*(batch.asking if batch else ()), *self._asking]
-            ended = [*(batch.ended if batch else ()), *self._ended]
-            self._asking = []
-            waits = bool(self._waiting or self._lining)
-        unavailable = StoreUnavailable(str(error))
-        for each in asking:
-            _fail(each.permit, unavailable)
-        for _, said in ended:
-            _fail(said, unavailable)
-        if waits:
+            for asking in said.asking + said.leaving + self._next.asking + self._next.leaving:
+                fail(asking.permit, error)
+            for _, heard in said.ended + self._next.ended:
+                fail(heard, error)
+            self._next.asking.clear()
+        if self._waiting or said.lining or self._next.lining:
             logger.warning("celery_throttle: waiting for permits, trying again: %s", error)
-        self._hang_up()
+        self._bell.hang_up()
 
     # -- leases --------------------------------------------------------------------------------------------------
 
     def _renew_all(self) -> None:
         begun, number = time.monotonic(), self._number
         with self._guard:
-            held, waiting = list(self._held.values()), list(self._waiting.values())
+            held = list(self._held.values())
+        waiting = list(self._waiting.values())
         while held or waiting:
-            self._renew_some(begun, number, take_rows(held, MOST_RENEWED), take_rows(waiting, MOST_RENEWED))
+            some, others = take_rows(held, MOST_RENEWED), take_rows(waiting, MOST_RENEWED)
+            tasks = [each.arrival.task for each in others]
+            call = self._store.renew(self._worker, number, [arrival for arrival, _ in some], tasks)
+            answers, known = self._call(call)
+            for (arrival, renewed), answer in zip(some, answers, strict=True):
+                tell = renewed()
+                if tell is None:
+                    self.release(arrival)
+                else:
+                    tell(begun if answer else None)
+            self._line_up_again([each for each, there in zip(others, known, strict=True) if not there])
         self._renew_at = begun + self.lease / 3
 
-    def _renew_some(self, begun: float, number: int, held: list[Any], waiting: list[Asking]) -> None:
-        names = [each.arrival.task for each in waiting]
-        call = self._store.renew(self._worker, number, [arrival for arrival, _ in held], names)
-        answers, known = cast("tuple[list[int], list[int]]", self.call(call))
-        for (arrival, renewed), answer in zip(held, answers, strict=True):
-            if not renewed(begun if answer else None):
-                self.release(arrival)
+    def _line_up_again(self, unknown: list[Asking]) -> None:
+        """The store was emptied, and they were in line there."""
+        if unknown:
+            self._declared.clear()
+        for each in unknown:
+            del self._waiting[each.arrival.task]
         with self._guard:
-            for each, there in zip(waiting, known, strict=True):
-                # The store was emptied; whoever waited waits again.
-                if not there and self._waiting.pop(each.arrival.task, None) is not None:
-                    self._lining.append(each)
-                    self._undeclared |= self._limits
-
-    # -- hints ---------------------------------------------------------------------------------------------------
-
-    def _listens_anew(self) -> bool:
-        """Begin to listen if anybody waits; whether what was said before that has to be asked for."""
-        if not self._waiting or self._listening is not None:
-            return False
-        self._listening = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
-        self._listening.subscribe(self._channel)
-        return True
-
-    def _hear(self) -> None:
-        wanted = f"ready {self._queue}".encode()
-        try:
-            while self._listening is not None and (hint := self._listening.get_message(timeout=0)):
-                if hint["data"] == wanted:
-                    self._look_at = 0.0
-        except (RedisError, OSError):
-            self._hang_up()
-
-    def _hang_up(self) -> None:
-        listening, self._listening = self._listening, None
-        if listening is not None:
-            with suppress(RedisError, OSError):
-                listening.close()
-
-
-class _Batch:
-    """One call, and whom its answers are for."""
-
-    def __init__(
-        self,
-        asking: list[Asking],
-        lining: list[Asking],
-        leaving: list[Asking],
-        ended: list[tuple[Ended, Future[None]]],
-        waiting: int,
-        *,
-        lease_ms: int,
-    ) -> None:
-        self.asking, self.lining, self.leaving, self.ended = asking, lining, leaving, ended
-        self.said = Exchange(
-            slots=waiting + len(lining),
-            ended=[each for each, _ in ended],
-            revoked=[each.arrival.task for each in leaving],
-            asked=[each.arrival for each in asking],
-            parked=[each.arrival._replace(nonce="", message=b"-", wait_ms=lease_ms, outside=True) for each in lining],
-        )
-
-
-def _close(*sockets: socket.socket) -> None:
-    for each in sockets:
-        each.close()
-
-
-def _settle(future: Future[Any], *, value: Any) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _fail(future: Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
+            self._next.lining.extend(unknown)
 
 
 _all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()
@@ -428,5 +294,5 @@ def outside_of(app: Any, group: str | None) -> Outside:
     """Return what this process is to a group of an app's store; a forked process gets its own."""
     groups = _all.setdefault(app, {})
     if group not in groups or groups[group].process != os.getpid():
-        groups[group] = Outside(settings_of(app), group)
+        groups[group] = Outside(app, group)
     return groups[group]

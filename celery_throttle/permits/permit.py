@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-from weakref import ref
+from concurrent import futures
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakMethod
 
 from celery_throttle.core.policy import limits_text
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.primitives.lease.sync import RenewableLease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from celery_throttle.core.policy import Needs
-    from celery_throttle.permits.outside import Asking, Outside
-    from celery_throttle.store.calls import Arrival
+    from celery_throttle.permits.line import Asking
+    from celery_throttle.permits.outside import Outside
 
 __all__ = ["Permit", "acquire", "acquire_async"]
 
+T = TypeVar("T")
+
 #: Seconds to wait for the answer of a store that may have to be connected to first.
 _ANSWER = 5.0
-#: The same from Python 3.11 on.
-_TIMEOUTS = (FutureTimeoutError, asyncio.TimeoutError)
 
 
 class Permit(RenewableLease):
@@ -41,11 +37,14 @@ class Permit(RenewableLease):
         lease_left: seconds that are left for certain.
     """
 
-    def __init__(self, outside: Outside, arrival: Arrival, started: float) -> None:
-        limits, deadline = limits_text(arrival.needs), started + outside.lease
-        super().__init__(limits, arrival.task, seconds=outside.lease, deadline=deadline, on_lost=None)
+    def __init__(self, outside: Outside, asking: Asking) -> None:
+        arrival, deadline = asking.arrival, time.monotonic() + outside.lease
+        super().__init__(
+            limits_text(arrival.needs), arrival.task, seconds=outside.lease, deadline=deadline, on_lost=None
+        )
         self._outside, self._arrival = outside, arrival
-        outside.hold(arrival, _renewing(ref(self)))
+        # Weakly: nobody wants a permit that was dropped without being given back.
+        outside.hold(arrival, WeakMethod(self._renewed))
 
     def renew(self, lease: float | None = None) -> bool:  # noqa: ARG002 - all permits last ``throttle_lease``
         """Let the lease begin anew; always True.
@@ -71,92 +70,61 @@ class Permit(RenewableLease):
         self._releasing = True
         if self._released is None:
             lost = self.lost
-            with _in_time():
-                self._outside.release(self._arrival).result(_ANSWER)
+            said = self._outside.release(self._arrival)
+            futures.wait([said], _ANSWER)
+            _heard(said)
             self._released = not lost
         return self._released
 
-    def _renewed(self, begun: float | None) -> bool:
-        if begun is None:
-            if not self._releasing:
-                self._lose()
-        else:
+    def _renewed(self, begun: float | None) -> None:
+        if begun is not None:
             self._deadline = begun + self._seconds
-        return True
-
-
-def _renewing(permit: ref[Permit]) -> Callable[[float | None], bool]:
-    """Return what is told of renewals; nobody wants a permit that was dropped without being given back."""
-
-    def renewed(begun: float | None) -> bool:
-        there = permit()
-        return there is not None and there._renewed(begun)  # noqa: SLF001
-
-    return renewed
-
-
-@contextmanager
-def _in_time() -> Iterator[None]:
-    try:
-        yield
-    except _TIMEOUTS:
-        raise StoreUnavailable("the store did not answer in time") from None
+        elif not self._releasing:
+            self._lose()
 
 
 def acquire(outside: Outside, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
     """Return a permit that came in so many seconds; see ``Limit.acquire``."""
-    started = time.monotonic()
-    asking = outside.ask(f"outside:{uuid.uuid4()}", needs.text, limit, waits=timeout != 0)
+    asking = outside.ask(needs.text, limit, waits=timeout != 0)
     try:
-        came = asking.permit.result(_patience(timeout, started))
-    except _TIMEOUTS:
-        with _in_time():
-            came = outside.leave(asking).result(_ANSWER)
-    except StoreUnavailable:
-        raise
+        futures.wait([asking.permit], _patience(timeout))
+        if not asking.permit.done():
+            outside.leave(asking)
+            futures.wait([asking.permit], _ANSWER)
+        return _permit(outside, asking, timeout, came=_heard(asking.permit))
     except BaseException:
-        _leave_quietly(outside, asking)
+        outside.drop(asking)
         raise
-    return _permit(outside, asking, came=came)
 
 
 async def acquire_async(outside: Outside, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
     """As `acquire`, for asyncio."""
-    started = time.monotonic()
-    asking = outside.ask(f"outside:{uuid.uuid4()}", needs.text, limit, waits=timeout != 0)
-    waited: Any = asyncio.wrap_future(asking.permit)
+    asking = outside.ask(needs.text, limit, waits=timeout != 0)
+    answer = asyncio.wrap_future(asking.permit)
     try:
-        came = await asyncio.wait_for(asyncio.shield(waited), _patience(timeout, started))
-    except _TIMEOUTS:
-        with _in_time():
-            came = await asyncio.wait_for(asyncio.wrap_future(outside.leave(asking)), _ANSWER)
-    except StoreUnavailable:
-        raise
+        await asyncio.wait([answer], timeout=_patience(timeout))
+        if not answer.done():
+            outside.leave(asking)
+            await asyncio.wait([answer], timeout=_ANSWER)
+        return _permit(outside, asking, timeout, came=_heard(answer))
     except BaseException:
-        _leave_quietly(outside, asking)
+        outside.drop(asking)
         raise
-    return _permit(outside, asking, came=came)
 
 
-def _patience(timeout: float | None, started: float) -> float | None:
-    if timeout is None:
-        return None
+def _patience(timeout: float | None) -> float | None:
     # Not to wait means to wait for no permit; the answer takes its time.
-    return _ANSWER if timeout == 0 else max(timeout - (time.monotonic() - started), 0.0)
+    return _ANSWER if timeout == 0 else timeout
 
 
-def _leave_quietly(outside: Outside, asking: Asking) -> None:
-    """Leave the line, and give back what comes at the last moment."""
-
-    def give_back(left: object) -> None:
-        if left.result():  # type: ignore[attr-defined]
-            outside.release(asking.arrival)
-
-    outside.leave(asking).add_done_callback(give_back)
+def _heard(answer: futures.Future[T] | asyncio.Future[T]) -> T:
+    if not answer.done():
+        raise StoreUnavailable("the store did not answer in time")
+    return answer.result()
 
 
-def _permit(outside: Outside, asking: Asking, *, came: bool) -> Permit:
+def _permit(outside: Outside, asking: Asking, timeout: float | None, *, came: bool) -> Permit:
     if not came:
         limits = limits_text(asking.arrival.needs)
-        raise NotAcquired(f"no permit of limit {limits!r} " + ("came in time" if asking.waits else "is free"))
-    return Permit(outside, asking.arrival, time.monotonic())
+        raise NotAcquired(f"no permit of limit {limits!r} " + ("is free" if timeout == 0 else "came in time"))
+    return Permit(outside, asking)

@@ -15,7 +15,9 @@ from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, P
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.permits import permit as permits
 from celery_throttle.tasks.publish import HEADER
-from tests.support.waiting import until
+from tests.failures.tools import script_calls
+from tests.support.relay import Relay
+from tests.support.waiting import always, until
 from tests.support.workers import close
 from tests.workers.conftest import State
 
@@ -254,3 +256,49 @@ def test_one_who_cannot_leave_the_line_hears_that_the_store_is_away(
             thread.join(20)
         own_server.thaw()
     assert [type(error) for error in errors] == [StoreUnavailable]
+
+
+@pytest.mark.parametrize("how", ["threads", "asyncio"])
+def test_a_permit_that_comes_when_nobody_waits_for_it_any_more_is_given_back(
+    how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[BaseException] = []
+    monkeypatch.setattr(permits, "_ANSWER", 0.3)
+
+    def want(app: Celery) -> None:
+        try:
+            acquire(gpu, app, 3, how=how)
+        except BaseException as error:  # noqa: BLE001 - of a thread: for the test to see
+            errors.append(error)
+
+    with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
+        state, far = State(client), Celery("far", broker=relay.url, set_as_current=False)
+        with gpu.acquire(app=shop):
+            thread = threading.Thread(target=want, args=(far,))
+            thread.start()
+            state.wait_parked(1)
+            until(lambda: relay.quiet_for(0.3))  # it has heard so
+            relay.hold_replies()
+        until(lambda: state.used() == {"gpu": 1} and not state.parked(), describe="It does not look.")
+        thread.join(20)
+        assert [type(error) for error in errors] == [StoreUnavailable]
+        relay.pass_replies()
+        state.wait_empty()
+        close(far)
+
+
+def test_a_user_of_the_store_without_a_right_to_hints_looks_now_and_then(
+    gpu: Limit, shop: Celery, own_server: EmbeddedServer
+) -> None:
+    with Redis.from_url(own_server.url) as client:
+        client.execute_command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "+@all", "resetchannels")
+        app = Celery("mute", broker=f"redis://mute:any@127.0.0.1:{own_server.port}/0", set_as_current=False)
+        thread = threading.Thread(target=lambda: gpu.acquire(20, app=app).release())
+        with gpu.acquire(app=shop):
+            thread.start()
+            State(client).wait_parked(1)
+            calls = script_calls(client)
+            always(lambda: script_calls(client) - calls < 10, seconds=1)
+        thread.join(20)
+        State(client).wait_empty()
+        close(app)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import pytest
+from celery import Celery
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from celery_throttle import ConfigurationError
+from celery_throttle import ConfigurationError, Limit
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
@@ -80,18 +81,38 @@ def test_a_client_that_has_no_keys_is_of_no_use(cluster: Cluster) -> None:
 
 
 def test_a_slot_that_moved_is_followed(cluster: Cluster, caller: Caller) -> None:
-    """On connections that stand, all of them; the slot is empty, so it can just be given away."""
-    slot, (first, second, *_) = slot_of(PREFIXES[0]), cluster.nodes
+    """On connections that stand, all of them."""
     call = store(PREFIXES[0]).locked("x")
     in_use = caller._connection()
     assert caller.call(call) is None
-    assert port_of(caller) == first.port
+    assert port_of(caller) == cluster.nodes[0].port
     caller._free.appendleft(in_use)
+    with moved(cluster):
+        assert caller.call(call) is None
+        assert port_of(caller) == cluster.nodes[1].port
+
+
+def test_permits_outside_of_tasks_follow_a_slot_that_moved(cluster: Cluster) -> None:
+    app, gpu = Celery("shop", broker="memory://", set_as_current=False), Limit("gpu", 1)
+    app.conf.update(throttle_url=cluster.url, throttle_prefix=PREFIXES[0])
+    gpu.acquire(app=app).release()
+    for key in ask(cluster.nodes[0], "KEYS", f"{{{PREFIXES[0]}}}*"):
+        ask(cluster.nodes[0], "DEL", key)
+    with moved(cluster):
+        gpu.acquire(app=app).release()
+
+
+@contextmanager
+def moved(cluster: Cluster) -> Iterator[None]:
+    """The slot of the first prefix is on the second node; it is empty, so it can just be given away."""
+    slot = slot_of(PREFIXES[0])
+    first, second, *_ = cluster.nodes
     try:
         for node in cluster.nodes[:PRIMARIES]:
             assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", node_id(second))
-        assert caller.call(call) is None
-        assert port_of(caller) == second.port
+        yield
+        for key in ask(second, "KEYS", f"{{{PREFIXES[0]}}}*"):
+            ask(second, "DEL", key)
     finally:
         for node in cluster.nodes[:PRIMARIES]:
             assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", node_id(first))
