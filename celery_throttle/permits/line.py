@@ -69,6 +69,10 @@ class Batch:
         lining = [each for each in take_rows(self.lining) if each.waits]  # whoever left is among the others, too
         return Batch(take_rows(self.asking), lining, take_rows(self.leaving), take_rows(self.ended))
 
+    def put_back(self, refused: Batch) -> None:
+        """Say again who gives something back."""
+        self.leaving[:0], self.ended[:0] = refused.leaving, refused.ended
+
     def exchange(self, slots: int, lease: float) -> Exchange:
         """Return what the call says; a place in line lasts for one lease, unless it is renewed."""
         wait_ms = int(lease * 1000)

@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from redis.exceptions import ResponseError
+
 from celery_throttle.clients import store_client
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.errors import StoreUnavailable
@@ -193,7 +195,13 @@ class Outside:
     def _exchange(self) -> None:
         self._declare()
         batch, call = self._under_way = self._under_way or self._next_call()
-        reply = replies.exchanged(self._call(call))
+        try:
+            reply = replies.exchanged(self._call(call))
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, ResponseError):
+                raise
+            self._refused(batch, error)
+            return
         if reply is None:  # the store was emptied
             self._declared.clear()
             return
@@ -239,6 +247,20 @@ class Outside:
     def _granted(self, asking: Asking | None, task: str, nonce: str) -> None:
         if asking is None or not asking.grant(nonce):
             self._end(task, nonce, _NOT_USED)  # nobody waits for it any more
+
+    def _refused(self, batch: Batch, error: StoreUnavailable) -> None:
+        """The store refused a call, which had no effect: out of memory, say.
+
+        Who wants something is told so, and what is given back is said again, without them.
+        """
+        self._under_way = None
+        wanted = batch.asking + batch.lining
+        with self._guard:
+            for asking in wanted:
+                fail(asking.permit, error)
+            self._next.put_back(batch)
+        if not wanted:
+            raise error
 
     def _failed(self, error: Exception) -> None:
         """The store did not answer: who waits in line goes on waiting, everybody else is told so.

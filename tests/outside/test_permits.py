@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -302,3 +303,32 @@ def test_a_user_of_the_store_without_a_right_to_hints_looks_now_and_then(
         thread.join(20)
         State(client).wait_empty()
         close(app)
+
+
+def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
+    """Though it has no room for those in the same process who want to get in line."""
+    released: list[bool] = []
+
+    def work() -> None:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            try:
+                permit = gpu.acquire(20, app=shop)
+            except StoreUnavailable:
+                continue
+            released.append(permit.release())
+
+    with Redis.from_url(own_server.url) as client:
+        with gpu.acquire(app=shop):
+            client.config_set("maxmemory", 1)
+            with pytest.raises(StoreUnavailable, match="maxmemory"):
+                gpu.acquire(20, app=shop)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert State(client).empty()
+        assert len(released) > 10
+        with gpu.acquire(0, app=shop):
+            client.config_set("maxmemory", 0)
