@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,13 @@ class Asking:
     Attributes:
         arrival: as the store knows it; with its nonce once it holds.
         permit: set to whether it holds now, or to an error.
+        began: when its lease did at the earliest, once it holds, on the clock of ``time.monotonic``.
     """
 
     def __init__(self, arrival: Arrival, *, waits: bool) -> None:
         self.arrival, self._waits = arrival, waits
         self.permit: Future[bool] = Future()
+        self.began = 0.0
 
     @property
     def waits(self) -> bool:
@@ -35,9 +38,9 @@ class Asking:
         """It waits no longer."""
         self._waits = False
 
-    def grant(self, nonce: str) -> bool:
+    def grant(self, nonce: str, began: float) -> bool:
         """It holds now, under this nonce; False if nobody wants that any more."""
-        self.arrival = self.arrival._replace(nonce=nonce)
+        self.arrival, self.began = self.arrival._replace(nonce=nonce), began
         return settle(self.permit, value=True)
 
     def drop(self) -> bool:
@@ -54,12 +57,14 @@ class Batch:
         lining: who is to be parked.
         leaving: who leaves the line.
         ended: what is given back, each with who hears that the store knows.
+        begun: when the call was put together, on the clock of ``time.monotonic``.
     """
 
     asking: list[Asking] = field(default_factory=list)
     lining: list[Asking] = field(default_factory=list)
     leaving: list[Asking] = field(default_factory=list)
     ended: list[tuple[Ended, Future[None]]] = field(default_factory=list)
+    begun: float = field(default_factory=time.monotonic)
 
     def __bool__(self) -> bool:
         return bool(self.asking or self.lining or self.leaving or self.ended)

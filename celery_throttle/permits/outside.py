@@ -230,22 +230,22 @@ class Outside:
     def _tell(self, batch: Batch, reply: Reply) -> None:
         for asking, answer in zip(batch.asking, reply.asked, strict=True):
             if answer == Answer.GRANTED:
-                self._granted(asking, asking.arrival.task, asking.arrival.nonce)
+                self._granted(asking, asking.arrival.task, asking.arrival.nonce, batch.begun)
             elif asking.waits:
                 self._next.lining.append(asking)
             else:
                 settle(asking.permit, value=False)
         self._waiting |= {asking.arrival.task: asking for asking in batch.lining}
         for grant in reply.grants:
-            self._granted(self._waiting.pop(grant.task, None), grant.task, grant.nonce)
+            self._granted(self._waiting.pop(grant.task, None), grant.task, grant.nonce, batch.begun)
         for asking in batch.leaving:
             self._waiting.pop(asking.arrival.task, None)
             settle(asking.permit, value=False)
         for _, said in batch.ended:
             settle(said, value=None)
 
-    def _granted(self, asking: Asking | None, task: str, nonce: str) -> None:
-        if asking is None or not asking.grant(nonce):
+    def _granted(self, asking: Asking | None, task: str, nonce: str, began: float) -> None:
+        if asking is None or not asking.grant(nonce, began):
             self._end(task, nonce, _NOT_USED)  # nobody waits for it any more
 
     def _refused(self, batch: Batch, error: StoreUnavailable) -> None:

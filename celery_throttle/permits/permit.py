@@ -38,7 +38,7 @@ class Permit(RenewableLease):
     """
 
     def __init__(self, outside: Outside, asking: Asking) -> None:
-        arrival, deadline = asking.arrival, time.monotonic() + outside.lease
+        arrival, deadline = asking.arrival, asking.began + outside.lease
         super().__init__(
             limits_text(arrival.needs), arrival.task, seconds=outside.lease, deadline=deadline, on_lost=None
         )

@@ -15,6 +15,7 @@ from redis import Redis
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.permits import permit as permits
+from celery_throttle.permits.outside import Outside
 from celery_throttle.tasks.publish import HEADER
 from tests.failures.tools import script_calls
 from tests.support.relay import Relay
@@ -112,6 +113,24 @@ def test_a_permit_is_renewed_while_it_is_held(gpu: Limit, app: Celery, state: St
         until(lambda: state.lease_end(permit.owner) >= first + 1.0)
         assert not permit.lost
         assert 0 < permit.lease_left <= 1.0
+
+
+def test_a_permit_that_lapsed_before_its_loop_went_on_is_lost(
+    gpu: Limit, app: Celery, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Outside, "hold", lambda *_: None)  # else it is renewed at once, if nobody has taken it yet
+
+    async def main() -> bool:
+        acquiring = gpu.acquire_async(app=app)
+        wanted = asyncio.ensure_future(acquiring.__aenter__())
+        await asyncio.sleep(0)
+        until(state.used)
+        time.sleep(1.1)  # noqa: ASYNC251 - longer than the lease
+        permit = await wanted
+        return permit.lost and not permit.release()
+
+    assert asyncio.run(main())
+    state.wait_empty()
 
 
 def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
