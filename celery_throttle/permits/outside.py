@@ -48,6 +48,8 @@ _LOOK_EVERY = 2.0
 #: Seconds for which the thread stays when there is nobody.
 _LINGER = 1.0
 
+#: What renew.lua says of one that is held: renewed, or put back.
+_HELD = (1, 2)
 _USED = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 _NOT_USED = Facts(began=False, message=Message.NOBODY)
 
@@ -130,7 +132,7 @@ class Outside:
     def renew(self, arrival: Arrival) -> bool:
         """Renew the lease of a permit; False if it is held no longer."""
         (answer,), _ = self._call(self._store.renew(self._worker, self._number, [arrival]))
-        return bool(answer)
+        return answer in _HELD
 
     def release(self, arrival: Arrival) -> Future[None]:
         """Give a permit back; if the store does not answer now it is told later."""
@@ -295,7 +297,7 @@ class Outside:
                 if tell is None:
                     self.release(arrival)
                 else:
-                    tell(begun if answer else None)
+                    tell(begun if answer in _HELD else None)
             self._line_up_again([each for each, there in zip(others, known, strict=True) if not there])
         self._renew_at = begun + self.lease / 3
 

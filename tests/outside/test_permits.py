@@ -15,7 +15,7 @@ from redis import Redis
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.permits import permit as permits
-from celery_throttle.permits.outside import Outside
+from celery_throttle.permits.outside import Outside, outside_of
 from celery_throttle.tasks.publish import HEADER
 from tests.failures.tools import script_calls
 from tests.support.relay import Relay
@@ -130,6 +130,21 @@ def test_a_permit_that_lapsed_before_its_loop_went_on_is_lost(
         return permit.lost and not permit.release()
 
     assert asyncio.run(main())
+    state.wait_empty()
+
+
+def test_a_renewal_that_another_call_overtook_does_not_count(
+    gpu: Limit, app: Celery, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The permit lapsed before, and the store does not put back what the other call may have ended."""
+    monkeypatch.setattr(Outside, "hold", lambda *_: None)  # nobody else renews it
+    permit = gpu.acquire(app=app)
+    until(lambda: permit.lost)
+    with gpu.acquire(20, app=app):  # clears what has ended
+        pass
+    monkeypatch.setattr(outside_of(app, None), "_number", 1)
+    with pytest.raises(LeaseLost):
+        permit.renew()
     state.wait_empty()
 
 
