@@ -50,7 +50,7 @@ def test_permits_go_round_while_the_store_is_full(
     doors.open("plain")
     app.plain.delay("plain").get(timeout=AT_ONCE)
     assert state.parked == [parked.id]
-    assert len(unacknowledged(workers)) == len(waiting)
+    until(lambda: len(unacknowledged(workers)) == len(waiting), timeout=AT_ONCE)  # plain: a moment after it began
     assert counts(journal) == {"first": 1, "plain": 1}
 
     doors.open("first")
@@ -62,7 +62,7 @@ def test_permits_go_round_while_the_store_is_full(
 
     make_room(state)
     until(lambda: len(state.parked) == 2, timeout=AT_ONCE)
-    assert unacknowledged(workers) == {}
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # a moment after they are parked
     doors.open_all()
     journal.wait_finished(6, timeout=AT_ONCE)
     state.wait_clean()
