@@ -20,12 +20,14 @@ class Asking:
 
     Attributes:
         arrival: as the store knows it; with its nonce once it holds.
+        came: when it did, on the clock of ``time.monotonic``.
         permit: set to whether it holds now, or to an error.
         began: when its lease did at the earliest, once it holds, on the clock of ``time.monotonic``.
     """
 
     def __init__(self, arrival: Arrival, *, waits: bool) -> None:
         self.arrival, self._waits = arrival, waits
+        self.came = time.monotonic()
         self.permit: Future[bool] = Future()
         self.began = 0.0
 
@@ -87,7 +89,10 @@ class Batch:
             revoked=[each.arrival.task for each in self.leaving],
             asked=[each.arrival for each in self.asking],
             parked=[
-                each.arrival._replace(nonce="", message=b"-", wait_ms=wait_ms, outside=True) for each in self.lining
+                each.arrival._replace(
+                    nonce="", message=b"-", wait_ms=wait_ms, outside=True, age=time.monotonic() - each.came
+                )
+                for each in self.lining
             ],
         )
 
