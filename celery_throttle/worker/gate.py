@@ -113,7 +113,7 @@ class Gate:
 
     def disconnected(self) -> None:
         """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
-        self._running.epoch += 1
+        self._running.begin_epoch()
         self._queues = self._requests = None
         self._drop_undecided()
         self._running.discarded()

@@ -114,6 +114,10 @@ class Running:
         calls.outbox.settle(run.permit)
         calls.outbox.back.append((run, error.retry_after, needs_text(about)))
 
+    def begin_epoch(self) -> None:
+        """The broker connection is gone."""
+        self.epoch += 1
+
     def discarded(self, *, stopping: bool = False) -> None:
         """The consumer has stopped (for good?), and the pool has dropped what no child has begun."""
         for run in [run for run in self.runs if self._slots.discarded(run.request)]:

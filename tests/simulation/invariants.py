@@ -163,14 +163,17 @@ def _has_room(kind: Kind, entry: Entry, scene: Scene, used: dict[str, int]) -> b
     return True
 
 
-def check_order(book: Book, scene: Scene) -> None:
-    """Where nothing goes wrong, tasks of one limit start in the order in which they arrived (2, 13), nearly."""
-    first: dict[str, list[tuple[int, Run]]] = {}
+def check_order(book: Book, scene: Scene, queue_of: dict[str, str]) -> None:
+    """Where nothing goes wrong, tasks of one limit start in the order in which they arrived (2, 13), nearly.
+
+    Those of one queue: another may have workers with fewer slots than permits.
+    """
+    first: dict[tuple[str, str], list[tuple[int, Run]]] = {}
     for place, attempt in enumerate(book.order):
         run = attempt.runs[0]
         for bucket, _ in run.buckets if scene.kinds[attempt.entry.task].ordered else ():
-            first.setdefault(bucket, []).append((place, run))
-    for bucket, runs in first.items():
+            first.setdefault((bucket, queue_of[attempt.entry.task]), []).append((place, run))
+    for (bucket, _), runs in first.items():
         started = sorted(runs, key=lambda each: book.began[each[1]])
         for arrived, (_, run) in enumerate(runs):
             place = next(i for i, each in enumerate(started) if each[1] is run)

@@ -60,7 +60,7 @@ def last_questions(steps: Steps) -> None:
     """
     world = steps.world
     if steps.prompt:
-        check_order(world.book, world.scene)
+        check_order(world.book, world.scene, world.queue_of)
     for worker in world.workers:
         if worker.free_slots != worker.pool.num_processes:
             raise Violation(f"slots gone: {worker.inside()}")

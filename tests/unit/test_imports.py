@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 ROOT = Path(celery_throttle.__file__).parent
 #: Who sets attributes of others, and why.
 STEERS = {
-    "celery_throttle.worker.gate": {"run", "calls"},  # a run goes from state to state, and the gate is what moves it
+    "celery_throttle.worker.gate": {"run", "calls"},  # a run goes from state to state, and these are what moves it
+    "celery_throttle.worker.running": {"run", "calls"},
+    "celery_throttle.worker.resuming": {"run"},
+    "celery_throttle.worker.later": {"run"},
     "celery_throttle.worker.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
     "celery_throttle.worker.queues": {"consumer"},  # as are those of its consumer
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
