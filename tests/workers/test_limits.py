@@ -22,11 +22,14 @@ pytestmark = pytest.mark.worker
 
 
 def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start_many(2, FEATURES, concurrency=4)
+    # Each has a slot more than the limit has permits, and none takes all the tasks.
+    queues = ("first", "second")
+    for worker in [workers.start(FEATURES, concurrency=6, queues=f"celery,{name}", wait=False) for name in queues]:
+        worker.wait_ready()
     app = workers.app(FEATURES)
     labels = [f"five{number}" for number in range(12)]
-    for label in labels:
-        app.five.delay(label)
+    for number, label in enumerate(labels):
+        app.five.apply_async((label,), queue=queues[number % 2])
     journal.wait_running(5)
     state.wait_parked(7)
     assert state.used() == {app.five.name: 5}
