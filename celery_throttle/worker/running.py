@@ -67,7 +67,9 @@ class Running:
         except TaskRevokedError:
             self._unstarted(run, Message.NOBODY)
         except BaseException:
-            self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
+            # Celery's signal handler may have raised, and the pool have the task: then it ends like all the others.
+            if not self._slots.gone:
+                self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
             raise
         if self._loop.turning and not self._slots.passed_on:
             self._loop.wake()

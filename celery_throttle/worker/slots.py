@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from celery.concurrency.asynpool import AsynPool
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Slots"]
+
+_OUTLAST_EVERY = 0.02
 
 
 class Slots:
@@ -54,6 +58,19 @@ class Slots:
         elif hasattr(job, "link_exception"):  # gevent's
             job.link_exception(lambda ended: died(ended.exception))
         return job
+
+    def outlast(self) -> None:
+        """Wait for the threads that still run tasks: a pool of them cannot end them.
+
+        Celery waits for them, too, until a cold shutdown: then its signal handler raises that it cannot end them, and
+        Python takes an interrupted join for the thread's end. The next signal gets us out of here the same way.
+        """
+        executor: Any = getattr(self._pool, "executor", None)
+        if isinstance(executor, ThreadPoolExecutor):
+            executor.shutdown(wait=False, cancel_futures=True)
+            threads = {thread.ident for thread in executor._threads}  # noqa: SLF001
+            while threads & sys._current_frames().keys():  # noqa: SLF001
+                time.sleep(_OUTLAST_EVERY)
 
     @property
     def passed_on(self) -> bool:

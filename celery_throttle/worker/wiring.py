@@ -78,8 +78,8 @@ class Throttling:
                 timekeeper=timekeeper,
             )
 
-        slots, names = Slots(worker.pool), groups_of(worker.app)
-        self.gate = Gate(slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
+        self._slots, names = Slots(worker.pool), groups_of(worker.app)
+        self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._leases = Leases(self.groups, settings.lease, timekeeper)
 
@@ -154,6 +154,7 @@ class Throttling:
 
     def finish(self) -> None:
         """The pool has stopped."""
+        self._slots.outlast()  # not on the loop: it hears of their ends meanwhile
         self.loop.post(self.gate.finish)
         if self._thread is not None:
             self.loop.post(self._stopped.set)

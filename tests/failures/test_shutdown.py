@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +12,6 @@ from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, mo
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
     from tests.support.state import State
@@ -168,6 +168,58 @@ def test_cold_shutdown_drops_early_acknowledged_tasks(
     state.wait_clean()
     assert counts(journal) == {"first": 1, "next": 1}
     assert most_at_once(journal, ".hold") == 1
+
+
+@pytest.mark.parametrize("task", ["hold", "hold_late"])
+@pytest.mark.parametrize("before", ["warm", "running"])
+def test_threads_that_a_cold_shutdown_cannot_end(
+    workers: Workers, journal: Journal, doors: Doors, state: State, task: str, before: str
+) -> None:
+    """Celery's pool of threads cannot end them, and Python waits for them: until then they have their permits."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    stopping = workers.start(DOORS, pool="threads", concurrency=2)
+    app = workers.app(DOORS)
+    getattr(app, task).delay("first")
+    journal.wait_running(1)
+    state.wait_parked(getattr(app, task).delay("next"))
+    workers.start(DOORS, concurrency=1)
+
+    if before == "warm":
+        stopping.term()
+        stopping.wait_for_log("Warm shutdown")
+        time.sleep(0.5)
+    stopping.quit()
+    time.sleep(2)
+    assert counts(journal) == {"first": 1}
+    doors.open_all()
+
+    stopping.wait()
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1, "next": 1}
+    assert most_at_once(journal, f".{task}") == 1
+
+
+def test_a_task_is_handed_to_a_thread_in_a_cold_shutdown(workers: Workers, journal: Journal, state: State) -> None:
+    """The signal handler raises in the middle of that; the thread goes on."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    stopping = workers.start(CUSTOM, pool="threads", concurrency=2)
+    app = workers.app(CUSTOM)
+    app.hooked.delay("handed", 60)
+    journal.wait_running(1)
+    stopping.wait_for_log(r"Hitting Ctrl\+C")
+    app.hooked.delay("next", 0)
+    workers.start(CUSTOM, concurrency=1)
+
+    time.sleep(2)
+    assert counts(journal) == {"handed": 1}
+    Path(f"{journal.path}.handed").touch()
+
+    stopping.wait()
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"handed": 1, "next": 1}
+    assert journal.max_running() == 1
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])

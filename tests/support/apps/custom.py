@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.signals import task_failure, task_received
 from celery.worker.request import Request
 from celery.worker.strategy import default
@@ -42,6 +43,21 @@ def _quit(request: Any, **_: Any) -> None:
     """Begin a cold shutdown right before the request is handed over, as often as it is asked for."""
     if request.argsrepr.startswith("('quit") and not request.delivery_info.get("redelivered"):
         os.kill(os.getpid(), signal.SIGQUIT)
+
+
+_apply = ThreadPool.on_apply
+
+
+def _apply_and_quit(pool: Any, target: Any, args: Any = None, kwargs: Any = None, **how: Any) -> Any:
+    """Begin a cold shutdown right after a thread has begun a task, as often as it is asked for."""
+    job = _apply(pool, target, args, kwargs, **how)
+    if args[2]["argsrepr"].startswith("('handed"):
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGQUIT)
+    return job
+
+
+ThreadPool.on_apply = _apply_and_quit  # type: ignore[assignment, method-assign]
 
 
 class OwnRequest(Request):
