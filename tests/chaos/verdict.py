@@ -78,6 +78,10 @@ class Verdict:
         if not call.kind.late and any(self._was_killed(run) for run in runs):
             self.excused["early acknowledged, and its process was killed"] += 1
             return
+        if not call.kind.late and call.kind.then == "slow_down" and any(self._killed_untold(run) for run in runs):
+            # `RateLimited` puts it back in line, but by the worker's word, and nobody else has its message.
+            self.excused["early acknowledged, and its worker was killed before it could put it back"] += 1
+            return
         if why := self._celery_lost(each, runs):
             self.excused[f"lost: {why}"] += 1
             return
@@ -89,6 +93,11 @@ class Verdict:
         if run.stopped is None or not run.finished:
             return True
         return run.outcome == "raised" and any(self._troubles("killed", run.worker, run.stopped - 1, run.stopped + 1))
+
+    def _killed_untold(self, run: Run) -> bool:
+        """Whether its worker was killed before it can have told of its end."""
+        stopped = run.stopped or _FOREVER
+        return any(self._troubles("killed", run.worker, stopped - 0.05, self._told_by(run.worker, stopped)))
 
     def _celery_lost(self, each: Published, runs: list[Run]) -> str:
         """Why it never came to the gate (again), if it did not."""
@@ -141,7 +150,7 @@ class Verdict:
         """Why a task whose run has come to its end may run again: its worker could not say so."""
         stopped = run.stopped or _FOREVER
         till = self._told_by(run.worker, stopped)
-        if any(self._troubles("killed", run.worker, stopped - 0.05, till)):
+        if self._killed_untold(run):
             return "its worker was killed before it could tell"
         if any(self._troubles("child killed", run.worker, stopped - 0.05, stopped + _TELLS_WITHIN)):
             return "its process was killed right after its end"
