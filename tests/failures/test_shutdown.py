@@ -207,7 +207,7 @@ def test_a_task_is_handed_to_a_thread_in_a_cold_shutdown(workers: Workers, journ
     app = workers.app(CUSTOM)
     app.hooked.delay("handed", 60)
     journal.wait_running(1)
-    stopping.wait_for_log(r"Hitting Ctrl\+C")
+    stopping.wait_for_log(r"Hitting Ctrl\+C|Cold shutdown")
     app.hooked.delay("next", 0)
     workers.start(CUSTOM, concurrency=1)
 
