@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_throttle.errors import StoreUnavailable
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from redis import Redis
 
 __all__ = ["Bell"]
+
+#: Seconds until it is tried again to listen to a store that has refused it: its user has no right to hints.
+_REFUSED = 10.0
 
 
 class Bell:
@@ -30,6 +34,7 @@ class Bell:
     def __init__(self, client: Redis, channel: str, hint: str) -> None:
         self._client, self._channel, self._hint = client, channel, hint.encode()
         self._listening: Any = None
+        self._deaf_until = 0.0
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.setblocking(False)  # a bell that has not been heard yet need not be rung again
@@ -46,7 +51,7 @@ class Bell:
         Raises:
             StoreUnavailable: the store did not answer.
         """
-        if self._listening is not None:
+        if self._listening is not None or time.monotonic() < self._deaf_until:
             return False
         self._listening = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         try:
@@ -76,6 +81,9 @@ class Bell:
         try:
             while self._listening is not None and (said := self._listening.get_message(timeout=0)):
                 heard = heard or said["data"] == self._hint
+        except ResponseError:
+            self._deaf_until = time.monotonic() + _REFUSED
+            self.hang_up()
         except (RedisError, OSError):
             self.hang_up()
         return heard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,8 +86,10 @@ def test_time_limits_that_remote_control_has_changed(workers: Workers, send: Any
     """Celery's requests keep those with which their strategy was made."""
     workers.start(CUSTOM, concurrency=2)
     app = workers.app(CUSTOM)
-    answer = app.app.control.time_limit(app.requested.name, hard=0.5, reply=True, limit=1, timeout=30)
-    assert "ok" in next(iter(answer[0].values()))
+    # A worker that has just said that it is ready may not listen yet.
+    limited = partial(app.app.control.time_limit, app.requested.name, hard=0.5, reply=True, limit=1, timeout=1)
+    [answer] = until(limited, timeout=20)
+    assert "ok" in next(iter(answer.values()))
 
     ends = []
     for label in ("direct", "resumed"):
