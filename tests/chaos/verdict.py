@@ -27,7 +27,13 @@ _HEARS_WITHIN = 0.5
 _LOST = re.compile(r"lease_lost: task \S+\[(\S+)\]")
 _UNPUBLISHED = re.compile(r"Task \S+\[(\S+)\] reject requeue=False: (?:Connection|Error|Valkey|Redis)")
 _RECEIVED = re.compile(r"Task \S+\[(\S+)\] received")
-_CELERY_ENDS = "Unrecoverable error: AttributeError(\"'NoneType' object has no attribute 'hostname'\")"
+_CELERY_ENDS = {
+    "Unrecoverable error: AttributeError(\"'NoneType' object has no attribute 'hostname'\")":
+        "kombu cannot put messages back while the broker is down",
+    # A pool's process whose end has been noticed, but that cannot be waited for yet, has no descriptor to listen to.
+    "Unrecoverable error: ValueError('file descriptor is None')":
+        "Celery connected again in the moment in which a process had ended",
+}  # fmt: skip
 #: Of the main thread's stack, as `town` asks for it: the rest of a result will never come.
 _CELERY_WAITS = re.compile(r"in _flush_outqueue\n(?:.*\n){1,4}.*in recv\n(?:.*\n){1,4}.*in _recv_bytes\n")
 _FOREVER = float("inf")
@@ -224,8 +230,8 @@ class Verdict:
 
     def _judge_workers(self) -> None:
         for name, how in self._town.died:
-            if _CELERY_ENDS in self._logs[name]:
-                self.excused["ended by itself: kombu cannot put messages back while the broker is down"] += 1
+            if why := next((why for said, why in _CELERY_ENDS.items() if said in self._logs[name]), ""):
+                self.excused[f"ended by itself: {why}"] += 1
             elif how.startswith("did not end") and _CELERY_WAITS.search(self._logs[name]):
                 # A time limit kills a process that writes a result larger than a pipe (the traceback of a broker that
                 # is down will do): billiard reads the rest for ever, as it has the other end of that pipe open, too.
