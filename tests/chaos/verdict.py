@@ -230,9 +230,10 @@ class Verdict:
 
     def _judge_workers(self) -> None:
         for name, how in self._town.died:
-            if why := next((why for said, why in _CELERY_ENDS.items() if said in self._logs[name]), ""):
+            log, ended = self._logs[name], not how.startswith("did not end")
+            if ended and (why := next((why for said, why in _CELERY_ENDS.items() if said in log), "")):
                 self.excused[f"ended by itself: {why}"] += 1
-            elif how.startswith("did not end") and _CELERY_WAITS.search(self._logs[name]):
+            elif not ended and _CELERY_WAITS.search(log):
                 # A time limit kills a process that writes a result larger than a pipe (the traceback of a broker that
                 # is down will do): billiard reads the rest for ever, as it has the other end of that pipe open, too.
                 self.excused["did not end: billiard waits for a result whose process was killed as it wrote it"] += 1
