@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from examples.processes import Process
 
 LOOK_EVERY = 0.04
+# Between two tasks: what a worker has taken from the broker, but not yet read since the machine is busy, has no place.
+PUBLISH_EVERY = 0.005
 SLOTS = 4
 END_TIMEOUT = 5.0
 SECONDS_PER_TASK = 0.6
@@ -65,6 +67,7 @@ class Course:
         for frame in range(1, self._watch.tasks + 1):
             self._watch.published[frame] = time.monotonic()
             self._ids[frame] = self._task.delay(frame).id
+            time.sleep(PUBLISH_EVERY)
         self._watch.note(f"{self._watch.tasks} tasks published, about half a second of work each")
 
     def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
