@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.errors import (
-    ConfigurationError,
-    DuplicateTask,
-    LeaseLost,
-    LimitExceeded,
-    NotAcquired,
-    StoreUnavailable,
-    ThrottleError,
-)
-from celery_throttle.permits import Limit, Permit
-from celery_throttle.tasks import conclude, reap  # noqa: F401  # register their tasks
-from celery_throttle.tasks.rate_limited import RateLimited
-from celery_throttle.tasks.throttled import Throttled
+from celery_throttle.tasks.ours import register
 
 if TYPE_CHECKING:
     from celery_throttle.control.throttle import Throttle
+    from celery_throttle.errors import (
+        ConfigurationError,
+        DuplicateTask,
+        LeaseLost,
+        LimitExceeded,
+        NotAcquired,
+        StoreUnavailable,
+        ThrottleError,
+    )
+    from celery_throttle.permits import Limit, Permit
+    from celery_throttle.tasks.rate_limited import RateLimited
+    from celery_throttle.tasks.throttled import Throttled
 
 __all__ = [
     "ConfigurationError",
@@ -38,11 +39,26 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+#: Where each name is; loaded when it is first asked for (PEP 562), since Celery and redis-py take their time.
+_PLACES = {
+    "Limit": "permits",
+    "Permit": "permits",
+    "RateLimited": "tasks.rate_limited",
+    "Throttle": "control.throttle",
+    "Throttled": "tasks.throttled",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # Workers and producers need none of it.
-    if name == "Throttle":
-        from celery_throttle.control.throttle import Throttle  # noqa: PLC0415
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_PLACES.get(name, 'errors')}"), name)
+    globals()[name] = found
+    return found
 
-        return Throttle
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+register()

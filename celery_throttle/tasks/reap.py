@@ -1,4 +1,4 @@
-"""The beat task that clears expired holders.
+"""Clear expired holders: what the beat task does.
 
 Workers clear what they meet, so limits recover without it; it is what brings back the permits of a limit that nobody
 uses at the moment.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
-from celery import shared_task
 from redis.exceptions import RedisError
 
 from celery_throttle.core.policy import limits_text
@@ -22,33 +21,32 @@ from celery_throttle.tasks.registry import groups_of
 if TYPE_CHECKING:
     from redis import Redis
 
-__all__ = ["reap"]
+__all__ = ["reap_all"]
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 200
 
 
-@shared_task(name="celery_throttle.reap", bind=True, ignore_result=True)
-def reap(self: Any) -> int:
+def reap_all(app: Any) -> int:
     """Clear the holders whose lease has ended and wake the workers that can use their permits; return how many.
 
     The cost grows with what has expired, not with what there is.
     """
-    settings = settings_of(self.app)
+    settings = settings_of(app)
     total = 0
-    for group in groups_of(self.app) or [settings.group]:
+    for group in groups_of(app) or [settings.group]:
         keys = settings.keys(group)
         with make_client(settings.url, keys) as client:
             try:
-                total += _reap_all(client, Store(keys, settings.lease))
+                total += _reap(client, Store(keys, settings.lease))
             except RedisError as error:
                 # It comes again soon, and workers say more of an outage.
                 logger.warning("celery_throttle: cannot reach the store, expired permits stay for now: %s", error)
     return total
 
 
-def _reap_all(client: Redis, store: Store) -> int:
+def _reap(client: Redis, store: Store) -> int:
     total = 0
     while True:
         cleared = cast("list[tuple[bytes, bytes]]", execute(client, store.reap(_AT_ONCE)))

@@ -16,6 +16,7 @@ from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import values_of
+from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.publish import HEADER, plan_for, publish
 from celery_throttle.tasks.registry import (
     declare_dedup,
@@ -35,12 +36,9 @@ if TYPE_CHECKING:
     from celery_throttle.core.rates import Rate
     from celery_throttle.store.replies import Locked
 
-__all__ = ["REAP_TASK", "Throttled"]
+__all__ = ["Throttled"]
 
 logger = logging.getLogger(__name__)
-
-#: The beat task, and its entry in ``beat_schedule``.
-REAP_TASK = "celery_throttle.reap"
 
 
 class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.7

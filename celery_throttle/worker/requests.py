@@ -10,7 +10,7 @@ from celery.worker import state
 from celery.worker.strategy import default, hybrid_to_proto2, proto1_to_proto2  # type: ignore[attr-defined]
 from kombu.serialization import prepare_accept_content
 
-from celery_throttle.tasks.conclude import CONCLUDE
+from celery_throttle.tasks.ours import CONCLUDE
 from celery_throttle.worker.parcel import unpack
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.keys import Keys
-from celery_throttle.tasks import reap as beat
+from celery_throttle.tasks.ours import REAP_TASK
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
@@ -122,7 +122,7 @@ def test_reaper_reclaims_and_says_so(workers: Workers, journal: Journal, doors: 
     lost.kill()
     with state.client() as client, client.pubsub(ignore_subscribe_messages=True) as hints:
         hints.subscribe(Keys("throttle").wake)
-        until(lambda: app.app.tasks[beat.reap.name]() == 1, timeout=WITHIN_LEASE)
+        until(lambda: app.app.tasks[REAP_TASK]() == 1, timeout=WITHIN_LEASE)
         hint = until(lambda: hints.get_message(timeout=1))
     assert hint["data"] == b"ready celery"  # the queue whose workers can start what waits
     assert (state.used, state.parked) == ({}, [waiting.id])
@@ -160,7 +160,7 @@ def test_live_holders_are_never_reaped(workers: Workers, journal: Journal, doors
     first = app.hold.delay("first")
     journal.wait_running(1, "first")
     state.wait_parked(app.hold.delay("next"))
-    reap = app.app.tasks[beat.reap.name]
+    reap = app.app.tasks[REAP_TASK]
 
     def renewed() -> bool:
         assert reap() == 0

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.backends.base import DisabledBackend
 
 from celery_throttle import Limit, Throttled
-from celery_throttle.tasks.conclude import CONCLUDE
+from celery_throttle.tasks.ours import CONCLUDE
 from tests.simulation.broker import Letter
 
 if TYPE_CHECKING:

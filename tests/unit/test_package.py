@@ -1,0 +1,63 @@
+"""What the package is when it is imported: next to nothing, but its tasks are known."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import celery_throttle
+from tests.support.workers import ROOT
+
+TASKS = ["celery_throttle.reap", "celery_throttle.tasks.conclude"]
+OURS = "sorted(name for name in app.tasks if name.startswith('celery_throttle.'))"
+
+
+def run(program: str) -> Any:
+    """Return what a fresh interpreter says, as JSON."""
+    path = "import json, sys; sys.path.append(sys.argv.pop(1)); exec(sys.argv[1])"
+    command = [sys.executable, "-c", path, str(ROOT), program]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+
+
+def test_what_a_bare_import_loads() -> None:
+    loaded = run("import celery_throttle; print(json.dumps(sorted(sys.modules)))")
+    ours = [name for name in loaded if name.startswith("celery_throttle")]
+    assert ours == ["celery_throttle", "celery_throttle.tasks", "celery_throttle.tasks.ours"]
+    # Of Celery only where it keeps its list of apps, which is not the expensive part.
+    theirs = {"celery.app", "celery.backends", "celery.events", "celery.worker", "kombu.messaging", "redis"}
+    assert theirs.isdisjoint(loaded)
+
+
+def test_where_celery_is_loaded_it_loads_nothing_more() -> None:
+    program = "import celery; celery.Celery; before = set(sys.modules); import celery_throttle\n"
+    loaded = run(program + "print(json.dumps(sorted(set(sys.modules) - before)))")
+    assert loaded == ["celery_throttle", "celery_throttle.tasks", "celery_throttle.tasks.ours"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import celery_throttle; from celery import Celery; app = Celery()",
+        "from celery import Celery; app = Celery(); import celery_throttle",
+        "from celery import Celery; app = Celery(); app.finalize(); import celery_throttle",
+        "from celery import Celery; app = Celery(imports=['celery_throttle']); app.loader.import_default_modules()",
+        "import celery_throttle.primitives; from celery import Celery; app = Celery()",
+    ],
+)
+def test_its_tasks_are_registered_in_every_app(program: str) -> None:
+    assert run(f"{program}; app.finalize(); print(json.dumps({OURS}))") == TASKS
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(getattr(celery_throttle, name) for name in celery_throttle.__all__)
+    assert set(celery_throttle.__all__) <= set(dir(celery_throttle))
+    assert run("from celery_throttle import *; print(json.dumps(Limit('gpu', 4).permits))") == 4
+
+
+def test_a_name_that_does_not_exist() -> None:
+    with pytest.raises(AttributeError, match="module 'celery_throttle' has no attribute 'Throtled'"):
+        celery_throttle.Throtled  # noqa: B018
