@@ -16,6 +16,7 @@ from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import values_of
+from celery_throttle.tasks.mixing import mix_in, names_of
 from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.publish import HEADER, plan_for, publish
 from celery_throttle.tasks.registry import (
@@ -30,6 +31,8 @@ from celery_throttle.tasks.registry import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
+
+    from typing_extensions import Self
 
     from celery_throttle.core.dedup import Dedup, OnConflict, Until
     from celery_throttle.core.limits import Limit, Part
@@ -49,6 +52,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
 
         @app.task(base=Throttled, singleton=True, unique_on=["order_id"], remember=86400)
         def charge(order_id, amount): ...
+
+    Such a task is of the app's own task class, too (Django's, Flask's, ``Celery(task_cls=...)``), behind this one.
 
     Attributes:
         limit: how many runs at once: a number for this task alone, a `Limit` to share it, a list of them (a run takes a
@@ -97,23 +102,39 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     remember: ClassVar[float | timedelta | None] = None
     lock_ttl: ClassVar[float | timedelta | None] = None
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make the object of a task, of the app's own class too if ``@app.task`` has just made its class."""
+        app = vars(cls).get("app")
+        if app is not None:
+            mix_in(cls, app, Throttled)
+        make: Any = super().__new__
+        made: Self = make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
+        return made
+
+    @classmethod
+    def bind(cls, app: Any) -> Any:
+        """As Celery's; from here on the task is of the app's own class too."""
+        if names_of(cls, app):
+            mix_in(cls, app, Throttled)
+        return super().bind(app)
+
     @classmethod
     def on_bound(cls, app: Any) -> None:
         """Check the options and make the app's workers throttle; Celery calls this at least twice a task."""
-        name = str(cls.name)
         known = {attribute for base in (*Throttled.__mro__, *cls.__mro__[1:]) for attribute in vars(base)}
-        check_option_names(name, vars(cls), known)
         parameters = _parameters(cls)
-        policy = task_policy(name, _options(cls, LIMIT_OPTIONS), parameters)
-        dedup = task_dedup(name, cls.singleton, _options(cls, DEDUP_OPTIONS), parameters)
-        known_terms = declared_policies(app)
-        known_terms.pop(name, None)
-        if policy is not None:
-            check_same(name, policy, known_terms)
-            known_terms[name] = policy
-        declare_dedup(app, name, dedup)
-        if policy is not None or dedup is not None:
-            _install(app)
+        for name in names_of(cls, app):
+            check_option_names(name, vars(cls), known)
+            policy = task_policy(name, _options(cls, LIMIT_OPTIONS), parameters)
+            dedup = task_dedup(name, cls.singleton, _options(cls, DEDUP_OPTIONS), parameters)
+            known_terms = declared_policies(app)
+            known_terms.pop(name, None)
+            if policy is not None:
+                check_same(name, policy, known_terms)
+                known_terms[name] = policy
+            declare_dedup(app, name, dedup)
+            if policy is not None or dedup is not None:
+                _install(app)
 
     def apply_async(
         self,

@@ -1,0 +1,56 @@
+"""Give a task of ours what the app's own task class has: Django's ``delay_on_commit``, Flask's context, the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Task
+
+from celery_throttle.errors import ConfigurationError
+
+__all__ = ["mix_in", "names_of"]
+
+
+def mix_in(cls: type[Any], app: Any, ours: type[Any]) -> None:
+    """Make the app's task class one more base of a task's class, behind those it has.
+
+    So what the user wrote comes first, then `Throttled`, then what the app has for all its tasks. A class that names
+    another task class beside ours (``class Own(Throttled, app.Task)``, ``class Own(Throttled, celery.Task)``) has said
+    what it wants, and stays as it is.
+
+    Args:
+        cls: of the task.
+        app: that it is bound to.
+        ours: `Throttled`.
+
+    Raises:
+        ConfigurationError: no class can have both.
+    """
+    theirs = app.Task
+    if issubclass(cls, theirs) or _says_itself(cls, ours):
+        return
+    # An app whose own class is one of ours has it already.
+    kept = tuple(base for base in cls.__bases__ if not issubclass(theirs, base))
+    try:
+        cls.__bases__ = (*kept, theirs)
+    except TypeError as error:
+        task, said = vars(cls).get("name") or cls.__qualname__, " ".join(str(error).split())
+        raise ConfigurationError(
+            f"Task {task}: its class cannot also be the app's own task class, {theirs.__mro__[1].__qualname__} "
+            f"({said}): give it a base that is both, class Own(Throttled, app.Task)"
+        ) from None
+
+
+def names_of(cls: type[Any], app: Any) -> list[str]:
+    """Return the names of the tasks of a class; none for what is only a base of others.
+
+    ``app.register_task`` gives a name to an object whose class has none.
+    """
+    if cls.name:
+        return [str(cls.name)]
+    return [str(task.name) for task in list(app._tasks.values()) if type(task) is cls]  # noqa: SLF001
+
+
+def _says_itself(cls: type[Any], ours: type[Any]) -> bool:
+    written = (each for each in cls.__mro__ if issubclass(each, ours) and each is not ours)
+    return any(issubclass(base, Task) and not issubclass(base, ours) for each in written for base in each.__bases__)

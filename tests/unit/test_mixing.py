@@ -1,0 +1,211 @@
+"""A throttled task is of the app's own task class, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery, Task, shared_task
+
+from celery_throttle import ConfigurationError, Throttled
+from celery_throttle.tasks.registry import policies_of
+
+
+class Own(Task):  # type: ignore[type-arg]
+    """What a project gives all its tasks."""
+
+    abstract = True
+    acks_late = True
+    colour = "blue"
+
+    def __init__(self) -> None:
+        self.made = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return "in context", super().__call__(*args, **kwargs)
+
+    def later(self, *args: Any) -> Any:
+        return self.delay(*args)
+
+
+def make_app(task_cls: Any = Own, **conf: Any) -> Any:
+    app = Celery("mixed", broker="memory://", set_as_current=False, task_cls=task_cls)
+    app.conf.update(throttle_url="redis://127.0.0.1:1/0", task_always_eager=True, **conf)
+    return app
+
+
+def body() -> str:
+    return "ran"
+
+
+def task_of(app: Any, base: Any = Throttled, **options: Any) -> Any:
+    app.task(body, base=base, name="shop.render", shared=False, **options)
+    app.finalize()
+    return app.tasks["shop.render"]
+
+
+def classes(task: Any) -> list[str]:
+    """The names of the classes it is made of, without its own, the app's copy and Celery's."""
+    return [each.__name__ for each in type(task).__mro__[1:] if each not in (Task, object) and each.__name__ != "Task"]
+
+
+def test_what_the_app_has_a_throttled_task_has() -> None:
+    app = make_app()
+    render = task_of(app, limit=5)
+    assert classes(render) == ["Throttled", "Own"]
+    assert (render.colour, render.made, render.acks_late) == ("blue", True, True)
+    assert render() == ("in context", "ran")
+    assert render.later().get() == ("in context", "ran")
+    assert policies_of(app)["shop.render"].limits[0].permits == 5
+
+
+def test_what_is_hung_on_the_apps_class_later() -> None:
+    """As the documentation of Flask had it for years."""
+    app = make_app("celery.app.task:Task")
+
+    class ContextTask(app.Task):  # type: ignore[name-defined,misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return "in context", self.run(*args, **kwargs)
+
+    app.Task = ContextTask
+    assert task_of(app, limit=5)() == ("in context", "ran")
+
+
+def test_options_of_the_task_come_before_those_of_the_app() -> None:
+    render = task_of(make_app(), limit=5, acks_late=False, colour="red")
+    assert (render.acks_late, render.colour) == (False, "red")
+
+
+def test_a_class_of_the_users_comes_first() -> None:
+    class Mixin:
+        colour = "green"
+
+    class Loud(Mixin, Throttled):
+        abstract = True
+        limit = 3
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return "LOUD", super().__call__(*args, **kwargs)
+
+    app = make_app()
+    render = task_of(app, Loud)
+    assert classes(render) == ["Loud", "Mixin", "Throttled", "Own"]
+    assert render.colour == "green"
+    assert render() == ("LOUD", ("in context", "ran"))
+    assert Loud.__bases__ == (Mixin, Throttled)
+    assert Throttled.__bases__ == (Task,)
+
+
+class Other(Task):  # type: ignore[type-arg]
+    abstract = True
+
+
+class Before(Own, Throttled):
+    abstract = True
+
+
+class Without(Throttled, Task):  # type: ignore[type-arg]
+    abstract = True
+
+
+class Instead(Throttled, Other):
+    abstract = True
+
+
+class OfThose(Instead):
+    abstract = True
+
+
+@pytest.mark.parametrize(
+    ("base", "made_of"),
+    [
+        (Before, ["Before", "Own", "Throttled"]),
+        (Without, ["Without", "Throttled"]),
+        (Instead, ["Instead", "Throttled", "Other"]),
+        (OfThose, ["OfThose", "Instead", "Throttled", "Other"]),
+    ],
+)
+def test_a_class_that_says_what_it_wants_stays_as_it_is(base: Any, made_of: list[str]) -> None:
+    assert classes(task_of(make_app(), base, limit=5)) == made_of
+
+
+class OwnThrottled(Throttled):
+    """A project in which everything can be throttled."""
+
+    abstract = True
+    colour = "blue"
+
+
+class Special(Throttled):
+    abstract = True
+
+
+@pytest.mark.parametrize(
+    ("base", "made_of"),
+    [
+        (None, ["OwnThrottled", "Throttled"]),
+        (Throttled, ["OwnThrottled", "Throttled"]),
+        (OwnThrottled, ["OwnThrottled", "Throttled"]),
+        (Special, ["Special", "OwnThrottled", "Throttled"]),
+    ],
+)
+def test_an_app_whose_own_class_is_throttled(base: Any, made_of: list[str]) -> None:
+    app = make_app(OwnThrottled)
+    assert classes(task_of(app, base, limit=5)) == made_of
+    assert policies_of(app)["shop.render"].limits[0].permits == 5
+
+
+def test_each_app_that_shares_a_task_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery._state._on_app_finalizers", set())
+    shared_task(base=Throttled, limit=2, name="shop.render")(body)
+    one, two = make_app(), make_app(Other)
+    for app in (one, two):
+        app.finalize()
+    assert classes(one.tasks["shop.render"]) == ["Throttled", "Own"]
+    assert classes(two.tasks["shop.render"]) == ["Throttled", "Other"]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_task_that_is_a_class(named: bool) -> None:
+    class Render(Throttled):
+        limit = 3
+        name = "shop.render" if named else None  # type: ignore[assignment]
+
+        def __init__(self, colour: str) -> None:
+            self.colour = colour
+
+        def run(self) -> str:
+            return "ran"
+
+    app = make_app()
+    render = app.register_task(Render("pink"))
+    app.finalize()
+    assert classes(render) == ["Throttled", "Own"]
+    assert (render.colour, render()) == ("pink", ("in context", "ran"))
+    # Also where Celery makes the name up.
+    assert {name: policy.limits[0].permits for name, policy in policies_of(app).items()} == {render.name: 3}
+
+
+def test_a_base_that_is_looked_at_is_no_task() -> None:
+    class Base(Throttled):
+        limit = 3
+
+    app = make_app()
+    Base.bind(app)
+    assert Base.__bases__ == (Throttled,)
+    assert policies_of(app) == {}
+
+
+def test_two_classes_that_cannot_be_one() -> None:
+    class First: ...
+
+    class Second: ...
+
+    class Mixed(First, Second, Throttled):
+        abstract = True
+
+    class Theirs(Second, First, Task):  # type: ignore[type-arg]
+        abstract = True
+
+    with pytest.raises(ConfigurationError, match=r"Task shop\.render: .*Theirs .*class Own\(Throttled, app\.Task\)"):
+        task_of(make_app(Theirs), Mixed, limit=5)

@@ -1,0 +1,108 @@
+"""Projects as people have them: what Django, Flask or an own task class give all tasks, throttled ones have too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.waiting import until
+from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+DJANGO = "tests.support.projects.django_shop"
+FLASK = "tests.support.projects.flask_shop"
+OWN_CLASS = "tests.support.apps.own_class"
+
+pytestmark = pytest.mark.worker
+
+#: Publishes as a view would, in a process of its own: what Django and Flask set up is for a whole process.
+PUBLISH = f"""
+import django
+from django.core.management import call_command
+from django.db import transaction
+
+django.setup()
+from {DJANGO}.orders.models import Order
+from {DJANGO}.orders.tasks import annotated, render
+
+call_command("migrate", run_syncdb=True, verbosity=0)
+try:
+    with transaction.atomic():
+        render.delay_on_commit(Order.objects.create(pk=99).pk)
+        raise ValueError
+except ValueError:
+    pass
+with transaction.atomic():
+    for number in range(1, 6):
+        render.delay_on_commit(Order.objects.create(pk=number).pk)
+        annotated.apply_async_on_commit((f"annotated {{number}}",))
+"""
+RENDERED = f"""
+import django
+
+django.setup()
+from {DJANGO}.orders.models import Order
+
+print(Order.objects.filter(rendered=True).count())
+"""
+ASK = f"""
+from {FLASK}.make_celery import flask_app
+from {FLASK}.tasks import greet
+
+results = [greet.delay(f"guest {{number}}") for number in range(5)]
+print([result.get(timeout=20) for result in results])
+"""
+
+
+def run(program: str, environment: dict[str, str]) -> str:
+    path = "import sys; sys.path.append(sys.argv.pop(1)); exec(sys.argv[1])"
+    command = [sys.executable, "-c", path, str(ROOT), program]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_django_project(workers: Workers, journal: Journal, tmp_path: Path) -> None:
+    workers.env |= {
+        "DJANGO_SETTINGS_MODULE": f"{DJANGO}.settings",
+        "SHOP_DATABASE": str(tmp_path / "shop.sqlite3"),
+    }
+    run(PUBLISH, workers.environment())
+    worker = workers.start(DJANGO, concurrency=4, options=["-B", "-s", str(tmp_path / "schedule")])
+    journal.wait_finished(5, task="tasks.render")
+    journal.wait_finished(5, task="annotated")
+    journal.wait_finished(2, task="sweep")
+    assert journal.max_running(task="tasks.render") == 2
+    assert journal.max_running(task="annotated") == 1
+    assert "order 99" not in journal.order(), "published by a transaction that was rolled back"
+    until(lambda: run(RENDERED, workers.environment()) == "5", timeout=20)
+    worker.wait_for_log(r"Task celery_throttle\.reap\[\S+\] succeeded")
+
+
+def test_a_flask_factory(workers: Workers, journal: Journal) -> None:
+    workers.start(f"{FLASK}.make_celery", concurrency=4)
+    assert run(ASK, workers.environment()) == str([f"hello guest {number}" for number in range(5)])
+    assert journal.max_running() == 2
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_an_app_with_a_task_class_of_its_own(workers: Workers, journal: Journal, pool: str) -> None:
+    workers.start(OWN_CLASS, concurrency=4, pool=pool)
+    app = workers.app(OWN_CLASS)
+    results = [app.work.delay(f"work {number}") for number in range(5)]
+    results += [app.once.delay("once")]
+    assert [result.get(timeout=20) for result in results] == ["acme"] * 6
+    assert journal.max_running(task="work") == (1 if pool == "solo" else 2)
+    succeeded = {event["task_id"] for event in journal.events() if event["event"] == "on_success"}
+    assert succeeded == {result.id for result in results}
