@@ -28,13 +28,11 @@ class StoreClient:
         group: of limits; None for that of those that name none.
 
     Attributes:
-        enabled: whether anything is throttled.
         store: builds the calls.
     """
 
     def __init__(self, app: Any, group: str | None) -> None:
         settings = settings_of(app)
-        self.enabled = settings.enabled
         keys = settings.keys(group)
         self.store = Store(keys, settings.lease)
         self._caller = Caller(settings.url, keys)
@@ -52,8 +50,17 @@ class StoreClient:
 
 
 def store_client(app: Any, group: str | None = None) -> StoreClient:
-    """Return the client of an app and group; made once, safe to use in threads and after a fork."""
+    """Return the client of an app and group; made once, safe to use in threads and after a fork.
+
+    Raises:
+        StoreUnavailable: throttling is turned off, and there is no Redis.
+    """
     clients = _clients.setdefault(app, {})
     if group not in clients:
+        if not settings_of(app).url:
+            raise StoreUnavailable(
+                "throttle_enabled is False and no Redis is known: to see what it has, set throttle_url = "
+                "'redis://host:6379/0'"
+            )
         clients[group] = StoreClient(app, group)
     return clients[group]

@@ -28,7 +28,8 @@ class Settings:
     """Settings of one app; in Celery's configuration each name has ``throttle_`` in front.
 
     Attributes:
-        url: the Redis to use, see `StoreUrl`; by default the broker's or the result backend's, whichever is Redis.
+        url: the Redis to use, see `StoreUrl`; by default the broker's or the result backend's, whichever is Redis; ""
+            if there is none, and ``enabled`` is False.
         prefix: what all keys begin with; apps that share a prefix share their limits. By default ``throttle``, with
             Celery's ``global_keyprefix`` in front if there is one: it tells projects on one Redis apart.
         group: the group of all limits that name none; a group is one place in Redis.
@@ -36,7 +37,7 @@ class Settings:
         reap_every: seconds between two runs of the beat task that clears expired holders.
         on_store_error: what happens to a throttled task while the store is out of reach: it waits (``hold``), runs
             without a permit (``run``) or fails (``fail``).
-        enabled: False turns every limit off; the worker then runs as if the library were not there.
+        enabled: False turns every limit off; workers and publishers then run as if the library were not there.
     """
 
     url: str
@@ -74,7 +75,12 @@ class Settings:
         given = {field.name: get(_PREFIX + field.name) for field in fields(cls)}
         values = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
         if "url" not in values:
-            values["url"] = _first_redis(fallback_urls)
+            try:
+                values["url"] = _first_redis(fallback_urls)
+            except ConfigurationError:
+                if values.get("enabled", True):
+                    raise
+                values["url"] = ""  # nobody will ask for it
         return cls(**values)  # type: ignore[arg-type]  # each value went through its check
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 from celery import _state
@@ -12,14 +13,17 @@ from celery_throttle.core.limits import Limit as LimitValue
 from celery_throttle.core.policy import Needs, is_cost, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.errors import ConfigurationError, NotAcquired
+from celery_throttle.permits.free import Free
 from celery_throttle.permits.outside import outside_of
 from celery_throttle.permits.permit import acquire, acquire_async
+from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
     from celery_throttle.core.buckets import Bucket
+    from celery_throttle.permits.outside import Outside
     from celery_throttle.permits.permit import Permit
 
 __all__ = ["AsyncAcquire", "Limit"]
@@ -73,7 +77,7 @@ class Limit(LimitValue):
             such tasks, none goes on.
         """
         _check_timeout(timeout)
-        outside = outside_of(_app(app), self.group)
+        outside = self._outside(app)
         return acquire(outside, self._needs(key, cost), (self.name, self.declared), timeout)
 
     def acquire_async(
@@ -81,7 +85,7 @@ class Limit(LimitValue):
     ) -> AsyncAcquire:
         """As `acquire`, for asyncio: ``async with gpu.acquire_async(timeout=30): ...``."""
         _check_timeout(timeout)
-        needs, outside = self._needs(key, cost), outside_of(_app(app), self.group)
+        needs, outside = self._needs(key, cost), self._outside(app)
         return AsyncAcquire(lambda: acquire_async(outside, needs, (self.name, self.declared), timeout))
 
     def reserve(
@@ -106,14 +110,23 @@ class Limit(LimitValue):
         """
         bucket = self._bucket(key, cost)
         longest = _TEN_YEARS if max_wait is None else max_wait
-        client = store_client(_app(app), self.group)
-        booked = client.ask(client.store.reserve(bucket.text, self.declared, cost, longest))
+        app = _app(app)
+        if self.rates and not settings_of(app).enabled:
+            return ReservedStart.of(time.time_ns() // 1000, "")
+        booked: Any = None
+        if self.rates:
+            client = store_client(app, self.group)
+            booked = client.ask(client.store.reserve(bucket.text, self.declared, cost, longest))
         if not booked:
             raise ConfigurationError(f"Limit {self.name!r} has no rate to book a start of: write rate='100/m'")
         start, now = booked
         if start < now:
             raise NotAcquired(f"the next start of limit {str(bucket)!r} is more than {longest:g} s away")
         return ReservedStart.of(start, bucket.text)
+
+    def _outside(self, app: Any) -> Outside | Free:
+        app = _app(app)
+        return outside_of(app, self.group) if settings_of(app).enabled else Free()
 
     def _needs(self, key: object, cost: int) -> Needs:
         bucket = self._bucket(key, cost)

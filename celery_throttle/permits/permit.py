@@ -14,6 +14,7 @@ from celery_throttle.primitives.lease.sync import RenewableLease
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
+    from celery_throttle.permits.free import Free
     from celery_throttle.permits.line import Asking
     from celery_throttle.permits.outside import Outside
 
@@ -37,7 +38,7 @@ class Permit(RenewableLease):
         lease_left: seconds that are left for certain.
     """
 
-    def __init__(self, outside: Outside, asking: Asking) -> None:
+    def __init__(self, outside: Outside | Free, asking: Asking) -> None:
         arrival, deadline = asking.arrival, asking.began + outside.lease
         super().__init__(
             limits_text(arrival.needs), arrival.task, seconds=outside.lease, deadline=deadline, on_lost=None
@@ -83,7 +84,7 @@ class Permit(RenewableLease):
             self._lose()
 
 
-def acquire(outside: Outside, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
+def acquire(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
     """Return a permit that came in so many seconds; see ``Limit.acquire``."""
     asking = outside.ask(needs.text, limit, waits=timeout != 0)
     try:
@@ -97,7 +98,7 @@ def acquire(outside: Outside, needs: Needs, limit: tuple[str, str], timeout: flo
         raise
 
 
-async def acquire_async(outside: Outside, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
+async def acquire_async(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
     """As `acquire`, for asyncio."""
     asking = outside.ask(needs.text, limit, waits=timeout != 0)
     answer = asyncio.wrap_future(asking.permit)
@@ -123,7 +124,7 @@ def _heard(answer: futures.Future[T] | asyncio.Future[T]) -> T:
     return answer.result()
 
 
-def _permit(outside: Outside, asking: Asking, timeout: float | None, *, came: bool) -> Permit:
+def _permit(outside: Outside | Free, asking: Asking, timeout: float | None, *, came: bool) -> Permit:
     if not came:
         limits = limits_text(asking.arrival.needs)
         raise NotAcquired(f"no permit of limit {limits!r} " + ("is free" if timeout == 0 else "came in time"))

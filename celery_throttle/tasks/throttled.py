@@ -14,6 +14,7 @@ from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, chec
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
+from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import values_of
 from celery_throttle.tasks.mixing import mix_in, names_of
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from celery_throttle.clients import StoreClient
     from celery_throttle.core.dedup import Dedup, OnConflict, Until
     from celery_throttle.core.limits import Limit, Part
     from celery_throttle.core.rates import Rate
@@ -169,7 +171,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         options = self._with_values(args, kwargs, options | {"task_id": task_id})
         self._check_max_parked(args, kwargs, options)
         task_id = options.pop("task_id")
-        if dedup is None or self.app.conf.task_always_eager or not store_client(self.app).enabled:
+        if dedup is None or self.app.conf.task_always_eager or not settings_of(self.app).enabled:
             return send(args, kwargs, task_id=task_id, **options)
         dedup = dedup.for_call(str(self.name), throttle)
         client = store_client(self.app, group_of(self))
@@ -196,6 +198,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             StoreUnavailable: the store did not answer, or refused.
         """
         client, identity = self._lock(args, kwargs)
+        if client is None:
+            return None
         return replies.locked(client.ask(client.store.locked(identity)))
 
     def unlock(self, *args: Any, **kwargs: Any) -> bool:
@@ -208,6 +212,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             StoreUnavailable: the store did not answer, or refused.
         """
         client, identity = self._lock(args, kwargs)
+        if client is None:
+            return False
         return bool(client.ask(client.store.unlock(identity)))
 
     def _with_values(self, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -215,7 +221,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         policy = policies_of(self.app).get(str(self.name))
         start = options.get("eta")
         reserved = policy is not None and policy.paced and isinstance(start, ReservedStart) and start.pool
-        if policy is None or not (policy.varies or reserved) or not store_client(self.app).enabled:
+        if policy is None or not (policy.varies or reserved) or not settings_of(self.app).enabled:
             return options
         headers = options.get("headers") or {}
         # A retry publishes the task that runs here.
@@ -229,12 +235,14 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         policy = policies_of(self.app).get(str(self.name))
         if policy is None or not policy.crowds or self.app.conf.task_always_eager:
             return
+        if not settings_of(self.app).enabled:
+            return
         if self.request.id == options["task_id"] is not None:
             return  # a retry: it was let in before
         carried = (options.get("headers") or {}).get(HEADER)
         values = carried if carried and policy.carried(carried) else values_of(self, policy, args, kwargs)
         client = store_client(self.app, policy.group)
-        for bucket, most in policy.most_parked(values) if client.enabled else ():
+        for bucket, most in policy.most_parked(values):
             try:
                 parked = client.ask(client.store.crowd(bucket.text))
             except StoreUnavailable as error:
@@ -249,11 +257,13 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             self.on_bound(self.app)
         return dedup_of(self)
 
-    def _lock(self, args: Any, kwargs: Any) -> tuple[Any, str]:
+    def _lock(self, args: Any, kwargs: Any) -> tuple[StoreClient | None, str]:
+        """Return whom to ask for the lock of a call, and its identity; nobody where throttling is turned off."""
         dedup = self._dedup()
         if dedup is None:
             raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
-        return store_client(self.app, group_of(self)), plan_for(self, dedup, args, kwargs).identity
+        client = store_client(self.app, group_of(self)) if settings_of(self.app).enabled else None
+        return client, plan_for(self, dedup, args, kwargs).identity
 
 
 def _options(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import groups_of
 
 __all__ = ["anybody_left"]
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 def anybody_left(app: Any) -> bool:
     """Whether tasks are parked, while ``throttle_enabled`` is False; says how many, and what helps."""
+    if not settings_of(app).url:
+        return False
     try:
         left = {group: len(Reader(app, group).parked(None, MOST)) for group in groups_of(app)}
     except StoreUnavailable as error:

@@ -1,0 +1,128 @@
+"""``throttle_enabled = False``: as if the library were not there, and no Redis is needed anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+
+from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttle, Throttled
+from celery_throttle.settings import settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Nobody listens at the last one; the one before it cannot work at all.
+NOWHERE: list[dict[str, Any]] = [
+    {},
+    {"broker_transport_options": {"global_keyprefix": "one:"}},
+    {"result_backend": "sentinel://a"},
+    {"throttle_url": "redis://127.0.0.1:1/0"},
+]
+gpu = Limit("gpu", 2)
+tenant = Limit("tenant", 2, key="tenant_id", rate="100/m", max_parked=5)
+
+
+def make_app(**conf: Any) -> Any:
+    app = Celery("off", broker="memory://", set_as_current=False)
+    app.conf.update(throttle_enabled=False, worker_hijack_root_logger=False, result_backend="cache+memory://")
+    app.conf.update(**conf)
+
+    @app.task(shared=False, base=Throttled, limit=[gpu, tenant], name="work")
+    def work(tenant_id: int) -> int:
+        return tenant_id
+
+    @app.task(shared=False, base=Throttled, singleton=True, remember=60, name="once", bind=True)
+    def once(self: Any, order_id: int) -> Any:
+        return order_id, self.fencing_token
+
+    return app
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A worker in this process sets up logging, for those who come later too."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.fixture(params=NOWHERE, ids=str)
+def app(request: pytest.FixtureRequest) -> Any:
+    return make_app(**request.param)
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+@pytest.mark.parametrize("conf", [NOWHERE[0], NOWHERE[-1]], ids=str)
+def test_a_worker_runs_what_is_published(conf: dict[str, Any], pool: str) -> None:
+    app = make_app(**conf)
+    with start_worker(app, pool=pool, concurrency=2, perform_ping_check=False, shutdown_timeout=20):
+        results = [app.tasks["work"].delay(number) for number in range(5)]
+        results += [app.tasks["once"].delay(7), app.tasks["once"].apply_async((7,), throttle={"on_conflict": "raise"})]
+        assert [result.get(timeout=20) for result in results] == [0, 1, 2, 3, 4, [7, None], [7, None]]
+        assert app.tasks["celery_throttle.reap"].delay().get(timeout=20) in (0, None)
+
+
+def test_without_any_redis_the_worker_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app()
+    with start_worker(app, perform_ping_check=False, shutdown_timeout=20):
+        pass
+    assert [record.getMessage() for record in caplog.records if "throttle" in record.name] == []
+    assert app.tasks["celery_throttle.reap"].apply().get() == 0
+    assert settings_of(app).url == ""
+
+
+def test_permits_are_free(app: Any) -> None:
+    permits = [gpu.acquire(timeout=0, app=app) for _ in range(3)]
+    assert [permit.identity for permit in permits] == ["gpu"] * 3
+    assert not any(permit.lost for permit in permits)
+    assert permits[0].lease_left > 86400
+    assert (permits[0].renew(), permits[0].release(), permits[0].release()) == (True, True, True)
+    assert permits[0].lease_left == 0
+    with tenant.acquire(key="acme", app=app) as permit:
+        assert repr(permit) == "<Permit 'tenant[acme]' inf s left>"
+    with pytest.raises(ConfigurationError, match="say whose permit it is"):
+        tenant.acquire(app=app)
+
+
+def test_permits_are_free_for_asyncio(app: Any) -> None:
+    async def hold() -> None:
+        async with gpu.acquire_async(app=app), gpu.acquire_async(app=app) as permit:
+            assert not permit.lost
+        assert (await gpu.acquire_async(timeout=0, app=app)).release()
+
+    asyncio.run(hold())
+
+
+def test_starts_are_now(app: Any) -> None:
+    start = tenant.reserve(key="acme", app=app)
+    assert abs(datetime.now(timezone.utc) - start) < timedelta(seconds=5)
+    with pytest.raises(ConfigurationError, match="no rate"):
+        gpu.reserve(app=app)
+
+
+def test_nobody_has_a_lock(app: Any) -> None:
+    once = app.tasks["once"]
+    assert once.locked_by(7) is None
+    assert once.unlock(7) is False
+    with pytest.raises(ConfigurationError, match="no lock"):
+        app.tasks["work"].locked_by(7)
+
+
+def test_who_steers_limits_is_told_that_there_is_no_redis() -> None:
+    with pytest.raises(StoreUnavailable, match=r"throttle_enabled is False and no Redis is known: .*throttle_url"):
+        Throttle(make_app()).status()
+
+
+def test_what_is_wrong_is_refused_all_the_same() -> None:
+    with pytest.raises(ConfigurationError, match="throttle_lease"):
+        settings_of(make_app(throttle_lease="long"))
+    with pytest.raises(ConfigurationError, match="throttle_url"):
+        settings_of(make_app(throttle_url="amqp://rabbit"))
