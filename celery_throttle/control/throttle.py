@@ -10,7 +10,7 @@ from celery_throttle.control.limit_control import MOST, LimitControl, count
 from celery_throttle.control.reader import AT_ONCE, Reader
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import Limit
-from celery_throttle.core.policy import key_text
+from celery_throttle.core.policy import key_text, limits_of
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import groups_of, policies_of
@@ -61,7 +61,7 @@ class Throttle:
             ConfigurationError: no worker and no task of this app has declared such a limit, or it has no keys.
         """
         name: Any = limit.name if isinstance(limit, Limit) else limit
-        known = {each.name: each for policy in self._policies() for each in policy.limits}
+        known = limits_of(self._policies())
         if isinstance(limit, Limit):
             known.setdefault(name, limit)
         place = self._place_of(name, known.get(name))

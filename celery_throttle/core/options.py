@@ -141,19 +141,21 @@ def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | Non
             raise ConfigurationError(f"Task {task_name}: {option} names {part!r}, but the task takes {takes}")
 
 
-def check_same(task_name: str, policy: Policy, declared: Mapping[str, Policy]) -> None:
+def check_same(task_name: str, policy: Policy, declared: Mapping[str, Policy], *, alone: bool = True) -> None:
     """Refuse a limit that another task of the app declares otherwise.
 
     Args:
         task_name: the task that declares its limits now.
         policy: what it declares.
         declared: what was declared so far, by task name.
+        alone: whether the app is the only one; else one of the two tasks may be another app's, where its limit counts.
 
     Raises:
         ConfigurationError: names both tasks.
     """
     for other, known in declared.items():
-        for limit in policy.limits if other != task_name else ():
+        told_apart = other == task_name or not (alone or (policy.own and known.own))
+        for limit in policy.limits if not told_apart else ():
             for its in known.limits:
                 if its.name == limit.name and _facts(its) != _facts(limit):
                     raise ConfigurationError(

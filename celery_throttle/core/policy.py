@@ -27,6 +27,7 @@ __all__ = [
     "costs_of",
     "is_cost",
     "key_text",
+    "limits_of",
     "limits_text",
     "needs_again",
     "needs_text",
@@ -98,11 +99,13 @@ class Policy:
         limits: all of them; those with a key come first.
         cost: how many permits and starts a call takes: a number, the name of an argument, or a function of them all.
         start_deadline: seconds that a call may wait at the gate, None for ever.
+        own: whether the app itself has declared the task, and not another app of the process, or nobody in particular.
     """
 
     limits: tuple[Limit, ...]
     cost: int | Part = 1
     start_deadline: float | None = None
+    own: bool = True
 
     @property
     def group(self) -> str | None:
@@ -198,6 +201,12 @@ class Policy:
             and (isinstance(self.cost, int) or ("cost" in values and is_cost(cost)))
             and (not any(limit.fair_by for limit in self.limits) or _is_fair(fair))
         )
+
+
+def limits_of(policies: Iterable[Policy]) -> dict[str, Limit]:
+    """Return the limits of an app's tasks by name; of two that differ, that of a task of its own."""
+    own_last = sorted(policies, key=lambda policy: policy.own)
+    return {limit.name: limit for policy in own_last for limit in policy.limits}
 
 
 def key_text(value: object) -> str:

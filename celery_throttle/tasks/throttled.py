@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task
@@ -18,6 +19,7 @@ from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import values_of
 from celery_throttle.tasks.mixing import mix_in, names_of
+from celery_throttle.tasks.origin import are_several, is_own
 from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.publish import HEADER, plan_for, publish
 from celery_throttle.tasks.registry import (
@@ -130,9 +132,10 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             policy = task_policy(name, _options(cls, LIMIT_OPTIONS), parameters)
             dedup = task_dedup(name, cls.singleton, _options(cls, DEDUP_OPTIONS), parameters)
             known_terms = declared_policies(app)
-            known_terms.pop(name, None)
+            before = known_terms.pop(name, None)
             if policy is not None:
-                check_same(name, policy, known_terms)
+                policy = replace(policy, own=before.own if before is not None else is_own(app, name))
+                check_same(name, policy, known_terms, alone=not are_several())
                 known_terms[name] = policy
             declare_dedup(app, name, dedup)
             if policy is not None or dedup is not None:

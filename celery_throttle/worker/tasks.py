@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.policy import NOTHING
+from celery_throttle.core.policy import NOTHING, limits_of
 from celery_throttle.worker.needs import needs_of
 from celery_throttle.worker.plans import plan_of
 from celery_throttle.worker.runs import Run
@@ -71,4 +71,4 @@ class Tasks:
     def declared(self, group: str) -> dict[str, str]:
         """Return what this app declares of each limit of a group, by name."""
         ours = [policy for policy in self._policies.values() if self._settings.group_of(policy.group) == group]
-        return {limit.name: limit.declared for policy in ours for limit in policy.limits}
+        return {name: limit.declared for name, limit in limits_of(ours).items()}

@@ -1,0 +1,49 @@
+"""Whose a task is: Celery gives every app the tasks of all other apps of the process, and all that are shared."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from celery import _state
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["are_several", "is_own"]
+
+_ANNOUNCE = _state._announce_app_finalized.__code__  # type: ignore[attr-defined] # noqa: SLF001
+
+
+def is_own(app: Any, name: str) -> bool:
+    """Whether a task that is being bound for the first time was declared by this app itself.
+
+    What is shared comes when an app is finalized, or by ``shared_task``. Celery does not say so to a task, but who
+    called us does. What an app declared and shares comes this way, too, and still waits in line then.
+    """
+    return not _is_shared(app) or name in {_name(app, waiting) for waiting in list(app._pending)}  # noqa: SLF001
+
+
+def are_several() -> bool:
+    """Whether there is more than one app in this process."""
+    return len(list(_state._get_active_apps())) > 1  # type: ignore[attr-defined] # noqa: SLF001
+
+
+def _is_shared(app: Any) -> bool:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        announced = frame.f_code is _ANNOUNCE and frame.f_locals.get("app") is app
+        if announced or frame.f_globals.get("__name__") == "celery.app":  # where shared_task is
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _name(app: Any, waiting: Any) -> str | None:
+    """Return the name of a task whose decorator was not carried out yet, see `celery.local.PromiseProxy`."""
+    try:
+        (function,) = object.__getattribute__(waiting, "_Proxy__args")
+        options = object.__getattribute__(waiting, "_Proxy__kwargs")
+    except AttributeError:
+        return None  # it was: somebody looked at the task
+    return options.get("name") or app.gen_task_name(function.__name__, function.__module__)  # type: ignore[no-any-return]
