@@ -27,7 +27,7 @@ _LOCK_STATES = {
 _VERDICTS = {
     "conclude": "It is a duplicate: its first has ended, and it ends with the same outcome.",
     "duplicate": "It is a duplicate: it fails with DuplicateTask.",
-    "skip": "It is a duplicate: it ends in state IGNORED.",
+    "skip": "It is a duplicate: it is skipped, and ends in state REVOKED.",
     "replaced": "A newer call took its place: it ends as revoked.",
     "done": "It had succeeded before: it does not run again.",
 }

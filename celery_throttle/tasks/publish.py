@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery import current_task, states
+from celery.exceptions import TaskRevokedError
+from celery.result import EagerResult
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from celery_throttle.clients import StoreClient
     from celery_throttle.core.dedup import Dedup, LockPlan
 
-__all__ = ["HEADER", "plan_for", "publish"]
+__all__ = ["HEADER", "plan_for", "publish", "skipped"]
 
 logger = logging.getLogger(__name__)
 
@@ -160,10 +162,16 @@ def _instead(task: Any, task_id: str, other: str, dedup: Dedup, options: dict[st
     if dedup.on_conflict == "raise":
         raise DuplicateTask(task.name, other)
     if dedup.on_conflict == "skip":
-        if not options.get("ignore_result", task.ignore_result):
-            task.backend.store_result(task_id, None, states.IGNORED)
-        return task.AsyncResult(task_id)
+        # Not IGNORED, which is never ready for Celery: whoever waits for it would wait for ever.
+        why = skipped(task.name, other)
+        task.backend.mark_as_revoked(task_id, why, store_result=not options.get("ignore_result", task.ignore_result))
+        return EagerResult(task_id, TaskRevokedError(why), states.REVOKED, name=task.name)
     return task.AsyncResult(other)
+
+
+def skipped(task_name: str, first: str) -> str:
+    """Return why a duplicate does not run whose task has ``on_conflict="skip"``."""
+    return f"skipped: {DuplicateTask(task_name, first)}"
 
 
 def _tell(task: Any, task_id: str, other: str, dedup: Dedup) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery import states
-
 from celery_throttle.errors import DuplicateTask
+from celery_throttle.tasks.publish import skipped
 from celery_throttle.worker.outage import fail
 
 if TYPE_CHECKING:
@@ -28,10 +27,9 @@ def say(request: Any, lock: LockState) -> None:
     logger.info("Task %s[%s] does not run (%s): %s has its lock", request.name, request.id, lock.verdict, lock.first)
     if lock.verdict == "duplicate":
         fail(request, DuplicateTask(request.name, lock.first))
-    elif lock.verdict == "replaced":
-        request._announce_revoked("replaced", False, None, False)  # noqa: SLF001 - as Celery says it of a revoked one
-    elif lock.verdict == "skip" and request.store_errors:
-        request.task.backend.store_result(request.id, None, states.IGNORED, request=request._context)  # noqa: SLF001
+    elif lock.verdict in ("replaced", "skip"):
+        why = "replaced" if lock.verdict == "replaced" else skipped(request.name, lock.first)
+        request._announce_revoked(why, False, None, False)  # noqa: SLF001 - as Celery says it of a revoked one
     # "done": this is the very task, delivered again, and its outcome is where the first delivery put it.
     request.acknowledge()
     if lock.verdict != "done":

@@ -107,7 +107,7 @@ class World:
         """Celery says of a task that it does not run, or how it failed."""
         self.say("told", task_id, what)
         entry = self.book.entries.get(task_id)
-        if entry is not None and (what in ("DuplicateTask", "IGNORED", "TaskRevokedError") or "revoked" in what):
+        if entry is not None and (what in ("DuplicateTask", "TaskRevokedError") or "revoked" in what):
             for attempt in entry.attempts.values():
                 attempt.excuse(what)
             if self.here.worker is not None:

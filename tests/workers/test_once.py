@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import chain, chord, group
+from celery.exceptions import TaskRevokedError
 
 from celery_throttle import DuplicateTask
 from tests.support.waiting import until
@@ -156,10 +157,15 @@ def test_raise(app: Any, journal: Journal, state: State, let_go: Any) -> None:
 def test_skip(app: Any, journal: Journal, state: State, let_go: Any) -> None:
     first = app.hold_skip.delay("a")
     skipped = app.hold_skip.delay("a")
-    assert (skipped.id != first.id, skipped.state) == (True, "IGNORED")
+    assert (skipped.id != first.id, skipped.ready(), skipped.state) == (True, True, "REVOKED")
     journal.wait_running(1, "a")
     elsewhere = send_by_name(app, app.hold_skip, "a")
-    until(lambda: elsewhere.state == "IGNORED", timeout=QUICKLY)
+    for result in (skipped, app.app.AsyncResult(skipped.id), elsewhere):
+        with pytest.raises(TaskRevokedError, match=f"^skipped: .*{first.id}"):
+            result.get(timeout=QUICKLY)
+        assert isinstance(result.get(timeout=QUICKLY, propagate=False), TaskRevokedError)
+    with pytest.raises(TaskRevokedError, match=r"^skipped: "):
+        app.hold_skip.apply_async(("a",), ignore_result=True).get(timeout=QUICKLY)
     whole = chord([app.hold_skip.s("a"), app.quick.s("b")])(app.collect.s())
     state.wait_parked(1)
     let_go("a")
