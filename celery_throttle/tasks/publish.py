@@ -178,4 +178,5 @@ def _tell(task: Any, task_id: str, other: str, dedup: Dedup) -> None:
     logger.info("Task %s[%s] is a duplicate of %s: %s", task.name, task_id, other, dedup.on_conflict)
     if task.app.conf.task_send_sent_event:
         with task.app.events.default_dispatcher() as events:
-            events.send("task-duplicate", uuid=task_id, existing=other, name=task.name, on_conflict=dedup.on_conflict)
+            # A group of our own: monitors take whatever begins with "task-" for a state of the task.
+            events.send("throttle-duplicate", uuid=task_id, existing=other, name=task.name, verdict=dedup.on_conflict)

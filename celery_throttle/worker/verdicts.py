@@ -33,4 +33,4 @@ def say(request: Any, lock: LockState) -> None:
     # "done": this is the very task, delivered again, and its outcome is where the first delivery put it.
     request.acknowledge()
     if lock.verdict != "done":
-        request.send_event("task-duplicate", existing=lock.first, verdict=lock.verdict)
+        request.send_event("throttle-duplicate", existing=lock.first, name=request.name, verdict=lock.verdict)
