@@ -13,7 +13,7 @@ from celery import Celery, shared_task
 
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.settings import settings_of
-from celery_throttle.tasks.registry import policies_of
+from celery_throttle.tasks.registry import dedup_of, policies_of
 from tests.support.workers import ROOT
 
 REDIS = "redis://127.0.0.1:1/0"  # nobody listens there, and nobody is asked
@@ -311,6 +311,62 @@ def test_where_a_limit_can_be_written() -> None:
         "shop.annotated": Limit("shop.annotated", 7),
         "shop.inherited": Limit("shop.inherited", 4),
     }
+
+
+def test_options_from_the_settings() -> None:
+    """Operators can say what the code does not, or otherwise."""
+    app = make_app(
+        task_annotations={
+            "shop.render": {"limit": 3},
+            "shop.mail": {"rate": ["10/s", "5000/h"], "burst": [1, 500]},
+            "shop.sync": {"limit": Limit("sync", 2, key="customer_id"), "cost": 2, "start_deadline": 5},
+            "shop.charge": {"singleton": True, "unique_on": ["order_id"], "remember": 60},
+            "shop.off": {"limit": None},
+        }
+    )
+
+    def work(customer_id: int, order_id: int) -> None: ...
+
+    for name in ("render", "mail", "charge"):
+        app.task(work, shared=False, base=Throttled, name=f"shop.{name}")
+    app.task(work, shared=False, base=Throttled, limit=7, name="shop.sync")
+    app.task(nothing, shared=False, base=Throttled, limit=7, name="shop.off")
+    app.finalize()
+    policies = policies_of(app)
+    assert {name: [limit.permits for limit in policy.limits] for name, policy in policies.items()} == {
+        "shop.render": [3],
+        "shop.mail": [None],
+        "shop.sync": [2],
+    }
+    assert [str(rate) for rate, _ in policies["shop.mail"].limits[0].rates] == ["10/s", "5000/h"]
+    assert (policies["shop.sync"].cost, policies["shop.sync"].start_deadline) == (2, 5.0)
+    charge = dedup_of(app.tasks["shop.charge"])
+    assert charge
+    assert (charge.unique_on, charge.remember) == (("order_id",), 60.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"limit": 0}, "limit must be a whole number"),
+        ({"limt": 3}, "unknown option 'limt', did you mean 'limit'"),
+        ({"unique_on": ["a"]}, "unique_on needs singleton=True"),
+    ],
+)
+def test_what_is_wrong_in_the_settings_is_refused_with_the_task(options: dict[str, Any], said: str) -> None:
+    app = make_app(task_annotations={"shop.render": options})
+    app.task(nothing, shared=False, base=Throttled, name="shop.render")
+    with pytest.raises(ConfigurationError, match=rf"Task shop\.render: {said}"):
+        app.finalize()
+
+
+def test_an_annotation_for_all_tasks_gives_each_a_limit_of_its_own() -> None:
+    app = make_app(task_annotations={"*": {"limit": 3}})
+    app.task(nothing, shared=False, base=Throttled, name="shop.a")
+    app.task(nothing, shared=False, base=Throttled, limit=9, name="shop.b")
+    app.task(nothing, shared=False, name="shop.plain")
+    app.finalize()
+    assert _limits_of(app) == {"shop.a": Limit("shop.a", 3), "shop.b": Limit("shop.b", 3)}
 
 
 def test_a_shared_task_is_throttled_in_every_app(monkeypatch: pytest.MonkeyPatch) -> None:

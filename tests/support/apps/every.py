@@ -1,0 +1,48 @@
+"""An app in which every task can be throttled, with the option alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from celery import Celery
+
+from tests.support.journal import Journal
+
+app = Celery(
+    "every",
+    broker=os.environ.get("BROKER_URL"),
+    backend=os.environ.get("RESULT_BACKEND"),
+    task_cls="celery_throttle:Throttled",
+)
+app.conf.update(broker_connection_retry_on_startup=True, **json.loads(os.environ.get("TEST_CONF", "{}")))
+
+
+def _record(task: Any, label: str) -> str:
+    with Journal.from_environment().run(task.request, label):
+        time.sleep(0.1)
+    return label
+
+
+@app.task(shared=False, bind=True, limit=2)
+def work(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(shared=False, bind=True, limit=1)
+def annotated(self: Any, label: str) -> str:
+    """The settings give it another limit."""
+    return _record(self, label)
+
+
+@app.task(shared=False, bind=True)
+def plain(self: Any, label: str) -> str:
+    return _record(self, label)
+
+
+@app.task(shared=False)
+def collect(labels: list[str]) -> list[str]:
+    """The end of a chord."""
+    return sorted(labels)
