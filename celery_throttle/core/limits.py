@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import lcm
 from typing import Any
@@ -26,7 +26,7 @@ MOST_STEP = 100_000
 _UNITS = {1_000_000: "s", 60_000_000: "m", 3_600_000_000: "h", 86_400_000_000: "d"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Limit:
     """A named cap: at most ``permits`` runs at once, over all workers, first come first served; a rate, or both.
 
@@ -83,6 +83,13 @@ class Limit:
         self._check_numbers()
         self._check_parts()
         self.rates  # noqa: B018 - raises what is wrong with them
+
+    def __repr__(self) -> str:
+        """As it is written in code, without what is as by default."""
+        given = [repr(self.name)] + ([repr(self.permits)] if self.permits is not None else [])
+        values = [(each.name, getattr(self, each.name), each.default) for each in fields(self)[2:]]
+        given += [f"{name}={value!r}" for name, value, default in values if value != default]
+        return f"Limit({', '.join(given)})"
 
     @cached_property
     def rates(self) -> tuple[tuple[Rate, int], ...]:

@@ -27,6 +27,8 @@ def register() -> None:
 
 def _add_to(app: Any) -> None:
     # No import in here: a thread that is importing what we want may be waiting for the lock of this app.
+    app.steps["worker"].add("celery_throttle.worker.remarks:RemarksStep")
+
     @app.task(name=REAP_TASK, bind=True, ignore_result=True, shared=False, lazy=False)  # type: ignore[untyped-decorator]
     def reap(self: Any) -> int:
         """Clear the holders whose lease has ended and wake the workers that can use their permits; return how many."""

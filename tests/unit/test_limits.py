@@ -79,3 +79,16 @@ def test_turns_are_in_proportion_to_weights(weights: dict[str, int]) -> None:
 def test_a_message_cannot_make_a_turn_too_long(step: int, carried: bool) -> None:
     """Else its worker finds out for itself what the call needs."""
     assert Policy((Limit("api", 1, fair_by="who"),)).carried({"fair": ["a", step]}) is carried
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Limit('gpu', 4)",
+        "Limit('mail', rate='100/m', burst=10)",
+        "Limit('tenant', 2, key='tenant_id', max_parked=5, group='eu')",
+        "Limit('api', 8, fair_by='tenant_id', weights={'gold': 3})",
+    ],
+)
+def test_it_is_shown_as_it_is_written(text: str) -> None:
+    assert repr(eval(text)) == text

@@ -6,7 +6,7 @@ import ssl
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery, shared_task
@@ -15,6 +15,9 @@ from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import dedup_of, policies_of
 from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    from tests.support.workers import Workers
 
 REDIS = "redis://127.0.0.1:1/0"  # nobody listens there, and nobody is asked
 
@@ -420,3 +423,10 @@ def test_a_producer_needs_no_store_and_imports_no_worker() -> None:
 def _limits_of(app: Celery) -> dict[str, Limit]:
     found = [(name, limit) for name, terms in policies_of(app).items() for limit in terms.limits]
     return {name: Limit(limit.name, limit.permits) for name, limit in found}
+
+
+@pytest.mark.worker
+def test_a_worker_says_which_options_do_nothing(workers: Workers) -> None:
+    log = workers.start("tests.support.apps.forgetful").log()
+    assert log.count("WARNING/MainProcess] celery_throttle: Task tests.support.apps.forgetful.render has limit=") == 1
+    assert "but not base=Throttled: it is NOT limited" in log

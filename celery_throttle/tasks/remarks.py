@@ -1,0 +1,54 @@
+"""What is probably meant otherwise among the tasks of an app, though nothing about it is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import Task
+
+from celery_throttle.core.options import TASK_OPTIONS
+from celery_throttle.tasks.registry import dedup_of, policies_of
+from celery_throttle.tasks.throttled import Throttled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["remarks"]
+
+#: Words that somebody else may well have for something else: they count only beside one that is clearly ours.
+_COMMON = frozenset({"key", "burst", "weights", "cost", "until", "remember"})
+
+
+def remarks(app: Any) -> Iterator[str]:
+    """Yield a sentence, with the fix, for each task whose options do nothing."""
+    for name, task in sorted(app.tasks.items()):
+        if name.startswith(("celery.", "celery_throttle.")):
+            continue
+        given = _given(type(task))
+        if not isinstance(task, Throttled):
+            if not _COMMON.issuperset(given):
+                options = ", ".join(f"{option}={value!r}" for option, value in given.items())
+                yield (
+                    f"Task {name} has {options} but not base=Throttled: it is NOT limited. "
+                    f"Write @app.task(base=Throttled, {options})"
+                )
+        elif not given and name not in policies_of(app) and dedup_of(task) is None and not _is_everywhere(app):
+            yield (
+                f"Task {name} has base=Throttled but no option of it: it is NOT limited. "
+                f"Write limit=5, rate='100/m' or singleton=True beside it, or leave the base out"
+            )
+
+
+def _given(cls: type[Any]) -> dict[str, Any]:
+    """Return the options of ours that a task has, but for those that one of its bases means otherwise."""
+    mine = [each for each in cls.__mro__ if issubclass(each, Throttled) and each is not Throttled] or [cls]
+    theirs = {name for each in cls.__mro__ if each not in mine and each not in (Throttled, Task) for name in vars(each)}
+    given: dict[str, Any] = {}
+    for each in mine:
+        given = {name: vars(each)[name] for name in TASK_OPTIONS if name in vars(each) and name not in theirs} | given
+    return given
+
+
+def _is_everywhere(app: Any) -> bool:
+    """Whether every task of the app has it, so that it says nothing of this one."""
+    return issubclass(app.Task, Throttled)

@@ -1,0 +1,88 @@
+"""Options that do nothing are told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+
+from celery_throttle import Limit, Throttled
+from celery_throttle.tasks.remarks import remarks
+
+
+def nothing(order_id: object = None) -> None:
+    """Be a task."""
+
+
+def said(task_cls: Any = "celery.app.task:Task", conf: dict[str, Any] | None = None, **options: Any) -> list[str]:
+    app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False, task_cls=task_cls)
+    app.conf.update(**conf or {})
+    app.task(nothing, name="shop.f", shared=False, **options)
+    app.finalize()
+    return [remark for remark in remarks(app) if "shop.f" in remark]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"limit": 5}, "limit=5"),
+        ({"limit": 2, "key": "order_id"}, "limit=2, key='order_id'"),
+        ({"rate": "100/m"}, "rate='100/m'"),
+        ({"singleton": True, "remember": 60}, "singleton=True, remember=60"),
+        ({"unique_on": ["order_id"]}, "unique_on=['order_id']"),
+        ({"conf": {"task_annotations": {"shop.f": {"limit": 3}}}}, "limit=3"),
+    ],
+)
+def test_options_without_our_base(options: dict[str, Any], shown: str) -> None:
+    assert said(**options) == [
+        f"Task shop.f has {shown} but not base=Throttled: it is NOT limited. Write @app.task(base=Throttled, {shown})"
+    ]
+
+
+def test_a_limit_is_named() -> None:
+    (remark,) = said(limit=Limit("gpu", 4))
+    assert remark.startswith("Task shop.f has limit=Limit('gpu', 4) but not base=Throttled: it is NOT limited.")
+
+
+class Theirs(Task):  # type: ignore[type-arg]
+    """Another plugin's, with options of the same names."""
+
+    abstract = True
+    unique_on = None
+    limit = 0
+
+
+class Quiet(Throttled):
+    abstract = True
+    limit = 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rate_limit": "5/s"},
+        {"key": "theirs", "cost": 3},
+        {"base": Theirs, "unique_on": ["a"], "limit": 5},
+        {"base": Throttled, "limit": 5},
+        {"base": Throttled, "singleton": True},
+        {"base": Throttled, "limit": None},
+        {"base": Quiet, "limit": None},
+        {"task_cls": Throttled},
+        {"task_cls": Quiet},
+        {"task_cls": Theirs, "base": Throttled, "limit": 5},
+    ],
+    ids=str,
+)
+def test_what_is_as_it_was_meant(options: dict[str, Any]) -> None:
+    assert said(**options) == []
+
+
+@pytest.mark.parametrize("conf", [{}, {"throttle_enabled": False}])
+def test_our_base_without_options(conf: dict[str, Any]) -> None:
+    (remark,) = said(base=Throttled, conf=conf)
+    assert remark == (
+        "Task shop.f has base=Throttled but no option of it: it is NOT limited. "
+        "Write limit=5, rate='100/m' or singleton=True beside it, or leave the base out"
+    )
