@@ -23,6 +23,27 @@ LIMIT_OPTIONS = ("limit", *_OWN, "cost", "start_deadline")
 #: What ``@app.task(base=Throttled, ...)`` understands beside Celery's own options.
 TASK_OPTIONS = (*LIMIT_OPTIONS, "singleton", *DEDUP_OPTIONS)
 _MOST_LIMITS = 8
+#: What other throttles and plugins for running once call it, and what it is here.
+_ELSEWHERE = {
+    "concurrency": "limit=5",
+    "concurrency_limit": "limit=5",
+    "max_concurrency": "limit=5",
+    "max_concurrent": "limit=5",
+    "max_running": "limit=5",
+    "concurrency_key": "key='customer_id'",
+    "limit_key": "key='customer_id'",
+    "partition_key": "key='customer_id'",
+    "max_queued": "max_parked=1000",
+    "once": "singleton=True, unique_on=['order_id']",
+    "unique": "singleton=True",
+    "dedup": "singleton=True",
+    "unique_for": "singleton=True, remember=3600",
+    "unique_key": "singleton=True, unique_on=['order_id']",
+    "lock_expiry": "lock_ttl=3600",
+    "lock_expires": "lock_ttl=3600",
+    "lock_timeout": "lock_ttl=3600",
+    "raise_on_duplicate": "on_conflict='raise'",
+}
 
 
 def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str] | None) -> Policy | None:
@@ -180,7 +201,7 @@ def _said(limit: Limit) -> str:
 
 
 def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse an option that looks like a misspelt one of ours.
+    """Refuse an option that looks like a misspelt one of ours, or as another plugin calls it.
 
     Args:
         task_name: for the message.
@@ -188,12 +209,18 @@ def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str
         known: names that Celery or the task's own base classes define; they are none of our business.
 
     Raises:
-        ConfigurationError: a name is close to an option of ours, and nobody else knows it.
+        ConfigurationError: a name is close to an option of ours, or of the same meaning, and nobody else knows it.
     """
     known = set(known)
     for name in given:
         if name in known or name in TASK_OPTIONS or name.startswith("_"):
             continue
+        if name in _ELSEWHERE:
+            write = _ELSEWHERE[name]
+            ours = write.partition("=")[0]
+            raise ConfigurationError(
+                f"Task {task_name}: unknown option {name!r}: celery_throttle calls this {ours}, write {write}"
+            )
         close = get_close_matches(name.lower(), TASK_OPTIONS, n=1, cutoff=0.75)
         if close:
             raise ConfigurationError(f"Task {task_name}: unknown option {name!r}, did you mean {close[0]!r}?")

@@ -85,7 +85,7 @@ class Settings:
 
     @classmethod
     def check_names(cls, names: Iterable[str], namespace: str = "") -> None:
-        """Refuse a ``throttle_*`` setting that does not exist.
+        """Refuse a ``throttle_*`` setting that does not exist, or is written so that Celery does not find it.
 
         Args:
             names: as the user wrote them.
@@ -97,9 +97,11 @@ class Settings:
         known = {_PREFIX + field.name for field in fields(cls)}
         for name in sorted(names):
             bare = name.lower().removeprefix(namespace.lower())
+            if not namespace and name != bare and bare in known:
+                raise ConfigurationError(f"Setting {name!r} has no effect in capitals: write {bare!r}")
             if bare.startswith(_PREFIX) and bare not in known:
                 meant = get_close_matches(bare, known, n=1, cutoff=0)[0]
-                written = name[: -len(bare)] + (meant.upper() if name.isupper() else meant)
+                written = name[: -len(bare)] + (meant.upper() if namespace and name.isupper() else meant)
                 raise ConfigurationError(f"Unknown setting {name!r}, did you mean {written!r}?")
 
 

@@ -59,6 +59,9 @@ class StoreUrl:
             return cls._of_sentinels(scheme, _Parts(url, 26379))
         if scheme in _CLUSTER:
             return cls._of_cluster(scheme, _Parts(url, 6379))
+        if scheme in ("redis", "rediss"):
+            parts = _Parts(url, 6379)
+            parts.database(parts.path)  # redis-py takes what is no number for 0
         return cls("server", _for_redis_py(url))
 
     @classmethod
@@ -117,7 +120,9 @@ class _Parts:
     def database(self, path: str) -> int:
         given = self.options.pop("db", path or "0")
         if not given.isdecimal():
-            raise ConfigurationError(f"throttle_url: the database must be a number, got {given!r}")
+            raise ConfigurationError(
+                f"throttle_url: the database must be a number, got {given!r}: write redis://host:6379/0"
+            )
         return int(given)
 
 

@@ -50,7 +50,7 @@ def test_a_unix_socket_will_do(scheme: str) -> None:
             assert client.get("k") is None
 
 
-@pytest.mark.parametrize("url", ["redis://a?sokket_timeout=1", "redis://a?db=x", "sentinel://a?master_name=m&x=1"])
+@pytest.mark.parametrize("url", ["redis://a?sokket_timeout=1", "sentinel://a?master_name=m&x=1"])
 def test_an_option_that_redis_py_does_not_know_is_refused(url: str) -> None:
     """Now, not in the thread that connects."""
     with pytest.raises(ConfigurationError, match="throttle_url has an option"):

@@ -99,6 +99,23 @@ def test_a_misspelt_option_is_refused(name: str) -> None:
         check_option_names("app.work", [name], [])
 
 
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("concurrency", "limit, write limit=5"),
+        ("max_concurrency", "limit, write limit=5"),
+        ("lock_expiry", "lock_ttl, write lock_ttl=3600"),
+        ("raise_on_duplicate", "on_conflict, write on_conflict='raise'"),
+        ("once", r"singleton, write singleton=True, unique_on=\['order_id'\]"),
+        ("unique_for", "singleton, write singleton=True, remember=3600"),
+    ],
+)
+def test_what_other_plugins_call_it_is_refused(name: str, ours: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"Task app.work: .*{name!r}: celery_throttle calls this {ours}"):
+        check_option_names("app.work", [name], [])
+    check_option_names("app.work", [name], [name])
+
+
 @pytest.mark.parametrize("name", ["limit", "autoretry_for", "run", "_limits", "__doc__"])
 def test_other_attributes_are_none_of_our_business(name: str) -> None:
     check_option_names("app.work", [name], [])

@@ -100,4 +100,14 @@ def test_a_misspelt_setting_is_corrected_as_it_was_written() -> None:
 
 
 def test_settings_of_others_are_not_looked_at() -> None:
-    Settings.check_names(["broker_url", "THROTTLE_LEASE", "throttle_url", "my_throttle_leese", "task_throttle"])
+    Settings.check_names(["broker_url", "throttle_url", "my_throttle_leese", "task_throttle"])
+    Settings.check_names(["THROTTLE_LEASE", "CELERY_THROTTLE_LEASE"], "CELERY_")
+
+
+@pytest.mark.parametrize("name", ["THROTTLE_LEASE", "Throttle_Lease"])
+def test_a_setting_in_capitals_that_has_no_effect_is_refused(name: str) -> None:
+    """As Django writes it, without the namespace that makes it work."""
+    with pytest.raises(ConfigurationError, match=f"Setting '{name}' has no effect in capitals: write 'throttle_lease'"):
+        Settings.check_names([name])
+    with pytest.raises(ConfigurationError, match="'THROTTLE_LEESE', did you mean 'throttle_lease'"):
+        Settings.check_names(["THROTTLE_LEESE"])

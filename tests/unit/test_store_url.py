@@ -109,3 +109,15 @@ def test_what_the_docs_show_can_be_used(page: str) -> None:
     assert {url.partition("://")[0] for url in shown} >= {"sentinel", "redis+cluster"}
     for url in shown:
         connection_factory(url, Keys("throttle"))
+
+
+@pytest.mark.parametrize(
+    "place", ["redis://host/abc", "rediss://u:pw@host:6380/one", "redis://host/0x1", "redis://host/?db=a"]
+)
+def test_a_database_that_is_no_number_is_refused(place: str) -> None:
+    """Also by its number alone would redis-py go to database 0, without a word."""
+    with pytest.raises(
+        ConfigurationError, match=r"the database must be a number, got '.*': write redis://host"
+    ) as raised:
+        StoreUrl.parse(place)
+    assert "pw" not in str(raised.value)
