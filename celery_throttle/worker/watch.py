@@ -9,7 +9,10 @@ from billiard.exceptions import Terminated, WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_throttle.core.facts import Result
+from celery_throttle.core.policy import costs_of
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.rate_limited import RateLimited
+from celery_throttle.worker.outage import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +40,8 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
     def success(result: Any, **kwargs: Any) -> Any:
         failed, value, _ = result
         if failed and isinstance(error := _raised(value.exception), RateLimited):
-            return limited(error)
+            wrong = _not_its_limit(run, error)
+            return fail(request, ConfigurationError(wrong)) if wrong else limited(error)
         try:
             return on_success(result, **kwargs)
         finally:
@@ -62,6 +66,17 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
 
     request.on_success, request.on_failure, request.on_timeout = success, failure, timeout
     request.reject = reject
+
+
+def _not_its_limit(run: Run, error: RateLimited) -> str:
+    """Return what is wrong if it names a limit that the task does not have."""
+    names = [bucket.name for bucket, _ in costs_of(run.needs.text)]
+    if error.limit is None or error.limit in names or not names:
+        return ""
+    return (
+        f"Task {run.request.name} raised RateLimited(limit={error.limit!r}), but has no such limit, only "
+        f"{', '.join(map(repr, names))}: name one of them, or leave limit= out"
+    )
 
 
 def _raised(error: BaseException) -> BaseException:

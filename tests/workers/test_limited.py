@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import chord
 
-from celery_throttle import ConfigurationError, LimitExceeded
+from celery_throttle import ConfigurationError, LimitExceeded, Throttle
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -110,6 +110,17 @@ def test_without_a_limit_it_fails_and_says_why(workers: Workers, state: State) -
     with pytest.raises(ConfigurationError, match="raised RateLimited, but it has no limit"):
         result.get(timeout=20)
     state.wait_empty()
+
+
+def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers) -> None:
+    """And it holds nobody else back."""
+    workers.start(LIMITED, concurrency=1)
+    app = workers.app(LIMITED)
+    with pytest.raises(ConfigurationError, match=r"call_about raised RateLimited\(limit='nope'\), .* only 'api'"):
+        app.call_about.delay("a", "nope").get(timeout=20)
+    assert Throttle(app.app).limit("api").status().held_back is None
+    app.call_about.delay("a", "api")
+    until(lambda: Throttle(app.app).limit("api").status().held_back is not None)
 
 
 def test_no_more_are_published_than_may_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:

@@ -55,6 +55,11 @@ def call_once(self: Any, label: str, retry_after: float = 0.2) -> str:
     return _call(self, label, retry_after)
 
 
+@app.task(shared=False, bind=True, base=Throttled, limit=Limit("api", 2))
+def call_about(self: Any, label: str, limit: str) -> str:
+    return _call(self, label, 60, limit)
+
+
 @app.task(shared=False, bind=True)
 def plain(self: Any, label: str) -> str:
     """Not throttled."""
