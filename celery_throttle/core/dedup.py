@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from celery_throttle.core.asking import answer_of, plain
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
 from celery_throttle.errors import ConfigurationError
 
@@ -99,9 +100,12 @@ class Dedup:
         """
         value: object = arguments
         if callable(self.unique_on):
-            value = self.unique_on(*args, **kwargs)
+            value = answer_of(task_name, "unique_on", self.unique_on, args, kwargs)
         elif self.unique_on is not None:
-            value = {path: pick(arguments, path) for path in self.unique_on}
+            try:
+                value = {path: pick(arguments, path) for path in self.unique_on}
+            except ConfigurationError as error:
+                raise ConfigurationError(f"Task {task_name}: unique_on: {error}") from None
         try:
             return LockPlan(identity_of(task_name, value), self)
         except TypeError as error:
@@ -228,6 +232,6 @@ def _seconds(task_name: str, option: str, value: object, least: float) -> float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= _LONGEST:
         raise ConfigurationError(
-            f"Task {task_name}: {option} must be seconds or a timedelta, {least:g} or more, got {value!r}"
+            f"Task {task_name}: {option} must be seconds or a timedelta, {plain(least)} or more, got {value!r}"
         )
     return float(seconds)

@@ -55,7 +55,7 @@ def canonical(value: object) -> str:  # noqa: PLR0911 - a return for each kind o
         return _kind("bytes", [_QUOTE(bytes(value).hex())])
     if isinstance(value, _TEXTUAL):
         return _kind(type(value).__name__, [_QUOTE(str(value))])
-    raise TypeError(f"cannot compare a {type(value).__name__}")
+    raise TypeError(f"cannot compare {type(value).__name__} values")
 
 
 def _kind(name: str, items: Iterable[str]) -> str:
@@ -79,5 +79,6 @@ def pick(arguments: Mapping[str, object], path: str) -> object:
         try:
             found = found[name] if isinstance(found, Mapping) else getattr(found, name)
         except (KeyError, AttributeError):
-            raise ConfigurationError(f"unique_on: the call has no {path!r}, only {', '.join(arguments)}") from None
+            only = ", ".join(arguments) or "nothing"
+            raise ConfigurationError(f"the call has no {path!r}, only {only}") from None
     return found

@@ -9,6 +9,7 @@ from functools import cached_property
 from math import lcm
 from typing import Any
 
+from celery_throttle.core.asking import plain
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
@@ -143,7 +144,10 @@ class Limit:
         if self.permits is not None:
             self._check_whole("permits", self.permits)
         elif self.rate is None:
-            raise ConfigurationError(f"Limit {self.name!r}: permits must be a whole number of 1 or more, got None")
+            raise ConfigurationError(
+                f"Limit {self.name!r} has neither a number nor a rate: write Limit({self.name!r}, 4) or "
+                f"Limit({self.name!r}, rate='100/m')"
+            )
         if self.rate is None and self.burst != 1:
             raise ConfigurationError(f"Limit {self.name!r}: burst needs a rate beside it: write rate='100/m', burst=10")
         if self.max_parked is not None:
@@ -171,7 +175,7 @@ class Limit:
 
     def _check_whole(self, option: str, value: object, most: float = float("inf")) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            up_to = "" if most == float("inf") else f", {most:g} at the most"
+            up_to = "" if most == float("inf") else f", {plain(most)} at the most"
             raise ConfigurationError(
                 f"Limit {self.name!r}: {option} must be a whole number of 1 or more{up_to}, got {value!r}"
             )
@@ -189,7 +193,7 @@ def described(declared: str) -> str:
     read = json.loads(declared)
     said = [str(read["permits"])] if read["permits"] else []
     said += [
-        f"{count}/{_UNITS.get(period, f'{period / 1e6:g} s')} (burst {burst})"
+        f"{count}/{_UNITS.get(period, f'{plain(period / 1e6)} s')} (burst {burst})"
         for count, period, burst in read.get("rates", ())
     ]
     said += [f"max_parked={read['max_parked']}"] if "max_parked" in read else []
@@ -201,7 +205,7 @@ def _check_each_matters(name: str, rates: Sequence[tuple[Rate, Any]]) -> None:
     for rate, burst in rates:
         for other, its_burst in rates:
             if rate is not other and other.period * rate.count >= rate.period * other.count and its_burst <= burst:
-                apart = f"{other.period / other.count / 1e6:g} s"
+                apart = f"{plain(other.period / other.count / 1e6)} s"
                 raise ConfigurationError(
                     f"Limit {name!r}: {rate} never matters beside {other} with a burst of {its_burst}, which starts "
                     f"one every {apart}: give the slower rate a larger burst, one number for each rate, such as "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.asking import answer_of
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.identity import canonical, pick
 from celery_throttle.core.limits import MOST_STEP
@@ -157,20 +158,27 @@ class Policy:
         """
 
         def of(option: str, part: Part) -> object:
+            if callable(part):
+                return answer_of(task_name, option, part, args, kwargs)
             try:
-                return part(*args, **kwargs) if callable(part) else pick(arguments, part)
+                return pick(arguments, part)
             except ConfigurationError as error:
-                said = str(error).removeprefix("unique_on: ")
-                raise ConfigurationError(f"Task {task_name}: {option}: {said}") from None
+                raise ConfigurationError(f"Task {task_name}: {option}: {error}") from None
+
+        def text_of(option: str, value: object) -> str:
+            try:
+                return key_text(value)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"Task {task_name}: {str(error).replace('key', option, 1)}") from None
 
         values: dict[str, Any] = {}
-        keys = {limit.name: key_text(of("key", limit.key)) for limit in self.limits if limit.key}
+        keys = {limit.name: text_of("key", of("key", limit.key)) for limit in self.limits if limit.key}
         if keys:
             values["keys"] = keys
         for limit in self.limits:
             if limit.fair_by:
                 value = of("fair_by", limit.fair_by)
-                values["fair"] = [key_text(value), limit.step(value if _is_plain(value) else None)]
+                values["fair"] = [text_of("fair_by", value), limit.step(value if _is_plain(value) else None)]
         if not isinstance(self.cost, int):
             values["cost"] = _cost(task_name, of("cost", self.cost))
         return values

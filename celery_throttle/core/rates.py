@@ -103,7 +103,11 @@ def _number(text: str) -> int | float | None:
 def _check(count: object, unit: object) -> None:
     if unit not in _SECONDS:
         meant = unit[:1].lower() if isinstance(unit, str) else ""
-        fix = f"write '{count}/{meant}'" if meant in _SECONDS else "write s, m, h or d after the slash"
+        fix = (
+            f"write '{count}/{meant}'"
+            if meant in _SECONDS
+            else f"write '{count}/s', '{count}/m', '{count}/h' or '{count}/d'"
+        )
         raise ConfigurationError(f"Rate: unknown unit {unit!r}, {fix}")
     if isinstance(count, bool) or not isinstance(count, int):
         raise ConfigurationError(f"Rate: the count must be a whole number, got {count!r}/{unit}: {_whole(count, unit)}")

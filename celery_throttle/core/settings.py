@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, get_args
 
+from celery_throttle.core.asking import plain
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import is_group
 from celery_throttle.core.store_url import StoreUrl, can_be_store
@@ -20,6 +21,12 @@ StoreErrorAction = Literal["hold", "run", "fail"]
 
 _PREFIX = "throttle_"
 _MIN_LEASE = 1.0
+#: What one could take for settings, but is said of tasks.
+_OF_TASKS = frozenset(
+    f"{_PREFIX}{name}{plural}"
+    for name in ("limit", "rate", "key", "burst", "singleton", "task")
+    for plural in ("", "s")
+)
 _NOT_IN_PREFIX = frozenset("{}*?[]\\ \n")
 
 
@@ -99,6 +106,11 @@ class Settings:
             bare = name.lower().removeprefix(namespace.lower())
             if not namespace and name != bare and bare in known:
                 raise ConfigurationError(f"Setting {name!r} has no effect in capitals: write {bare!r}")
+            if bare in _OF_TASKS:
+                raise ConfigurationError(
+                    f"Unknown setting {name!r}: limits stand at the tasks, @app.task(base=Throttled, limit=5), or in "
+                    f"task_annotations = {{'shop.render': {{'limit': 5}}}}"
+                )
             if bare.startswith(_PREFIX) and bare not in known:
                 meant = get_close_matches(bare, known, n=1, cutoff=0)[0]
                 written = name[: -len(bare)] + (meant.upper() if namespace and name.isupper() else meant)
@@ -137,7 +149,7 @@ def _group(value: object) -> str:
 def _seconds(name: str, at_least: float) -> Callable[[object], float]:
     def check(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not at_least <= value < float("inf"):
-            raise ConfigurationError(f"{name} must be a number of seconds, {at_least:g} or more, got {value!r}")
+            raise ConfigurationError(f"{name} must be a number of seconds, {plain(at_least)} or more, got {value!r}")
         return float(value)
 
     return check

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery import _state
 
 from celery_throttle.clients import store_client
+from celery_throttle.core.asking import plain
 from celery_throttle.core.limits import Limit as LimitValue
 from celery_throttle.core.policy import Needs, is_cost, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
@@ -121,7 +122,7 @@ class Limit(LimitValue):
             raise ConfigurationError(f"Limit {self.name!r} has no rate to book a start of: write rate='100/m'")
         start, now = booked
         if start < now:
-            raise NotAcquired(f"the next start of limit {str(bucket)!r} is more than {longest:g} s away")
+            raise NotAcquired(f"the next start of limit {str(bucket)!r} is more than {plain(longest)} s away")
         return ReservedStart.of(start, bucket.text)
 
     def _outside(self, app: Any) -> Outside | Free:

@@ -6,6 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.arguments import Binder
+from celery_throttle.core.asking import why_not
+from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Policy
@@ -29,7 +31,13 @@ def values_of(task: Any, policy: Policy, args: Any, kwargs: Any) -> dict[str, An
     """
     args, kwargs = tuple(args or ()), dict(kwargs or {})
     # One that does not fit will fail when it runs; until then its arguments are what they are.
-    return policy.values(task.name, by_name(task, args, kwargs) or kwargs, args, kwargs)
+    bound = by_name(task, args, kwargs)
+    try:
+        return policy.values(task.name, kwargs if bound is None else bound, args, kwargs)
+    except ConfigurationError as error:
+        if bound is not None:
+            raise
+        raise ConfigurationError(f"{error} ({why_not(task.run, args, kwargs)})") from None
 
 
 _binder = lru_cache(maxsize=512)(Binder)

@@ -16,7 +16,8 @@ from celery.result import EagerResult
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 
-from celery_throttle.errors import DuplicateTask, StoreUnavailable
+from celery_throttle.core.asking import why_not
+from celery_throttle.errors import ConfigurationError, DuplicateTask, StoreUnavailable
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name
 
@@ -44,6 +45,9 @@ def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
     bound = by_name(task, args, kwargs)
     if bound is None:
         # The task will fail with these arguments; until then they are what they are.
+        if isinstance(dedup.unique_on, tuple):
+            why = why_not(task.run, args, kwargs)
+            raise ConfigurationError(f"Task {task.name}: unique_on: these are not its arguments: {why}")
         bound = {"args": args, "kwargs": kwargs}
     return dedup.plan(task.name, bound, args, kwargs)
 

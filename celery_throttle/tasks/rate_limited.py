@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from celery.exceptions import Ignore
 
+from celery_throttle.core.asking import plain
 from celery_throttle.errors import ConfigurationError, ThrottleError
+
+if TYPE_CHECKING:
+    from celery_throttle.core.limits import Limit
 
 __all__ = ["RateLimited"]
 
@@ -24,18 +29,24 @@ class RateLimited(Ignore, ThrottleError):
 
     Args:
         retry_after: seconds, or a timedelta.
-        limit: the name of the limit that this is about; by default all limits of the task.
+        limit: the limit that this is about, or its name; by default all limits of the task.
 
     Raises:
-        ConfigurationError: ``retry_after`` cannot work.
+        ConfigurationError: ``retry_after`` or ``limit`` cannot work.
     """
 
-    def __init__(self, retry_after: float | timedelta, limit: str | None = None) -> None:
+    def __init__(self, retry_after: float | timedelta, limit: str | Limit | None = None) -> None:
         seconds: object = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-            raise ConfigurationError(f"RateLimited: retry_after must be seconds or a timedelta, got {retry_after!r}")
-        super().__init__(seconds, limit)
-        self.retry_after, self.limit = float(seconds), limit
+            raise ConfigurationError(
+                f"RateLimited: retry_after must be seconds or a timedelta, got {retry_after!r}: "
+                f"write RateLimited(float(answer.headers['Retry-After']))"
+            )
+        name: object = getattr(limit, "name", limit)
+        if name is not None and not isinstance(name, str):
+            raise ConfigurationError(f"RateLimited: limit must be a Limit or its name, got {limit!r}")
+        super().__init__(seconds, name)
+        self.retry_after, self.limit = float(seconds), name
 
     def __str__(self) -> str:
-        return f"asked too often, again in {self.retry_after:g} s"
+        return f"asked too often, again in {plain(self.retry_after)} s"

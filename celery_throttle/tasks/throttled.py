@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from celery import Task
 
 from celery_throttle.clients import store_client
+from celery_throttle.core.asking import check_function, why_not
 from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
 from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, check_same, task_policy
 from celery_throttle.core.reserved import ReservedStart
@@ -17,7 +18,7 @@ from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
-from celery_throttle.tasks.arguments import values_of
+from celery_throttle.tasks.arguments import by_name, values_of
 from celery_throttle.tasks.mixing import mix_in, names_of
 from celery_throttle.tasks.origin import are_several, is_own
 from celery_throttle.tasks.ours import REAP_TASK
@@ -32,7 +33,7 @@ from celery_throttle.tasks.registry import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from typing_extensions import Self
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from celery_throttle.clients import StoreClient
     from celery_throttle.core.dedup import Dedup, OnConflict, Until
     from celery_throttle.core.limits import Limit, Part
+    from celery_throttle.core.policy import Policy
     from celery_throttle.core.rates import Rate
     from celery_throttle.store.replies import Locked
 
@@ -126,11 +128,14 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     def on_bound(cls, app: Any) -> None:
         """Check the options and make the app's workers throttle; Celery calls this at least twice a task."""
         known = {attribute for base in (*Throttled.__mro__, *cls.__mro__[1:]) for attribute in vars(base)}
-        parameters = _parameters(cls)
+        signature = _signature(cls)
+        parameters = _names(signature)
         for name in names_of(cls, app):
             check_option_names(name, vars(cls), known)
             policy = task_policy(name, _options(cls, LIMIT_OPTIONS), parameters)
             dedup = task_dedup(name, cls.singleton, _options(cls, DEDUP_OPTIONS), parameters)
+            for option, function in _parts(policy, dedup):
+                check_function(name, option, function, signature)
             known_terms = declared_policies(app)
             before = known_terms.pop(name, None)
             if policy is not None:
@@ -265,6 +270,10 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         dedup = self._dedup()
         if dedup is None:
             raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
+        if by_name(self, args, kwargs) is None:
+            raise ConfigurationError(
+                f"Task {self.name}: these are not its arguments: {why_not(self.run, args, kwargs)}"
+            )
         client = store_client(self.app, group_of(self)) if settings_of(self.app).enabled else None
         return client, plan_for(self, dedup, args, kwargs).identity
 
@@ -275,17 +284,32 @@ def _options(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(value, "__func__", value) for name, value in values.items()}
 
 
-def _parameters(cls: type[Any]) -> set[str] | None:
-    """Return the names of a task's parameters, None if it takes any."""
-    run = inspect.getattr_static(cls, "run", None)
-    run = getattr(run, "__func__", run)
+def _signature(cls: type[Any]) -> inspect.Signature | None:
+    """Return the parameters of a task, without its ``self``; None if nothing is known of them."""
+    static = inspect.getattr_static(cls, "run", None)
+    run = getattr(static, "__func__", static)
     if not callable(run):
         return None
-    parameters = list(inspect.signature(run).parameters.values())
-    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
+    signature = inspect.signature(run)
+    bound = not isinstance(static, staticmethod)
+    kept = list(signature.parameters.values())[bound:]
+    return signature.replace(parameters=kept, return_annotation=inspect.Signature.empty)
+
+
+def _names(signature: inspect.Signature | None) -> set[str] | None:
+    """Return the names of a task's parameters, None if it takes any."""
+    if signature is None or any(each.kind == each.VAR_KEYWORD for each in signature.parameters.values()):
         return None
-    bound = not isinstance(inspect.getattr_static(cls, "run", None), staticmethod)
-    return {parameter.name for parameter in parameters[bound:]}
+    return set(signature.parameters)
+
+
+def _parts(policy: Policy | None, dedup: Dedup | None) -> Iterator[tuple[str, object]]:
+    """Yield the options that pick a part of the arguments, each with what was given."""
+    for limit in policy.limits if policy is not None else ():
+        yield "key", limit.key
+        yield "fair_by", limit.fair_by
+    yield "cost", policy.cost if policy is not None else None
+    yield "unique_on", dedup.unique_on if dedup is not None else None
 
 
 def _install(app: Any) -> None:

@@ -74,8 +74,8 @@ def test_how_long_so_many_take(unit: Any, seconds: int) -> None:
     [
         ("100/min", "unknown unit 'min', write '100/m'"),
         ("100/H", "unknown unit 'H', write '100/h'"),
-        ("100/w", "unknown unit 'w', write s, m, h or d"),
-        ("100/", "unknown unit '', write s, m, h or d"),
+        ("100/w", "unknown unit 'w', write '100/s', '100/m'"),
+        ("100/", "unknown unit '', write '100/s', '100/m'"),
         ("0/m", "1 or more, got 0/m: write the slowest"),
         ("-5/m", "1 or more, got -5/m"),
         ("0.5/s", "whole number, got 0.5/s: write '30/m'"),

@@ -1,0 +1,125 @@
+"""Ask a user's function about the arguments of a call, and say it well if that does not work."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+__all__ = ["answer_of", "check_function", "plain", "why_not"]
+
+_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def answer_of(
+    task_name: str, option: str, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return what a function says of a call.
+
+    Args:
+        task_name: of the task, for the messages.
+        option: that the function was given as.
+        function: is called with the arguments as the caller gave them.
+        args: positional arguments.
+        kwargs: arguments by name.
+
+    Raises:
+        ConfigurationError: it raised something, or returned None; ``__cause__`` is what it raised.
+    """
+    args = tuple(args)
+    try:
+        found = function(*args, **kwargs)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        if not _takes(function, args, kwargs):
+            raise ConfigurationError(
+                f"Task {task_name}: the function given as {option} takes {_taken_by(function)}, but the call has "
+                f"{_counted(args, kwargs)}: give it the parameters of the task"
+            ) from None
+        raise ConfigurationError(
+            f"Task {task_name}: the function given as {option} raised {type(error).__name__}: {error}"
+        ) from error
+    if found is None:
+        raise ConfigurationError(
+            f"Task {task_name}: the function given as {option} returned None: have it return text or a number"
+        )
+    return found
+
+
+def check_function(task_name: str, option: str, function: object, task: inspect.Signature | None) -> None:
+    """Refuse a function that cannot be called with what the task is called with, however that is written.
+
+    Args:
+        task_name: of the task, for the message.
+        option: that it was given as.
+        function: as given; what is no function is none of our business here.
+        task: the parameters of the task, without its ``self``; None if nothing is known of them.
+
+    Raises:
+        ConfigurationError: names the task, the option, and what both take.
+    """
+    parameters = list(task.parameters.values()) if task is not None else []
+    if task is None or not callable(function) or any(each.kind in _SEVERAL for each in parameters):
+        return
+    names = [each.name for each in parameters]
+    needed = [each.name for each in parameters if each.default is each.empty]
+    positional: list[tuple[Any, dict[str, None]]] = [
+        ((None,) * count, {}) for count in range(len(needed), len(names) + 1)
+    ]
+    by_name: list[tuple[Any, dict[str, None]]] = [((), dict.fromkeys(needed)), ((), dict.fromkeys(names))]
+    if not any(_takes(function, args, kwargs) for args, kwargs in positional + by_name):
+        raise ConfigurationError(
+            f"Task {task_name}: the function given as {option} takes {_taken_by(function)}, but it is called with the "
+            f"arguments of the task, which takes {_shown(task)}: "
+            f"write {option}=lambda {', '.join(names) or '*args'}: ..."
+        )
+
+
+def why_not(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return why these are no arguments of a function: ``missing order_id``."""
+    signature = inspect.signature(function)
+    try:
+        given = signature.bind_partial(*args, **kwargs).arguments
+    except TypeError as error:
+        return str(error)
+    missing = [
+        name
+        for name, one in signature.parameters.items()
+        if name not in given and one.default is one.empty and one.kind not in _SEVERAL
+    ]
+    return f"missing {', '.join(missing)}"
+
+
+def plain(number: float) -> str:
+    """Return a number as people write it: 1000000, not 1e+06."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")
+
+
+def _takes(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # nobody knows
+    return True
+
+
+def _taken_by(function: Callable[..., Any]) -> str:
+    return _shown(inspect.signature(function))
+
+
+def _shown(signature: inspect.Signature) -> str:
+    """Return parameters without their types: ``(order_id, amount=0)``."""
+    bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+    return str(inspect.Signature(bare))
+
+
+def _counted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    said = [f"{len(args)} positional"] if args or not kwargs else []
+    return " and ".join(said + ([f"{', '.join(kwargs)} by name"] if kwargs else []))
