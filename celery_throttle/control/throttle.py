@@ -5,6 +5,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from celery import Task
+from celery.result import AsyncResult
+
 from celery_throttle.control.explain import explained
 from celery_throttle.control.limit_control import MOST, LimitControl, count
 from celery_throttle.control.reader import AT_ONCE, Reader
@@ -50,16 +53,19 @@ class Throttle:
     def __init__(self, app: Any) -> None:
         self._app = app
 
-    def limit(self, limit: str | Limit, *, key: object = None) -> LimitControl:
+    def limit(self, limit: str | Limit | Task[..., Any], *, key: object = None) -> LimitControl:
         """Return what steers a limit, or one key of it.
 
         Args:
-            limit: its name, or the `Limit` itself.
+            limit: its name, the `Limit` itself, or a task that has just this one.
             key: the value of its key, as tasks have it; None: the limit itself, and all its keys.
 
         Raises:
-            ConfigurationError: no worker and no task of this app has declared such a limit, or it has no keys.
+            ConfigurationError: no worker and no task of this app has declared such a limit, or it has no keys; the task
+                has none, or several.
         """
+        if isinstance(limit, Task):
+            limit = self._limit_of(limit)
         name: Any = limit.name if isinstance(limit, Limit) else limit
         known = limits_of(self._policies())
         if isinstance(limit, Limit):
@@ -71,6 +77,16 @@ class Throttle:
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key")
         return LimitControl(place, name, None if key is None else key_text(key))
+
+    def _limit_of(self, task: Task[..., Any]) -> Limit:
+        self._policies()
+        policy = policies_of(self._app).get(str(task.name))
+        if policy is None:
+            raise ConfigurationError(f"Task {task.name} has no limit: give it base=Throttled, limit=5")
+        if len(policy.limits) > 1:
+            names = " or ".join(repr(each.name) for each in policy.limits)
+            raise ConfigurationError(f"Task {task.name} has several limits: say which one is meant, {names}")
+        return policy.limits[0]
 
     def _place_of(self, name: object, known: Limit | None) -> Reader | None:
         if known is not None:
@@ -96,7 +112,7 @@ class Throttle:
         found = [each for place in self._places() for each in place.status(count("most", most))]
         return tuple(sorted(found, key=lambda each: (each.name, each.key or "")))[:most]
 
-    def holders(self, limit: str | Limit | None = None, *, most: int = MOST) -> tuple[Holder, ...]:
+    def holders(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return who holds permits (of this limit), or an identity lock; those first whose lease ends first.
 
         Args:
@@ -107,7 +123,7 @@ class Throttle:
             return self.limit(limit).holders(most=most)
         return tuple(each for place in self._places() for each in place.holders(None, count("most", most)))[:most]
 
-    def parked(self, limit: str | Limit | None = None, *, most: int = 100) -> tuple[Parked, ...]:
+    def parked(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 100) -> tuple[Parked, ...]:
         """Return who waits (for this limit, with all its keys), line by line, first come first.
 
         Args:
@@ -118,11 +134,22 @@ class Throttle:
             return self.limit(limit).parked(most=most)
         return tuple(each for place in self._places() for each in place.parked(None, count("most", most)))[:most]
 
-    def explain(self, task_id: str) -> Explanation:
+    def explain(self, task_id: str | AsyncResult[Any]) -> Explanation:
         """Return what a task is doing at the gate, and why it waits if it does.
 
         Of a task that is in its queue still, or waits for its ETA, nothing more is known here than that.
+
+        Args:
+            task_id: of the call, or the `AsyncResult` that ``delay`` returned.
+
+        Raises:
+            ConfigurationError: it is neither.
         """
+        task_id = task_id.id if isinstance(task_id, AsyncResult) else task_id
+        if not isinstance(task_id, str):
+            raise ConfigurationError(
+                f"explain: a task's id or what delay() returned is wanted, got {task_id!r}: write explain(result.id)"
+            )
         found = [explained(task_id, place.explain(task_id)) for place in self._places()]
         return next((each for each in found if each.state != "unknown"), found[0])
 

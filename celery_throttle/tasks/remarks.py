@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
@@ -20,10 +21,15 @@ _COMMON = frozenset({"key", "burst", "weights", "cost", "until", "remember"})
 
 
 def remarks(app: Any) -> Iterator[str]:
-    """Yield a sentence, with the fix, for each task whose options do nothing."""
+    """Yield a sentence, with the fix, for each task whose options do nothing, or not what they seem to."""
     for name, task in sorted(app.tasks.items()):
         if name.startswith(("celery.", "celery_throttle.")):
             continue
+        if isinstance(task, Throttled) and inspect.iscoroutinefunction(inspect.unwrap(task.run)):
+            yield (
+                f"Task {name} is async def, which Celery's own pools do not await: nothing of it runs. "
+                f"Write def, and asyncio.run() inside"
+            )
         given = _given(type(task))
         if not isinstance(task, Throttled):
             if not _COMMON.issuperset(given):

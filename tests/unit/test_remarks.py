@@ -79,6 +79,17 @@ def test_what_is_as_it_was_meant(options: dict[str, Any]) -> None:
     assert said(**options) == []
 
 
+def test_a_body_that_nobody_awaits() -> None:
+    async def body() -> None: ...
+
+    app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.task(body, name="shop.f", shared=False, base=Throttled, limit=5)
+    app.task(body, name="shop.plain", shared=False)
+    (remark,) = remarks(app)
+    assert remark.startswith("Task shop.f is async def, which Celery's own pools do not await")
+    assert remark.endswith("Write def, and asyncio.run() inside")
+
+
 @pytest.mark.parametrize("conf", [{}, {"throttle_enabled": False}])
 def test_our_base_without_options(conf: dict[str, Any]) -> None:
     (remark,) = said(base=Throttled, conf=conf)

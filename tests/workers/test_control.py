@@ -411,6 +411,34 @@ def test_a_limit_that_nobody_has_declared(app: Celery, redis: Any) -> None:
             throttle.limit(name)
 
 
+def test_a_limit_by_its_task(app: Celery) -> None:
+    """Where there is no doubt which one is meant."""
+
+    @app.task(base=Throttled, limit=[Limit("api", 4), Limit("tenant", 2, key="tenant_id")], name="both", shared=False)
+    def both(tenant_id: object) -> None: ...
+
+    @app.task(name="plain", shared=False)
+    def plain() -> None: ...
+
+    throttle = Throttle(app)
+    assert repr(throttle.limit(app.tasks["call"])) == "<LimitControl api>"
+    assert repr(throttle.limit(app.tasks["serve"], key="acme")) == "<LimitControl tenant[acme]>"
+    assert throttle.holders(app.tasks["call"]) == ()
+    assert throttle.parked(app.tasks["call"]) == ()
+    with pytest.raises(ConfigurationError, match="Task both has several limits: say which one is meant, 'tenant'"):
+        throttle.limit(both)
+    with pytest.raises(ConfigurationError, match="Task plain has no limit: give it base=Throttled, limit=5"):
+        throttle.limit(plain)
+
+
+def test_a_call_by_what_delay_returned(app: Any) -> None:
+    throttle = Throttle(app)
+    assert throttle.explain(app.AsyncResult("some-id")) == throttle.explain("some-id")
+    nothing: Any = None
+    with pytest.raises(ConfigurationError, match=r"explain: .* got None: write explain\(result\.id\)"):
+        throttle.explain(nothing)
+
+
 def test_keys(app: Celery) -> None:
     throttle = Throttle(app)
     with pytest.raises(ConfigurationError, match="Limit 'api' has no keys: leave key= out"):
