@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["Address", "StoreUrl", "can_be_store"]
+__all__ = ["Address", "StoreUrl", "can_be_store", "shown"]
 
 Address = tuple[str, int]
 
@@ -99,6 +99,12 @@ def can_be_store(url: str) -> bool:
     """Whether a URL names a Redis of any kind; it may be wrong all the same."""
     scheme, separator, _ = url.partition("://")
     return bool(separator) and scheme in (*_SERVER, *_SENTINEL, *_CLUSTER)
+
+
+def shown(url: str) -> str:
+    """Return a URL as it may be logged, without the passwords in it."""
+    url = re.sub(r"(://[^/?#;@:]*):[^/?#;]*@", r"\1:**@", url)
+    return re.sub(r"([?&]\w*password=)[^&;]*", r"\1**", url)
 
 
 class _Parts:

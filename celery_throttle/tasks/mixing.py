@@ -7,10 +7,12 @@ from typing import Any
 from celery import Task
 
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.tasks.one_line import in_one_line
 
 __all__ = ["mix_in", "names_of"]
 
 
+@in_one_line()
 def mix_in(cls: type[Any], app: Any, ours: type[Any]) -> None:
     """Make the app's task class one more base of a task's class, behind those it has.
 

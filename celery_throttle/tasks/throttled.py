@@ -20,6 +20,7 @@ from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name, values_of
 from celery_throttle.tasks.mixing import mix_in, names_of
+from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.origin import are_several, is_own
 from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.publish import HEADER, plan_for, publish
@@ -125,6 +126,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return super().bind(app)
 
     @classmethod
+    @in_one_line()
     def on_bound(cls, app: Any) -> None:
         """Check the options and make the app's workers throttle; Celery calls this at least twice a task."""
         known = {attribute for base in (*Throttled.__mro__, *cls.__mro__[1:]) for attribute in vars(base)}

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import __version__ as celery_version
 from celery import bootsteps
 
+from celery_throttle.core.store_url import shown
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
+from celery_throttle.store.servers.client import connection_factory
+from celery_throttle.store.servers.doctor import refusal
+from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.left import anybody_left
 from celery_throttle.worker.wiring import Throttling
+
+if TYPE_CHECKING:
+    from celery_throttle.core.settings import Settings
 
 __all__ = ["ConsumerStep", "WorkerStep"]
 
@@ -33,19 +40,31 @@ def _refuse_unknown_celery(worker: Any) -> None:
         )
 
 
+def _refuse_closed_store(settings: Settings) -> None:
+    """Stop a worker that the store will never let in: it would take tasks and start none of them."""
+    make: Any = connection_factory(settings.url, settings.keys())
+    if why := refusal(make()):
+        raise ConfigurationError(
+            f"The store {shown(settings.url)} {why}: correct throttle_url (or the broker's URL that it was taken from)"
+        )
+
+
 class WorkerStep(bootsteps.StartStopStep):
     """Stands between the consumer and the pool."""
 
     requires = ("celery.worker.components:Pool",)
 
+    @in_one_line()
     def include_if(self, worker: Any) -> bool:
         """Only where there is something to throttle, or something left of it."""
         ours = bool(policies_of(worker.app) or dedups_of(worker.app))
         return ours and (settings_of(worker.app).enabled or anybody_left(worker.app))
 
+    @in_one_line()
     def create(self, worker: Any) -> None:
         """Put the gate where the consumer hands over its requests."""
         _refuse_unknown_celery(worker)
+        _refuse_closed_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
         if any(dedup.remember for dedup in dedups_of(worker.app).values()):
             remember.begin()  # now: the pool's processes are not there yet

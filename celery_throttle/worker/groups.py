@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.store_url import shown
+from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import connection_factory, make_client
 from celery_throttle.worker.calls import Calls
 from celery_throttle.worker.link import Link, Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from celery_throttle.core.settings import Settings
     from celery_throttle.worker.calls import Decisions
@@ -44,8 +46,11 @@ def calls_of(
     keys = settings.keys(group)
     make: Any = connection_factory(settings.url, keys)
 
+    def named(unreachable: Callable[[Exception], None]) -> Callable[[Exception], None]:
+        return lambda error: unreachable(StoreUnavailable(f"{error}; {shown(settings.url)}"))
+
     def connect(calls: Calls) -> tuple[Link, Listener]:
-        link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, calls.unreachable)
+        link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
         return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.no_hints)
 
     return Calls(group, Store(keys, settings.lease), worker, declared, gate, connect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionInfo
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["Outage", "fail"]
 
 logger = logging.getLogger(__name__)
+
+
+#: Seconds after which an outage that goes on is told of again.
+_SAY_EVERY = 60.0
+_SAID: dict[StoreErrorAction, str] = {
+    "hold": "throttled tasks wait, unacknowledged, until it is back",
+    "run": "throttled tasks run without a permit",
+    "fail": "throttled tasks fail",
+}
 
 
 def fail(request: Any, error: Exception) -> None:
@@ -49,6 +59,7 @@ class Outage:
         self._action, self._execute, self._prefetch = action, execute, prefetch
         self._held: deque[Run] = deque()
         self._unreachable = False
+        self._said_at = 0.0
 
     def meet(self, run: Run) -> None:
         """Take a run that needs the store now."""
@@ -65,8 +76,12 @@ class Outage:
 
     def unreachable(self, error: Exception) -> None:
         """Connecting failed."""
-        if not self._unreachable:
-            logger.error("celery_throttle: cannot reach the store (%s); throttled tasks: %s", error, self._action)
+        if not self._unreachable or monotonic() - self._said_at >= _SAY_EVERY:
+            still, self._said_at = "still " if self._unreachable else "", monotonic()
+            said = _SAID[self._action]
+            if still and self._action == "hold":
+                said = f"{said}; {len(self._held)} wait here"
+            logger.error("celery_throttle: %scannot reach the store (%s): %s", still, error, said)
         self._unreachable = True
         if self._action != "hold":
             for run in self._take_held():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_throttle.core.keys import Keys
-from celery_throttle.core.store_url import StoreUrl
+from celery_throttle.core.store_url import StoreUrl, shown
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.servers.client import connection_factory
 from tests.support.workers import ROOT
@@ -121,3 +121,22 @@ def test_a_database_that_is_no_number_is_refused(place: str) -> None:
     ) as raised:
         StoreUrl.parse(place)
     assert "pw" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "safe"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://:s%2Fecret@host/0", "redis://:**@host/0"),
+        ("rediss://user:s:e@cret@host:6380/0?ssl_cert_reqs=none", "rediss://user:**@host:6380/0?ssl_cert_reqs=none"),
+        ("redis://user@host/0", "redis://user@host/0"),
+        ("redis://host/0?password=secret&db=3", "redis://host/0?password=**&db=3"),
+        (
+            "sentinel://u:secret@a/2;sentinel://:secret@b?master_name=m&sentinel_password=secret",
+            "sentinel://u:**@a/2;sentinel://:**@b?master_name=m&sentinel_password=**",
+        ),
+        ("unix:///run/redis.sock?db=4", "unix:///run/redis.sock?db=4"),
+    ],
+)
+def test_what_may_be_logged(url: str, safe: str) -> None:
+    assert shown(url) == safe

@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from redis import Redis
 
-__all__ = ["findings"]
+__all__ = ["findings", "refusal"]
 
 _OLDEST = (6, 2)
+
+
+def refusal(connection: Any) -> str | None:
+    """Return why the server will never let us in as things are, None if it does, or does not answer at all.
+
+    Args:
+        connection: to the store, not connected yet.
+    """
+    try:
+        connection.connect()
+        connection.send_command("TIME")  # without a password, the first command is what is refused
+        connection.read_response()
+    except NoPermissionError:
+        return None  # it did let us in
+    except (AuthenticationError, AuthenticationWrongNumberOfArgsError) as error:
+        return f"refuses the user or the password ({error})"
+    except ResponseError as error:
+        return f"has no such database ({error})" if "DB index" in str(error) else None
+    except (RedisError, OSError):
+        return None
+    finally:
+        connection.disconnect()
+    return None
 
 
 def findings(client: Redis, url: str = "redis://") -> Iterator[str]:

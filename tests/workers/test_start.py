@@ -1,0 +1,108 @@
+"""A worker that cannot work as it is set up says so at its start, in a line that one can read."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle.worker import outage
+from celery_throttle.worker.outage import Outage
+from tests.workers.conftest import FEATURES
+
+if TYPE_CHECKING:
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.workers import Workers
+
+with_a_worker = pytest.mark.worker
+
+
+def refused(workers: Workers, **how: Any) -> list[str]:
+    """What a worker writes that does not start."""
+    worker = workers.start(**how, wait=False)
+    assert worker.wait() == 1
+    return worker.log().splitlines()
+
+
+@with_a_worker
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"throttle_leese": 3}, "Error: Unknown setting 'throttle_leese', did you mean 'throttle_lease'?"),
+        ({"throttle_url": "redis://host/abc"}, "Error: throttle_url: the database must be a number, got 'abc'"),
+        (
+            {"task_annotations": {"tests.support.apps.basic.work": {"limit": "two"}}},
+            "Error: Task tests.support.apps.basic.work: limit must be a whole number of 1 or more",
+        ),
+    ],
+    ids=["name", "database", "option"],
+)
+def test_what_is_wrong_is_one_line(workers: Workers, conf: dict[str, Any], said: str) -> None:
+    lines = refused(workers, conf=conf)
+    assert lines[-1].startswith(said)
+    assert not [line for line in lines if "Traceback" in line]
+
+
+@with_a_worker
+@pytest.mark.parametrize("own_server", [{"options": {"requirepass": "right"}}], indirect=True)
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (":wrong@{address}/0", "Error: The store redis://:**@{address}/0 refuses the user or the password"),
+        ("{address}/0", "Error: The store redis://{address}/0 refuses the user or the password"),
+        (":right@{address}/99", "Error: The store redis://:**@{address}/99 has no such database"),
+    ],
+    ids=["wrong", "none", "database"],
+)
+def test_a_store_that_does_not_let_us_in_stops_the_worker(
+    own_server: EmbeddedServer, workers: Workers, server: EmbeddedServer, place: str, said: str
+) -> None:
+    workers.broker = server.url
+    address = f"127.0.0.1:{own_server.port}"
+    lines = refused(workers, conf={"throttle_url": "redis://" + place.format(address=address)})
+    assert lines[-1].startswith(said.format(address=address))
+    assert "correct throttle_url" in lines[-1]
+    assert not [line for line in lines if ":wrong" in line or "Traceback" in line]
+
+
+@with_a_worker
+def test_a_store_that_is_away_is_named(workers: Workers) -> None:
+    """It may come; until then one knows what is looked for, and what waits."""
+    worker = workers.start(FEATURES, conf={"throttle_url": "redis://somebody:secret@127.0.0.1:1/7"})
+    (line,) = worker.wait_for_log(r"cannot reach the store .*")
+    assert "redis://somebody:**@127.0.0.1:1/7): throttled tasks wait, unacknowledged, until it is back" in line
+    assert "secret" not in worker.log()
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("hold", "throttled tasks wait, unacknowledged, until it is back; 2 wait here"),
+        ("run", "throttled tasks run without a permit"),
+        ("fail", "throttled tasks fail"),
+    ],
+)
+def test_an_outage_is_told_of_every_minute(
+    action: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(outage, "monotonic", lambda: now)
+    caplog.set_level(logging.ERROR, "celery_throttle.worker.outage")
+    away = Outage(action, lambda run: None, lambda count: None)
+    nobody: Any = None
+    if action == "hold":
+        away.meet(nobody)
+        away.meet(nobody)
+    for _ in range(130):
+        away.unreachable(ConnectionError("refused"))
+        now += 1
+    away.over()
+    away.unreachable(ConnectionError("refused again"))
+    at_first = said.partition(";")[0]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"celery_throttle: cannot reach the store (refused): {at_first}",
+        f"celery_throttle: still cannot reach the store (refused): {said}",
+        f"celery_throttle: still cannot reach the store (refused): {said}",
+        f"celery_throttle: cannot reach the store (refused again): {at_first}",
+    ]
