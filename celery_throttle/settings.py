@@ -12,7 +12,7 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["settings_of"]
+__all__ = ["settings_of", "without_effect"]
 
 _settings: WeakKeyDictionary[Any, Settings] = WeakKeyDictionary()
 
@@ -33,6 +33,14 @@ def settings_of(app: Any) -> Settings:
             settings = settings.behind(tried[-1] if tried else _keyprefix(conf.broker_transport_options))
         _settings[app] = settings
     return _settings[app]
+
+
+def without_effect(app: Any) -> Iterator[tuple[str, str]]:
+    """Yield the settings that are called as ours, but for the namespace that the app has, and what to write instead."""
+    prefix = f"{app.namespace}_" if getattr(app, "namespace", None) else ""
+    for name in sorted(app.conf) if prefix else ():
+        if name.isupper() and Settings.has(name.lower()):
+            yield name, f"{prefix}{name}"
 
 
 def _names(conf: Any, namespace: str | None) -> tuple[list[str], str]:

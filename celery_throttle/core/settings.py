@@ -91,6 +91,11 @@ class Settings:
         return cls(**values)  # type: ignore[arg-type]  # each value went through its check
 
     @classmethod
+    def has(cls, name: str) -> bool:
+        """Whether there is a setting of this full name."""
+        return name in {_PREFIX + field.name for field in fields(cls)}
+
+    @classmethod
     def check_names(cls, names: Iterable[str], namespace: str = "") -> None:
         """Refuse a ``throttle_*`` setting that does not exist, or is written so that Celery does not find it.
 

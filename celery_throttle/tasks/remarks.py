@@ -1,4 +1,4 @@
-"""What is probably meant otherwise among the tasks of an app, though nothing about it is wrong."""
+"""What is probably meant otherwise among the tasks and settings of an app, though nothing about it is wrong."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Task
 
 from celery_throttle.core.options import TASK_OPTIONS
+from celery_throttle.settings import without_effect
 from celery_throttle.tasks.registry import dedup_of, policies_of
 from celery_throttle.tasks.throttled import Throttled
 
@@ -21,7 +22,9 @@ _COMMON = frozenset({"key", "burst", "weights", "cost", "until", "remember"})
 
 
 def remarks(app: Any) -> Iterator[str]:
-    """Yield a sentence, with the fix, for each task whose options do nothing, or not what they seem to."""
+    """Yield a sentence, with the fix, for each setting and each option that does nothing, or not what one thinks."""
+    for name, right in without_effect(app):
+        yield f"Setting {name} has no effect: write {right}"
     for name, task in sorted(app.tasks.items()):
         if name.startswith(("celery.", "celery_throttle.")):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,16 @@ class Quiet(Throttled):
 )
 def test_what_is_as_it_was_meant(options: dict[str, Any]) -> None:
     assert said(**options) == []
+
+
+def test_a_setting_that_lacks_the_namespace() -> None:
+    """It may be another package's: so it is told of, and no more."""
+    app: Any = Celery("shop", set_as_current=False)
+    settings = SimpleNamespace(
+        CELERY_BROKER_URL="redis://b", THROTTLE_LEASE=5, THROTTLE_RATES={}, CELERY_THROTTLE_URL=None
+    )
+    app.config_from_object(settings, namespace="CELERY")
+    assert list(remarks(app)) == ["Setting THROTTLE_LEASE has no effect: write CELERY_THROTTLE_LEASE"]
 
 
 def test_a_body_that_nobody_awaits() -> None:
