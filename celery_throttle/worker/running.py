@@ -109,7 +109,7 @@ class Running:
         costs = costs_of(run.needs.text)
         about = [each for each in costs if error.limit in (None, each[0].name)] or costs
         logger.info("Task %s[%s] is rate limited: %s", request.name, request.id, error)
-        request.send_event("task-rate-limited", retry_after=error.retry_after)
+        request.send_event("throttle-rate-limited", retry_after=error.retry_after)
         # It has been packed before, or could be: its message came from a broker.
         run.parcel = pack(request.message)
         calls = self._groups[run.group]

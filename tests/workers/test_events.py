@@ -94,7 +94,6 @@ def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal, let_go
 
 
 @pytest.mark.worker
-@pytest.mark.xfail(strict=True, reason="the gate's event is task-rate-limited, which outranks STARTED")
 def test_a_task_that_was_sent_back_is_shown_as_started_when_it_runs_again(
     workers: Workers, monitor: Monitor, journal: Journal
 ) -> None:
@@ -106,7 +105,6 @@ def test_a_task_that_was_sent_back_is_shown_as_started_when_it_runs_again(
     assert monitor.state.tasks[result.id].state == states.STARTED
 
 
-@pytest.mark.xfail(strict=True, reason="the gate's event is task-rate-limited")
 def test_no_event_of_ours_looks_like_one_of_a_task() -> None:
     """Whatever begins with ``task-`` becomes a state of the task, which outranks STARTED."""
     root = Path(celery_throttle.__file__).parent
