@@ -50,7 +50,8 @@ local LEASE_MS = tonumber(ARGV[1])
 -- withdrawn: what was taken out of its line; named: buckets that the caller hears of; hot: lanes that are
 -- ready for the caller itself, and the ticket of the first; saved: records as they were written; lanes,
 -- firsts, heads: what was read of lanes, their first tasks and the first lanes of buckets; tries: what bounds
--- the loops. What is found out when it matters: said, settling, settled, parked, all_served, mute.
+-- the loops. What is found out when it matters: said, settling, settled, parked, all_served, first_lease,
+-- mute.
 local state = {
   worker = '', call = 0, queues = {}, serves = {}, slots = 0, grants = {}, rules = {}, touched = {},
   ready = {}, was_ready = {}, began = {}, later = {}, withdrawn = {}, named = {}, hot = {}, saved = {},

@@ -22,8 +22,16 @@ local function reclaim(task)
   return ended(task, record.nonce, true, 'lost', 'nothing')
 end
 
+local function first_lease_ends()
+  return tonumber(redis.call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')[2] or math.huge)
+end
+
 local function reap_leases(most)
-  local reclaimed = {}
+  local reclaimed, first = {}, first_lease_ends()
+  if first > NOW then
+    state.first_lease = first < math.huge and first or nil
+    return reclaimed
+  end
   for _, task in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, most)) do
     local record = reclaim(task)
     if record then reclaimed[#reclaimed + 1] = { task, record } end
@@ -81,7 +89,8 @@ end
 -- After how long (ms) time alone may let something start (0: never).
 local function next_look_ms()
   if not anybody_waits() then return 0 end
-  local lease = tonumber(redis.call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')[2] or math.huge)
+  -- Those that began since end later.
+  local lease = state.first_lease or first_lease_ends()
   local due = tonumber(redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or math.huge)
   local first = math.min(lease, due)
   return first < math.huge and math.max(first - NOW, 0) + 2 or 0
