@@ -88,6 +88,7 @@ class Gate:
         self._parked_first = False
         self._grow = grow
         self._closing = False
+        self._timed = False  # whether a timer runs for what the store may hear late
         self._queues: Queues | None = None
         self._requests: RequestFactory | None = None
         self._consumer: Any = None
@@ -250,8 +251,15 @@ class Gate:
         now = monotonic()
         if calls.lazy_since is None:
             calls.lazy_since = now
-            self._timekeeper.later(_LAZY, self._loop.wake)
-        return now - calls.lazy_since >= _LAZY
+        left = calls.lazy_since + _LAZY - now
+        if left > 0 and not self._timed:
+            # One timer at a time: each wakes a thread, which takes the interpreter from the loop for a moment.
+            self._timed = True
+            self._timekeeper.later(left, lambda: self._loop.post(self._time_is_up))
+        return left <= 0
+
+    def _time_is_up(self) -> None:
+        self._timed = False
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
