@@ -75,6 +75,7 @@ def test_the_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     program = (
         f"import sys, time; sys.path.append({ROOT!r})\n"
         "from celery_throttle.embedded import EmbeddedServer\n"
+        f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\n"
         "server = EmbeddedServer(prefer=('wheel', 'path')).start()\n"
         "print(server.pid, flush=True); time.sleep(60)\n"
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import signal
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -147,6 +150,9 @@ _player: Player
 def _begin() -> None:
     global _player  # noqa: PLW0603 - one for each process
     _player = Player().__enter__()
+    # The pool ends its processes by SIGTERM: each is to take its server and directory with it.
+    Finalize(_player, _player.__exit__, exitpriority=1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     gc.freeze()
 
 
