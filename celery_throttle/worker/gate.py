@@ -312,7 +312,7 @@ class Gate:
     def _is_plain(self, run: Run) -> bool:
         """Whether the permit of one like it will do: only a number limits it, and it comes for the first time."""
         first = not run.stored and not run.redelivered and not run.asks
-        return first and not run.lock and self._tasks.is_plain(run)
+        return first and self._tasks.is_plain(run)
 
     def _park(self, run: Run) -> None:
         try:

@@ -172,8 +172,7 @@ class Running:
 
     def _may_pass_on(self, run: Run, facts: Facts) -> bool:
         is_over = facts.began and facts.message is Message.NOBODY and facts.result is not Result.NOTHING
-        is_plain = self._tasks.is_plain(run) and not run.lock
-        return self._passes_on and is_over and is_plain and not run.needs.waits_in(self.closed)
+        return self._passes_on and is_over and self._tasks.is_plain(run) and not run.needs.waits_in(self.closed)
 
     def end(self, run: Run, facts: Facts) -> None:
         """Its permits are free; these are the facts."""

@@ -66,7 +66,8 @@ class Tasks:
 
     def is_plain(self, run: Run) -> bool:
         """Whether nothing but numbers of permits limit it."""
-        return bool(run.needs.text) and run.request.task.name in self._policies and not self.is_paced(run)
+        known = run.request.task.name in self._policies
+        return bool(run.needs.text) and not run.lock and known and not self.is_paced(run)
 
     def declared(self, group: str) -> dict[str, str]:
         """Return what this app declares of each limit of a group, by name."""
