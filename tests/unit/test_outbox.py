@@ -79,10 +79,10 @@ def test_nobody_takes_one_whose_lease_may_be_over(later: Callable[[float], None]
     assert given_back(outbox) == ["a"]
 
 
-def test_all_go_back_at_once_when_somebody_waits(later: Callable[[float], None]) -> None:
+@pytest.mark.usefixtures("later")
+def test_all_go_back_at_once_when_somebody_waits() -> None:
     outbox = Outbox()
     for task in ("a", "b"):
         ended(outbox, task)
     outbox.unspare()
     assert sorted(given_back(outbox)) == ["a", "b"]
-    later(0)
