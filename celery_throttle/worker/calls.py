@@ -139,6 +139,11 @@ class Calls:
         return self._under_way is None and self._ready and self.link.up and not self.paused
 
     @property
+    def has_to_send(self) -> bool:
+        """Whether there may be something to say, and a call can be sent."""
+        return self.free and (self.hungry or self.outbox.lazy or self.outbox.urgent)
+
+    @property
     def idle(self) -> bool:
         """Whether nothing waits to be sent or answered."""
         return self._under_way is None and not self.outbox.urgent and not self.outbox.lazy

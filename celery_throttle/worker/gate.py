@@ -75,6 +75,8 @@ class Gate:
     ) -> None:
         self._slots, self._tasks, self._loop, self._timekeeper = slots, tasks, loop, timekeeper
         self._groups = {name: make_calls(name, self) for name in groups}
+        #: The calls of each group.
+        self.groups = tuple(self._groups.values())
         self._outages = {
             name: Outage(settings.on_store_error, self._run_unthrottled, self._prefetch) for name in self._groups
         }
@@ -94,11 +96,6 @@ class Gate:
         self._consumer: Any = None
         loop.every_turn(self.tick)
 
-    @property
-    def groups(self) -> tuple[Calls, ...]:
-        """The calls of each group."""
-        return tuple(self._groups.values())
-
     # -- what Celery calls ---------------------------------------------------------------------------------------
 
     def arrive(self, request: Any) -> None:
@@ -108,6 +105,7 @@ class Gate:
     def connected(self, consumer: Any, queues: Queues, requests: RequestFactory) -> None:
         """The worker consumes (again): from these queues."""
         self._consumer, self._queues, self._requests = consumer, queues, requests
+        self._timed = False  # Celery has emptied the hub's timer
         for calls in self.groups:
             calls.queues = queues.names
             calls.hungry = True
@@ -197,7 +195,9 @@ class Gate:
     @property
     def free_slots(self) -> int:
         """How many more tasks could run."""
-        taken = len(self._running.runs) + self._asking + sum(calls.offered for calls in self.groups)
+        taken = len(self._running.runs) + self._asking
+        for calls in self.groups:
+            taken += calls.offered
         return self._slots.size - taken
 
     def tick(self) -> None:
@@ -220,7 +220,9 @@ class Gate:
     def _hand_out(self) -> None:
         while self._granted and self.free_slots > 0:
             self._running.execute(self._granted.popleft())
-        offers = {calls: self._offer(calls) for calls in self.groups if calls.free}
+        offers = {calls: self._offer(calls) for calls in self.groups if calls.has_to_send}
+        if not offers and not self._waiting:
+            return
         reserved = sum(offers.values())
         while self._waiting and self.free_slots - reserved > 0:
             self._enter(self._waiting.popleft())
@@ -233,8 +235,7 @@ class Gate:
 
     def _offer(self, calls: Calls) -> int:
         """Return how many slots the next call has for parked tasks although others wait for slots here."""
-        free = max(self.free_slots, 0)
-        if not self._queues or not free or not (calls.hungry or calls.freed):
+        if not self._queues or not (calls.hungry or calls.freed) or (free := self.free_slots) <= 0:
             return 0
         if self._waiting:
             # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
@@ -253,9 +254,9 @@ class Gate:
             calls.lazy_since = now
         left = calls.lazy_since + _LAZY - now
         if left > 0 and not self._timed:
-            # One timer at a time: each wakes a thread, which takes the interpreter from the loop for a moment.
+            # Not by the timekeeper: its thread would take the interpreter from the loop for a moment, each time.
             self._timed = True
-            self._timekeeper.later(left, lambda: self._loop.post(self._time_is_up))
+            self._loop.later(left, self._time_is_up)
         return left <= 0
 
     def _time_is_up(self) -> None:
@@ -266,9 +267,8 @@ class Gate:
     def _arrive(self, request: Any) -> None:
         if self._stops():
             return
-        queue = self._queues.queue_of(request.message) if self._queues else ""
         try:
-            run = self._tasks.run_of(request, self._running.epoch, queue)
+            run = self._tasks.run_of(request, self._running.epoch, self._queues)
         except Exception as error:  # noqa: BLE001 - the user's own function, too
             fail(request, error)
             return

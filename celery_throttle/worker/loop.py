@@ -79,6 +79,10 @@ class Loop:
         elif self.turning or threading.get_ident() != self._home:
             self.wake()
 
+    def later(self, delay: float, function: Callable[[], None]) -> None:
+        """Call the function on the loop after so many seconds, unless the broker connection is lost; from the loop."""
+        self.hub.call_later(delay, function)
+
     def call(self, function: Callable[..., None], *args: Any) -> None:
         """Run a function for the consumer: at once if the loop lives in the calling thread."""
         if self.threaded or (self._home is not None and threading.get_ident() != self._home):
@@ -121,10 +125,18 @@ class Loop:
         with self._direct:
             self._home = threading.get_ident()
             self.turning = True
-            while self._posted:
-                self._run(*self._posted.popleft())
+            posted = self._posted
+            while posted:
+                function, args = posted.popleft()
+                try:
+                    function(*args)
+                except Exception:
+                    logger.exception("celery_throttle: error in %r", function)
             for tick in self._ticks:
-                self._run(tick, ())
+                try:
+                    tick()
+                except Exception:
+                    logger.exception("celery_throttle: error in %r", tick)
             self.turning = False
 
     def pump(self) -> None:
@@ -139,12 +151,6 @@ class Loop:
             self.remove_reader(readable)
         self._wake_reader.close()
         self._wake_writer.close()
-
-    def _run(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
-        try:
-            function(*args)
-        except Exception:
-            logger.exception("celery_throttle: error in %r", function)
 
     def _drain_wakes(self) -> None:
         try:

@@ -83,16 +83,18 @@ class Resuming:
 
     def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
         conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
+        requeues: list[bool] = []
         try:
             run.request = requests.make(
                 grant.message,
                 redelivered=grant.deliveries > 0,
-                on_ack=lambda *args: self._loop.post(self._acknowledged, run, calls),
-                on_reject=lambda logger, errors, requeue: setattr(run, "requeue", requeue),
+                # Neither may know the run, which knows the request: see `unwatch`.
+                on_ack=lambda *args: self._loop.post(self._acknowledged, grant.nonce, calls),
+                on_reject=lambda logger, errors, requeue: requeues.append(requeue),
                 conclude=conclude,
             )
         except Declined:
-            message = Message.TAIL if run.requeue else Message.NOBODY
+            message = Message.TAIL if any(requeues) else Message.NOBODY
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=message))
             return False
         except Exception as error:
@@ -104,10 +106,12 @@ class Resuming:
             return False
         return True
 
-    def _acknowledged(self, run: Run, calls: Calls) -> None:
+    def _acknowledged(self, nonce: str, calls: Calls) -> None:
         # With late acknowledgement the message stays until the permit is given back.
-        if run in self._running.runs and not run.request.task.acks_late:
-            calls.outbox.began(run.request.id, run.nonce)
+        permit = calls.held.get(nonce)
+        run = permit.run if permit is not None else None
+        if run is not None and run.nonce == nonce and run in self._running.runs and not run.request.task.acks_late:
+            calls.outbox.began(run.request.id, nonce)
 
 
 def say_withdrawn(each: Withdrawn, requests: RequestFactory) -> None:

@@ -14,7 +14,7 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.worker.outage import fail
 from celery_throttle.worker.parcel import pack
 from celery_throttle.worker.runs import State
-from celery_throttle.worker.watch import watch
+from celery_throttle.worker.watch import unwatch, watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -74,8 +74,15 @@ class Running:
         if self._loop.turning and not self._slots.passed_on:
             self._loop.wake()
 
-    def _unstarted(self, run: Run, message: Message) -> None:
+    def _over(self, run: Run) -> None:
+        """The pool does not have it any more."""
         self.runs.discard(run)
+        run.state = State.GONE
+        run.job = None
+        unwatch(run.request)
+
+    def _unstarted(self, run: Run, message: Message) -> None:
+        self._over(run)
         if run.permit is not None:
             self.end(run, Facts(began=False, message=message))
 
@@ -83,8 +90,7 @@ class Running:
 
     def _ended(self, run: Run, result: Result) -> None:
         if run in self.runs:
-            self.runs.discard(run)
-            run.state = State.GONE
+            self._over(run)
             self.give_back(run, result, began=True)
 
     def _died(self, run: Run, error: BaseException) -> None:
@@ -104,8 +110,7 @@ class Running:
             fail(request, ConfigurationError(said))
             self._ended(run, Result.FAILURE)
             return
-        self.runs.discard(run)
-        run.state = State.GONE
+        self._over(run)
         costs = costs_of(run.needs.text)
         about = [each for each in costs if error.limit in (None, each[0].name)] or costs
         logger.info("Task %s[%s] is rate limited: %s", request.name, request.id, error)
@@ -126,8 +131,7 @@ class Running:
             sent = self._slots.was_sent(run.job)
             if sent and stopping:
                 continue  # a child may run it; that has ended when the pool has stopped
-            self.runs.discard(run)
-            run.state = State.GONE
+            self._over(run)
             if sent:
                 # A child may just have begun it, and will not tell. Its lease says when that is over.
                 self.forget_permit(run)

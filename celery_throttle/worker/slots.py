@@ -75,7 +75,7 @@ class Slots:
     @property
     def passed_on(self) -> bool:
         """Whether `pass_on` does anything for this pool."""
-        return self._has_event_loop and hasattr(self._pool._pool, "on_poll_start")  # noqa: SLF001
+        return self._asyn_pool is not None and hasattr(self._asyn_pool, "on_poll_start")
 
     def pass_on(self, hub: Any) -> None:
         """Have the pool offer its new jobs to its children before the hub waits for events.
@@ -83,20 +83,19 @@ class Slots:
         The pool does that by itself once in each turn of the hub, after our turn or before it, as chance has it, and
         asks the kernel for something each time, whether there are jobs or not: so we take it over.
         """
-        if not self.passed_on:
+        if (pool := self._asyn_pool) is None or (offer := getattr(pool, "on_poll_start", None)) is None:
             return
-        pool = self._pool._pool  # noqa: SLF001
-        hub.on_tick.discard(pool.on_poll_start)
+        hub.on_tick.discard(offer)
         offered, self._offered = self._offered, bool(pool.outbound_buffer)
         if offered or self._offered:
-            pool.on_poll_start()
+            offer()
 
     def discarded(self, request: Any) -> bool:
         """Whether the pool threw the request's job away when the consumer stopped, for good or to connect again.
 
         The pool with an event loop does that with every job that no child has accepted yet.
         """
-        return request.time_start is None and self._has_event_loop
+        return request.time_start is None and self._asyn_pool is not None
 
     @staticmethod
     def was_sent(job: Any) -> bool:
@@ -109,12 +108,14 @@ class Slots:
         Celery looks once when a child's pipe breaks, often a moment before the child can be waited for, and then every
         five seconds. A permit should not wait that long.
         """
-        if self._has_event_loop:
+        if self._asyn_pool is not None:
             self._pool.maintain_pool()
 
     @property
-    def _has_event_loop(self) -> bool:
-        return isinstance(getattr(self._pool, "_pool", None), AsynPool)
+    def _asyn_pool(self) -> Any:
+        """The processes, where the hub serves them, else None."""
+        pool = getattr(self._pool, "_pool", None)  # only there once it has started
+        return pool if isinstance(pool, AsynPool) else None
 
 
 def _tell(died: Callable[[BaseException], None], ended: Future[Any]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup, LockPlan
     from celery_throttle.core.policy import Policy
     from celery_throttle.core.settings import Settings
+    from celery_throttle.worker.queues import Queues
 
 __all__ = ["Tasks"]
 
@@ -30,8 +31,9 @@ class Tasks:
 
     def __init__(self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings) -> None:
         self._policies, self._dedups, self._settings = policy, dedups, settings
+        self._plain = {name for name, each in policy.items() if not each.paced and name not in dedups}
 
-    def run_of(self, request: Any, epoch: int, queue: str) -> Run:
+    def run_of(self, request: Any, epoch: int, queues: Queues | None) -> Run:
         """Return a request with all that it needs.
 
         Raises:
@@ -44,6 +46,7 @@ class Tasks:
         if policy is None and dedup is None:
             return Run(request, epoch=epoch)
         needs = needs_of(request, task, policy) if policy is not None else NOTHING
+        queue = queues.queue_of(request.message) if queues is not None else ""
         run = Run(request, epoch=epoch, queue=queue, group=self.group_of(task), needs=needs)
         if dedup is not None:
             run.lock = plan_of(request, task, dedup).spec
@@ -66,8 +69,7 @@ class Tasks:
 
     def is_plain(self, run: Run) -> bool:
         """Whether nothing but numbers of permits limit it."""
-        known = run.request.task.name in self._policies
-        return bool(run.needs.text) and not run.lock and known and not self.is_paced(run)
+        return run.request.task.name in self._plain and bool(run.needs.text) and not run.lock
 
     def declared(self, group: str) -> dict[str, str]:
         """Return what this app declares of each limit of a group, by name."""

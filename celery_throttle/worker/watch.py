@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.worker.runs import Run
 
-__all__ = ["watch"]
+__all__ = ["unwatch", "watch"]
 
 
 def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimited], None]) -> None:
@@ -66,6 +66,15 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
 
     request.on_success, request.on_failure, request.on_timeout = success, failure, timeout
     request.reject = reject
+
+
+def unwatch(request: Any) -> None:
+    """Undo `watch` once nothing more is to be heard.
+
+    What wraps a request knows the request: left to the garbage collector, each task would cost it a round sooner.
+    """
+    for name in ("on_success", "on_failure", "on_timeout", "reject"):
+        vars(request).pop(name, None)
 
 
 def _not_its_limit(run: Run, error: RateLimited) -> str:

@@ -31,6 +31,8 @@ from celery_throttle.worker.tasks import Tasks
 from celery_throttle.worker.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_throttle.worker.calls import Calls
 
 __all__ = ["Throttling"]
@@ -101,10 +103,14 @@ class Throttling:
         if self.loop.threaded:
             self._thread = start_thread(self._hub, self._stopped)
 
-    def arrive(self, request: Any) -> None:
-        """Take a request that the consumer would give to the pool."""
+    @property
+    def arrive(self) -> Callable[[Any], None]:
+        """What takes a request that the consumer would give to the pool."""
+        return self._arrive_and_pump if self.pumped else self.gate.arrive
+
+    def _arrive_and_pump(self, request: Any) -> None:
         self.gate.arrive(request)
-        if self.pumped and not self.loop.turning:
+        if not self.loop.turning:
             self.pump()
 
     def pump(self) -> None:

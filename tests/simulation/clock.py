@@ -92,6 +92,9 @@ class Loop:
         if self.detached and self._turner in (None, greenlet.getcurrent()):
             self.turn()
 
+    def later(self, delay: float, function: Callable[[], None]) -> None:
+        self.hub.call_later(delay, function)
+
     def call(self, function: Callable[..., None], *args: Any) -> None:
         function(*args)
 

@@ -364,7 +364,7 @@ class Worker:
         self.revoked_here: list[str] = []
         self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
         with here.acting(self):
-            self.hub = SimpleNamespace(on_tick=set())
+            self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
             self._throttling: Any = wiring.Throttling(SimpleNamespace(app=app, pool=self.pool, hub=self.hub))
             self.consumer = self._consumer()
             self._throttling.start()
@@ -382,6 +382,9 @@ class Worker:
         )  # fmt: skip
         consumer.task_buckets = _NoBuckets()
         return consumer
+
+    def _later(self, delay: float, function: Callable[[], None]) -> None:
+        self.timekeeper.later(delay, lambda: self.loop.post(function))
 
     def _queues_become(self, change: Callable[[list[str], str], None], queue: str) -> None:
         if self.channel is not None:

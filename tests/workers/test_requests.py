@@ -149,3 +149,17 @@ def test_a_revoked_task_with_a_strategy_of_the_users(
     let_go("before")
     state.wait_empty()
     assert "Traceback" not in worker.log()
+
+
+def test_no_request_is_left_to_the_garbage_collector(workers: Workers, journal: Journal, state: State) -> None:
+    worker = workers.start("tests.support.apps.uncollected", concurrency=2)
+    app = workers.app("tests.support.apps.features")
+
+    for task, runs in ((app.plain, 1), (app.one, 1), (app.retry, 3), (app.reject_late, 2)):
+        for label in range(3):  # but for the first of those with a limit: parked and resumed
+            task.delay(f"{task.name} {label}", **({"requeue": True} if runs == 2 else {}))
+    until(lambda: len(journal.runs()) == 3 * 7 and not journal.running() and state.empty(), describe=worker.tail)
+
+    worker.term()
+    worker.wait()
+    assert worker.wait_for_log(r"left to the collector: .*") == ["left to the collector: []"]
