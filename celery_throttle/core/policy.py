@@ -113,7 +113,7 @@ class Policy:
         """Where in Redis they are, all of them; None for where all are that do not say."""
         return self.limits[0].group
 
-    @property
+    @cached_property
     def varies(self) -> bool:
         """Whether it depends on the arguments."""
         return not isinstance(self.cost, int) or any(limit.key or limit.fair_by for limit in self.limits)

@@ -275,10 +275,8 @@ class Gate:
         self._line_up(run)
 
     def _line_up(self, run: Run) -> None:
-        if self._has_to_wait(run):
-            # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
-            self._enter(run)
-        elif not self._waiting and self.free_slots > 0:
+        # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
+        if self._has_to_wait(run) or (not self._waiting and self.free_slots > 0):
             self._enter(run)
         else:
             run.state = State.WAITING
@@ -307,7 +305,8 @@ class Gate:
             calls.outbox.asked.append(run)
 
     def _has_to_wait(self, run: Run) -> bool:
-        return run.needs.waits_in(self._running.closed) and not run.asks
+        closed = self._running.closed
+        return bool(closed) and run.needs.waits_in(closed) and not run.asks
 
     def _is_plain(self, run: Run) -> bool:
         """Whether the permit of one like it will do: only a number limits it, and it comes for the first time."""

@@ -73,8 +73,9 @@ def unwatch(request: Any) -> None:
 
     What wraps a request knows the request: left to the garbage collector, each task would cost it a round sooner.
     """
+    attributes = vars(request)
     for name in ("on_success", "on_failure", "on_timeout", "reject"):
-        vars(request).pop(name, None)
+        attributes.pop(name, None)
 
 
 def _not_its_limit(run: Run, error: RateLimited) -> str:
