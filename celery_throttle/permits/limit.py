@@ -69,7 +69,7 @@ class Limit(LimitValue):
             app: the Celery app; by default the current one.
 
         Raises:
-            NotAcquired: none came in time.
+            NotAcquired: none came in time, or as many wait as may (``max_parked``), which is said at once.
             ConfigurationError: an argument cannot work.
             StoreUnavailable: the store did not answer.
 

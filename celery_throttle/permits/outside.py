@@ -19,13 +19,14 @@ from redis.exceptions import ResponseError
 
 from celery_throttle.clients import store_client
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.errors import StoreUnavailable
+from celery_throttle.core.policy import limits_text
+from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.permits.bell import Bell
 from celery_throttle.permits.line import Asking, Batch, fail, settle
 from celery_throttle.settings import settings_of
 from celery_throttle.store import replies
 from celery_throttle.store.calls import MOST_RENEWED, Arrival, Ended, take_rows
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.servers.client import make_client
 
 if TYPE_CHECKING:
@@ -237,7 +238,12 @@ class Outside:
                 self._next.lining.append(asking)
             else:
                 settle(asking.permit, value=False)
-        self._waiting |= {asking.arrival.task: asking for asking in batch.lining}
+        for asking, answer in zip(batch.lining, reply.parked, strict=True):
+            if answer == ParkAnswer.CROWDED:
+                limits = limits_text(asking.arrival.needs)
+                fail(asking.permit, NotAcquired(f"as many wait for limit {limits!r} as may (max_parked)"))
+            else:
+                self._waiting[asking.arrival.task] = asking
         for grant in reply.grants:
             self._granted(self._waiting.pop(grant.task, None), grant.task, grant.nonce, batch.begun)
         for asking in batch.leaving:

@@ -73,6 +73,25 @@ def test_first_come_first_served(gpu: Limit, app: Celery, state: State) -> None:
     state.wait_empty()
 
 
+def test_a_full_line_is_told_at_once(app: Celery, state: State) -> None:
+    gpu = Limit("gpu", 1, max_parked=1)
+
+    async def one_more() -> None:
+        await gpu.acquire_async(app=app)
+
+    with gpu.acquire(app=app):
+        waiting = threading.Thread(target=lambda: gpu.acquire(app=app).release())
+        waiting.start()
+        state.wait_parked(1)
+        with pytest.raises(NotAcquired, match="as many wait for limit 'gpu' as may \\(max_parked\\)"):
+            gpu.acquire(20, app=app)
+        with pytest.raises(NotAcquired, match="max_parked"):
+            asyncio.run(asyncio.wait_for(one_more(), 20))
+        assert state.parked() == 1
+    waiting.join(20)
+    state.wait_empty()
+
+
 def test_for_asyncio(gpu: Limit, app: Celery, state: State) -> None:
     async def main() -> list[int]:
         order: list[int] = []
