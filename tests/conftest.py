@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -88,6 +89,13 @@ def workers(request: pytest.FixtureRequest, journal: Journal, tmp_path: Path) ->
         yield started
     finally:
         started.end()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what is there for good out of every later collection: some tests collect when they end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
