@@ -154,6 +154,7 @@ def _begin() -> None:
     Finalize(_player, _player.__exit__, exitpriority=1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     gc.freeze()
+    gc.set_threshold(100_000)  # a world is over soon
 
 
 def _play(what: tuple[int, int, Faults]) -> Played:
