@@ -37,9 +37,10 @@ ROOT = Path(__file__).resolve().parents[2]
 _IMPORTED = (
     "celery.__main__", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log",
     "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.bin.worker",
-    "celery.concurrency.prefork", "celery.concurrency.solo", "celery.concurrency.thread", "celery.fixups.django",
-    "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer", "kombu.asynchronous.hub",
-    "kombu.transport.filesystem", "kombu.transport.redis", "redis.asyncio",
+    "celery.concurrency.prefork", "celery.concurrency.solo", "celery.concurrency.thread", "celery.events.receiver",
+    "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer",
+    "celery.worker.strategy", "kombu.asynchronous.hub", "kombu.transport.filesystem", "kombu.transport.redis",
+    "redis.asyncio",
 )  # fmt: skip
 
 #: With the repository at the END of the path, as for workers that are started as commands.
