@@ -139,6 +139,9 @@ def play_many(
             if wrong >= most:
                 pool.terminate()
                 break
+        else:
+            pool.close()  # nobody is interrupted while they take their servers down
+        pool.join()
     took = time.monotonic() - began
     print(f"{done} seeds of {steps} steps in {took:.1f} s: {wrong} went wrong")  # noqa: T201
     return wrong
