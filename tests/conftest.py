@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ if ROOT not in sys.path:
 
 from celery_throttle.embedded import EmbeddedServer  # noqa: E402 - needs the path above
 from tests.support.journal import VARIABLE, Journal  # noqa: E402
+from tests.support.nursery import Nursery  # noqa: E402
 from tests.support.workers import Workers  # noqa: E402
 
 if TYPE_CHECKING:
@@ -75,19 +77,38 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     return Journal(path)
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery | None]:
+    """Where workers come from, on Linux; without one each is a command of its own."""
+    if sys.platform != "linux":
+        yield None
+        return
+    with Nursery() as running:
+        yield running
+
+
 @pytest.fixture
-def workers(request: pytest.FixtureRequest, journal: Journal, tmp_path: Path) -> Iterator[Workers]:
+def workers(
+    request: pytest.FixtureRequest, journal: Journal, tmp_path: Path, nursery: Nursery | None
+) -> Iterator[Workers]:
     """Start real workers: ``workers.start(concurrency=4)``; they end with the test, also when it fails."""
     if "own_server" in request.fixturenames:
         running: EmbeddedServer = request.getfixturevalue("own_server")
     else:
         request.getfixturevalue("redis")  # empties it
         running = request.getfixturevalue("server")
-    started = Workers(running.url, journal, tmp_path)
+    started = Workers(running.url, journal, tmp_path, nursery)
     try:
         yield started
     finally:
         started.end()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what is there for good out of every later collection: some tests collect when they end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.invariants import Violation, check_end, check_order, is_missing
+from tests.simulation.scene import LEASE
 from tests.simulation.workers import TASKS, leftovers, reap_calls
 
 if TYPE_CHECKING:
@@ -99,11 +100,21 @@ def _probe(steps: Steps) -> None:
         if task_id in book.entries:
             probes.append((task_id, may_run, must_run))
     deadline = world.clock.after(_LONGEST)
+    _settle(steps)
     while not _is_over(steps) and world.clock.now_us < deadline:
-        _settle(steps)
         _pass(steps)
+        _settle(steps)
+    _linger(steps)
     for task_id, may_run, must_run in probes:
         _judge(book.entries[task_id], may_run=may_run, must_run=must_run)
+
+
+def _linger(steps: Steps) -> None:
+    """Let leases that nobody renews come to their end."""
+    late = steps.world.clock.after(LEASE + 1)
+    while steps.world.clock.now_us < late:
+        _pass(steps)
+        _settle(steps)
 
 
 def _judge(probe: Entry, *, may_run: bool, must_run: bool) -> None:

@@ -139,6 +139,9 @@ def play_many(
             if wrong >= most:
                 pool.terminate()
                 break
+        else:
+            pool.close()  # nobody is interrupted while they take their servers down
+        pool.join()
     took = time.monotonic() - began
     print(f"{done} seeds of {steps} steps in {took:.1f} s: {wrong} went wrong")  # noqa: T201
     return wrong
@@ -154,6 +157,7 @@ def _begin() -> None:
     Finalize(_player, _player.__exit__, exitpriority=1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     gc.freeze()
+    gc.set_threshold(100_000)  # a world is over soon
 
 
 def _play(what: tuple[int, int, Faults]) -> Played:

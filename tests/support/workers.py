@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tests.support.journal import Journal
+    from tests.support.nursery import Forked, Nursery
 
 ROOT = Path(__file__).resolve().parents[2]
 BASIC = "tests.support.apps.basic"
@@ -34,6 +35,10 @@ LOG_TAIL = 60
 # Each costs a second or more at start and changes nothing about the gate; `quick=False` leaves them on.
 QUICK = ("--without-mingle", "--without-gossip")
 
+# What is decided as Celery is imported: by the name of the pool, and by these variables.
+_PATCHING_POOLS = ("gevent", "eventlet")
+_READ_AT_IMPORT = ("C_FORCE_ROOT", "CELERY_", "PYTHON")
+
 # As `python -m celery`, but with the repository at the END of the path: an installed wheel comes before it.
 _CELERY = "import sys; sys.path.append(sys.argv.pop(1)); from celery.__main__ import main; main()"
 
@@ -41,7 +46,7 @@ _CELERY = "import sys; sys.path.append(sys.argv.pop(1)); from celery.__main__ im
 class Worker:
     """One worker process and its pool, in a session of its own."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path, journal: Journal) -> None:
+    def __init__(self, name: str, process: subprocess.Popen[bytes] | Forked, log: Path, journal: Journal) -> None:
         self.name = name
         self.process = process
         self.journal = journal
@@ -142,9 +147,10 @@ class Workers:
     """Starts workers on one Redis and ends all of them.
 
     ``conf`` is Celery configuration, for the workers and for ``app()`` in the test's own process; change it before.
+    With a nursery they are forked from it, as far as it knows what they need.
     """
 
-    def __init__(self, url: str, journal: Journal, directory: Path) -> None:
+    def __init__(self, url: str, journal: Journal, directory: Path, nursery: Nursery | None = None) -> None:
         self.broker = url
         self.backend = url.removesuffix("/0") + "/1"
         self.journal = journal
@@ -152,6 +158,7 @@ class Workers:
         self.env: dict[str, str] = {}
         self.started: list[Worker] = []
         self._directory = directory
+        self._nursery = nursery
         self._apps: list[ModuleType] = []
 
     def start(
@@ -169,20 +176,26 @@ class Workers:
     ) -> Worker:
         """Start one worker and wait until it is ready; with ``wait=False`` call its ``wait_ready()`` later."""
         name = f"w{len(self.started) + 1}"
-        command = [sys.executable, "-c", _CELERY, str(ROOT), "-A", app, "worker", "-n", f"{name}@%h", "-Q", queues]
-        command += ["-P", pool, "-c", str(concurrency), "-l", "INFO", *(QUICK if quick else ()), *options]
+        arguments = ["-A", app, "worker", "-n", f"{name}@%h", "-Q", queues, "-P", pool, "-c", str(concurrency)]
+        arguments += ["-l", "INFO", *(QUICK if quick else ()), *options]
+        own = self.environment(conf) | dict(env or {})
+        # Celery's pool makes a directory there, and one that is killed leaves it behind.
+        environment = os.environ | {"TMPDIR": str(self._directory)} | own
         log = self._directory / f"{name}.log"
+        process: subprocess.Popen[bytes] | Forked
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                bound_to_parent(command),
-                cwd=self._directory,
-                # Celery's pool makes a directory there, and one that is killed leaves it behind.
-                env=os.environ | {"TMPDIR": str(self._directory)} | self.environment(conf) | dict(env or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            if self._nursery and quick and pool not in _PATCHING_POOLS and not any(map(_is_read_at_import, own)):
+                process = self._nursery.start(arguments, self._directory, environment, output)
+            else:
+                process = subprocess.Popen(
+                    bound_to_parent([sys.executable, "-c", _CELERY, str(ROOT), *arguments]),
+                    cwd=self._directory,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
         worker = Worker(name, process, log, self.journal)
         self.started.append(worker)
         return worker.wait_ready() if wait else worker
@@ -217,6 +230,10 @@ class Workers:
         for module in self._apps:
             close(module.app)
             sys.modules.pop(module.__name__, None)
+
+
+def _is_read_at_import(variable: str) -> bool:
+    return variable != "PYTHONUNBUFFERED" and variable.startswith(_READ_AT_IMPORT)
 
 
 def close(app: Any) -> None:
