@@ -519,6 +519,8 @@ class World:
                 if (attempt.entry.task_id, attempt.number) not in kept:
                     attempt.excuse("the store lost its data")
                 attempt.may_begin_again("the store lost its data")
+            elif (attempt.entry.task_id, attempt.number) in kept:
+                attempt.may_begin_again("the store forgot that it has run")
 
     def revoke(self, task_id: str) -> None:
         self.say("revoke", task_id)

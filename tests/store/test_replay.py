@@ -143,3 +143,23 @@ def test_a_store_that_was_emptied_does_not_answer_for_the_old_one(worker: Caller
     worker.release(held)
     redis.flushall()
     assert worker.raw(worker.last, worker.number) == [b"declare"]
+
+
+def test_a_call_that_a_later_one_has_overtaken_does_nothing(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """It was sent on a connection that broke, and again on the next one; the server reads the first one last."""
+    worker.put("t0", one)
+    overtaken, number = worker.last, worker.number
+    worker.put("t1", one)
+    before = peek(redis)
+
+    worker.raw(overtaken, number)
+    assert content(peek(redis)) == content(before)
+
+    # Above all it does not say that what the later one parked is acknowledged: a second delivery of it is known.
+    for _ in range(2):
+        (grant,) = peer.look().grants
+        peer.release(grant)
+    assert not peer.put("t1", one).grants
+    assert not peek(redis).records

@@ -24,7 +24,7 @@
 --   wait_ms    look again after that (0: no need); more: 1 if something could start in more slots
 --   closed     of the buckets named here those with a line or without room; open: the others
 --   withdrawn  { task id, message } of those that left their line; hints: 0 if they may not be published
--- or { 'declare' } if the store was emptied: nothing was done.
+-- or, if nothing was done: { 'declare' } since the store was emptied, { 'overtaken' } by a later call.
 local said = object()
 state.worker, state.call, state.slots, state.queues = said.worker, said.number, said.slots, said.queues
 for _, queue in ipairs(said.queues) do state.serves[queue] = true end
@@ -32,6 +32,8 @@ for _, queue in ipairs(said.queues) do state.serves[queue] = true end
 if not is_known() then return { 'declare' } end
 local before = load_worker(state.worker)
 if before.number == state.call then return answer_again(before, said.asked or {}) end
+-- Of a connection that is gone; it was sent again on the next one, and this time nobody hears the answer.
+if before.number > state.call then return { 'overtaken' } end
 -- The first write decides whether a full store refuses the call: what needs memory is refused whole, what
 -- gives back never.
 if said.parked or said.back then
