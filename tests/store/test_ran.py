@@ -8,7 +8,7 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.replies import Answer, ParkAnswer
-from tests.store.caller import started
+from tests.store.caller import ended, started
 from tests.store.peek import KEY, peek
 
 if TYPE_CHECKING:
@@ -68,6 +68,17 @@ def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
     peer.release(grant)
     assert "0 t" in peek(redis).sets["ran"]
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
+
+
+def test_what_could_not_be_acknowledged_and_ran_in_its_own_worker_meanwhile_is_known(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Its next call says both: that the broker has it still, and that it has ended; a full store refused one before."""
+    (grant,) = worker.put("t", one, slots=1).grants
+    worker.number += 1
+    worker.exchange(unacked=["t"], ended=[ended(grant)])
+    assert "0 t" in peek(redis).sets["ran"]
+    assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
 
 
 def test_what_could_not_be_acknowledged_and_has_run_by_then_is_known(

@@ -31,6 +31,7 @@ for _, queue in ipairs(said.queues) do state.serves[queue] = true end
 
 if not is_known() then return { 'declare' } end
 local before = load_worker(state.worker)
+state.call_before = before.number
 if before.number == state.call then return answer_again(before, said.asked or {}) end
 -- Of a connection that is gone; it was sent again on the next one, and this time nobody hears the answer.
 if before.number > state.call then return { 'overtaken' } end

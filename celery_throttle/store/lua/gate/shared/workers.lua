@@ -14,7 +14,7 @@ end
 -- Whether a worker has acknowledged at the broker what it parked with a call. One that is not known any
 -- more said goodbye, or is gone for so long that the broker has delivered again what it had.
 local function has_acknowledged(worker, call)
-  local number = worker == state.worker and state.call - 1 or load_worker(worker).number
+  local number = worker == state.worker and state.call_before or load_worker(worker).number
   return number == 0 or number > call
 end
 
