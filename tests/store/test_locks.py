@@ -551,6 +551,24 @@ def test_a_success_is_remembered_though_its_holder_is_put_back(worker: LockCalle
     assert worker.claim("t2", plan)[1] == "t1"
 
 
+def test_who_waits_for_a_success_has_it_though_its_holder_is_back_in_line(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    """Its lease lapsed before its child said that it succeeded; what its worker says of its end counts no more."""
+    plan = plan_of(remember=60)
+    (held,) = worker.put_once("t1", plan, slots=1)
+    assert peer.arrive("t2", plan, slots=1) == ()
+    end_lease(redis, held)
+    peer.reap(1)
+    assert worker.succeeded(held, "same", 60) == 1
+    worker.end(held)
+    told_of = peer.look_once(2)
+    assert told(told_of) == [("t1", "done", "t1"), ("t2", "conclude", "t1")]
+    for each in told_of:
+        peer.end(each)
+    assert not peek(redis).records
+
+
 def test_a_running_one_takes_its_lock_back_from_one_that_has_not_begun(worker: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", PLAN)
     redis.flushall()

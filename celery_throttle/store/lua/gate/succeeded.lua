@@ -8,4 +8,7 @@ local lock = load_lock(identity)
 if not lock or lock.task ~= task or lock.fence ~= fence then return 0 end
 lock.state = 'done'
 save_lock(identity, lock, NOW + remember_ms)
+-- Now: what the worker says of the end counts no more if the lease was lost before.
+conclude_followers(identity, task)
+serve()
 return 1
