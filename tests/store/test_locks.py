@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN
+from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer
+from tests.store.caller import started
 from tests.store.lock_caller import LockCaller, end_lease, plan_of
 from tests.store.peek import KEY, lapse, peek
 from tests.support.waiting import until
@@ -567,6 +568,27 @@ def test_who_waits_for_a_success_has_it_though_its_holder_is_back_in_line(
     for each in told_of:
         peer.end(each)
     assert not peek(redis).records
+
+
+@pytest.mark.parametrize("parked", [False, True], ids=["asked", "resumed"])
+@pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
+def test_a_grant_that_is_answered_late_again_comes_with_its_lock_or_not_at_all(
+    worker: LockCaller, peer: LockCaller, redis: Redis, *, parked: bool, taken: bool
+) -> None:
+    """The reply was lost for longer than the lock lasted, and nobody has reclaimed the permit."""
+    if parked:
+        worker.put_once("t1", PLAN, slots=1)
+    else:
+        worker.start("t1", PLAN)
+    lapse(redis, "locks:same")
+    if taken:
+        peer.start("t2", PLAN)
+
+    reply = worker.again()
+    assert bool(started(reply)) == (parked and not taken)
+    assert reply.asked == (() if parked else (Answer.MUST_PARK,) if taken else reply.asked)
+    assert state_of(worker) == ("t2" if taken else "t1", "running")
+    assert sorted(peek(redis).leases) == ["t2" if taken else "t1"]
 
 
 def test_a_running_one_takes_its_lock_back_from_one_that_has_not_begun(worker: LockCaller, redis: Redis) -> None:

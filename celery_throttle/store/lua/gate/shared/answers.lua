@@ -60,6 +60,7 @@ local function answer_again(before, rows)
     name_buckets(row.needs)
     asked[i] = answer_row_again(row, before.asked[i])
   end
+  serve()
   return say(asked, before.parked)
 end
 
@@ -69,7 +70,7 @@ local function answer_row_again(row, answer)
   if answer ~= GRANTED and answer <= HAS_RUN then return answer end
   local record = load_record(row.task)
   if not record or record.nonce ~= row.nonce then return MUST_PARK end
-  redis.call('ZADD', LEASES, NOW + LEASE_MS, row.task)
+  if not keep_grant(row.task, record, 'broker') then return MUST_PARK end
   -- Not what was kept of the answer: cjson loses digits of a token.
   return record.lock and tonumber(record.lock.fence) or GRANTED
 end

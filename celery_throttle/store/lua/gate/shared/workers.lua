@@ -48,15 +48,24 @@ local function told_of(tasks)
   return grants
 end
 
--- Those of these tasks that are still held by deliveries whose names begin so: their leases begin anew.
+-- The lease of what was granted and has not begun begins anew, with its lock; if that is another's by now,
+-- the permit is given back. Returns whether it is held.
+local function keep_grant(task, record, message)
+  if record.lock and not renew_lock(task, record) then
+    ended(task, record.nonce, false, message, 'nothing')
+    return false
+  end
+  redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+  return true
+end
+
+-- Those of these tasks that are still held by deliveries whose names begin so, and kept.
 local function still_held(tasks, nonce)
   local held = {}
   for _, task in ipairs(tasks) do
     local record = load_record(task)
-    if record and record.nonce and string.sub(record.nonce, 1, #nonce) == nonce then
-      redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
-      held[#held + 1] = task
-    end
+    local granted = record and record.nonce and string.sub(record.nonce, 1, #nonce) == nonce
+    if granted and keep_grant(task, record, 'place') then held[#held + 1] = task end
   end
   return held
 end
