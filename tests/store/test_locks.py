@@ -600,6 +600,25 @@ def test_a_running_one_takes_its_lock_back_from_one_that_has_not_begun(worker: L
     assert told(worker.end(held, slots=1)) == [("t2", "conclude", "t1")]
 
 
+def test_a_delivery_that_stepped_back_waits_for_nobody_who_waits_for_it(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    """It followed one that had claimed the lock, until its own first delivery was put back and took the lock again."""
+    held = worker.start("t1", PLAN)
+    end_lease(redis, held)
+    peer.reap(1)
+    lapse(redis, "locks:same")
+    peer.claim("t2", PLAN)
+    assert peer.arrive("t1", PLAN) == ()
+    assert worker.renew_once(held) == PUT_BACK
+    assert peer.arrive("t2", PLAN) == ()
+    end_lease(redis, held, lock=False)
+    peer.reap(1)
+    (again,) = peer.look_once(2)
+    assert told((again,)) == [("t1", "run", "")]
+    assert told(peer.end(again, slots=1)) == [("t2", "conclude", "t1")]
+
+
 def test_a_lock_that_another_one_runs_with_is_lost(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", PLAN)
     redis.flushall()

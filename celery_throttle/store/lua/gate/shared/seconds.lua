@@ -24,6 +24,8 @@ local function settle_second(task, record, result)
   if not second then return false end
   if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then return false end
   redis.call('HSET', MESSAGES, task, message or '')
+  -- Whom it waited for before it stepped back may wait for it by now.
+  if second.lock and second.lock.verdict then judge_record(task, second) end
   enqueue(task, second)
   return true
 end
