@@ -619,6 +619,19 @@ def test_a_delivery_that_stepped_back_waits_for_nobody_who_waits_for_it(
     assert told(peer.end(again, slots=1)) == [("t2", "conclude", "t1")]
 
 
+def test_a_retry_that_was_revoked_keeps_no_lock_when_its_first_run_is_lost(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    """The lock was to last until the retry runs; the worker of the run that published it dies before it says so."""
+    held = worker.start("t1", PLAN)
+    worker.claim("t1", PLAN)  # publishes the retry
+    peer.exchange(never=[("same", "t1", "")])
+    assert state_of(peer) == ("t1", "running"), "the run goes on"
+    end_lease(redis, held, lock=False)
+    peer.reap(1)
+    assert peer.locked() is None
+
+
 def test_a_lock_that_another_one_runs_with_is_lost(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", PLAN)
     redis.flushall()

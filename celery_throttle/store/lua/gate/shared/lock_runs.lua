@@ -112,6 +112,15 @@ local function lock_ended(task, record, nonce, outcome)
   end
 end
 
+-- A run goes on, but no other delivery, for which its lock was to last, will follow.
+local function keep_no_longer(identity, lock)
+  local record = load_record(lock.task)
+  if record and record.lock and record.lock['until'] ~= 'expires' then
+    lock.floor = 0
+    write_lock(identity, lock)
+  end
+end
+
 -- Give up the lock of a task that will never run (revoked, expired, not published).
 local function give_up_lock(identity, task)
   local lock = load_lock(identity)
@@ -121,6 +130,7 @@ local function give_up_lock(identity, task)
     write_lock(identity, lock)
     return 1
   end
+  if lock.task == task and lock.state == 'running' then keep_no_longer(identity, lock) end
   if lock.task ~= task or lock.state ~= 'queued' then return 0 end
   pass_lock_on(identity, lock, LEASE_MS)
   return 1
