@@ -281,11 +281,12 @@ class World:
         self.say("ack", delivery.channel.worker, letter.task_id, letter.attempt)
         began = any(run.from_broker == delivery.tag for run in attempt.runs)
         beside = any(run.attempt is attempt and not run.lapsed for run in self.book.running)
-        if letter.copies and beside and not began:
+        if beside and not began:
             # It waits for the one that runs, and is needless when that comes to a proper end.
-            letter.copies -= 1
-            attempt.credit -= 1
             attempt.spare += 1
+            if letter.copies:
+                letter.copies -= 1
+                attempt.credit -= 1
 
     def leave(self, worker: Worker) -> None:
         """It has stopped: the broker connection ends, and with it what it still had."""
@@ -456,6 +457,9 @@ class World:
         if outcome in ("ignore", "reject", "lost", "requeue"):
             attempt.credit += attempt.spare  # a second delivery that waited for this one goes on
             attempt.spare = 0
+            if run.from_broker is None:  # and so does one that the broker still has, of a task that was parked
+                kept = [(letter.task_id, letter.attempt) for letter in self.broker.all()]
+                attempt.credit += kept.count((attempt.entry.task_id, attempt.number))
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
