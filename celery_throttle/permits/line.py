@@ -85,6 +85,7 @@ class Batch:
         wait_ms = int(lease * 1000)
         return Exchange(
             slots=slots,
+            clock=time.monotonic(),
             ended=[ended for ended, _ in self.ended],
             revoked=[each.arrival.task for each in self.leaving],
             asked=[each.arrival for each in self.asking],

@@ -121,9 +121,14 @@ class Back(NamedTuple):
 
 @dataclass
 class Exchange:
-    """All that a worker has to say at once; see exchange.lua."""
+    """All that a worker has to say at once; see exchange.lua.
+
+    Attributes:
+        clock: when it was put together, on a clock of the worker's; 0 to say nothing of that.
+    """
 
     slots: int = 0
+    clock: float = 0.0
     ended: list[Ended] = field(default_factory=list)
     passed: list[Succession] = field(default_factory=list)
     began: list[tuple[str, str]] = field(default_factory=list)
@@ -137,6 +142,8 @@ class Exchange:
     def text(self, worker: str, number: int, queues: Sequence[str]) -> str:
         """Return it as JSON, but for the messages."""
         parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_WRITE(queues)}']
+        if self.clock:
+            parts.append(f'"clock_ms":{self.clock * 1000:.1f}')
         objects = ((name, getattr(self, name)) for name in ("ended", "passed", "asked", "parked", "back"))
         parts += [f'"{name}":[{",".join([each.row for each in rows])}]' for name, rows in objects if rows]
         arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "revoked", "never"))

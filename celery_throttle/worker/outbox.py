@@ -124,6 +124,7 @@ class Outbox:
         asked, parked, back = take_rows(self.asked), take_rows(self.parked), take_rows(self.back)
         said = Exchange(
             slots=slots,
+            clock=monotonic(),
             ended=take_rows(self._ended),
             passed=take_rows(self._successions),
             began=take_rows(self._began),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.store.caller import KEYS, message_of
+from tests.store.caller import KEYS, message_of, started
 from tests.store.peek import peek
 
 if TYPE_CHECKING:
@@ -65,6 +65,24 @@ def test_who_came_first_is_first_though_the_store_heard_of_it_later(
     late = [worker.parcel("t1", one, age=60.0), worker.parcel("t3", one), worker.parcel("t0", one, age=61.0)]
     worker.exchange(parked=late)
     assert peek(redis).waiting("gpu") == ["t0", "t1", "t2", "t4", "t3"]
+
+
+def test_who_came_first_is_first_though_the_call_that_says_so_took_longer(worker: Caller, one: Limit) -> None:
+    """The machine was busy between the moment when the call was put together and the store's turn."""
+    held = worker.take("held", one)
+    worker.exchange(clock=100.0)
+    worker.exchange(clock=99.95, parked=[worker.parcel("t1", one, age=0.002)])  # 50 ms on its way
+    worker.exchange(clock=100.0, parked=[worker.parcel("t2", one, age=0.03)])
+    assert started(worker.release(held, slots=1)) == ("t1",)
+
+
+def test_a_clock_that_was_set_is_believed(worker: Caller, peer: Caller, one: Limit) -> None:
+    """The store's or the worker's: what was usual before says nothing then."""
+    held = worker.take("held", one)
+    worker.exchange(clock=5000.0)
+    peer.exchange(clock=100.0, parked=[peer.parcel("t1", one)])
+    worker.exchange(clock=1000.0, parked=[worker.parcel("t2", one)])
+    assert started(worker.release(held, slots=1)) == ("t1",)
 
 
 def test_a_clock_that_is_set_back_changes_no_order(worker: Caller, one: Limit, redis: Redis) -> None:

@@ -1,7 +1,8 @@
 -- All that a worker has to say at once, and the slots it has for parked tasks. Calls are numbered; one
 -- that was carried out before is only answered again.
 -- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of worker: its id, number: of the call,
--- slots, queues: those that it serves, and arrays of objects, or of arrays, each of which may be left out:
+-- slots, queues: those that it serves, clock_ms: when it was put together, on a clock of the worker's, and
+-- arrays of objects, or of arrays. All but the first four may be left out:
 --   ended    task, nonce, message, result, began: see shared/facts.lua
 --   passed   task, nonce, result, to (as asked): a permit that passed to another task in the same worker;
 --            carried out before what ended
@@ -35,6 +36,7 @@ state.call_before = before.number
 if before.number == state.call then return answer_again(before, said.asked or {}) end
 -- Of a connection that is gone; it was sent again on the next one, and this time nobody hears the answer.
 if before.number > state.call then return { 'overtaken' } end
+if said.clock_ms then state.late_ms = lateness(before, said.clock_ms) end
 -- The first write decides whether a full store refuses the call: what needs memory is refused whole, what
 -- gives back never.
 if said.parked or said.back then

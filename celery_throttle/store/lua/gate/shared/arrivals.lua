@@ -59,12 +59,17 @@ local function is_crowded(needs)
   return false
 end
 
+-- A task's place is the moment when it came to its worker, however long the call took that says so.
+local function ticket_of(arrival)
+  return next_ticket((arrival.age_ms or 0) + state.late_ms)
+end
+
 -- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
 local function keep_second(task, arrival)
   local second = load_second(task)
   if second and arrival.attempt <= (second.attempt or 0) then return end
   local record = record_of(arrival)
-  record.ticket = second and second.ticket or next_ticket(arrival.age_ms)
+  record.ticket = second and second.ticket or ticket_of(arrival)
   record.by, record.call = state.worker, state.call
   save_second(task, record, arrival.message)
 end
@@ -72,7 +77,7 @@ end
 local function park_new(task, arrival)
   local record, needs = record_of(arrival), needs_of(arrival.needs)
   if is_crowded(needs) then return CROWDED end
-  record.ticket, record.by, record.call = next_ticket(arrival.age_ms), state.worker, state.call
+  record.ticket, record.by, record.call = ticket_of(arrival), state.worker, state.call
   if arrival.turn then
     record.turn = arrival.turn
     record.place = fair_place(arrival.turn, record.ticket)

@@ -3,8 +3,9 @@
 --
 -- KEYS workers: an object of number; since (ms); asked, parked: the answers to what it asked for and
 -- parked; granted: ids of the parked tasks that it got; unsure: 'attempt task' of those it parked, which
--- it has acknowledged at the broker when its next call comes; till: until when all this is kept (ms).
-local KEPT_MS = 86400000
+-- it has acknowledged at the broker when its next call comes; clock_off: how far its clock is from the
+-- store's (ms); till: until when all this is kept (ms).
+local KEPT_MS, CLOCK_SET_MS = 86400000, 1000
 
 local function load_worker(worker)
   local packed = redis.call('HGET', WORKERS, worker)
@@ -18,8 +19,21 @@ local function has_acknowledged(worker, call)
   return number == 0 or number > call
 end
 
+-- How much later than usual this call comes, by the clock of its worker: what is usual is the least, since a
+-- busy machine makes calls late and none early. Clocks drift, so that may grow by 1 ms in a second; by a
+-- second at once they were set.
+local function lateness(before, clock_ms)
+  state.clock_off = NOW_US / 1000 - clock_ms
+  if not before.clock_off then return 0 end
+  local usual = math.min(before.clock_off + (NOW - before.since) / 1000, state.clock_off)
+  local late_ms = state.clock_off - usual
+  if late_ms > CLOCK_SET_MS then return 0 end
+  state.clock_off = usual
+  return late_ms
+end
+
 local function save_worker(worker, said, before)
-  said.since, said.till = NOW, before.till
+  said.since, said.till, said.clock_off = NOW, before.till, state.clock_off
   if not said.till or said.till < NOW + KEPT_MS / 2 then
     said.till = NOW + KEPT_MS
     redis.call('ZADD', ENDS, said.till, 'workers:' .. worker)
