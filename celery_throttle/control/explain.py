@@ -41,7 +41,8 @@ class Explanation:
     Attributes:
         task_id: of the task.
         state: ``held`` (runs, or is about to), ``parked``, ``waiting for its identity lock``, ``ended without running``
-            (a worker has only to say so), ``set aside`` (nobody can read its record) or ``unknown`` to the gate.
+            (a worker has only to say so), ``set aside`` (nobody can read its record) or ``unknown`` (no worker has
+            seen it yet, or it has ended).
         reasons: in sentences, what decides first.
         task_name: None if it is not known.
         limit: in whose line it waits, None if in none.
@@ -98,9 +99,8 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
     state = _state(view)
     if state == "unknown":
         yield (
-            "The gate does not know it: it has not reached a worker (look in its queue, at its ETA, at who consumes "
-            "that queue), a worker keeps it because as many are parked as max_parked allows, it has ended, or it is "
-            "not throttled."
+            "No worker has seen it yet, or it has ended: look in its queue, at its ETA, at who consumes that queue. It "
+            "may also be kept by a worker because as many are parked as max_parked allows, or not be throttled."
         )
     elif state == "set aside":
         yield (
