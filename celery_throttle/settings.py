@@ -12,7 +12,7 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["settings_of", "without_effect"]
+__all__ = ["settings_of", "throttles", "without_effect"]
 
 _settings: WeakKeyDictionary[Any, Settings] = WeakKeyDictionary()
 
@@ -33,6 +33,15 @@ def settings_of(app: Any) -> Settings:
             settings = settings.behind(tried[-1] if tried else _keyprefix(conf.broker_transport_options))
         _settings[app] = settings
     return _settings[app]
+
+
+def throttles(app: Any) -> bool:
+    """Whether the store is asked for permits and locks here: not while tasks run eagerly, nor when it is turned off.
+
+    Raises:
+        ConfigurationError: as `settings_of`, but for an eager app.
+    """
+    return not app.conf.task_always_eager and settings_of(app).enabled
 
 
 def without_effect(app: Any) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from redis.exceptions import RedisError
 
@@ -70,7 +70,7 @@ def run_command(
     for number in ENDING:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        with _stage(name, json_on_stdout=options.json) as stage:
+        with _stage(name, _progress_of(options)) as stage:
             summary = perform(stage, options.quick)
     except (ThrottleError, ProcessFailed, RedisError) as error:
         print(error, file=sys.stderr)
@@ -87,21 +87,28 @@ def run_command(
 
 def _parse(name: str, description: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=description)
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON, and nothing else on stdout")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON, and nothing else")
+    parser.add_argument("--progress", action="store_true", help="with --json: say on stderr what happens")
     parser.add_argument("--quick", action="store_true", help="a smaller load")
     return parser.parse_args(arguments)
 
 
+def _progress_of(options: argparse.Namespace) -> TextIO | None:
+    """Return where to say what happens, None for nowhere."""
+    if not options.json:
+        return sys.stdout
+    return sys.stderr if options.progress else None
+
+
 @contextmanager
-def _stage(name: str, *, json_on_stdout: bool) -> Iterator[Stage]:
+def _stage(name: str, stream: TextIO | None) -> Iterator[Stage]:
     for variable in [variable for variable in os.environ if variable.startswith("CELERY_")]:
         del os.environ[variable]  # CELERY_BROKER_URL and the like would win over what the app says
     begun = time.monotonic()
 
     def say(text: str) -> None:
-        # With --json the progress goes where it is not in the way.
-        stream = sys.stderr if json_on_stdout else sys.stdout
-        print(f"{time.monotonic() - begun:5.1f} s  {text}", file=stream, flush=True)
+        if stream is not None:
+            print(f"{time.monotonic() - begun:5.1f} s  {text}", file=stream, flush=True)
 
     with (
         EmbeddedServer() as server,

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.wording import at, listed, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
-    from celery_throttle.store.views import LimitStatus, Need, Said, TaskView
+    from celery_throttle.store.rows import LimitStatus, Said
+    from celery_throttle.store.views import TaskView
 
 __all__ = ["Explanation", "TaskState", "explained"]
 
@@ -40,7 +41,8 @@ class Explanation:
     Attributes:
         task_id: of the task.
         state: ``held`` (runs, or is about to), ``parked``, ``waiting for its identity lock``, ``ended without running``
-            (a worker has only to say so), ``set aside`` (nobody can read its record) or ``unknown`` to the gate.
+            (a worker has only to say so), ``set aside`` (nobody can read its record) or ``unknown`` (no worker has
+            seen it yet, or it has ended).
         reasons: in sentences, what decides first.
         task_name: None if it is not known.
         limit: in whose line it waits, None if in none.
@@ -97,9 +99,8 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
     state = _state(view)
     if state == "unknown":
         yield (
-            "The gate does not know it: it has not reached a worker (look in its queue, at its ETA, at who consumes "
-            "that queue), a worker keeps it because as many are parked as max_parked allows, it has ended, or it is "
-            "not throttled."
+            "No worker has seen it yet, or it has ended: look in its queue, at its ETA, at who consumes that queue. It "
+            "may also be kept by a worker because as many are parked as max_parked allows, or not be throttled."
         )
     elif state == "set aside":
         yield (
@@ -120,7 +121,7 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
 
 
 def _held(view: TaskView) -> Iterator[str]:
-    holds = ", ".join(map(_count, view.needs)) if view.counted and view.needs else "no permit"
+    holds = ", ".join(map(str, view.needs)) if view.counted and view.needs else "no permit"
     yield f"It runs, or is about to, on worker {view.nonce.partition(':')[0]}, and holds {holds}."
     if view.lease_left > 0:
         yield f"Its lease ends in {view.lease_left:.0f} s unless its worker renews it."
@@ -137,28 +138,28 @@ def _locked(view: TaskView) -> Iterator[str]:
         return
     state, task, since = view.lock
     until = "runs next" if view.line.startswith("next:") else "waits for its outcome"
-    yield f"Task {task} has its identity lock ({_LOCK_STATES[state]}, since {_time(since)}): it {until}."
+    yield f"Task {task} has its identity lock ({_LOCK_STATES[state]}, since {at(since)}): it {until}."
 
 
 def _parked(task_id: str, view: TaskView) -> Iterator[str]:
     if view.settling:
         yield f"The store lost its data: nothing starts for another {view.settling:.1f} s, until holders are back."
-    costs = {str(need): need.permits for need in view.needs}
+    costs = {need.bucket: need.permits for need in view.needs}
     stopped = False
     for limit in view.limits:
-        reasons = list(_limit_reasons(task_id, view, limit, costs.get(str(limit), 1)))
+        reasons = list(_limit_reasons(task_id, view, limit, costs.get(limit.bucket, 1)))
         stopped = stopped or bool(reasons)
         yield from reasons
     if len(view.needs) > 1:
-        yield f"It needs {_and([_count(need) for need in view.needs])} at once, and waits in {_shown(view)}."
+        yield f"It needs {listed([str(need) for need in view.needs])} at once, and waits in {_shown(view)}."
     yield from _line(view)
     first = not any(each.count for each in view.ahead if not each.passed_over)
     if first and not stopped and not view.settling:
         yield _needs_slot(view)
     if view.deliveries:
-        yield f"It was started {_times(view.deliveries)} before, by a worker that was lost or gave it back."
+        yield f"It was started {times(view.deliveries)} before, by a worker that was lost or gave it back."
     if view.expires:
-        yield f"It expires at {_time(view.expires)} unless it has started by then."
+        yield f"It expires at {at(view.expires)} unless it has started by then."
 
 
 def _limit_reasons(task_id: str, view: TaskView, limit: LimitStatus, cost: int) -> Iterator[str]:
@@ -171,12 +172,13 @@ def _limit_reasons(task_id: str, view: TaskView, limit: LimitStatus, cost: int) 
             f": {limit.override.permits} instead of {_number(limit)} {_said(limit.override)}" if limit.override else ""
         )
         wanted = f", and it needs {cost}" if cost > 1 else ""
-        yield f"Limit {limit} is full: {limit.held} of {limit.in_force} permits are held{wanted}{number}."
+        yield f"Limit {limit.bucket} is full: {limit.held} of {limit.in_force} permits are held{wanted}{number}."
     if limit.next_start_in > 0 and not limit.stopped:
-        rates = _and([rate.rate for rate in limit.rates])
-        yield f"The rate of limit {limit} ({rates}) allows the next start in {limit.next_start_in:.1f} s."
+        rates = listed([rate.rate for rate in limit.rates])
+        yield f"The rate of limit {limit.bucket} ({rates}) allows the next start in {limit.next_start_in:.1f} s."
     if limit.barred_by not in (None, task_id) and view.ticket > limit.bar_ticket and not limit.disabled:
-        yield f"Task {limit.barred_by}, which needs several limits and waited for long, goes first on limit {limit}."
+        task = f"Task {limit.barred_by}, which needs several limits and waited for long,"
+        yield f"{task} goes first on limit {limit.bucket}."
 
 
 def _line(view: TaskView) -> Iterator[str]:
@@ -210,23 +212,7 @@ def _number(limit: LimitStatus) -> str:
 
 
 def _said(said: Said) -> str:
-    until = f" until {_time(said.until)}" if said.until else ""
+    until = f" until {at(said.until)}" if said.until else ""
     why = f", because: {said.why}" if said.why else ""
     by = f" by {said.by}" if said.by else ""
-    return f"since {_time(said.since)}{until}{by}{why}"
-
-
-def _count(need: Need) -> str:
-    return f"{need.permits} permit{'s' if need.permits > 1 else ''} of {need}"
-
-
-def _and(parts: list[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _time(when: datetime) -> str:
-    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+    return f"since {at(said.since)}{until}{by}{why}"

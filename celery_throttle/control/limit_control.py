@@ -12,7 +12,7 @@ from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.views import Holder, LimitStatus, Parked
+    from celery_throttle.store.rows import Holder, LimitStatus, Parked
 
 __all__ = ["MOST", "LimitControl", "count"]
 

@@ -11,7 +11,8 @@ from celery_throttle.store import views
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.store.views import Holder, LimitStatus, Parked, SetAside, TaskView
+    from celery_throttle.store.rows import Holder, LimitStatus, Parked, SetAside
+    from celery_throttle.store.views import TaskView
 
 __all__ = ["AT_ONCE", "MOST", "Reader"]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_throttle.control.explain import Explanation
-    from celery_throttle.store.views import Holder, LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import Holder, LimitStatus, Parked, SetAside
 
 __all__ = ["Throttle"]
 

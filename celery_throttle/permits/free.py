@@ -1,4 +1,4 @@
-"""What answers in place of a store while throttling is turned off: whoever asks for a permit has it."""
+"""What answers in place of a store where nothing is throttled: whoever asks for a permit has it."""
 
 from __future__ import annotations
 

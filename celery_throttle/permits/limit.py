@@ -17,7 +17,7 @@ from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
 from celery_throttle.permits.outside import outside_of
 from celery_throttle.permits.permit import acquire, acquire_async
-from celery_throttle.settings import settings_of
+from celery_throttle.settings import throttles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ class Limit(LimitValue):
         bucket = self._bucket(key, cost)
         longest = _TEN_YEARS if max_wait is None else max_wait
         app = _app(app)
-        if self.rates and not settings_of(app).enabled:
+        if self.rates and not throttles(app):
             return ReservedStart.of(time.time_ns() // 1000, "")
         booked: Any = None
         if self.rates:
@@ -127,7 +127,7 @@ class Limit(LimitValue):
 
     def _outside(self, app: Any) -> Outside | Free:
         app = _app(app)
-        return outside_of(app, self.group) if settings_of(app).enabled else Free()
+        return outside_of(app, self.group) if throttles(app) else Free()
 
     def _needs(self, key: object, cost: int) -> Needs:
         bucket = self._bucket(key, cost)

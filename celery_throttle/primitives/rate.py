@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.rates import Rate, read_rates
+from celery_throttle.core.wording import at, seconds
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import named_key, printable, whole_number
 from celery_throttle.store.scripts import Call, Script, execute, execute_async
@@ -43,6 +44,11 @@ class Decision:
     def __bool__(self) -> bool:
         return self.allowed
 
+    def __str__(self) -> str:
+        return (
+            f"allowed, {self.remaining} more now" if self.allowed else f"refused, again in {seconds(self.retry_after)}"
+        )
+
 
 @dataclass(frozen=True)
 class _Slot:
@@ -53,6 +59,9 @@ class _Slot:
 
     def __bool__(self) -> bool:
         return self.booked
+
+    def __str__(self) -> str:
+        return f"{'booked for' if self.booked else 'refused, next start'} {at(self.start)}, in {seconds(self.delay)}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from celery_throttle.core.wording import at, seconds
+
 __all__ = [
     "CLAIMED",
     "OURS",
@@ -170,6 +172,14 @@ class Locked:
     expires_in: float
     fencing_token: int
     next_id: str | None
+
+    def __str__(self) -> str:
+        since = " since" if self.state in ("queued", "running") else ", started"
+        following = f", next {self.next_id}" if self.next_id else ""
+        return (
+            f"{self.task_id} is {self.state}{since} {at(self.since)}, the lock ends in {seconds(self.expires_in)}, "
+            f"fencing token {self.fencing_token}{following}"
+        )
 
 
 def locked(raw: Any) -> Locked | None:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.rates import Rate
+from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
 
 __all__ = [
     "Ahead",
-    "Holder",
-    "LimitStatus",
-    "Need",
-    "Parked",
-    "RateStatus",
-    "Said",
-    "SetAside",
     "TaskView",
     "holders",
     "parked",
@@ -27,163 +21,6 @@ __all__ = [
     "statuses",
     "task_view",
 ]
-
-
-@dataclass(frozen=True)
-class Said:
-    """What somebody said of a limit at run time.
-
-    Attributes:
-        limit: of which one: its name, or ``name[key]`` if it was said of one key.
-        by: who.
-        why: in their words.
-        since: when, by the store's clock.
-        until: when it ends by itself, None if it does not.
-        permits: of an override; of everything else None.
-    """
-
-    limit: str
-    by: str
-    why: str
-    since: datetime
-    until: datetime | None
-    permits: int | None = None
-
-
-@dataclass(frozen=True)
-class RateStatus:
-    """A declared rate: ``rate`` as text (``"100/m"``), and its ``burst``."""
-
-    rate: str
-    burst: int
-
-
-@dataclass(frozen=True)
-class LimitStatus:
-    """How a limit stands, or one key of it.
-
-    Attributes:
-        name: of the limit.
-        key: the value of its key; None for the limit itself, and for what all its keys have in common.
-        permits: what the code declares; None: any number (a rate alone), or not declared in this store yet.
-        rates: what the code declares.
-        max_parked: how many may wait, None: any number.
-        declared: whether a worker has declared it in this store.
-        in_force: how many may run now, after overrides and ``disable``; None: any number.
-        override: another number for now, if there is one.
-        paused: nothing starts, if that was said.
-        disabled: nothing of it is enforced, if that was said.
-        held_back: nothing starts because the outside said that it is asked too often, if it did.
-        held: permits held now; those of lost workers count until their lease ends.
-        parked: how many tasks wait that need permits of it; one that needs several limits is counted by each.
-        next_start_in: seconds until its rates allow the next start.
-        barred_by: the task that goes before all newer ones, if one that needs several limits waited for long.
-    """
-
-    name: str
-    key: str | None
-    permits: int | None
-    rates: tuple[RateStatus, ...]
-    max_parked: int | None
-    declared: bool
-    in_force: int | None
-    override: Said | None
-    paused: Said | None
-    disabled: Said | None
-    held_back: Said | None
-    held: int
-    parked: int
-    next_start_in: float
-    barred_by: str | None
-    bar_ticket: float = field(default=0, repr=False)
-
-    def __str__(self) -> str:
-        return str(Bucket(self.name, self.key))
-
-    @property
-    def stopped(self) -> bool:
-        """Whether nothing may start."""
-        return self.paused is not None or self.held_back is not None
-
-    @property
-    def full(self) -> bool:
-        """Whether as many run as may."""
-        return self.in_force is not None and self.held >= self.in_force
-
-
-@dataclass(frozen=True)
-class Need:
-    """So many permits of a limit, or of one key of it."""
-
-    limit: str
-    key: str | None
-    permits: int
-
-    def __str__(self) -> str:
-        return str(Bucket(self.limit, self.key))
-
-
-@dataclass(frozen=True)
-class Holder:
-    """A task that runs, or is about to.
-
-    Attributes:
-        task_id: of the task.
-        needs: the permits it holds; none for one that only has an identity lock.
-        worker: the id of its worker in this store.
-        lease_left: seconds until its permits can be reclaimed unless its worker renews them; negative: overdue.
-        queue: the queue it came from, None if that is not known.
-        deliveries: how often it was started before, by workers that were lost.
-        since: when it got its permits.
-    """
-
-    task_id: str
-    needs: tuple[Need, ...]
-    worker: str
-    lease_left: float
-    queue: str | None
-    deliveries: int
-    since: datetime
-
-
-@dataclass(frozen=True)
-class Parked:
-    """A task that waits.
-
-    Attributes:
-        task_id: of the task.
-        task_name: None if its message does not say, or is very large.
-        limit: in whose line it is; None if it waits for its identity lock, or only for a slot to be told something.
-        key: the value of the limit's key, if it has one.
-        queue: the queue whose workers can start it; that of a permit outside of tasks begins with ``~``.
-        place: in its line, 1 for the first.
-        deliveries: how often it was started before, by workers that were lost.
-    """
-
-    task_id: str
-    task_name: str | None
-    limit: str | None
-    key: str | None
-    queue: str
-    place: int
-    deliveries: int
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """A task whose record nobody could read; the line went on without it.
-
-    Attributes:
-        task_id: of the task.
-        why: what is wrong with the record.
-        since: when it was found.
-        record: as it was.
-    """
-
-    task_id: str
-    why: str
-    since: datetime
-    record: str
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ class RateLimited(Ignore, ThrottleError):
     The task goes back to the head of its line, without costing a retry, and its limits (for its key) start nothing
     until then, on any worker. It runs again from its beginning, with the same arguments and the same id.
 
-    To Celery's own code it is an `Ignore`: no failure, no retry, no result.
+    To Celery's own code it is an `Ignore`: no failure, no retry, no result. In eager mode, and by ``task.apply()``, it
+    is a failure, since there is no line.
 
     Args:
         retry_after: seconds, or a timedelta.

@@ -7,7 +7,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from celery import Task
+from celery import Task, states
+from celery.result import EagerResult
 
 from celery_throttle.clients import store_client
 from celery_throttle.core.asking import check_function, why_not
@@ -16,7 +17,7 @@ from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, chec
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
-from celery_throttle.settings import settings_of
+from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name, values_of
 from celery_throttle.tasks.mixing import mix_in, names_of
@@ -24,6 +25,7 @@ from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.origin import are_several, is_own
 from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.publish import HEADER, plan_for, publish
+from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.tasks.registry import (
     declare_dedup,
     declared_policies,
@@ -181,11 +183,32 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         options = self._with_values(args, kwargs, options | {"task_id": task_id})
         self._check_max_parked(args, kwargs, options)
         task_id = options.pop("task_id")
-        if dedup is None or self.app.conf.task_always_eager or not settings_of(self.app).enabled:
+        if dedup is None or not throttles(self.app):
             return send(args, kwargs, task_id=task_id, **options)
         dedup = dedup.for_call(str(self.name), throttle)
         client = store_client(self.app, group_of(self))
         return publish(self, client, dedup, args, kwargs, options | {"task_id": task_id}, send)
+
+    def apply(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        task_id: str | None = None,
+        retries: int | None = None,
+        throw: bool | None = None,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        """As Celery's, here and now, without any permit; a `RateLimited` of the body is a failure: there is no line."""
+        result: Any = super().apply(args, kwargs, link, link_error, task_id, retries, throw, *rest, **options)
+        told = result.result
+        if result.state != states.IGNORED or not isinstance(told, RateLimited):
+            return result
+        if self.app.conf.task_eager_propagates if throw is None else throw:
+            raise told
+        return EagerResult(result.id, told, states.FAILURE, name=self.name)
 
     @property
     def fencing_token(self) -> int | None:
@@ -231,7 +254,10 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         policy = policies_of(self.app).get(str(self.name))
         start = options.get("eta")
         reserved = policy is not None and policy.paced and isinstance(start, ReservedStart) and start.pool
-        if policy is None or not (policy.varies or reserved) or not settings_of(self.app).enabled:
+        if policy is None or not (policy.varies or reserved):
+            return options
+        # Of an eager task they are found, too: whoever tests with it is told of a key that does not fit.
+        if not self.app.conf.task_always_eager and not settings_of(self.app).enabled:
             return options
         headers = options.get("headers") or {}
         # A retry publishes the task that runs here.
@@ -243,9 +269,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     def _check_max_parked(self, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
         """Refuse what would wait behind as many as may; the worker checks it again."""
         policy = policies_of(self.app).get(str(self.name))
-        if policy is None or not policy.crowds or self.app.conf.task_always_eager:
-            return
-        if not settings_of(self.app).enabled:
+        if policy is None or not policy.crowds or not throttles(self.app):
             return
         if self.request.id == options["task_id"] is not None:
             return  # a retry: it was let in before
@@ -276,7 +300,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             raise ConfigurationError(
                 f"Task {self.name}: these are not its arguments: {why_not(self.run, args, kwargs)}"
             )
-        client = store_client(self.app, group_of(self)) if settings_of(self.app).enabled else None
+        client = store_client(self.app, group_of(self)) if throttles(self.app) else None
         return client, plan_for(self, dedup, args, kwargs).identity
 
 

@@ -1,4 +1,4 @@
-"""``python -m examples.demo [--json] [--plain] [--tasks N]``."""
+"""``python -m examples.demo [--json [--progress]] [--plain] [--tasks N]``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 from celery_throttle.embedded import server_url
 from celery_throttle.errors import ThrottleError
 from examples.demo.course import Course
-from examples.demo.show import Lines, choose
+from examples.demo.show import Lines, Silence, choose
 from examples.demo.state import Watch
 from examples.processes import Processes, ProcessFailed
 
@@ -36,8 +36,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit status: 1 if limit or order did not hold, tasks were lost, or nothing starts."""
     options = _parse(arguments)
-    # With --json the progress goes where it is not in the way.
-    show = Lines(sys.stderr) if options.json else choose(plain=options.plain)
+    show = _json_show(options) if options.json else choose(plain=options.plain)
     for number in ENDING:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
@@ -57,13 +56,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description="A cap over two real Celery workers.")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON, and nothing else on stdout")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON, and nothing else")
+    parser.add_argument("--progress", action="store_true", help="with --json: lines on stderr while it runs")
     parser.add_argument("--plain", action="store_true", help="plain lines also on a terminal")
     parser.add_argument("--tasks", type=int, default=72, metavar="N", help="how many tasks (default: 72)")
     options = parser.parse_args(arguments)
     if options.tasks < FEWEST_TASKS:
         parser.error(f"--tasks must be {FEWEST_TASKS} or more: with fewer there is no half way to kill a worker at")
     return options
+
+
+def _json_show(options: argparse.Namespace) -> Show:
+    return Lines(sys.stderr) if options.progress else Silence()
 
 
 def _perform(tasks: int, show: Show) -> Summary:

@@ -41,6 +41,20 @@ def choose(*, plain: bool) -> Show:
     return Screen()
 
 
+class Silence:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def show(self, state: State) -> None:
+        """See `Show`."""
+
+
 class Lines:
     """A line for each event, and one a second for the figures; no escape codes."""
 

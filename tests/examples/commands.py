@@ -23,9 +23,9 @@ VARIABLE = "THIS_EXAMPLE"
 
 
 class Command:
-    """``python -m examples.NAME --json --quick``, whose temporary files all go to a directory of ours."""
+    """``python -m examples.NAME --json --progress --quick``, whose temporary files all go to a directory of ours."""
 
-    def __init__(self, name: str, directory: Path, *smaller: str) -> None:
+    def __init__(self, name: str, directory: Path, *smaller: str, progress: bool = True) -> None:
         self._files, self._out, self._err = directory / "files", directory / "out", directory / "err"
         self._files.mkdir()
         # Every process that it starts inherits the mark.
@@ -35,7 +35,11 @@ class Command:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"examples.{name}", "--json", *(smaller or ("--quick",))],
+                [
+                    *(sys.executable, "-m", f"examples.{name}", "--json"),
+                    *(["--progress"] if progress else []),
+                    *(smaller or ("--quick",)),
+                ],
                 cwd=ROOT,
                 env=os.environ | {VARIABLE: self._mark, "TMPDIR": str(self._files)},
                 stdin=subprocess.DEVNULL,

@@ -20,8 +20,9 @@ SMALLER = ("--tasks", "40")
 
 
 def test_a_killed_worker_costs_no_task_and_no_permit(tmp_path: Path) -> None:
-    with Command("demo", tmp_path, *SMALLER) as command:
+    with Command("demo", tmp_path, *SMALLER, progress=False) as command:
         summary = command.summary()
+        assert command.progress() == ""  # JSON, and nothing else
         command.check_nothing_left()
     assert summary["tasks"] == 40
     assert summary["tasks_lost"] == 0

@@ -16,8 +16,9 @@ pytestmark = pytest.mark.worker
 
 
 def test_every_order_is_charged_once(tmp_path: Path) -> None:
-    with Command("payments", tmp_path) as command:
+    with Command("payments", tmp_path, progress=False) as command:
         summary = command.summary()
+        assert command.progress() == ""  # JSON, and nothing else
         command.check_nothing_left()
     orders = summary["orders"]
     assert summary["ok"] is True

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.control.explain import Explanation
-    from celery_throttle.store.views import LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import LimitStatus, Parked, SetAside
 
 
 class Steering:

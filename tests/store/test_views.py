@@ -10,7 +10,7 @@ import pytest
 from kombu.message import Message
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import views
+from celery_throttle.store import rows, views
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.parcel import pack
 from tests.store.caller import started
@@ -69,8 +69,8 @@ def buckets(steering: Steering, source: Any) -> set[str]:
     return found
 
 
-def holders(steering: Steering) -> list[views.Holder]:
-    found: list[views.Holder] = []
+def holders(steering: Steering) -> list[rows.Holder]:
+    found: list[rows.Holder] = []
     past, more = 0, True
     while more:
         page, more = views.holders(steering.ask(steering.store.holders(past, 3)))
@@ -86,11 +86,12 @@ def test_how_a_limit_stands(worker: TermsCaller, steering: Steering) -> None:
     limit = Limit("mail", 3, rate=["10/m", "500/h"], burst=[1, 50], max_parked=7)
     fill(worker, terms(limit).same, 2)
     stands = steering.stands(limit)
-    assert (stands.name, stands.key, str(stands)) == ("mail", None, "mail")
+    assert (stands.name, stands.key, str(stands.bucket)) == ("mail", None, "mail")
     assert (stands.permits, stands.in_force, stands.max_parked) == (3, 3, 7)
-    assert stands.rates == (views.RateStatus("10/m", 1), views.RateStatus("500/h", 50))
+    assert stands.rates == (rows.RateStatus("10/m", 1), rows.RateStatus("500/h", 50))
     assert (stands.held, stands.parked, stands.declared) == (1, 1, True)
     assert 0 < stands.next_start_in <= 6
+    assert str(stands).startswith("mail 1/3, 1 wait (7 may), rate 10/m, rate 500/h (burst 50), next start in ")
     assert {stands.override, stands.paused, stands.disabled, stands.held_back} == {None}
     assert {stands.stopped, stands.full} == {False}
 
@@ -121,7 +122,7 @@ def test_what_was_said_of_a_key_comes_before_what_was_said_of_all(worker: TermsC
     assert one.paused == other.paused
     steering.say("tenant\x1fa", "pause", why="this one")
     one = steering.stands("tenant\x1fa")
-    assert (str(one), one.key, one.permits, one.held) == ("tenant[a]", "a", 1, 1)
+    assert (str(one.bucket), one.key, one.permits, one.held) == ("tenant[a]", "a", 1, 1)
     assert one.paused
     assert (one.paused.limit, one.paused.why) == ("tenant[a]", "this one")
 
@@ -165,8 +166,8 @@ def test_who_holds(worker: TermsCaller, steering: Steering, redis: Redis) -> Non
     expire(redis, "t1")
     found = {each.task_id: each for each in holders(steering)}
     assert found.keys() == {"t0", "t1", "big", "resumed"}
-    assert found["t0"].needs == (views.Need("api", None, 1),)
-    assert found["big"].needs == (views.Need("gpu", None, 3),)
+    assert found["t0"].needs == (rows.Need("api", None, 1),)
+    assert found["big"].needs == (rows.Need("gpu", None, 3),)
     assert found["t1"].lease_left < 0 < found["t0"].lease_left <= 600
     assert (found["t0"].queue, found["resumed"].queue) == ("q", "q")
     assert {each.worker for each in found.values()} == {"aaaaaaaa"}
@@ -384,7 +385,7 @@ def test_the_store_was_emptied(worker: TermsCaller, steering: Steering) -> None:
 def test_of_others_nothing_is_known(steering: Steering) -> None:
     why = steering.explain("nobody")
     assert (why.state, why.limits, why.place) == ("unknown", (), None)
-    assert why.reasons[0].startswith("The gate does not know it: it has not reached a worker")
+    assert why.reasons[0].startswith("No worker has seen it yet, or it has ended: look in its queue")
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.control.limit_control import LimitControl
-    from celery_throttle.store.views import Parked
+    from celery_throttle.store.rows import Parked
 
 #: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.
 IDS_KEPT = 0
@@ -71,7 +71,7 @@ class State:
     def used(self) -> dict[str, int]:
         """Permits held, by ``limit`` or ``limit[key]``."""
         found = self.throttle.status(most=_MOST)
-        return {str(each): each.held for each in found if each.held}
+        return {str(each.bucket): each.held for each in found if each.held}
 
     def lease_left(self, task_id: str) -> float:
         """Seconds until this task's permit can be taken over, negative if it can; 0 if it holds none."""

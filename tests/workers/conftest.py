@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from tests.support import state as seen
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from redis import Redis
 
     from tests.support.journal import Journal
@@ -24,6 +27,16 @@ FEATURES = "tests.support.apps.features"
 def pytest_runtest_teardown() -> None:
     """Collect results while their backend is there: on their way out they tell it that nobody waits any more."""
     gc.collect()
+
+
+@pytest.fixture
+def log_as_before() -> Iterator[None]:
+    """A worker in this process sets up logging, for those who come later too."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 class State:

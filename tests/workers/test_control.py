@@ -16,7 +16,7 @@ from celery import Celery
 from redis.exceptions import RedisError
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttle, Throttled
-from celery_throttle.store.views import Need
+from celery_throttle.store.rows import Need
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -223,14 +223,14 @@ def test_one_key(workers: Workers, journal: Journal, state: State, let_go: Any) 
     expected = [("tenant", 0, 0), ("tenant[acme]", 0, 0), ("tenant[other]", 0, 2)]
 
     def stands() -> list[tuple[str, int, int]]:
-        return [(str(each), each.held, each.parked) for each in throttle.status() if each.name == "tenant"]
+        return [(str(each.bucket), each.held, each.parked) for each in throttle.status() if each.name == "tenant"]
 
     until(lambda: stands() == expected, describe=stands)
     assert {each.key for each in throttle.parked("tenant")} == {"other"}
     assert other.resume()
     journal.wait_finished(7)
     acme.reset()
-    assert [str(each) for each in throttle.status() if each.name == "tenant"] == ["tenant"]
+    assert [str(each.bucket) for each in throttle.status() if each.name == "tenant"] == ["tenant"]
     state.wait_empty()
 
 
@@ -276,7 +276,7 @@ def test_what_else_a_task_may_wait_for(workers: Workers, journal: Journal, state
         "It needs 1 permit of tenant[a] and 1 permit of api at once, and waits in the line of tenant[a].",
     )
     assert (why.limit, why.key, why.place, why.queue) == ("tenant", "a", 1, "second")
-    assert [str(limit) for limit in why.limits] == ["tenant[a]", "api"]
+    assert [str(limit.bucket) for limit in why.limits] == ["tenant[a]", "api"]
 
     let_go("hold b")
     journal.wait_finished(1, "hold b")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,8 +13,7 @@ from celery.contrib.testing.worker import start_worker
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttle, Throttled
 from celery_throttle.settings import settings_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+pytestmark = pytest.mark.usefixtures("log_as_before")
 
 #: Nobody listens at the last one; the one before it cannot work at all.
 NOWHERE: list[dict[str, Any]] = [
@@ -42,16 +40,6 @@ def make_app(**conf: Any) -> Any:
         return order_id, self.fencing_token
 
     return app
-
-
-@pytest.fixture(autouse=True)
-def _log_as_before() -> Iterator[None]:
-    """A worker in this process sets up logging, for those who come later too."""
-    root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
-    yield
-    root.setLevel(level)
-    root.handlers[:] = handlers
 
 
 @pytest.fixture(params=NOWHERE, ids=str)

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.wording import at, seconds
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.primitives.checks import checked_name, milliseconds, named_key, program_name, shown
 from celery_throttle.primitives.lease.base import RECEIPT_MS, store_time
@@ -33,6 +34,12 @@ class LockInfo:
     fencing_token: int
     lease_left: float
     since: datetime
+
+    def __str__(self) -> str:
+        return (
+            f"{self.owner} since {at(self.since)}, lease ends in {seconds(self.lease_left)}, "
+            f"fencing token {self.fencing_token}"
+        )
 
 
 @dataclass(frozen=True)

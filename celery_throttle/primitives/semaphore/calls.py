@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.wording import at, seconds
 from celery_throttle.errors import NotAcquired
 from celery_throttle.primitives.checks import (
     checked_name,
@@ -71,6 +72,9 @@ class PermitInfo:
     ticket: int
     lease_left: float
     since: datetime
+
+    def __str__(self) -> str:
+        return f"{self.holder} since {at(self.since)}, lease ends in {seconds(self.lease_left)}, ticket {self.ticket}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,48 @@
+"""How times, seconds and counts are written for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = ["at", "counted", "end_of", "listed", "one_line", "seconds", "times"]
+
+_EXACT = 10
+
+
+def at(when: datetime) -> str:
+    """Return a time: ``2026-11-22 14:00:05 UTC``."""
+    return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def end_of(since: datetime, until: datetime) -> str:
+    """Return an end that is still to come: ``14:00 UTC``, with the date if that is not the one of the beginning."""
+    day = "" if until.date() == since.date() else "%Y-%m-%d "
+    return until.strftime(f"{day}%H:%M{':%S' if until.second else ''} UTC")
+
+
+def seconds(number: float) -> str:
+    """Return seconds: ``0.4 s``, ``48 s``."""
+    return f"{number:.1f} s" if number < _EXACT else f"{number:.0f} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of something: ``1 permit``, ``2 permits``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def times(number: int) -> str:
+    """Return how often: ``once``, ``3 times``."""
+    return "once" if number == 1 else f"{number} times"
+
+
+def listed(parts: list[str]) -> str:
+    """Return ``a, b and c``."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+
+
+def one_line(text: str) -> str:
+    """Return a text from outside without what would break a line, or a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)

@@ -1,0 +1,237 @@
+"""How limits stand, who holds and who waits: values with names, of which `str` makes one line to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.wording import at, counted, end_of, one_line, seconds, times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+__all__ = ["Holder", "LimitStatus", "Need", "Parked", "RateStatus", "Said", "SetAside"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What somebody said of a limit at run time.
+
+    Attributes:
+        limit: of which one: its name, or ``name[key]`` if it was said of one key.
+        by: who.
+        why: in their words.
+        since: when, by the store's clock.
+        until: when it ends by itself, None if it does not.
+        permits: of an override; of everything else None.
+    """
+
+    limit: str
+    by: str
+    why: str
+    since: datetime
+    until: datetime | None
+    permits: int | None = None
+
+    def __str__(self) -> str:
+        by = f"by {one_line(self.by)}" if self.by else ""
+        number = "" if self.permits is None else str(self.permits)
+        why = f"({one_line(self.why)})" if self.why else ""
+        until = f"until {end_of(self.since, self.until)}" if self.until else ""
+        return " ".join(filter(None, [number, by, until, why]))
+
+
+@dataclass(frozen=True)
+class RateStatus:
+    """A declared rate: ``rate`` as text (``"100/m"``), and its ``burst``."""
+
+    rate: str
+    burst: int
+
+    def __str__(self) -> str:
+        return f"{self.rate} (burst {self.burst})" if self.burst > 1 else self.rate
+
+
+@dataclass(frozen=True)
+class LimitStatus:
+    """How a limit stands, or one key of it.
+
+    Attributes:
+        name: of the limit.
+        key: the value of its key; None for the limit itself, and for what all its keys have in common.
+        permits: what the code declares; None: any number (a rate alone), or not declared in this store yet.
+        rates: what the code declares.
+        max_parked: how many may wait, None: any number.
+        declared: whether a worker has declared it in this store.
+        in_force: how many may run now, after overrides and ``disable``; None: any number.
+        override: another number for now, if there is one.
+        paused: nothing starts, if that was said.
+        disabled: nothing of it is enforced, if that was said.
+        held_back: nothing starts because the outside said that it is asked too often, if it did.
+        held: permits held now; those of lost workers count until their lease ends.
+        parked: how many tasks wait that need permits of it; one that needs several limits is counted by each.
+        next_start_in: seconds until its rates allow the next start.
+        barred_by: the task that goes before all newer ones, if one that needs several limits waited for long.
+    """
+
+    name: str
+    key: str | None
+    permits: int | None
+    rates: tuple[RateStatus, ...]
+    max_parked: int | None
+    declared: bool
+    in_force: int | None
+    override: Said | None
+    paused: Said | None
+    disabled: Said | None
+    held_back: Said | None
+    held: int
+    parked: int
+    next_start_in: float
+    barred_by: str | None
+    bar_ticket: float = field(default=0, repr=False)
+
+    def __str__(self) -> str:
+        return ", ".join(self._facts())
+
+    def _facts(self) -> Iterator[str]:
+        yield f"{self.bucket} {self.held}" + (f"/{self.permits}" if self.permits is not None else "")
+        if not self.declared:
+            yield "not declared"
+        if self.parked:
+            yield f"{self.parked} wait" + (f" ({self.max_parked} may)" if self.max_parked else "")
+        yield from (f"rate {rate}" for rate in self.rates)
+        if self.next_start_in > 0:
+            yield f"next start in {seconds(self.next_start_in)}"
+        for what, said in (
+            ("override", self.override),
+            ("paused", self.paused),
+            ("disabled", self.disabled),
+            ("held back", self.held_back),
+        ):
+            if said:
+                yield f"{what} {said}".rstrip()
+        if self.barred_by:
+            yield f"task {self.barred_by} goes first"
+
+    @property
+    def bucket(self) -> Bucket:
+        """The limit, or the key of it; as text ``tenant[acme]``."""
+        return Bucket(self.name, self.key)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing may start."""
+        return self.paused is not None or self.held_back is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether as many run as may."""
+        return self.in_force is not None and self.held >= self.in_force
+
+
+@dataclass(frozen=True)
+class Need:
+    """So many permits of a limit, or of one key of it."""
+
+    limit: str
+    key: str | None
+    permits: int
+
+    def __str__(self) -> str:
+        return f"{counted(self.permits, 'permit')} of {self.bucket}"
+
+    @property
+    def bucket(self) -> Bucket:
+        """The limit, or the key of it; as text ``tenant[acme]``."""
+        return Bucket(self.limit, self.key)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A task that runs, or is about to.
+
+    Attributes:
+        task_id: of the task.
+        needs: the permits it holds; none for one that only has an identity lock.
+        worker: the id of its worker in this store.
+        lease_left: seconds until its permits can be reclaimed unless its worker renews them; negative: overdue.
+        queue: the queue it came from, None if that is not known.
+        deliveries: how often it was started before, by workers that were lost.
+        since: when it got its permits.
+    """
+
+    task_id: str
+    needs: tuple[Need, ...]
+    worker: str
+    lease_left: float
+    queue: str | None
+    deliveries: int
+    since: datetime
+
+    def __str__(self) -> str:
+        holds = " and ".join(map(str, self.needs)) or "no permit"
+        left = self.lease_left
+        lease = f"ends in {seconds(left)}" if left >= 0 else f"ended {seconds(-left)} ago"
+        queue = f", queue {one_line(self.queue)}" if self.queue else ""
+        return (
+            f"{one_line(self.task_id)} holds {holds} since {at(self.since)}, worker {self.worker}, lease {lease}"
+            f"{queue}{_before(self.deliveries)}"
+        )
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A task that waits.
+
+    Attributes:
+        task_id: of the task.
+        task_name: None if its message does not say, or is very large.
+        limit: in whose line it is; None if it waits for its identity lock, or only for a slot to be told something.
+        key: the value of the limit's key, if it has one.
+        queue: the queue whose workers can start it; that of a permit outside of tasks begins with ``~``.
+        place: in its line, 1 for the first.
+        deliveries: how often it was started before, by workers that were lost.
+    """
+
+    task_id: str
+    task_name: str | None
+    limit: str | None
+    key: str | None
+    queue: str
+    place: int
+    deliveries: int
+
+    def __str__(self) -> str:
+        line = (
+            f"place {self.place} in the line of {Bucket(self.limit, self.key)}" if self.limit else "in no limit's line"
+        )
+        task = f"{one_line(self.task_name or 'Task')}[{one_line(self.task_id)}]"
+        queue = f", queue {one_line(self.queue)}" if self.queue else ""
+        return f"{task}: {line}{queue}{_before(self.deliveries)}"
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A task whose record nobody could read; the line went on without it.
+
+    Attributes:
+        task_id: of the task.
+        why: what is wrong with the record.
+        since: when it was found.
+        record: as it was.
+    """
+
+    task_id: str
+    why: str
+    since: datetime
+    record: str
+
+    def __str__(self) -> str:
+        return f"{one_line(self.task_id)}: set aside since {at(self.since)}, its record is {one_line(self.why)}"
+
+
+def _before(deliveries: int) -> str:
+    return f", started {times(deliveries)} before" if deliveries else ""

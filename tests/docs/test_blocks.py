@@ -1,0 +1,169 @@
+"""Every block of code in the README and in docs runs as it is written, and prints what it says.
+
+A page is one program: its blocks run one after the other, on the suite's server in place of ``redis://localhost``. A
+block that makes no app is given one, of its own, so that a page may declare a limit twice; its tasks are bound at its
+end. No worker runs here: what a page shows of a busy store is put there before (`BUSY`).
+"""
+
+from __future__ import annotations
+
+import doctest
+import gc
+import re
+import unittest
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import celery._state
+import pytest
+from celery import Celery
+from kombu.message import Message
+from sybil import Document
+from sybil.example import SybilFailure
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from sybil.region import Lexeme
+
+from celery_throttle import ConfigurationError, Limit
+from celery_throttle.store.replies import Answer
+from celery_throttle.worker.parcel import pack
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from redis import Redis
+    from sybil import Example
+
+    from celery_throttle.embedded import EmbeddedServer
+
+PAGES = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+#: Of fences: what runs, and what is no code of ours; a drawing has none.
+LANGUAGES = {"python", "console", ""}
+#: What differs from run to run: dates and times, ids that end in dots, seconds, fencing tokens.
+DIFFERS = re.compile(
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d\d:\d\d\b|\b[0-9a-f]{4}\.\.\.|\b\d+(\.\d)?(?= s\b)|\b\d{16}\b"
+)
+
+#: What Celery keeps of all apps of the process.
+STATE: Any = celery._state
+#: What pages show of a store in use: a limit, the name of a task, and how many of it have arrived.
+BUSY = {
+    "README.md": [(Limit("shop.render", 2), "shop.render", 5), (Limit("api", 8), "shop.crawl", 10)],
+    "docs/control.md": [(Limit("api", 8), "shop.sync", 20), (Limit("tenant", 2, key="tenant"), "shop.call", 3)],
+}
+
+
+def fill(worker: TermsCaller, limit: Limit, task_name: str, count: int) -> None:
+    """Let tasks arrive at a worker: as many as may hold permits, the others are parked."""
+    needs = terms(limit).needs({"keys": {limit.name: "acme"}})
+    message = pack(Message("[[], {}, {}]", headers={"task": task_name}, content_type="application/json"))
+    for number in range(count):
+        task = f"{number:x}f0c{limit.name}"
+        if worker.ask(task, needs)[0] != Answer.GRANTED:
+            worker.put(task, needs, message=message)
+
+
+class Page:
+    """A page, and how its blocks run.
+
+    Args:
+        name: from the root.
+        url: of the server that stands in for ``redis://localhost``.
+    """
+
+    def __init__(self, name: str, url: str) -> None:
+        parsers = PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS), SkipParser()
+        self._document = Document.parse(str(ROOT / name), *parsers)
+        self._names = self._document.namespace
+        self._names["__name__"] = "shop"  # tasks are named for their module
+        self._url = url
+        self.skipped: list[str] = []
+
+    def run(self) -> None:
+        """Run all blocks, in order."""
+        for example in self._document.examples():
+            try:
+                self._run(example)
+            except unittest.SkipTest as skipped:
+                self.skipped.append(str(skipped))
+
+    def _run(self, example: Example) -> None:
+        if isinstance(example.parsed, doctest.Example):
+            example.parsed.want = DIFFERS.sub("...", example.parsed.want)
+        elif isinstance(example.parsed, Lexeme):
+            block = example.parsed
+            text = block.replace("redis://localhost", self._url)
+            example.parsed = Lexeme(text, block.offset, block.line_offset)
+            _forget_apps()
+            self._names["app"] = Celery("shop", broker=self._url, backend=self._url)
+        example.evaluate()
+        self._names["app"].finalize(auto=True)
+
+
+def _forget_apps() -> None:
+    """Celery gives the tasks of every app to every other one."""
+    STATE._on_app_finalizers.clear()
+    STATE._apps.clear()
+
+
+@pytest.fixture(autouse=True)
+def _apps_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a page shares and what it makes the current app must not come to other tests."""
+    monkeypatch.setattr("celery._state._on_app_finalizers", set())
+    monkeypatch.setattr("celery._state._apps", WeakSet())
+    monkeypatch.setattr(STATE._tls, "current_app", None)
+    yield
+    gc.collect()  # results, while their backend is there: it is told that nobody waits for them any more
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_blocks_of_a_page_run(name: str, server: EmbeddedServer, redis: Redis) -> None:
+    worker = TermsCaller(redis, "1a2b3c4d", "celery", lease=60.0, prefix="throttle")
+    for limit, task_name, count in BUSY.get(name, ()):
+        fill(worker, limit, task_name, count)
+    Page(name, server.url).run()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_block_says_what_it_is(name: str) -> None:
+    """Else one would not run, and nobody would know."""
+    fences = re.findall(r"^ *```(.*)$", (ROOT / name).read_text(), flags=re.MULTILINE)
+    assert len(fences) % 2 == 0
+    assert set(fences) <= LANGUAGES
+    assert set(fences[1::2]) <= {""}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_somewhere(name: str) -> None:
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", (ROOT / name).read_text()):
+        target, _, anchor = link.partition("#")
+        path = (ROOT / name).parent / target if target else ROOT / name
+        assert path.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", path.read_text(), flags=re.MULTILINE)
+            assert anchor in {
+                re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+            }, link
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("print(1 +)", SyntaxError),
+        ("@app.task(base=Throttled)\ndef f(): ...", NameError),
+        (
+            "from celery_throttle import Throttled\n@app.task(base=Throttled, limit=-1)\ndef f(): ...",
+            ConfigurationError,
+        ),
+        (">>> 1 + 1\n3", SybilFailure),
+    ],
+)
+def test_a_block_that_does_not_work_fails(
+    text: str, error: type[Exception], tmp_path: Path, server: EmbeddedServer
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n```python\nx = 1\n```\n\n```python\n{text}\n```\n")
+    with pytest.raises(error):
+        Page(str(page), server.url).run()
