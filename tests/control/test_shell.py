@@ -94,7 +94,7 @@ def test_there_is_no_such_task(shell: Shell) -> None:
     assert shell.run(*FEATURES, "throttle", "explain", "nope").code == 1
 
 
-@pytest.mark.parametrize("command", ["status", "show gpu", "explain t", "set gpu 2", "reap", "top --times 1"])
+@pytest.mark.parametrize("command", ["status", "doctor", "show gpu", "explain t", "set gpu 2", "reap", "top --times 1"])
 def test_the_store_cannot_be_reached(shell: Shell, command: str) -> None:
     ended = shell.run(*FEATURES, "throttle", *command.split(), env=NOWHERE)
     assert (ended.code, ended.out) == (3, "")
@@ -130,7 +130,7 @@ def test_tasks_that_only_a_worker_would_import_are_known(shell: Shell) -> None:
 # -- without an app ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["status", "top"])
+@pytest.mark.parametrize("command", ["status", "doctor"])
 def test_neither_an_app_nor_a_store(shell: Shell, command: str) -> None:
     ended = shell.run("throttle", command, env={"BROKER_URL": "", "RESULT_BACKEND": ""})
     assert (ended.code, ended.out) == (2, "")

@@ -26,6 +26,7 @@ _MODULES = {
     "locks": "locks",
     "unlock": "locks",
     "reap": "reap",
+    "doctor": "doctor",
 }
 
 
