@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.clients import store_client
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.policy import costs_of
 from celery_throttle.store import views
+from celery_throttle.store.rows import Need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,12 +17,25 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import Holder, LimitStatus, Parked, SetAside
     from celery_throttle.store.views import TaskView
 
-__all__ = ["AT_ONCE", "MOST", "Reader"]
+__all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
 
 #: Limits, or holders, that one call reads.
 AT_ONCE = 100
 #: Parked tasks that one call reads.
 MOST = 1000
+
+
+@dataclass(frozen=True)
+class Reclaimed:
+    """A holder whose lease had ended, and has been cleared.
+
+    Attributes:
+        task_id: of the task.
+        needs: the permits that it held; none for one that only had an identity lock.
+    """
+
+    task_id: str
+    needs: tuple[Need, ...]
 
 
 class Reader:
@@ -95,6 +111,16 @@ class Reader:
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
         return views.set_aside(self.ask(self.store.aside(min(most, MOST))))
+
+    def reap(self) -> Iterator[Reclaimed]:
+        """Clear the holders whose lease has ended, and yield them."""
+        while True:
+            cleared = self.ask(self.store.reap(AT_ONCE))
+            for task, text in cleared:
+                needs = tuple(Need(each.name, each.key, cost) for each, cost in costs_of(text.decode()))
+                yield Reclaimed(task.decode(), needs)
+            if len(cleared) < AT_ONCE:
+                return
 
 
 def _by_name(text: str) -> tuple[str, str]:

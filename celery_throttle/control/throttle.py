@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_throttle.control.explain import Explanation
+    from celery_throttle.control.reader import Reclaimed
     from celery_throttle.store.rows import Holder, LimitStatus, Parked, SetAside
 
 __all__ = ["Throttle"]
@@ -163,6 +164,13 @@ class Throttle:
         """
         found = (each for place in self._places() for each in place.set_aside(count("most", most)))
         return tuple(found)[:most]
+
+    def reap(self) -> tuple[Reclaimed, ...]:
+        """Clear the holders whose lease has ended, as beat and workers do by themselves, and wake who can go on.
+
+        Returns those that were cleared. The cost grows with them, not with what there is.
+        """
+        return tuple(each for place in self._places() for each in place.reap())
 
     def _policies(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are

@@ -1,0 +1,1 @@
+"""``celery -A proj throttle ...``: what `Throttle` does, on the command line."""

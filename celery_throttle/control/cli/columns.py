@@ -1,0 +1,97 @@
+"""What the tables show of each kind of row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_throttle.control.cli.output import Column, span, when
+from celery_throttle.core.buckets import Bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
+    from celery_throttle.control.reader import Reclaimed
+    from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, Said
+
+__all__ = ["HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "limits"]
+
+
+def limits(rows: Iterable[LimitStatus], with_keys: Container[str]) -> list[tuple[LimitStatus, bool]]:
+    """Return what `LIMITS` shows: how limits stand, each with whether it is only what its keys have in common."""
+    return [(row, row.key is None and row.name in with_keys) for row in rows]
+
+
+def _held(row: tuple[LimitStatus, bool]) -> str:
+    status, common = row
+    if common:  # holders and lines are those of the keys
+        return "" if status.in_force is None else f"{status.in_force} each"
+    return str(status.held) if status.in_force is None else f"{status.held} of {status.in_force}"
+
+
+def _state(status: LimitStatus) -> Iterator[str]:
+    if not status.declared:
+        yield "no worker has declared it"
+    if status.paused:
+        yield f"paused{_said(status.paused)}"
+    if status.held_back:
+        yield f"held back{_said(status.held_back)}"
+    if status.disabled:
+        yield f"disabled{_said(status.disabled)}"
+    if status.override:
+        instead = "" if status.permits is None else f" instead of {status.permits}"
+        yield f"override {status.override.permits}{instead}{_said(status.override)}"
+    if status.full and status.declared:
+        yield "full"
+    if status.next_start_in > 0:
+        yield f"next start in {span(status.next_start_in)}"
+    if status.barred_by:
+        yield f"task {status.barred_by} goes first"
+
+
+def _said(said: Said) -> str:
+    until = f" until {when(said.until)}" if said.until else ""
+    by = f" by {said.by}" if said.by else ""
+    why = f" ({said.why})" if said.why else ""
+    return f"{until}{by}{why}"
+
+
+def _needs(row: Holder | Reclaimed) -> str:
+    return ", ".join(map(_need, row.needs)) or "no permit"
+
+
+def _need(need: Need) -> str:
+    times = f"{need.permits} x " if need.permits > 1 else ""
+    return f"{times}{Bucket(need.limit, need.key)}"
+
+
+def _line(parked: Parked) -> object:
+    return "" if parked.limit is None else Bucket(parked.limit, parked.key)
+
+
+LIMITS = (
+    Column("LIMIT", lambda row: Bucket(row[0].name, row[0].key)),
+    Column("HELD", _held, right=True),
+    Column("PARKED", lambda row: "" if row[1] else row[0].parked, right=True),
+    Column("RATES", lambda row: ", ".join(rate.rate for rate in row[0].rates)),
+    Column("STATE", lambda row: "; ".join(_state(row[0]))),
+)
+HOLDERS = (
+    Column("TASK", lambda row: row.task_id),
+    Column("HOLDS", _needs),
+    Column("WORKER", lambda row: row.worker),
+    Column("SINCE", lambda row: when(row.since)),
+    Column(
+        "LEASE LEFT", lambda row: span(row.lease_left) if row.lease_left > 0 else f"ended {span(-row.lease_left)} ago"
+    ),
+    Column("QUEUE", lambda row: row.queue or ""),
+    Column("STARTED BEFORE", lambda row: row.deliveries or "", right=True),
+)
+PARKED = (
+    Column("PLACE", lambda row: row.place, right=True),
+    Column("TASK", lambda row: row.task_id),
+    Column("NAME", lambda row: row.task_name or ""),
+    Column("LINE", _line),
+    Column("QUEUE", lambda row: row.queue),
+    Column("STARTED BEFORE", lambda row: row.deliveries or "", right=True),
+)
+RECLAIMED = (Column("TASK", lambda row: row.task_id), Column("HELD", _needs))

@@ -1,0 +1,54 @@
+"""``doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_throttle.control.cli.session import FOUND, command
+from celery_throttle.control.diagnosis import diagnose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.control.cli.session import Session
+    from celery_throttle.control.server import StoreFacts
+
+__all__ = ["COMMANDS"]
+
+
+@command("doctor")
+def doctor(session: Session) -> int:
+    """Whether the store, the tasks and the lines are as they should be.
+
+    Ends with 1 if something needs attention.
+    """
+    diagnosis = diagnose(session.app)
+    if session.output.as_json:
+        session.output.json(diagnosis)
+        return FOUND if diagnosis.findings else 0
+    for store in diagnosis.stores:
+        for line in _facts(store):
+            session.output.say(line)
+    session.output.say()
+    for finding in diagnosis.findings:
+        session.output.say(f"! {finding}")
+    for each in diagnosis.unchecked:
+        session.output.say(f"? {each}")
+    if not diagnosis.findings:
+        session.output.say("Nothing needs attention.")
+    return FOUND if diagnosis.findings else 0
+
+
+def _facts(store: StoreFacts) -> Iterator[str]:
+    yield f"store             {store.url}" + (f", group {store.group}" if store.group else "")
+    yield f"server            {store.server or 'not known'}"
+    yield f"role              {store.role or 'not known'}"
+    yield f"eviction          {store.eviction or 'not known'}"
+    yield f"persistence       {store.persistence or 'not known'}"
+    rights = "not known" if store.missing_rights is None else ", ".join(store.missing_rights)
+    yield f"missing rights    {rights or 'none'}"
+    yield f"latency           {store.latency * 1000:.1f} ms"
+    yield f"clock difference  {store.clock_difference:+.3f} s"
+
+
+COMMANDS = {"doctor": doctor}

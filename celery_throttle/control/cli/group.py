@@ -1,0 +1,57 @@
+"""The group of commands. Every call of ``celery`` loads this file, so it loads nothing that Celery has not loaded."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+from celery.bin.base import handle_preload_options
+from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
+
+__all__ = ["throttle"]
+
+#: Where each command is, in the order of the help.
+_MODULES = {
+    "status": "look",
+    "show": "look",
+    "explain": "look",
+    "top": "top",
+    "set": "steer",
+    "reset": "steer",
+    "pause": "steer",
+    "resume": "steer",
+    "disable": "steer",
+    "enable": "steer",
+    "locks": "locks",
+    "unlock": "locks",
+    "reap": "reap",
+    "doctor": "doctor",
+}
+
+
+class _LazyGroup(DYMGroup):  # type: ignore[misc] # for the same reason
+    """Loads a command when it is called, or asked for its help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
+        if cmd_name not in _MODULES:
+            return None
+        module = import_module(f"{__package__}.{_MODULES[cmd_name]}")
+        command: click.Command = module.COMMANDS[cmd_name]
+        return command
+
+
+@click.group(cls=_LazyGroup)
+@click.pass_context
+@handle_preload_options  # before Celery 5.7 each command has to do it itself
+def throttle(ctx: click.Context, **_: Any) -> None:
+    """See the limits of all workers, and steer them.
+
+    \b
+    Exit codes: 0 fine; 1 something was found that needs attention, or there
+    is no such limit or task; 2 the command or the configuration is wrong;
+    3 the store cannot be reached, or refuses.
+    """

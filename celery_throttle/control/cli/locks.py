@@ -1,0 +1,76 @@
+"""``locks`` and ``unlock``: identity locks of singletons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.bin.base import JSON_ARRAY, JSON_OBJECT
+
+from celery_throttle.control.cli.output import Column, span, when
+from celery_throttle.control.cli.session import NotFound, command
+from celery_throttle.tasks.registry import dedups_of
+from celery_throttle.tasks.throttled import Throttled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.control.cli.session import Session
+
+__all__ = ["COMMANDS"]
+
+_LOCKED = (
+    Column("TASK", lambda row: row.task_id),
+    Column("STATE", lambda row: row.state),
+    Column("SINCE", lambda row: when(row.since)),
+    Column("EXPIRES IN", lambda row: span(row.expires_in)),
+    Column("FENCING TOKEN", lambda row: row.fencing_token, right=True),
+    Column("RUNS NEXT", lambda row: row.next_id or ""),
+)
+
+
+def _of_a_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Take a task and the arguments of a call, named as by ``celery call``."""
+    for param in (
+        click.option("-k", "--kwargs", type=JSON_OBJECT, default="{}", help="Its arguments by name, JSON."),
+        click.option("-a", "--args", type=JSON_ARRAY, default="[]", help="Its arguments in order, JSON: '[17]'."),
+        click.argument("task"),
+    ):
+        function = param(function)
+    return function
+
+
+@command("locks")
+@_of_a_call
+def locks(session: Session, task: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Who has the identity lock of a call of TASK with these arguments."""
+    found = _task(session, task).locked_by(*args, **kwargs)
+    if session.output.as_json:
+        session.output.json([found] if found else [])
+        return
+    session.output.table(_LOCKED, [found] if found else [], nothing="Nobody has the lock.")
+
+
+@command("unlock")
+@_of_a_call
+def unlock(session: Session, task: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Forget the identity lock of a call of TASK with these arguments, whoever has it.
+
+    A task that runs goes on, beside the next one: its fencing token is the smaller.
+    """
+    unlocked = _task(session, task).unlock(*args, **kwargs)
+    if session.output.as_json:
+        session.output.json({"unlocked": unlocked})
+        return
+    session.output.say("The lock is free." if unlocked else "Nobody had the lock.")
+
+
+def _task(session: Session, name: str) -> Throttled:
+    task = session.app.tasks.get(name)
+    if not isinstance(task, Throttled):
+        singletons = ", ".join(sorted(dedups_of(session.app))) or "none"
+        raise NotFound(f"No throttled task {name!r} in this app. Its singletons: {singletons}")
+    return task
+
+
+COMMANDS = {each.name: each for each in (locks, unlock)}

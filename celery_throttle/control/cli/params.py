@@ -1,0 +1,83 @@
+"""Options and arguments that several commands have: limits, keys, durations; and their completion in a shell."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery.app.utils import find_app
+
+from celery_throttle.control.cli.session import blank_app
+from celery_throttle.control.throttle import Throttle
+from celery_throttle.core.policy import limits_of
+from celery_throttle.tasks.registry import policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["by", "duration", "key", "lasts", "limit", "most", "why"]
+
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_PART = r"(\d+(?:\.\d+)?)"
+_DURATION = re.compile("".join(f"(?:{_PART}{unit})?" for unit in _UNITS))
+
+
+def duration(text: str) -> timedelta:
+    """Read ``90s``, ``10m``, ``2h``, ``1d`` or several of them, ``1h30m``; more than 0."""
+    found = _DURATION.fullmatch(text)
+    parts = found.groups() if found else ()
+    try:
+        length = timedelta(**{unit: float(part) for unit, part in zip(_UNITS.values(), parts, strict=False) if part})
+    except OverflowError:
+        length = timedelta(0)
+    if not length:
+        raise click.BadParameter(f"{text!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
+    return length
+
+
+def _known(ctx: click.Context) -> tuple[Any, Throttle]:
+    """Return the app that a half-written command line means; nothing of it has been carried out."""
+    url = ctx.params.get("url")
+    named = blank_app(url, ctx.params.get("prefix")) if url else ctx.find_root().params["app"]
+    app = find_app(named) if isinstance(named, str) else named  # with Celery 5.4 click has found it
+    app.loader.import_default_modules()
+    app.finalize(auto=True)
+    return app, Throttle(app)
+
+
+def _limits(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        app, throttle = _known(ctx)
+    except Exception:  # noqa: BLE001 - a traceback would land in the middle of what somebody is writing
+        return []
+    names = set(limits_of(policies_of(app).values()))
+    with suppress(Exception):  # those of the code are known all the same
+        names |= {each.name for each in throttle.status()}
+    return _beginning(incomplete, names)
+
+
+def _keys(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    try:
+        _, throttle = _known(ctx)
+        # Where the value of an option is missing yet, click has not got as far as the arguments.
+        name = ctx.params.get("limit") or next(iter(ctx.args), None)
+        return _beginning(incomplete, {each.key for each in throttle.status() if each.key and each.name == name})
+    except Exception:  # noqa: BLE001 - as above
+        return []
+
+
+def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
+    return sorted(word for word in words if word.startswith(incomplete))
+
+
+limit = click.argument("limit", shell_complete=_limits)
+key = click.option("--key", shell_complete=_keys, help="One key of the limit, as tasks have it; without: all of them.")
+most = click.option(
+    "--most", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a table at most."
+)
+lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="It ends by itself after that.")
+by = click.option("--by", help="Who does it; by default user@host.")
+why = click.option("--why", default="", help="For whoever looks later.")

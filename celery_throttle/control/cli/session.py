@@ -1,0 +1,173 @@
+"""What all commands share: which app and store are meant, how it is shown, and how it ends."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery import Celery
+from celery.bin.base import CeleryCommand, CeleryOption
+
+from celery_throttle.control.cli.columns import LIMITS, limits
+from celery_throttle.control.cli.output import Output
+from celery_throttle.control.throttle import Throttle
+from celery_throttle.core.policy import limits_of
+from celery_throttle.core.store_url import shown
+from celery_throttle.errors import ConfigurationError, StoreUnavailable
+from celery_throttle.settings import settings_of
+from celery_throttle.tasks.registry import policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.store.rows import LimitStatus
+
+__all__ = ["FOUND", "NotFound", "Session", "blank_app", "command"]
+
+#: The exit code of a command that found something that needs attention.
+FOUND = 1
+
+
+class _InOneLine(click.ClickException):
+    """Ends the command with one line on stderr."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class NotFound(_InOneLine):
+    """There is no such limit or task."""
+
+    exit_code = FOUND
+
+
+class Wrong(_InOneLine):
+    """The command or the configuration is."""
+
+    exit_code = 2
+
+
+class Unreachable(_InOneLine):
+    """The store does not answer, or refuses."""
+
+    exit_code = 3
+
+
+class Session:
+    """One call of a command.
+
+    Args:
+        app: whose limits are meant.
+        output: where what it says goes.
+
+    Attributes:
+        throttle: looks into them and steers them.
+    """
+
+    def __init__(self, app: Any, output: Output) -> None:
+        self.app, self.output = app, output
+        self.throttle = Throttle(app)
+
+    def limit(self, name: str, key: str | None) -> LimitControl:
+        """Return what steers a limit, or one key of it, also if it is written as it is shown: ``tenant[acme]``."""
+        try:
+            self.throttle.limit(name)
+        except ConfigurationError as error:
+            limit, bracket, rest = name.partition("[")
+            if key is not None or not bracket or not rest.endswith("]"):
+                raise NotFound(str(error)) from None
+            return self.limit(limit, rest[:-1])
+        return self.throttle.limit(name, key=key)
+
+    def show_limits(self, rows: Sequence[LimitStatus], *, title: str = "") -> None:
+        """Write how limits stand, as a table."""
+        keyed = {name for name, limit in limits_of(policies_of(self.app).values()).items() if limit.key is not None}
+        keyed |= {row.name for row in rows if row.key is not None}
+        nothing = "No limits are known: no worker has declared any."
+        self.output.table(LIMITS, limits(rows, keyed), title=title, nothing=nothing)
+
+
+def blank_app(url: str, prefix: str | None) -> Any:
+    """Return an app that knows a store and nothing else."""
+    app: Any = Celery("throttle", set_as_current=False)
+    app.conf.update({"throttle_url": url} | ({} if prefix is None else {"throttle_prefix": prefix}))
+    return app
+
+
+def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Make a command of a function, which takes a `Session` and what click finds, and returns the exit code."""
+
+    def make(function: Callable[..., int | None]) -> click.Command:
+        @click.pass_context
+        @wraps(function)
+        def run(ctx: click.Context, /, *, as_json: bool, url: str | None, prefix: str | None, **options: Any) -> None:
+            output = Output(as_json=as_json, plain=bool(getattr(ctx.obj, "no_color", False)))
+            with _ended_in_one_line(url):
+                app = _app_of(ctx, url, prefix)
+            with _ended_in_one_line(settings_of(app).url):
+                ctx.exit(function(Session(app, output), **options) or 0)
+
+        made = click.command(name, cls=CeleryCommand)(run)
+        made.params.extend(_COMMON)
+        return made
+
+    return make
+
+
+_GROUP = "Common Options"
+_COMMON = (
+    CeleryOption(
+        ["--json", "as_json"],
+        is_flag=True,
+        help="Print JSON; its names are those of the Python attributes.",
+        help_group=_GROUP,
+    ),
+    CeleryOption(
+        ["--url"],
+        metavar="URL",
+        help="The store, where there is no app to name with -A (celery -A proj ...).",
+        help_group=_GROUP,
+    ),
+    CeleryOption(["--prefix"], help="With --url: the throttle_prefix, if it is not 'throttle'.", help_group=_GROUP),
+)
+
+
+@contextmanager
+def _ended_in_one_line(url: str | None) -> Iterator[None]:
+    try:
+        yield
+    except StoreUnavailable as error:
+        raise Unreachable(f"{shown(url)}: {error}" if url else str(error)) from error
+    except ConfigurationError as error:
+        raise Wrong(str(error)) from error
+
+
+def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:
+    """Return the app that is meant, its tasks imported."""
+    named = ctx.find_root().params.get("app") is not None
+    if named and (url or prefix):
+        raise click.UsageError("The app of -A says which store: leave --url and --prefix out")
+    if prefix and not url:
+        raise click.UsageError("--prefix needs --url beside it")
+    app = blank_app(url, prefix) if url else ctx.obj.app
+    try:
+        settings_of(app)
+    except ConfigurationError as error:
+        if named or url:
+            raise
+        raise Wrong(
+            f"No app and no store is known: write celery -A proj throttle {ctx.info_name}, or --url "
+            f"redis://host:6379/0 behind it ({error})"
+        ) from None
+    try:
+        # What autodiscover and `imports` name, as a worker does: which groups of limits there are is said by the tasks.
+        app.loader.import_default_modules()
+        app.finalize(auto=True)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise Wrong(f"The tasks of the app cannot be imported: {type(error).__name__}: {error}") from error
+    return app

@@ -1,0 +1,113 @@
+"""``set`` and ``reset``, ``pause`` and ``resume``, ``disable`` and ``enable``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_throttle.control.cli import params
+from celery_throttle.control.cli.session import command
+from celery_throttle.core.buckets import Bucket
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from celery_throttle.control.cli.session import Session
+    from celery_throttle.control.limit_control import LimitControl
+
+__all__ = ["COMMANDS"]
+
+
+@command("set")
+@params.limit
+@click.argument("permits", type=int)
+@params.key
+@params.lasts
+@params.by
+@params.why
+def set_(session: Session, limit: str, permits: int, key: str | None, lasts: timedelta | None, **said: Any) -> None:
+    """Have another number of permits for now (an override).
+
+    More take effect at once. With fewer, those that run go on, and none starts until there is room. The code's number
+    stays visible beside it; reset ends it.
+    """
+    steers = session.limit(limit, key)
+    steers.override(permits, until=lasts, **said)
+    _show(session, steers)
+
+
+@command("reset")
+@params.limit
+@params.key
+@params.by
+def reset(session: Session, limit: str, key: str | None, by: str | None) -> None:
+    """End an override: the code's number holds again."""
+    steers = session.limit(limit, key)
+    _show(session, steers, changed=steers.reset(by=by), nothing="There was no override of {}.")
+
+
+@command("pause")
+@params.limit
+@params.key
+@params.lasts
+@params.by
+@params.why
+def pause(session: Session, limit: str, key: str | None, lasts: timedelta | None, **said: Any) -> None:
+    """Let nothing start.
+
+    What runs goes on, and tasks that arrive are parked; resume ends it.
+    """
+    steers = session.limit(limit, key)
+    steers.pause(until=lasts, **said)
+    _show(session, steers)
+
+
+@command("resume")
+@params.limit
+@params.key
+@params.by
+def resume(session: Session, limit: str, key: str | None, by: str | None) -> None:
+    """End a pause: what waits starts at once, as far as there is room."""
+    steers = session.limit(limit, key)
+    _show(session, steers, changed=steers.resume(by=by), nothing="{} was not paused.")
+
+
+@command("disable")
+@params.limit
+@params.key
+@params.lasts
+@params.by
+@params.why
+def disable(session: Session, limit: str, key: str | None, lasts: timedelta | None, **said: Any) -> None:
+    """Enforce nothing, neither permits nor rates: all that waits starts.
+
+    enable ends it. What runs is counted all the same.
+    """
+    steers = session.limit(limit, key)
+    steers.disable(until=lasts, **said)
+    _show(session, steers)
+
+
+@command("enable")
+@params.limit
+@params.key
+@params.by
+def enable(session: Session, limit: str, key: str | None, by: str | None) -> None:
+    """Enforce the limit again; what runs goes on."""
+    steers = session.limit(limit, key)
+    _show(session, steers, changed=steers.enable(by=by), nothing="{} was not disabled.")
+
+
+def _show(session: Session, steers: LimitControl, *, changed: bool = True, nothing: str = "") -> None:
+    """Show what came of it: how the limit stands now."""
+    status = steers.status()
+    if session.output.as_json:
+        session.output.json({"changed": changed, "status": status})
+        return
+    if not changed:
+        session.output.say(nothing.format(Bucket(steers.name, steers.key)))
+    session.show_limits([status])
+
+
+COMMANDS = {each.name: each for each in (set_, reset, pause, resume, disable, enable)}

@@ -1,0 +1,163 @@
+"""Whether the store, the tasks and the lines are as they should be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.reader import MOST, Reader
+from celery_throttle.control.server import StoreFacts, examine
+from celery_throttle.core.limits import described
+from celery_throttle.core.policy import limits_of
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.settings import settings_of
+from celery_throttle.tasks.registry import groups_of, policies_of
+from celery_throttle.tasks.remarks import remarks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.core.limits import Limit
+    from celery_throttle.store.rows import LimitStatus, Parked
+
+__all__ = ["Diagnosis", "diagnose"]
+
+#: Seconds. Workers and beat look this often at least, so a lease that ended longer ago was seen by nobody.
+_OVERDUE = 5.0
+#: Lines that are looked at, each with one call.
+_MOST_LINES = 50
+#: Seconds that workers have to answer.
+_PATIENCE = 1.0
+#: How the queue of a permit outside of tasks begins: the process that waits for it is its only worker.
+_OUTSIDE = "~"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """How everything is.
+
+    Attributes:
+        stores: the servers that were looked at: one for all groups of limits, in a cluster one for each group.
+        findings: a sentence, with the fix, for each thing that needs attention.
+        unchecked: a sentence for each thing that could not be looked at.
+    """
+
+    stores: tuple[StoreFacts, ...]
+    findings: tuple[str, ...]
+    unchecked: tuple[str, ...]
+
+
+def diagnose(app: Any) -> Diagnosis:
+    """Look at the store, at the options of the app's tasks and at those who wait.
+
+    Raises:
+        ConfigurationError: a setting cannot work.
+        StoreUnavailable: the store does not answer, or does not let us in.
+    """
+    app.finalize(auto=True)
+    settings = settings_of(app)
+    groups = sorted({settings.group, *groups_of(app)})
+    stores: list[StoreFacts] = []
+    findings: list[str] = []
+    unchecked: list[str] = []
+    for group in groups if "+cluster://" in settings.url else groups[:1]:
+        facts, found = examine(settings.url, settings.keys(group))
+        stores.append(facts)
+        findings += found
+        unchecked += [f"The store does not tell: {', '.join(facts.unknown)}."] if facts.unknown else []
+    findings += remarks(app)
+    for group in groups:
+        reader = Reader(app, group)
+        try:
+            findings += [*_declared_otherwise(app, reader), *_overdue(reader), *_set_aside(reader)]
+            findings += _nobody_consumes(app, reader, unchecked)
+        except StoreUnavailable as error:  # it has just told how it is, so it is this that it refuses
+            findings.append(f"who holds and who waits cannot be read: {error}")
+    return Diagnosis(tuple(stores), tuple(dict.fromkeys(findings)), tuple(dict.fromkeys(unchecked)))
+
+
+def _declared_otherwise(app: Any, reader: Reader) -> Iterator[str]:
+    """Yield where workers of another version than this code have said something else."""
+    group_of = settings_of(app).group_of
+    limits = limits_of(policies_of(app).values())
+    ours = {name: limit for name, limit in limits.items() if group_of(limit.group) == reader.group}
+    for stands in reader.stand(list(ours)):
+        limit = ours[stands.name]
+        if stands.declared and _of_code(limit) != _of_store(stands):
+            yield (
+                f"Limit {limit.name} is {described(limit.declared)} in this code, and {_shown(stands)} in that of the "
+                f"worker that started last: restart the workers that have the older one"
+            )
+
+
+def _of_code(limit: Limit) -> tuple[object, ...]:
+    return limit.permits, [(str(rate), burst) for rate, burst in limit.rates], limit.max_parked
+
+
+def _of_store(stands: LimitStatus) -> tuple[object, ...]:
+    return stands.permits, [(each.rate, each.burst) for each in stands.rates], stands.max_parked
+
+
+def _shown(stands: LimitStatus) -> str:
+    said = [] if stands.permits is None else [str(stands.permits)]
+    said += [f"{each.rate} (burst {each.burst})" for each in stands.rates]
+    return ", ".join(said + ([] if stands.max_parked is None else [f"max_parked={stands.max_parked}"]))
+
+
+def _overdue(reader: Reader) -> Iterator[str]:
+    overdue = [each for each in reader.holders(None, MOST) if each.lease_left < -_OVERDUE]
+    if overdue:
+        yield (
+            f"Workers that are lost or cut off from the store still hold permits for {_tasks(len(overdue))} (the lease "
+            f"of {overdue[0].task_id} ended {-overdue[0].lease_left:.0f} s ago): no worker and no beat looks; "
+            f"`celery throttle reap` reclaims them"
+        )
+
+
+def _set_aside(reader: Reader) -> Iterator[str]:
+    for each in reader.set_aside(MOST):
+        yield f"Task {each.task_id} cannot start, its record in the store is {each.why}: see Throttle(app).set_aside()"
+
+
+def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator[str]:
+    """Yield the queues of parked tasks that no worker takes."""
+    parked = [each for each in reader.parked(None, MOST) if each.queue and not each.queue.startswith(_OUTSIDE)]
+    waiting = Counter(each.queue for each in parked)
+    passed = _passed_over(reader, parked)
+    consumed = _consumed(app) if parked else set()
+    if consumed is None:
+        unchecked.append("Which queues the workers consume: none answered a remote control command within a second.")
+    for queue, count in sorted(waiting.items()):
+        if consumed is not None and queue not in consumed:
+            yield (
+                f"{_tasks(count)} of queue {queue!r} {'wait' if count > 1 else 'waits'}, and no worker that answers "
+                f"consumes it: start one with -Q {queue}"
+            )
+        elif queue in passed:
+            yield f"Queue {queue!r} has been passed over: no worker that consumes it has a free slot"
+
+
+def _passed_over(reader: Reader, parked: list[Parked]) -> set[str]:
+    """Return the queues that were offered a start which no worker took; whoever is last in a line knows them."""
+    last = {(each.limit, each.key): each.task_id for each in parked}
+    views = (reader.explain(task_id) for task_id in list(last.values())[:_MOST_LINES])
+    return {each.queue for view in views for each in view.ahead if each.passed_over}
+
+
+def _consumed(app: Any) -> set[str] | None:
+    """Return the queues of the workers that answer, None if none does or none can be asked."""
+    if not app.conf.broker_write_url:  # Celery would ask one that nobody has named
+        return None
+    try:
+        with app.connection_for_write(connect_timeout=_PATIENCE) as connection:
+            connection.ensure_connection(max_retries=1, timeout=_PATIENCE)
+            asks = app.control.inspect(timeout=_PATIENCE, connection=connection)
+            answers: dict[str, list[dict[str, Any]]] | None = asks.active_queues()
+    except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
+        return None
+    return {queue["name"] for queues in answers.values() for queue in queues} if answers else None
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task{'s' if count > 1 else ''}"

@@ -1,0 +1,186 @@
+"""What a server says of itself, of our rights on it, and how far away it is."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
+from celery_throttle.core.store_url import shown
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.servers.client import make_client
+from celery_throttle.store.servers.doctor import findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from redis import Redis
+
+    from celery_throttle.core.keys import Keys
+
+__all__ = ["RIGHTS", "StoreFacts", "examine"]
+
+T = TypeVar("T")
+
+#: Seconds. A task that starts waits for one call at least; moments are said by the store's clock.
+_SLOW, _CLOCKS_APART = 0.05, 5.0
+_LOOKS = 9
+
+#: What the scripts and the clients have to be allowed, as the README says.
+RIGHTS = (
+    *("evalsha", "eval", "subscribe", "publish", "del", "exists", "hdel", "hexists", "hget", "hincrby", "hkeys"),
+    *("hmget", "hscan", "hset", "hsetnx", "hstrlen", "pexpire", "time", "zadd", "zlexcount", "zrange", "zrangebylex"),
+    *("zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
+)
+#: Asks the server itself, which Redis can since 7.0; nothing is carried out.
+_ASK_FOR_RIGHTS = """
+if not redis.acl_check_cmd then return false end
+local key, channel, missing = KEYS[1], ARGV[1], {}
+local given = {
+  eval = { '', '1', key }, evalsha = { '', '1', key }, subscribe = { channel }, publish = { channel, '' }, time = {},
+  del = { key }, exists = { key },
+}
+for i = 2, #ARGV do
+  if not redis.acl_check_cmd(ARGV[i], unpack(given[ARGV[i]] or { key, '0', '0' })) then
+    missing[#missing + 1] = ARGV[i]
+  end
+end
+return missing
+"""
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """A server that has limits; what it does not tell is None.
+
+    Attributes:
+        url: how it was named, without the passwords in it.
+        group: of limits, which it was looked at for; in a cluster each may be on another node.
+        server: ``"Redis 7.0.15"``, ``"Valkey 9.1.2"``.
+        role: ``"master"`` or ``"slave"``.
+        eviction: its ``maxmemory-policy``.
+        persistence: ``"append-only file"``, ``"snapshots"`` or ``"none"``.
+        missing_rights: the commands that we need and may not use.
+        latency: seconds from a question to its answer, the median of some.
+        clock_difference: seconds by which its clock is ahead of this machine's.
+    """
+
+    url: str
+    group: str
+    server: str | None
+    role: str | None
+    eviction: str | None
+    persistence: str | None
+    missing_rights: tuple[str, ...] | None
+    latency: float
+    clock_difference: float
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What it does not tell."""
+        names = ("server", "role", "eviction", "persistence", "missing_rights")
+        return tuple(name for name in names if getattr(self, name) is None)
+
+
+def examine(url: str, keys: Keys) -> tuple[StoreFacts, list[str]]:
+    """Return the facts of the server that has these keys, and a sentence with the fix for what is wrong with it.
+
+    Raises:
+        ConfigurationError: the URL cannot work.
+        StoreUnavailable: the store does not answer, or does not let us in.
+    """
+    with make_client(url, keys) as client:
+        try:
+            facts = _facts(client, url, keys)
+            return facts, [*findings(client, url), *_more_findings(facts, keys)]
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(f"the store did not answer, or refused: {error}") from error
+
+
+def _facts(client: Redis, url: str, keys: Keys) -> StoreFacts:
+    latency, ahead = _times(client)
+    info: dict[str, Any] = _if_allowed(client.info) or {}
+    return StoreFacts(
+        shown(url),
+        keys.group,
+        server=_server(info),
+        role=info.get("role"),
+        eviction=info.get("maxmemory_policy") or _setting(client, "maxmemory-policy"),
+        persistence=_persistence(info, _setting(client, "save")),
+        missing_rights=_missing_rights(client, keys),
+        latency=latency,
+        clock_difference=ahead,
+    )
+
+
+def _times(client: Redis) -> tuple[float, float]:
+    """Return the seconds that an answer takes, and those that the server's clock is ahead."""
+    taken, ahead = [], []
+    for _ in range(_LOOKS):
+        began, clock = time.perf_counter(), time.time()
+        try:
+            seconds, microseconds = client.time()
+        except ResponseError:  # a sentinel, which has no clock: the findings say so
+            return 0.0, 0.0
+        taken.append(time.perf_counter() - began)
+        ahead.append(seconds + microseconds / 1e6 - clock - taken[-1] / 2)
+    return median(taken), median(ahead)
+
+
+def _missing_rights(client: Redis, keys: Keys) -> tuple[str, ...] | None:
+    try:
+        missing: Any = client.eval(_ASK_FOR_RIGHTS, 1, keys.key("meta"), keys.wake, *RIGHTS)
+    except NoPermissionError:  # not to it, or not on these keys
+        return ("eval",)
+    except ResponseError:
+        return None
+    return tuple(each.decode() for each in missing) if isinstance(missing, list) else None
+
+
+def _server(info: dict[str, Any]) -> str | None:
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}" if "redis_version" in info else None
+
+
+def _persistence(info: dict[str, Any], save: str | None) -> str | None:
+    if info.get("aof_enabled"):
+        return "append-only file"
+    if save is None:
+        return None
+    return "snapshots" if save else "none"
+
+
+def _setting(client: Redis, name: str) -> str | None:
+    values: dict[Any, Any] = _if_allowed(lambda: client.config_get(name)) or {}
+    value = next(iter(values.values()), None)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _if_allowed(ask: Callable[[], T]) -> T | None:
+    try:
+        return ask()
+    except ResponseError:  # no right to it, or the server does not have it
+        return None
+
+
+def _more_findings(facts: StoreFacts, keys: Keys) -> Iterator[str]:
+    if facts.missing_rights:
+        missing = " ".join(f"+{each}" for each in facts.missing_rights)
+        yield (
+            f"the store does not allow its user all that is needed: ACL SETUSER ... ~{keys.key('*')} &{keys.wake} "
+            f"{missing}"
+        )
+    if facts.latency > _SLOW:
+        yield (
+            f"an answer of the store takes {facts.latency * 1000:.0f} ms, and each start of a throttled task waits for "
+            f"one: put it nearer to the workers, or find out what keeps it busy"
+        )
+    if abs(facts.clock_difference) > _CLOCKS_APART:
+        yield (
+            f"the store's clock is {facts.clock_difference:+.1f} s from this machine's: set both by NTP, since "
+            f"what ends at a given time ends by the store's"
+        )

@@ -1,0 +1,129 @@
+"""An app, workers of it without a pool, and its commands: in this process, and as a shell runs them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
+
+from celery_throttle import Limit, Throttled
+from celery_throttle.control.cli.group import throttle
+from tests.store.caller import KEYS
+from tests.store.terms_caller import TermsCaller
+from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+
+#: As `python -m celery`, but with the repository at the END of the path: an installed wheel comes before it.
+_CELERY = "import sys; sys.path.append(sys.argv.pop(1)); from celery.__main__ import main; main()"
+
+
+class Ended(NamedTuple):
+    """What a command wrote, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of its tables, which stand at least two blanks apart, without those that are empty."""
+        return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in self.lines]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Collect results while their backend is there: on their way out they tell it that nobody waits any more."""
+    gc.collect()
+
+
+def make_app(url: str, **conf: Any) -> Any:
+    """An app of a few limits, in the same place as the tests' `Caller`."""
+    app = Celery("shop", broker=url, set_as_current=False)
+    app.conf.update(throttle_prefix=KEYS.prefix, **conf)
+
+    @app.task(base=Throttled, limit=Limit("api", 2), name="call", shared=False)
+    def call() -> None: ...
+
+    @app.task(base=Throttled, limit=Limit("tenant", 1, key="tenant_id"), name="serve", shared=False)
+    def serve(tenant_id: object) -> None: ...
+
+    @app.task(base=Throttled, singleton=True, unique_on=["order_id"], name="charge", shared=False)
+    def charge(order_id: object, amount: object) -> None: ...
+
+    return app
+
+
+def run_in(app: Any, *args: str) -> Ended:
+    """Carry out ``celery -A app throttle ...`` here."""
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    result = CliRunner().invoke(throttle, args, obj=context)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Ended(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture
+def app(server: EmbeddedServer, redis: object) -> Any:
+    assert redis  # which empties the server
+    return make_app(server.url)
+
+
+@pytest.fixture
+def run(app: Any) -> Callable[..., Ended]:
+    """``run("status", "--json")``."""
+    return lambda *args: run_in(app, *args)
+
+
+@pytest.fixture
+def worker(redis: Redis) -> TermsCaller:
+    """A worker of the queue ``q``."""
+    return TermsCaller(redis, "aaaaaaaa", "q")
+
+
+class Shell:
+    """Runs ``celery`` as a process of its own."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.env = os.environ | {"BROKER_URL": url, "RESULT_BACKEND": url.removesuffix("/0") + "/1"}
+        self.directory = directory
+
+    def run(self, *args: str, env: Mapping[str, str] | None = None, program: str = _CELERY) -> Ended:
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(ROOT), *args],
+            cwd=self.directory,
+            env=self.env | dict(env or {}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def shell(server: EmbeddedServer, redis: object, tmp_path: Path) -> Shell:
+    assert redis  # which empties the server
+    return Shell(server.url, tmp_path)

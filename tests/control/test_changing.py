@@ -1,0 +1,195 @@
+"""``celery throttle set``, ``pause``, ``disable`` and what ends them; ``locks``, ``unlock`` and ``reap``."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from celery_throttle import Limit, Throttle
+from celery_throttle.control.cli.params import duration
+from celery_throttle.store.replies import Locked
+from tests.control.test_looking import API, names, of
+from tests.store.caller import started
+from tests.store.peek import expire
+from tests.store.terms_caller import terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from tests.control.conftest import Ended
+    from tests.store.terms_caller import TermsCaller
+
+    Run = Callable[..., Ended]
+
+ENDS = {"set": "reset", "pause": "resume", "disable": "enable"}
+WHAT = {"set": "override", "pause": "paused", "disable": "disabled"}
+each_change = pytest.mark.parametrize("change", ENDS)
+
+
+def words(change: str, limit: str = "api") -> list[str]:
+    return [change, limit, "5"] if change == "set" else [change, limit]
+
+
+@each_change
+def test_a_change_and_its_end(app: Any, run: Run, change: str) -> None:
+    ended = run(*words(change), "--for", "2h", "--why", "big day", "--by", "ana")
+    assert (ended.code, ended.err) == (0, "")
+    assert "(big day)" in ended.rows[1][-1]
+    status = Throttle(app).limit("api").status()
+    said = getattr(status, WHAT[change])
+    assert (said.by, said.why, said.until - said.since) == ("ana", "big day", timedelta(hours=2))
+    others = {getattr(status, what) for each, what in WHAT.items() if each != change}
+    assert others == {None}
+    ended = run(ENDS[change], "api", "--by", "bob")
+    assert (ended.code, len(ended.lines)) == (0, 2)
+    assert getattr(Throttle(app).limit("api").status(), WHAT[change]) is None
+
+
+@each_change
+def test_it_is_for_good_and_by_whoever_is_here(app: Any, run: Run, change: str) -> None:
+    run(*words(change))
+    said = getattr(Throttle(app).limit("api").status(), WHAT[change])
+    assert (said.until, said.why) == (None, "")
+    assert said.by.startswith(f"{getpass.getuser()}@")
+
+
+@each_change
+def test_a_change_as_json(run: Run, change: str) -> None:
+    shown = run(*words(change), "--by", "ana", "--json").json
+    assert shown.keys() == {"changed", "status"}
+    assert (shown["changed"], shown["status"]["name"], shown["status"][WHAT[change]]["by"]) == (True, "api", "ana")
+    assert [run(ENDS[change], "api", "--json").json["changed"] for _ in range(2)] == [True, False]
+
+
+@each_change
+def test_nothing_to_end(run: Run, change: str) -> None:
+    said = {"set": "There was no override of api.", "pause": "api was not paused.", "disable": "api was not disabled."}
+    ended = run(ENDS[change], "api")
+    assert (ended.code, ended.lines[0]) == (0, said[change])
+
+
+@each_change
+def test_one_key(app: Any, run: Run, change: str) -> None:
+    assert run(*words(change, "tenant"), "--key", "acme").rows[1][0] == "tenant[acme]"
+    for key, is_said in (("acme", True), ("other", False), (None, False)):
+        assert bool(getattr(Throttle(app).limit("tenant", key=key).status(), WHAT[change])) == is_said
+    assert run(ENDS[change], "tenant", "--json").json["changed"] is False
+    assert run(ENDS[change], "tenant[acme]", "--json").json["changed"] is True
+
+
+def test_more_permits_start_at_once_what_waits(run: Run, worker: TermsCaller) -> None:
+    for number in range(4):
+        worker.arrive(f"t{number}", terms(API).same)
+    assert started(worker.look(4)) == ()
+    assert run("set", "api", "3").rows[1][1:3] == ["2 of 3", "2"]
+    assert started(worker.look(4)) == ("t2",)
+    run("pause", "api")
+    run("set", "api", "9")
+    assert started(worker.look(4)) == ()
+    run("resume", "api")
+    assert started(worker.look(4)) == ("t3",)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["set", "api", "0"], 2, "Limit api: override must be a whole number of 1 or more, got 0"),
+        (["set", "nope", "3"], 1, "No limit 'nope'"),
+        (["pause", "nope"], 1, "No limit 'nope'"),
+        (["resume", "api", "--key", "x"], 2, "Limit 'api' has no keys"),
+        (["pause", "api", "--why", "x" * 501], 2, "why must be text of 500 characters at most"),
+    ],
+)
+def test_what_cannot_work_is_one_line(app: Any, run: Run, args: list[str], code: int, said: str) -> None:
+    ended = run(*args)
+    assert (ended.code, ended.out) == (code, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith(f"Error: {said}")
+    assert Throttle(app).limit("api").status().override is None
+    assert Throttle(app).limit("api").status().paused is None
+
+
+@pytest.mark.parametrize("args", [["set", "api", "many"], ["set", "api"], ["pause"], ["pause", "api", "--for", "2x"]])
+def test_what_is_written_wrong(app: Any, run: Run, args: list[str]) -> None:
+    ended = run(*args)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines()[-1].startswith("Error: ")
+    assert Throttle(app).limit("api").status().paused is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86400), ("1h30m", 5400), ("1d1s", 86401), ("0.5s", 0.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text).total_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2", "2x", "h", "-2h", "0s", "0h0m", "1m1h", "2 h", "1e3s", "9999999999d"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no duration: write 90s, 10m, 2h, 1d or 1h30m"):
+        duration(text)
+
+
+# -- identity locks ----------------------------------------------------------------------------------------------------
+
+CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
+
+
+def test_who_has_a_lock(app: Any, run: Run) -> None:
+    assert run("locks", *CALL).out == "Nobody has the lock.\n"
+    assert run("locks", *CALL, "--json").json == []
+    first = app.tasks["charge"].delay(17, amount=5)
+    ended = run("locks", *CALL)
+    assert ended.rows[0] == ["TASK", "STATE", "SINCE", "EXPIRES IN", "FENCING TOKEN"]
+    assert ended.rows[1][:2] == [first.id, "queued"]
+    (lock,) = run("locks", *CALL, "--json").json
+    assert lock.keys() == names(Locked)
+    assert lock["task_id"] == first.id
+    assert run("locks", "charge", "-a", "[18, 5]").out == "Nobody has the lock.\n"
+
+
+def test_a_lock_is_taken_away(app: Any, run: Run) -> None:
+    app.tasks["charge"].delay(17, amount=5)
+    assert run("unlock", *CALL).out == "The lock is free.\n"
+    assert app.tasks["charge"].locked_by(17, amount=5) is None
+    ended = run("unlock", *CALL)
+    assert (ended.code, ended.out) == (0, "Nobody had the lock.\n")
+    app.tasks["charge"].delay(17, amount=5)
+    assert [run("unlock", *CALL, "--json").json for _ in range(2)] == [{"unlocked": True}, {"unlocked": False}]
+
+
+@pytest.mark.parametrize("command", ["locks", "unlock"])
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["nope"], 1, "No throttled task 'nope' in this app. Its singletons: charge"),
+        (["call"], 2, "Task call"),
+        (["charge", "-a", "[17]"], 2, "Task charge: these are not its arguments: missing amount"),
+    ],
+)
+def test_no_such_lock(run: Run, command: str, args: list[str], code: int, said: str) -> None:
+    ended = run(command, *args)
+    assert (ended.code, ended.out) == (code, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith(f"Error: {said}")
+
+
+# -- reap --------------------------------------------------------------------------------------------------------------
+
+
+def test_permits_of_lost_workers(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
+    both = terms(API, Limit("tenant", 1, key="tenant"), cost=1).needs({"keys": {"tenant": "acme"}})
+    worker.arrive("lost", both)
+    worker.arrive("alive", of("other"))
+    assert run("reap").out == "No lease has ended.\n"
+    expire(redis, "lost")
+    assert run("reap").rows == [["TASK", "HELD"], ["lost", "tenant[acme], api"]]
+    assert [each.task_id for each in Throttle(app).holders()] == ["alive"]
+    assert run("reap", "--json").json == []

@@ -1,0 +1,255 @@
+"""``celery throttle doctor``."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+
+from celery_throttle import Limit, Throttle
+from celery_throttle.control import diagnosis
+from celery_throttle.control.diagnosis import Diagnosis
+from celery_throttle.control.server import RIGHTS, StoreFacts, _more_findings
+from tests.control.conftest import make_app, run_in
+from tests.control.test_looking import API, names
+from tests.store.caller import KEYS
+from tests.store.peek import KEY, expire, pass_over
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.control.conftest import Ended
+    from tests.support.workers import Workers
+
+    Run = Callable[..., Ended]
+
+#: What the README tells to give to the user of the store, for this prefix.
+RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "README.md").read_text())[0].replace(
+    "{shop}", f"{{{KEYS.prefix}}}"
+)
+USERS = {
+    "user": [
+        "default on nopass ~* &* +@all",
+        f"least on >secret {RULES}",
+        f"lacking on >secret {RULES} -hincrby -publish",
+        f"elsewhere on >secret {RULES.replace(KEYS.prefix, 'elsewhere')} +time +eval",
+    ]
+}
+with_users = pytest.mark.parametrize("own_server", [{"options": USERS}], indirect=True)
+FACTS = StoreFacts("redis://host", "", "Redis 7.0.15", "master", "noeviction", "append-only file", (), 0.001, 0.0)
+
+
+def findings(ended: Ended) -> list[str]:
+    return [line.removeprefix("! ") for line in ended.lines if line.startswith("! ")]
+
+
+def found(app: Any) -> list[str]:
+    """What is wrong, but for the server of the tests, which keeps nothing."""
+    return [each for each in diagnosis.diagnose(app).findings if "not durable" not in each]
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
+def test_all_is_well(own_server: EmbeddedServer) -> None:
+    ended = run_in(make_app(own_server.url), "doctor")
+    assert (ended.code, ended.err) == (0, "")
+    said = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines if "  " in line)
+    with Redis.from_url(own_server.url) as client:
+        info: Any = client.info()
+    server = "Valkey " + info["valkey_version"] if "valkey_version" in info else "Redis " + info["redis_version"]
+    assert said.pop("latency").endswith(" ms")
+    assert abs(float(said.pop("clock difference").removesuffix(" s"))) < 1
+    assert said == {
+        "store": own_server.url, "server": server, "role": "master", "eviction": "noeviction",
+        "persistence": "append-only file", "missing rights": "none",
+    }  # fmt: skip
+    assert ended.lines[-1] == "Nothing needs attention."
+
+
+def test_what_the_store_would_lose(run: Run) -> None:
+    ended = run("doctor")
+    assert ended.code == 1
+    assert findings(ended) == ["the store is not durable, a restart loses parked tasks: set appendonly yes"]
+
+
+def test_as_json(run: Run) -> None:
+    ended = run("doctor", "--json")
+    shown = ended.json
+    assert ended.code == 1
+    assert shown.keys() == names(Diagnosis)
+    (store,) = shown["stores"]
+    assert store.keys() == names(StoreFacts)
+    assert (store["role"], store["missing_rights"], store["persistence"]) == ("master", [], "none")
+    assert 0 < store["latency"] < 1
+
+
+def test_a_replica(redis: Redis, own_server: EmbeddedServer) -> None:
+    with Redis.from_url(own_server.url) as client:
+        client.replicaof("127.0.0.1", redis.connection_pool.connection_kwargs["port"])
+        ended = run_in(make_app(own_server.url), "doctor", "--json")
+        client.replicaof("NO", "ONE")
+    assert ended.json["stores"][0]["role"] == "slave"
+    assert any("the store is a replica" in each for each in ended.json["findings"])
+
+
+def test_the_rights_are_those_of_the_readme() -> None:
+    assert set(re.findall(r"\+(\S+)", RULES)) == set(RIGHTS)
+
+
+@with_users
+def test_a_user_with_the_least_rights(own_server: EmbeddedServer) -> None:
+    url = own_server.url.replace("redis://", "redis://least:secret@")
+    ended = run_in(make_app(url), "doctor")
+    assert (ended.code, findings(ended)) == (0, [])
+    assert "missing rights    none" in ended.lines
+    assert "? The store does not tell: server, role, eviction, persistence." in ended.lines
+    assert "secret" not in ended.out
+
+
+@with_users
+@pytest.mark.parametrize(("user", "missing"), [("lacking", "publish hincrby"), ("elsewhere", "eval")])
+def test_rights_that_are_missing(own_server: EmbeddedServer, user: str, missing: str) -> None:
+    """Commands, or all that is done with the keys."""
+    url = own_server.url.replace("redis://", f"redis://{user}:secret@")
+    ended = run_in(make_app(url, broker_url=own_server.url, throttle_url=url), "doctor")
+    wanted = " ".join(f"+{each}" for each in missing.split())
+    assert ended.code == 1
+    first, *others = findings(ended)
+    assert first == (
+        f"the store does not allow its user all that is needed: ACL SETUSER ... ~{{test}}:2:* &{{test}}:2:wake {wanted}"
+    )
+    assert f"missing rights    {', '.join(missing.split())}" in ended.lines
+    refused = ["who holds and who waits cannot be read: the store did not answer, or refused: "]
+    assert [each[: len(refused[0])] for each in others] == (refused if user == "elsewhere" else [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, None),
+        ({"latency": 0.0499}, None),
+        ({"latency": 0.08}, "an answer of the store takes 80 ms"),
+        ({"clock_difference": -4.9}, None),
+        ({"clock_difference": -6.04}, "the store's clock is -6.0 s from this machine's"),
+        ({"missing_rights": None}, None),
+    ],
+)
+def test_what_is_too_much(facts: dict[str, Any], said: str | None) -> None:
+    messages = list(_more_findings(replace(FACTS, **facts), KEYS))
+    assert len(messages) == (said is not None)
+    assert all(message.startswith(str(said)) for message in messages)
+
+
+def test_a_clock_that_is_wrong(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 100)
+    assert -101 < run("doctor", "--json").json["stores"][0]["clock_difference"] < -99
+
+
+# -- the tasks ---------------------------------------------------------------------------------------------------------
+
+
+def test_options_of_tasks_that_do_nothing(app: Any, run: Run) -> None:
+    def nothing() -> None: ...
+
+    app.task(nothing, name="forgotten", limit=5, shared=False)
+
+    ended = run("doctor")
+    assert ended.code == 1
+    assert any(each.startswith("Task forgotten has limit=5 but not base=Throttled") for each in findings(ended))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Limit("api", 2), None),
+        (Limit("api", 3), "2 in this code, and 3 in that of the worker that started last"),
+        (Limit("api", 2, max_parked=9), "2 in this code, and 2, max_parked=9 in that"),
+        (Limit("api", 2, rate="10/s", burst=3), "2 in this code, and 2, 10/s (burst 3) in that"),
+        (Limit("other", 9), None),
+    ],
+)
+def test_declarations_that_differ(app: Any, worker: TermsCaller, other: Limit, said: str | None) -> None:
+    worker.declare(other)
+    assert [f"Limit api is {said}" in each for each in found(app)] == [True] * (said is not None)
+
+
+# -- those who hold and wait -------------------------------------------------------------------------------------------
+
+
+def test_holders_that_nobody_clears(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    worker.arrive("alive", terms(API).same)
+    worker.arrive("lost", terms(API).same)
+    assert found(app) == []
+    expire(redis, "lost")
+    (message,) = found(app)
+    assert message.startswith(
+        "Workers that are lost or cut off from the store still hold permits for 1 task (the lease of"
+    )
+    Throttle(app).reap()
+    assert found(app) == []
+
+
+def test_records_that_nobody_can_read(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    worker.put("spoilt", terms(API).same)
+    redis.hset(KEY["records"], "spoilt", "{")
+    worker.look()
+    (message,) = found(app)
+    assert message.startswith("Task spoilt cannot start, its record in the store is not readable: see")
+
+
+def test_a_queue_that_was_passed_over(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    other = TermsCaller(redis, "cccccccc", "q2")
+    throttle, one = Throttle(app), terms(API).same
+    worker.know(API)
+    throttle.limit("api").pause()
+    other.put("left behind", one)
+    worker.put("next", one)
+    throttle.limit("api").resume()
+    assert found(app) == []
+    pass_over(redis, "api", "q2")
+    worker.look(0)
+    assert found(app) == ["Queue 'q2' has been passed over: no worker that consumes it has a free slot"]
+
+
+def test_nobody_is_asked_where_nobody_waits(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "_consumed", lambda app: pytest.fail("asked"))
+    assert diagnosis.diagnose(app).unchecked == ()
+
+
+@pytest.mark.parametrize("broker", [None, "redis://127.0.0.1:1/0"])
+def test_workers_that_nobody_can_ask(
+    server: EmbeddedServer, worker: TermsCaller, broker: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(server.url, broker_url=broker, throttle_url=server.url)
+    worker.put("t", terms(API).same)
+    if broker is None:
+        # Celery would ask amqp://localhost.
+        monkeypatch.setattr(app, "connection_for_write", lambda **_: pytest.fail("asked"))
+    told = diagnosis.diagnose(app)
+    assert told.unchecked == (
+        "Which queues the workers consume: none answered a remote control command within a second.",
+    )
+    assert not any("queue" in each for each in told.findings)
+
+
+@pytest.mark.worker
+def test_a_queue_that_nobody_consumes(app: Any, workers: Workers, redis: Redis) -> None:
+    workers.start(queues="consumed")
+    caller = TermsCaller(redis, "bbbbbbbb", "consumed", "elsewhere")
+    caller.know(API)
+    Throttle(app).limit("api").pause()
+    for task, queue in (("one", "consumed"), ("two", "elsewhere"), ("three", "elsewhere")):
+        caller.put(task, terms(API).same, queue=queue)
+    caller.put("outside", terms(API).same, queue="~4711", outside=True)
+    (message,) = found(app)
+    assert message.startswith("2 tasks of queue 'elsewhere' wait, and no worker that answers consumes it: start one")

@@ -1,0 +1,303 @@
+"""``celery throttle status``, ``show``, ``explain`` and ``top``."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu.message import Message
+
+from celery_throttle import Limit, Throttle
+from celery_throttle.control.cli import top
+from celery_throttle.control.cli.output import plain, span
+from celery_throttle.control.explain import Explanation
+from celery_throttle.store.rows import Holder, LimitStatus, Parked
+from celery_throttle.worker.parcel import pack
+from tests.control.conftest import make_app, run_in
+from tests.store.caller import LEASE
+from tests.store.peek import expire
+from tests.store.terms_caller import terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from celery_throttle.core.policy import Needs
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.control.conftest import Ended
+    from tests.store.terms_caller import TermsCaller
+
+    Run = Callable[..., Ended]
+
+API, MAIL, TENANT = Limit("api", 2), Limit("mail", rate="1/h"), Limit("tenant", 1, key="tenant")
+MESSAGE = pack(Message("[[], {}, {}]", headers={"task": "call"}, properties={}, content_type="application/json"))
+
+
+def of(tenant: str) -> Needs:
+    return terms(TENANT).needs({"keys": {"tenant": tenant}})
+
+
+def park(worker: TermsCaller, task: str, needs: Needs) -> None:
+    worker.put(task, needs, message=MESSAGE)
+
+
+def names(of: type[Any]) -> set[str]:
+    return {each.name for each in fields(of) if each.repr}
+
+
+# -- status ------------------------------------------------------------------------------------------------------------
+
+
+def test_how_every_limit_stands(run: Run, worker: TermsCaller) -> None:
+    for number in range(3):
+        worker.arrive(f"t{number}", terms(API).same)
+    worker.arrive("mail", terms(MAIL).same)
+    worker.arrive("a0", of("acme"))
+    ended = run("status")
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.lines
+    assert lines[0] == "LIMIT           HELD  PARKED  RATES  STATE"
+    assert lines[1] == "api           2 of 2       1         full"
+    assert lines[2].startswith("mail               1       0  1/h    next start in ")
+    assert lines[3:] == ["tenant        1 each", "tenant[acme]  1 of 1       0         full"]
+
+
+def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run, worker: TermsCaller) -> None:
+    worker.arrive("t", terms(API).same)
+    Throttle(app).limit("api").override(5, until=3600, by="ana", why="ünïcode")
+    (status,) = Throttle(app).status()
+    (row,) = run("status", "--json").json
+    assert row.keys() == names(LimitStatus)
+    assert {name: row[name] for name in ("name", "permits", "in_force", "held", "declared")} == {
+        "name": "api", "permits": 2, "in_force": 5, "held": 1, "declared": True,
+    }  # fmt: skip
+    assert status.override
+    assert status.override.until
+    assert row["override"] == {
+        "limit": "api", "by": "ana", "why": "ünïcode", "permits": 5,
+        "since": status.override.since.isoformat(), "until": status.override.until.isoformat(),
+    }  # fmt: skip
+
+
+def test_nothing_to_see(run: Run) -> None:
+    assert run("status").out == "No limits are known: no worker has declared any.\n"
+    assert run("status", "--json").json == []
+
+
+def test_rows_that_are_left_out_are_told_of(run: Run, worker: TermsCaller) -> None:
+    for each in (API, MAIL, Limit("gpu", 1)):
+        worker.know(each)
+    assert len(run("status").lines) == 4
+    lines = run("status", "--most", "2").lines
+    assert len(lines) == 4
+    assert lines[-1] == "These are the first 2; --most has more."
+
+
+@pytest.mark.parametrize(
+    ("say", "state"),
+    [
+        (lambda limit: limit.pause(by="ana", why="incident 42"), "paused by ana (incident 42)"),
+        (lambda limit: limit.disable(by="ana"), "disabled by ana"),
+        (lambda limit: limit.override(7, by="ana"), "override 7 instead of 2 by ana"),
+        (lambda limit: limit.override(1, by="ana"), "override 1 instead of 2 by ana; full"),
+    ],
+)
+def test_what_was_said(app: Any, run: Run, worker: TermsCaller, say: Callable[[Any], None], state: str) -> None:
+    worker.arrive("t", terms(API).same)
+    say(Throttle(app).limit("api"))
+    assert run("status").rows[1][3:] == [state]
+
+
+def test_until_when_it_was_said(app: Any, run: Run, worker: TermsCaller) -> None:
+    worker.know(API)
+    Throttle(app).limit("api").pause(until=3600, by="ana")
+    paused = Throttle(app).limit("api").status().paused
+    assert paused
+    assert paused.until
+    assert run("status").rows[1][-1] == f"paused until {paused.until:%Y-%m-%d %H:%M:%S} UTC by ana"
+
+
+def test_what_others_wrote_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
+    worker.know(API)
+    Throttle(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07 ünï")
+    ended = run("status")
+    assert ended.rows[1][-1] == r"paused by \x1b[2J (two\nlines\r\x07 ünï)"
+    assert len(ended.lines) == 2
+    assert ended.out.replace("\n", "").isprintable()
+    assert run("status", "--json").json[0]["paused"]["why"] == "two\nlines\r\x07 ünï"
+
+
+def test_text_of_a_terminal() -> None:
+    assert plain("tenant[ünï]\u2028\ud800\x9b") == r"tenant[ünï]\u2028\ud800\x9b"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.44, "0.4 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (59.6, "1m 0s"), (3599, "59m 59s"),
+        (3600, "1h 0m"), (86399, "23h 59m"), (90000, "1d 1h"), (-75, "-1m 15s"),
+    ],
+)  # fmt: skip
+def test_how_long_something_takes(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+# -- show --------------------------------------------------------------------------------------------------------------
+
+
+def test_who_holds_and_who_waits(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
+    for task in ("one", "two"):
+        worker.arrive(task, terms(API).same)
+    for task in ("three", "four"):
+        park(worker, task, terms(API).same)
+    expire(redis, "two")
+    ended = run("show", "api")
+    assert (ended.code, ended.err) == (0, "")
+    limits, holders, parked = (part.split("\n") for part in ended.out.strip("\n").split("\n\n"))
+    assert limits == ["LIMIT    HELD  PARKED  STATE", "api    2 of 2       2  full"]
+    rows = {line.split()[0]: line for line in holders}
+    since = {each.task_id: f"{each.since:%Y-%m-%d %H:%M:%S} UTC" for each in Throttle(app).holders()}
+    assert rows["TASK"].split() == ["TASK", "HOLDS", "WORKER", "SINCE", "LEASE", "LEFT", "QUEUE"]
+    assert re.fullmatch(rf"one   api    aaaaaaaa  {since['one']}  (9m \d+s|10m 0s) +q", rows["one"])
+    assert re.fullmatch(rf"two   api    aaaaaaaa  {since['two']}  ended \d+d \d+h ago +q", rows["two"])
+    assert [line.split() for line in parked] == [
+        ["PLACE", "TASK", "NAME", "LINE", "QUEUE"],
+        ["1", "three", "call", "api", "q"],
+        ["2", "four", "call", "api", "q"],
+    ]
+
+
+def test_show_as_json(run: Run, worker: TermsCaller) -> None:
+    worker.arrive("one", terms(API, cost=2).same)
+    park(worker, "two", terms(API).same)
+    shown = run("show", "api", "--json").json
+    assert shown.keys() == {"status", "holders", "parked"}
+    (status,), (holder,), (parked,) = shown["status"], shown["holders"], shown["parked"]
+    assert (status.keys(), holder.keys(), parked.keys()) == (names(LimitStatus), names(Holder), names(Parked))
+    assert (holder["task_id"], holder["needs"]) == ("one", [{"limit": "api", "key": None, "permits": 2}])
+    assert 0 < holder["lease_left"] <= LEASE
+    assert (parked["task_id"], parked["task_name"], parked["place"]) == ("two", "call", 1)
+
+
+def test_several_permits_are_counted(run: Run, worker: TermsCaller) -> None:
+    worker.arrive("one", terms(API, cost=2).same)
+    assert "2 x api" in run("show", "api").out
+
+
+def test_a_limit_with_keys(run: Run, worker: TermsCaller) -> None:
+    for tenant in ("acme", "other"):
+        worker.arrive(f"{tenant} holds", of(tenant))
+        park(worker, f"{tenant} waits", of(tenant))
+    text = run("show", "tenant").out
+    assert [row[0] for row in run("show", "tenant").rows[1:4]] == ["tenant", "tenant[acme]", "tenant[other]"]
+    assert all(f"{tenant} {does}" in text for tenant in ("acme", "other") for does in ("holds", "waits"))
+    for args in (["tenant", "--key", "acme"], ["tenant[acme]"]):
+        text = run("show", *args).out
+        assert text.splitlines()[1].startswith("tenant[acme]  1 of 1")
+        assert "acme waits" in text
+        assert "other" not in text
+
+
+def test_a_name_that_is_written_like_a_key(run: Run, worker: TermsCaller) -> None:
+    worker.arrive("t", terms(Limit("tenant[acme]", 7)).same)
+    assert run("show", "tenant[acme]").rows[1][1] == "1 of 7"
+    missing = run("show", "tenant]acme[")
+    assert missing.code == 1
+
+
+def test_nobody_there(run: Run) -> None:
+    assert run("show", "api").out.endswith("\nNobody holds a permit.\n\nNobody waits in its line.\n")
+
+
+def test_as_many_as_wanted(run: Run, worker: TermsCaller) -> None:
+    for number in range(5):
+        worker.arrive(f"t{number}", terms(API).same)
+    out = run("show", "api", "--most", "2").out
+    assert out.count("These are the first 2; --most has more.") == 2
+    assert ("t3" in out, "t4" in out) == (True, False)
+
+
+@pytest.mark.parametrize("args", [["nope"], ["nope", "--json"], ["nope[x]"], ["ap"]])
+def test_no_such_limit(run: Run, args: list[str]) -> None:
+    ended = run("show", *args)
+    assert (ended.code, ended.out) == (1, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("Error: No limit 'nope'" if args[0] != "ap" else "Error: No limit 'ap', did you mean 'api'?")
+    assert line.endswith("Known limits: api, tenant")
+
+
+def test_a_limit_without_keys(run: Run) -> None:
+    ended = run("show", "api", "--key", "acme")
+    assert (ended.code, ended.err) == (2, "Error: Limit 'api' has no keys: leave key= out, or give the limit a key\n")
+
+
+# -- explain -----------------------------------------------------------------------------------------------------------
+
+
+def test_why_it_waits(app: Any, run: Run, worker: TermsCaller) -> None:
+    for number in range(4):
+        worker.arrive(f"t{number}", terms(API).same)
+    ended = run("explain", "t3")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == f"{Throttle(app).explain('t3')}\n"
+    assert "Limit api is full: 2 of 2 permits are held." in ended.lines
+    shown = run("explain", "t3", "--json").json
+    assert shown.keys() == names(Explanation)
+    assert (shown["state"], shown["place"], shown["limits"][0]["name"]) == ("parked", 2, "api")
+
+
+def test_a_task_that_nobody_knows(run: Run) -> None:
+    assert run("explain", "nope").code == 1
+    ended = run("explain", "nope", "--json")
+    assert (ended.code, ended.json["state"]) == (1, "unknown")
+
+
+# -- top ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_longest_line_comes_first(run: Run, worker: TermsCaller) -> None:
+    worker.arrive("a", terms(API).same)
+    for task in ("b", "c"):
+        worker.arrive(task, terms(Limit("zoo", 1)).same)
+    ended = run("top", "--times", "1")
+    assert ended.lines[0].endswith(" UTC")
+    assert [row[0] for row in ended.rows[2:]] == ["zoo", "api"]
+    assert [row[0] for row in run("top", "--times", "1", "--most", "1").rows[2:]] == ["zoo"]
+
+
+def test_each_look_is_a_line_of_json(run: Run, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        worker.arrive(f"t{len(waited)}", terms(API).same)
+
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep))
+    worker.know(API)
+    ended = run("top", "--times", "3", "--every", "1m30s", "--json")
+    assert [json.loads(line)[0]["held"] for line in ended.lines] == [0, 1, 2]
+    assert waited == [90, 90]
+
+
+def test_it_goes_on_while_the_store_is_away(own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app(own_server.url)
+    changes = iter([own_server.kill, own_server.restart])
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=lambda _: next(changes)()))
+    ended = run_in(app, "top", "--times", "3")
+    assert ended.code == 0
+    assert ended.err.count("the store did not answer") == 1
+    assert ended.out.count("No limits are known") == 2
+
+
+def test_it_ends_with_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=interrupt))
+    ended = run("top")
+    assert (ended.code, ended.err) == (0, "")

@@ -1,0 +1,262 @@
+"""``celery throttle`` as a shell runs it: what it loads, how it ends, a terminal, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click import Command, Context
+
+from celery_throttle import Limit
+from celery_throttle.control.cli.group import throttle
+from tests.control.conftest import _CELERY
+from tests.control.test_looking import API
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.control.conftest import Shell
+
+FEATURES = ("-A", "tests.support.apps.features")
+NOWHERE = {"BROKER_URL": "redis://:secret@127.0.0.1:1/0", "RESULT_BACKEND": ""}
+ENTRY_POINT = [
+    *("celery_throttle", "celery_throttle.control", "celery_throttle.control.cli", "celery_throttle.control.cli.group"),
+    *("celery_throttle.tasks", "celery_throttle.tasks.ours"),
+]
+
+
+@pytest.fixture
+def worker(redis: Redis) -> TermsCaller:
+    """A worker of the app `FEATURES`."""
+    return TermsCaller(redis, "aaaaaaaa", "q", prefix="throttle")
+
+
+def conf(**settings: object) -> dict[str, str]:
+    return {"TEST_CONF": json.dumps(settings)}
+
+
+# -- what it costs all commands ----------------------------------------------------------------------------------------
+
+
+def test_what_every_call_of_celery_loads_for_it(shell: Shell) -> None:
+    """Nothing but the few small files that have the group: no Redis, no tables, no commands."""
+    program = (
+        "import sys; sys.path.append(sys.argv.pop(1)); import celery.bin.celery as c; import json;"
+        "print(json.dumps([sorted(sys.modules), list(c.celery.commands)]))"
+    )
+    without = "import importlib.metadata as m; m.entry_points = lambda **_: [];" + program
+    (loaded, commands), (before, others) = (shell.run(program=each).json for each in (program, without))
+    assert set(commands) - set(others) == {"throttle"}
+    assert sorted(set(loaded) - set(before)) == ENTRY_POINT
+
+
+def test_the_help_of_celery_has_it(shell: Shell) -> None:
+    assert "See the limits of all workers, and steer them." in shell.run("--help").out
+    helped = shell.run("throttle", "--help")
+    assert (helped.code, helped.err) == (0, "")
+    for name in ("status", "show", "explain", "top", "set", "reset", "pause", "resume", "disable", "enable", "locks"):
+        assert f"\n  {name} " in helped.out
+    assert "3 the store cannot be reached" in helped.out
+
+
+def test_every_command_is_described() -> None:
+    described = (ROOT / "docs" / "command.md").read_text()
+    commands = throttle.list_commands(Context(throttle))
+    assert [name for name in commands if not re.search(rf"[`|, ]{name}( [A-Z_ ]+)?`", described)] == []
+    assert all(isinstance(throttle.get_command(Context(throttle), name), Command) for name in commands)
+
+
+def test_a_command_that_does_not_exist(shell: Shell) -> None:
+    ended = shell.run(*FEATURES, "throttle", "staus")
+    assert ended.code == 2
+    assert "Did you mean one of these?\n    status\n" in ended.err
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_fine(shell: Shell, worker: TermsCaller) -> None:
+    worker.arrive("t", terms(API).same)
+    ended = shell.run(*FEATURES, "throttle", "status")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.lines == ["LIMIT    HELD  PARKED", "api    1 of 2       0"]
+
+
+def test_there_is_no_such_task(shell: Shell) -> None:
+    assert shell.run(*FEATURES, "throttle", "explain", "nope").code == 1
+
+
+@pytest.mark.parametrize("command", ["status", "doctor", "show gpu", "explain t", "set gpu 2", "reap", "top --times 1"])
+def test_the_store_cannot_be_reached(shell: Shell, command: str) -> None:
+    ended = shell.run(*FEATURES, "throttle", *command.split(), env=NOWHERE)
+    assert (ended.code, ended.out) == (3, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("Error: redis://:**@127.0.0.1:1/0: the store did not answer, or refused: ")
+
+
+def test_the_configuration_is_wrong(shell: Shell) -> None:
+    ended = shell.run(*FEATURES, "throttle", "status", env=conf(throttle_leese=3))
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "Error: Unknown setting 'throttle_leese', did you mean 'throttle_lease'?\n"
+
+
+def test_a_module_of_the_app_cannot_be_imported(shell: Shell) -> None:
+    ended = shell.run(*FEATURES, "throttle", "status", env=conf(imports=["nowhere.at_all"]))
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("Error: The tasks of the app cannot be imported: ModuleNotFoundError: ")
+
+
+def test_tasks_that_only_a_worker_would_import_are_known(shell: Shell) -> None:
+    """The group of a limit is said by a task, so its module has to be there."""
+    settings = conf(imports=["proj_tasks"])
+    (shell.directory / "proj_tasks.py").write_text(
+        "from tests.support.apps.features import app\nfrom celery_throttle import Limit, Throttled\n"
+        "@app.task(base=Throttled, limit=Limit('late', 3, group='eu'), shared=False)\ndef late(): ...\n"
+    )
+    ended = shell.run(*FEATURES, "throttle", "show", "late", env=settings | {"PYTHONPATH": str(shell.directory)})
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.rows[1][0] == "late"
+
+
+# -- without an app ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+def test_neither_an_app_nor_a_store(shell: Shell, command: str) -> None:
+    ended = shell.run("throttle", command, env={"BROKER_URL": "", "RESULT_BACKEND": ""})
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith(f"Error: No app and no store is known: write celery -A proj throttle {command}, or --url ")
+
+
+def test_a_store_without_an_app(shell: Shell, worker: TermsCaller, redis: Redis) -> None:
+    worker.know(API)
+    TermsCaller(redis, "bbbbbbbb", "q", prefix="other").know(Limit("elsewhere", 1))
+    url = shell.env["BROKER_URL"]
+    none = {"BROKER_URL": "", "RESULT_BACKEND": ""}
+    for args, name in ((["--url", url], "api"), (["--url", url, "--prefix", "other"], "elsewhere")):
+        ended = shell.run("throttle", "status", *args, env=none)
+        assert (ended.code, [row[0] for row in ended.rows[1:]]) == (0, [name])
+    ended = shell.run("throttle", "status", "--url", "redis://127.0.0.1:1", env=none)
+    assert (ended.code, len(ended.err.splitlines())) == (3, 1)
+    ended = shell.run("throttle", "status", "--url", "nowhere", env=none)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    named = shell.run("--broker", url, "throttle", "status", env={"RESULT_BACKEND": ""})
+    assert [row[0] for row in named.rows[1:]] == ["api"]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([*FEATURES, "throttle", "status", "--url", "redis://x"], "The app of -A says which store"),
+        (["throttle", "status", "--prefix", "x"], "--prefix needs --url beside it"),
+    ],
+)
+def test_which_store_is_meant_is_said_once(shell: Shell, args: list[str], said: str) -> None:
+    ended = shell.run(*args)
+    assert ended.code == 2
+    assert ended.err.splitlines()[-1].startswith(f"Error: {said}")
+
+
+def test_options_that_an_app_adds_to_all_commands(shell: Shell) -> None:
+    (shell.directory / "proj.py").write_text(
+        "import os\nfrom celery import Celery\nfrom celery.signals import user_preload_options\n"
+        "from click import Option\napp = Celery(broker=os.environ['BROKER_URL'])\n"
+        "app.user_options['preload'].add(Option(['--tier']))\n"
+        "@user_preload_options.connect\ndef told(options, **_): print('tier', options['tier'])\n"
+    )
+    ended = shell.run("-A", "proj", "throttle", "--tier", "gold", "status", env={"PYTHONPATH": str(shell.directory)})
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.lines[0] == "tier gold"
+
+
+# -- a terminal --------------------------------------------------------------------------------------------------------
+
+
+def on_terminal(shell: Shell, *args: str, program: str = _CELERY, **env: str) -> str:
+    """What a command writes to a terminal of 200 columns."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(ROOT), *args],
+        cwd=shell.directory,
+        env=shell.env | {"TERM": "xterm", "COLUMNS": "200", **env},
+        stdin=subprocess.DEVNULL,
+        stdout=its,
+        stderr=its,
+    )
+    os.close(its)
+    parts = []
+    try:
+        while part := os.read(ours, 4096):
+            parts.append(part)
+    except OSError:  # the other end was closed
+        pass
+    os.close(ours)
+    assert process.wait(30) == 0
+    return b"".join(parts).decode()
+
+
+def test_a_table_on_a_terminal(shell: Shell, worker: TermsCaller) -> None:
+    """With rich, without it, and where no colours are wanted: names are no markup, and nothing is left out."""
+    tenant = Limit("tenant", 1, key="tenant")
+    worker.arrive("t" * 60, terms(tenant).needs({"keys": {"tenant": "red"}}))
+    show = (*FEATURES, "throttle", "show", "tenant")
+    without_rich = "import sys; sys.modules['rich.table'] = None;" + _CELERY
+    rich = on_terminal(shell, *show)
+    plain = [
+        on_terminal(shell, *show, program=without_rich),
+        on_terminal(shell, "--no-color", *show),
+        shell.run(*show).out.replace("\n", "\r\n"),
+    ]
+    assert "\x1b[1m" in rich
+    assert "\x1b" not in "".join(plain)
+    for text in (rich, *plain):
+        assert "tenant[red]" in text
+        assert "t" * 60 in text
+    assert len({text.count("\n") for text in (rich, *plain)}) == 1
+
+
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+def completed(shell: Shell, line: str, **env: str) -> list[str]:
+    """What a shell offers for the last word of this line."""
+    words = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    program = (
+        "import sys; sys.path.append(sys.argv.pop(1)); sys.argv[0] = 'celery';"
+        + _CELERY.partition(";")[2].partition(";")[2]
+    )
+    ended = shell.run(program=program, env=words | env)
+    assert ended.err == ""
+    return [each.removeprefix("plain,") for each in ended.lines if each]
+
+
+def test_completion(shell: Shell, worker: TermsCaller) -> None:
+    tenant = Limit("tenant", 1, key="tenant")
+    worker.arrive("t", terms(tenant).needs({"keys": {"tenant": "acme"}}))
+    app = "celery -A tests.support.apps.features throttle"
+    assert completed(shell, f"{app} pau") == ["pause"]
+    offered = completed(shell, f"{app} show ")
+    assert {"gpu", "single", "tests.support.apps.features.work", "tenant"} <= set(offered)
+    assert completed(shell, f"{app} pause t") == sorted(name for name in offered if name.startswith("t"))
+    assert completed(shell, f"{app} pause tenant --key ") == ["acme"]
+    assert completed(shell, f"{app} pause --key a") == []
+    assert completed(shell, f"celery throttle show --url {shell.env['BROKER_URL']} ") == ["tenant"]
+
+
+def test_completion_where_something_is_missing(shell: Shell) -> None:
+    """The store: the code's limits are known all the same. The app: nothing, and no traceback."""
+    app = "celery -A tests.support.apps.features throttle"
+    assert "gpu" in completed(shell, f"{app} show ", **NOWHERE)
+    assert completed(shell, f"{app} show gpu --key ", **NOWHERE) == []
+    assert completed(shell, "celery -A nowhere throttle show ") == []
+    assert completed(shell, "celery throttle show ", BROKER_URL="", RESULT_BACKEND="") == []

@@ -1,0 +1,55 @@
+"""What ``celery throttle doctor`` sees of stores of several servers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+from celery_throttle import Limit, StoreUnavailable, Throttled
+from celery_throttle.control.diagnosis import Diagnosis, diagnose
+
+if TYPE_CHECKING:
+    from tests.support.clusters import Cluster
+    from tests.support.sentinels import Watched
+
+
+def told(url: str, **conf: Any) -> Diagnosis:
+    app: Any = Celery("shop", set_as_current=False)
+    app.conf.update(throttle_url=url, **conf)
+
+    def nothing() -> None: ...
+
+    for group in ("eu", "us"):
+        app.task(nothing, name=group, base=Throttled, limit=Limit(group, 1, group=group), shared=False)
+    return diagnose(app)
+
+
+def about_servers(diagnosis: Diagnosis) -> list[str]:
+    """The findings, but for those of servers that are the tests' own."""
+    return [each for each in diagnosis.findings if "not durable" not in each]
+
+
+def test_each_node_of_a_cluster_that_has_limits(cluster: Cluster) -> None:
+    diagnosis = told(cluster.url)
+    assert about_servers(diagnosis) == []
+    facts = [(each.group, each.role, each.missing_rights) for each in diagnosis.stores]
+    assert facts == [(group, "master", ()) for group in ("", "eu", "us")]
+
+
+def test_the_primary_that_sentinels_know(watched: Watched) -> None:
+    diagnosis = told(watched.url)
+    assert about_servers(diagnosis) == []
+    (store,) = diagnosis.stores
+    assert (store.role, store.missing_rights) == ("master", ())
+
+
+def test_a_sentinel_in_place_of_the_store(watched: Watched) -> None:
+    diagnosis = told(f"redis://127.0.0.1:{watched.sentinel.port}")
+    assert any("names a sentinel, not the store" in each for each in diagnosis.findings)
+
+
+def test_a_cluster_that_is_not_there() -> None:
+    with pytest.raises(StoreUnavailable, match="no node of the cluster has the keys"):
+        told("redis+cluster://127.0.0.1:1")
