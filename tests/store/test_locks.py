@@ -619,6 +619,18 @@ def test_a_delivery_that_stepped_back_waits_for_nobody_who_waits_for_it(
     assert told(peer.end(again, slots=1)) == [("t2", "conclude", "t1")]
 
 
+def test_a_duplicate_that_is_put_back_takes_no_lock(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
+    """It only gives itself the outcome of its first."""
+    held = worker.start("t1", PLAN)
+    peer.arrive("t2", PLAN)
+    (follower,) = worker.end(held, slots=1)
+    end_lease(redis, follower)
+    peer.reap(1)
+    peer.claim("t3", PLAN)
+    assert worker.renew_once(follower) == PUT_BACK
+    assert state_of(peer) == ("t3", "queued")
+
+
 def test_a_retry_that_was_revoked_keeps_no_lock_when_its_first_run_is_lost(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:

@@ -21,7 +21,7 @@ local function meet_record(task, arrival)
 end
 
 local function record_of(arrival)
-  if arrival.lock then arrival.lock.verdict = 'run' end
+  if arrival.lock then arrival.lock.verdict = arrival.lock.verdict or 'run' end
   return {
     v = VERSION, needs = arrival.needs, queue = arrival.queue, ticket = 0, lock = arrival.lock,
     attempt = arrival.attempt > 0 and arrival.attempt or nil,
