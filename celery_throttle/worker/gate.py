@@ -291,8 +291,8 @@ class Gate:
     def _admit(self, run: Run) -> None:
         calls = self._groups[run.group]
         run.nonce = run.nonce or calls.nonce()
-        if not calls.link.up:
-            self._hold(run)
+        if not calls.link.up or self._outages[run.group].holds:
+            self._hold(run)  # behind those that came while the store was away, until it has heard what the limits are
         elif self._has_to_wait(run):
             self._park(run)
         elif self._is_plain(run) and (permit := calls.outbox.take(run)) is not None:

@@ -101,6 +101,11 @@ class Outage:
         return held
 
     @property
+    def holds(self) -> bool:
+        """Whether it has some that came before."""
+        return bool(self._held)
+
+    @property
     def waits(self) -> bool:
         """Whether tasks wait for the store, however long it takes."""
         return not self._unreachable or self._action == "hold"

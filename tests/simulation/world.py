@@ -214,7 +214,7 @@ class World:
         """Celery acknowledged what was revoked before the store could hear of it: as if the lock's ttl were over."""
         for task_id in worker.revoked_here:
             entry = self.book.entries[task_id]
-            if entry.identity:
+            if entry.identity and not self.book.succeeded.get(entry.identity):  # else it is kept for that
                 self.operator.unlock(entry.task, entry.arguments, task_id)
 
     def _die_with(self, job: Job) -> None:
