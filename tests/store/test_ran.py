@@ -39,6 +39,18 @@ def test_its_retry_runs(worker: Caller, peer: Caller, one: Limit) -> None:
     peer.take("t", one, attempt=1)
 
 
+def test_a_retry_that_has_run_is_known_though_its_first_attempt_comes_again_too(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The worker was killed before it acknowledged either of them."""
+    worker.put("t", one, attempt=1)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert peer.put("t", one).parked == (ParkAnswer.PARKED,)
+    assert peer.put("t", one, attempt=1).parked == (ParkAnswer.HAS_RUN,)
+    assert peek(redis).records["t"].attempt == 0
+
+
 def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """It has acknowledged what it parked; the same id may be published again."""
     run_elsewhere(worker, peer, one)

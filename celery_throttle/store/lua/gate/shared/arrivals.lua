@@ -91,11 +91,10 @@ local function park_new(task, arrival)
 end
 
 local function park(task, arrival)
+  -- Also where there is a record: an earlier attempt may have come again, too.
+  if has_run(task, arrival.attempt) then return HAS_RUN end
   local record = load_record(task)
-  if not record then
-    if has_run(task, arrival.attempt) then return HAS_RUN end
-    return park_new(task, arrival)
-  end
+  if not record then return park_new(task, arrival) end
   if record.nonce then
     keep_second(task, arrival)
   elseif arrival.attempt > (record.attempt or 0) then
