@@ -180,8 +180,8 @@ class Calls:
             self.link.drain()
 
     def leave(self) -> None:
-        """Say goodbye."""
-        if self.link.up:
+        """Say goodbye, once all else is said: the store takes it for acknowledged what was parked here."""
+        if self.link.up and self.idle:
             self.link.send(self.store.leave(self.worker), lambda raw: None)
 
     def connect(self) -> None:

@@ -60,6 +60,13 @@ def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Calle
     peer.take("t", one)
 
 
+def test_it_is_forgotten_when_its_worker_says_goodbye(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """Before that it has said what it could not acknowledge."""
+    run_elsewhere(worker, peer, one)
+    worker.leave()
+    assert not peek(redis).sets["ran"]
+
+
 def test_what_ran_after_its_worker_called_again_leaves_no_trace(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:

@@ -2,6 +2,8 @@
 -- KEYS, ARGV[1] as in shared/begin.lua; then worker id.
 -- Returns 1.
 local worker = argument()
+-- It has acknowledged at the broker what it parked last, but for what it has said.
+confirm_parked(load_worker(worker), {})
 redis.call('HDEL', WORKERS, worker)
 redis.call('ZREM', ENDS, 'workers:' .. worker)
 return 1
