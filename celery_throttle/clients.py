@@ -13,9 +13,14 @@ from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_throttle.store.scripts import Call
 
 __all__ = ["StoreClient", "store_client"]
+
+#: Holders that one call clears.
+_REAPED = 200
 
 _clients: WeakKeyDictionary[Any, dict[str | None, StoreClient]] = WeakKeyDictionary()
 
@@ -47,6 +52,18 @@ class StoreClient:
             return self._caller.call(call)
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"the store did not answer, or refused: {error}") from error
+
+    def reap(self) -> Iterator[tuple[str, str]]:
+        """Clear the holders whose lease has ended; yield the task and what it needed, of each.
+
+        Raises:
+            StoreUnavailable: as `ask`.
+        """
+        while True:
+            cleared = self.ask(self.store.reap(_REAPED))
+            yield from ((task.decode(), needs.decode()) for task, needs in cleared)
+            if len(cleared) < _REAPED:
+                return
 
 
 def store_client(app: Any, group: str | None = None) -> StoreClient:

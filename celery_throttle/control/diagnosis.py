@@ -10,6 +10,7 @@ from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.control.server import StoreFacts, examine
 from celery_throttle.core.limits import described
 from celery_throttle.core.policy import limits_of
+from celery_throttle.core.wording import counted
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import groups_of, policies_of
@@ -109,9 +110,9 @@ def _overdue(reader: Reader) -> Iterator[str]:
     overdue = [each for each in reader.holders(None, MOST) if each.lease_left < -_OVERDUE]
     if overdue:
         yield (
-            f"Workers that are lost or cut off from the store still hold permits for {_tasks(len(overdue))} (the lease "
-            f"of {overdue[0].task_id} ended {-overdue[0].lease_left:.0f} s ago): no worker and no beat looks; "
-            f"`celery throttle reap` reclaims them"
+            f"Workers that are lost or cut off from the store still hold permits for {counted(len(overdue), 'task')} "
+            f"(the lease of {overdue[0].task_id} ended {-overdue[0].lease_left:.0f} s ago): no worker and no beat "
+            f"looks; `celery throttle reap` reclaims them"
         )
 
 
@@ -131,8 +132,8 @@ def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator
     for queue, count in sorted(waiting.items()):
         if consumed is not None and queue not in consumed:
             yield (
-                f"{_tasks(count)} of queue {queue!r} {'wait' if count > 1 else 'waits'}, and no worker that answers "
-                f"consumes it: start one with -Q {queue}"
+                f"{counted(count, 'task')} of queue {queue!r} {'wait' if count > 1 else 'waits'}, and no worker that "
+                f"answers consumes it: start one with -Q {queue}"
             )
         elif queue in passed:
             yield f"Queue {queue!r} has been passed over: no worker that consumes it has a free slot"
@@ -157,7 +158,3 @@ def _consumed(app: Any) -> set[str] | None:
     except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
         return None
     return {queue["name"] for queues in answers.values() for queue in queues} if answers else None
-
-
-def _tasks(count: int) -> str:
-    return f"{count} task{'s' if count > 1 else ''}"

@@ -48,7 +48,7 @@ class Reader:
 
     def __init__(self, app: Any, group: str) -> None:
         self.app, self.group = app, group
-        client = store_client(app, group)
+        self._client = client = store_client(app, group)
         self.store, self.ask = client.store, client.ask
 
     def status(self, most: int) -> tuple[LimitStatus, ...]:
@@ -114,13 +114,8 @@ class Reader:
 
     def reap(self) -> Iterator[Reclaimed]:
         """Clear the holders whose lease has ended, and yield them."""
-        while True:
-            cleared = self.ask(self.store.reap(AT_ONCE))
-            for task, text in cleared:
-                needs = tuple(Need(each.name, each.key, cost) for each, cost in costs_of(text.decode()))
-                yield Reclaimed(task.decode(), needs)
-            if len(cleared) < AT_ONCE:
-                return
+        for task_id, needs in self._client.reap():
+            yield Reclaimed(task_id, tuple(Need(each.name, each.key, cost) for each, cost in costs_of(needs)))
 
 
 def _by_name(text: str) -> tuple[str, str]:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.servers.client import make_client
-from celery_throttle.store.servers.doctor import findings
+from celery_throttle.store.servers.doctor import findings, info_of, setting_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from redis import Redis
 
     from celery_throttle.core.keys import Keys
 
 __all__ = ["RIGHTS", "StoreFacts", "examine"]
-
-T = TypeVar("T")
 
 #: Seconds. A task that starts waits for one call at least; moments are said by the store's clock.
 _SLOW, _CLOCKS_APART = 0.05, 5.0
@@ -102,14 +100,14 @@ def examine(url: str, keys: Keys) -> tuple[StoreFacts, list[str]]:
 
 def _facts(client: Redis, url: str, keys: Keys) -> StoreFacts:
     latency, ahead = _times(client)
-    info: dict[str, Any] = _if_allowed(client.info) or {}
+    info = info_of(client)
     return StoreFacts(
         shown(url),
         keys.group,
         server=_server(info),
         role=info.get("role"),
-        eviction=info.get("maxmemory_policy") or _setting(client, "maxmemory-policy"),
-        persistence=_persistence(info, _setting(client, "save")),
+        eviction=info.get("maxmemory_policy") or setting_of(client, "maxmemory-policy"),
+        persistence=_persistence(info, setting_of(client, "save")),
         missing_rights=_missing_rights(client, keys),
         latency=latency,
         clock_difference=ahead,
@@ -152,19 +150,6 @@ def _persistence(info: dict[str, Any], save: str | None) -> str | None:
     if save is None:
         return None
     return "snapshots" if save else "none"
-
-
-def _setting(client: Redis, name: str) -> str | None:
-    values: dict[Any, Any] = _if_allowed(lambda: client.config_get(name)) or {}
-    value = next(iter(values.values()), None)
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _if_allowed(ask: Callable[[], T]) -> T | None:
-    try:
-        return ask()
-    except ResponseError:  # no right to it, or the server does not have it
-        return None
 
 
 def _more_findings(facts: StoreFacts, keys: Keys) -> Iterator[str]:

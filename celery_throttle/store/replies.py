@@ -196,6 +196,8 @@ def exchanged(raw: Any) -> Reply | None:
     """Read the reply of exchange.lua; None if the store has to hear what the limits are first."""
     if raw[0] == b"declare":
         return None
+    if raw[0] == b"overtaken":  # the protocol asks again only where this cannot be heard
+        raise RuntimeError("the store has carried out a later call of this worker: two of them have one name")
     _number, asked, parked, grants, wait_ms, more, closed, opened, withdrawn, hints = raw
     return Reply(
         tuple(map(int, asked)),

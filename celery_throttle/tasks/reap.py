@@ -7,25 +7,17 @@ uses at the moment.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from redis.exceptions import RedisError
-
+from celery_throttle.clients import store_client
 from celery_throttle.core.policy import limits_text
+from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
-from celery_throttle.store.calls import Store
-from celery_throttle.store.scripts import execute
-from celery_throttle.store.servers.client import make_client
 from celery_throttle.tasks.registry import groups_of
-
-if TYPE_CHECKING:
-    from redis import Redis
 
 __all__ = ["reap_all"]
 
 logger = logging.getLogger(__name__)
-
-_AT_ONCE = 200
 
 
 def reap_all(app: Any) -> int:
@@ -38,23 +30,11 @@ def reap_all(app: Any) -> int:
         return 0
     total = 0
     for group in groups_of(app) or [settings.group]:
-        keys = settings.keys(group)
-        with make_client(settings.url, keys) as client:
-            try:
-                total += _reap(client, Store(keys, settings.lease))
-            except RedisError as error:
-                # It comes again soon, and workers say more of an outage.
-                logger.warning("celery_throttle: cannot reach the store, expired permits stay for now: %s", error)
+        try:
+            for task_id, needs in store_client(app, group).reap():
+                logger.warning("Permit of limit %r reclaimed from task %s", limits_text(needs), task_id)
+                total += 1
+        except StoreUnavailable as error:
+            # It comes again soon, and workers say more of an outage.
+            logger.warning("celery_throttle: cannot reach the store, expired permits stay for now: %s", error)
     return total
-
-
-def _reap(client: Redis, store: Store) -> int:
-    total = 0
-    while True:
-        cleared = cast("list[tuple[bytes, bytes]]", execute(client, store.reap(_AT_ONCE)))
-        for task_id, needs in cleared:
-            limits = limits_text(needs.decode())
-            logger.warning("Permit of limit %r reclaimed from task %s", limits, task_id.decode())
-        total += len(cleared)
-        if len(cleared) < _AT_ONCE:
-            return total

@@ -26,9 +26,6 @@ __all__ = ["ConsumerStep", "WorkerStep"]
 
 logger = logging.getLogger(__name__)
 
-_REVOKED_EVERY = 1.0
-_TEND_EVERY = 0.5
-
 
 def _refuse_unknown_celery(worker: Any) -> None:
     """Stop a worker whose Celery lacks what the gate hangs on: unthrottled tasks would be worse."""

@@ -125,18 +125,11 @@ class Loop:
         with self._direct:
             self._home = threading.get_ident()
             self.turning = True
-            posted = self._posted
-            while posted:
-                function, args = posted.popleft()
-                try:
-                    function(*args)
-                except Exception:
-                    logger.exception("celery_throttle: error in %r", function)
+            while self._posted:
+                function, args = self._posted.popleft()
+                _run(function, *args)
             for tick in self._ticks:
-                try:
-                    tick()
-                except Exception:
-                    logger.exception("celery_throttle: error in %r", tick)
+                _run(tick)
             self.turning = False
 
     def pump(self) -> None:
@@ -158,6 +151,13 @@ class Loop:
         except BlockingIOError:
             logger.debug("woken for nothing")
         self._awake = False
+
+
+def _run(function: Callable[..., None], *args: Any) -> None:
+    try:
+        function(*args)
+    except Exception:
+        logger.exception("celery_throttle: error in %r", function)
 
 
 def start_thread(hub: Hub, stopped: threading.Event) -> threading.Thread:

@@ -31,7 +31,7 @@ class Tasks:
 
     def __init__(self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings) -> None:
         self._policies, self._dedups, self._settings = policy, dedups, settings
-        self._plain = {name for name, each in policy.items() if not each.paced and name not in dedups}
+        self._plain = {name for name, each in policy.items() if not each.paced}
 
     def run_of(self, request: Any, epoch: int, queues: Queues | None) -> Run:
         """Return a request with all that it needs.

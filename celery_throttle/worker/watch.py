@@ -71,7 +71,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
 def unwatch(request: Any) -> None:
     """Undo `watch` once nothing more is to be heard.
 
-    What wraps a request knows the request: left to the garbage collector, each task would cost it a round sooner.
+    The request has our functions and they have the request: only the garbage collector would free them.
     """
     attributes = vars(request)
     for name in ("on_success", "on_failure", "on_timeout", "reject"):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from celery_throttle.core.wording import at
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -87,7 +89,7 @@ def plain(text: str) -> str:
 
 def when(time: datetime | None) -> str:
     """Return a moment as `explain` says it, but for the seconds' fraction."""
-    return "" if time is None else f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    return "" if time is None else at(time.astimezone(timezone.utc))
 
 
 def span(seconds: float) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-__all__ = ["findings", "refusal"]
+__all__ = ["findings", "info_of", "refusal", "setting_of"]
 
 _OLDEST = (6, 2)
 
@@ -54,10 +54,8 @@ def findings(client: Redis, url: str = "redis://") -> Iterator[str]:
         client: a client of the store.
         url: how it was named.
     """
-    try:
-        info: dict[str, Any] = client.info()
-    except RedisError:
-        # Forbidden or unreachable; neither says anything about the server's fitness.
+    info = info_of(client)
+    if not info:  # it says nothing about the server's fitness
         return
     mode = info.get("redis_mode") or info.get("server_mode")
     if mode == "sentinel":
@@ -73,17 +71,27 @@ def findings(client: Redis, url: str = "redis://") -> Iterator[str]:
     version = str(info.get("redis_version", ""))
     if _numbers(version) < _OLDEST:
         yield f"the store is Redis {version}: upgrade it to 6.2 or later"
-    policy = info.get("maxmemory_policy") or _config(client, "maxmemory-policy")
+    policy = info.get("maxmemory_policy") or setting_of(client, "maxmemory-policy")
     if policy not in (None, "noeviction"):
         yield (
             f"the store may evict keys (maxmemory-policy {policy}), and with them permits and parked tasks: "
             f"set maxmemory-policy noeviction"
         )
-    if not info.get("aof_enabled") and _config(client, "save") == "":
+    if not info.get("aof_enabled") and setting_of(client, "save") == "":
         yield "the store is not durable, a restart loses parked tasks: set appendonly yes"
 
 
-def _config(client: Redis, name: str) -> str | None:
+def info_of(client: Redis) -> dict[str, Any]:
+    """Return what the server tells of itself, nothing where that is forbidden or the server is out of reach."""
+    try:
+        info: dict[str, Any] = client.info()
+    except RedisError:
+        return {}
+    return info
+
+
+def setting_of(client: Redis, name: str) -> str | None:
+    """Return a setting of the server, None where that is forbidden or the server is out of reach."""
     try:
         values: Any = client.config_get(name)
     except RedisError:
