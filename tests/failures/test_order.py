@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS
+from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, script_calls
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -96,6 +96,34 @@ def test_who_was_taken_first_is_first_though_another_worker_is_told_sooner(
     doors.open_all()
 
     journal.wait_finished(28, timeout=AT_ONCE)
+    state.wait_clean()
+
+
+def test_who_comes_while_the_limits_are_declared_is_behind_those_who_came_before(
+    workers: Workers, journal: Journal, state: State, relay: Relay
+) -> None:
+    """The store is back, but has not answered yet that it has heard what the limits are."""
+    worker = workers.start(SEAMS, concurrency=4, conf={"throttle_url": relay.url})
+    app = workers.app(SEAMS)
+    until(lambda: relay.quiet_for(0.2))
+    relay.refuse()
+    worker.wait_for_log("cannot reach the store")
+    for place in range(4):
+        app.frame.delay(str(place))
+    worker.wait_for_log("received", times=4)
+    with state.client() as client:
+        calls = script_calls(client)
+        relay.hold_replies_from(b"EVALSHA")
+        relay.accept()
+        until(lambda: script_calls(client) > calls)
+    for place in range(4, 12):
+        app.frame.delay(str(place))
+    worker.wait_for_log("received", times=12)
+    relay.pass_replies()
+
+    journal.wait_finished(12, timeout=AT_ONCE)
+    # Those that start in one moment start in any order.
+    assert set(journal.order()[:4]) == {"0", "1", "2", "3"}, journal.order()
     state.wait_clean()
 
 

@@ -34,6 +34,7 @@ class Relay:
         self._replying = threading.Event()
         self._replying.set()
         self._refusing = False
+        self._holding_from = b""
 
     @property
     def port(self) -> int:
@@ -65,8 +66,13 @@ class Relay:
         """Keep what the server says from now on; calls still reach it."""
         self._replying.clear()
 
+    def hold_replies_from(self, said: bytes) -> None:
+        """Keep what the server says from the moment that somebody sends this."""
+        self._holding_from = said
+
     def pass_replies(self) -> None:
         """Pass on what was kept, and what comes."""
+        self._holding_from = b""
         self._replying.set()
 
     def refuse(self) -> None:
@@ -109,6 +115,8 @@ class Relay:
                 if replies:
                     time.sleep(self.delay)
                     self._replying.wait()
+                elif self._holding_from and self._holding_from in piece:
+                    self._replying.clear()
                 target.sendall(piece)
         with suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)
