@@ -45,6 +45,7 @@ class Attempt:
     Attributes:
         credit: how often more than once its body may begin.
         spare: the same, should the run that goes on now not come to a proper end.
+        loose: deliveries that ended with the broker connection before they began: some may have been parked.
         excused: why it need not run (again), "" if it must.
         done: whether a run of it has come to an end that counts.
     """
@@ -54,6 +55,7 @@ class Attempt:
     published_us: int
     credit: int = 0
     spare: int = 0
+    loose: int = 0
     excused: str = ""
     done: bool = False
     runs: list[Run] = field(default_factory=list)

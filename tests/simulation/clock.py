@@ -35,6 +35,9 @@ class Clock:
         return self.now_us + round(seconds * 1_000_000)
 
 
+_NEVER_US = 10**18
+
+
 def wait(ready: Callable[[], bool], until_us: int) -> None:
     """Let the world go on until this is ready or that late; only inside of a `Fiber`."""
     greenlet.getcurrent().parent.switch((ready, until_us))
@@ -88,8 +91,7 @@ class Loop:
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         self.posted.append((function, args))
-        # Another thread would wait until the one that turns is through.
-        if self.detached and self._turner in (None, greenlet.getcurrent()):
+        if self.detached:
             self.turn()
 
     def later(self, delay: float, function: Callable[[], None]) -> None:
@@ -114,7 +116,12 @@ class Loop:
         self.detached = True
 
     def turn(self) -> None:
-        outer, self._turner = self._turner, greenlet.getcurrent()
+        current = greenlet.getcurrent()
+        if self._turner not in (None, current):  # another thread turns: wait until it is through
+            if current.parent is None:
+                return  # the world cannot, and does not have to: that thread does all that was posted
+            wait(lambda: self._turner is None, _NEVER_US)
+        outer, self._turner = self._turner, current
         try:
             while True:
                 self.woken, self.turning = False, True

@@ -102,14 +102,14 @@ def _check_identity(run: Run, kind: Kind, book: Book) -> None:
 
 
 def _check_rates(run: Run, scene: Scene, book: Book) -> None:
-    for bucket, _ in run.buckets:
-        if bucket in scene.starts:
-            count, burst = scene.starts[bucket]
+    for bucket, cost in run.buckets:
+        if (limit := bucket.partition("[")[0]) in scene.starts:
+            count, burst = scene.starts[limit]
             starts = book.starts.setdefault(bucket, [])
-            starts.append(run.granted_us)
+            starts += [run.granted_us] * cost
             # A start may be late without the next one being put off by that.
             recent = [at_us for at_us in starts if run.granted_us - 1_000_000 < at_us <= run.granted_us]
-            if len(recent) > count + burst:
+            if len(recent) > count + max(burst, cost):
                 raise Violation(f"rate: {len(recent)} starts of {bucket} in a second, {run.attempt} on {run.worker}")
 
 
@@ -158,7 +158,7 @@ def overtaken(
 def _has_room(kind: Kind, entry: Entry, scene: Scene, used: dict[str, int]) -> bool:
     for bucket, cost in kind.taken(entry.arguments):
         most = scene.permits[bucket.partition("[")[0]]
-        if most is None or used.get(bucket, 0) + cost > most:
+        if bucket.partition("[")[0] in scene.starts or most is None or used.get(bucket, 0) + cost > most:
             return False
     return True
 

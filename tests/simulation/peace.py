@@ -45,6 +45,7 @@ def peace(steps: Steps) -> None:
             world.change_queues(worker, queue)
     deadline = world.clock.after(_LONGEST)
     _settle(steps)
+    world.unlock(world.in_vain)
     while not _is_over(steps):
         if world.clock.now_us > deadline:
             check_end(world.book)

@@ -97,7 +97,7 @@ class Scene:
 
     Attributes:
         permits: of each limit; None for one with a rate only.
-        starts: of each limit with a rate: so many in a second, and the burst.
+        starts: of each limit with a rate, or of each key of it: so many in a second, and the burst.
     """
 
     app: Any
@@ -142,7 +142,9 @@ def make_scene(rng: Random) -> Scene:
     own, shared, tenant = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 2)
     count, burst = rng.choice([2, 5, 10]), rng.randint(1, 2)
     permits = {"own": own, "shared": shared, "tenant": tenant, "big": 3, "late": rng.randint(1, 2), "crowd": 1}
-    scene = Scene(app, {**permits, "paced": None, "one": 1}, {"paced": (count, burst)})
+    permits |= {"one": 1, "both": rng.randint(1, 3), "turns": rng.randint(1, 2), "soon": 1}
+    paced = {"paced": (count, burst), "mail": (count, 1), "both": (count, burst), "pages": (10, burst)}
+    scene = Scene(app, {**dict.fromkeys(paced), **permits}, paced)
     both = Limit("shared", shared)
     scene.add(Kind("plain", ordered=False))
     scene.add(Kind("own", (("own", "", 1),)), limit=Limit("own", own))
@@ -155,6 +157,17 @@ def make_scene(rng: Random) -> Scene:
     scene.add(Kind("costly", (("big", "", 2),), late=True), limit=Limit("big", 3), cost=2)
     scene.add(Kind("cheap", (("big", "", 1),)), limit=Limit("big", 3))
     scene.add(Kind("paced", (("paced", "", 1),), late=True), limit=Limit("paced", rate=f"{count}/s", burst=burst))
+    mail = Limit("mail", rate=f"{count}/s", burst=1, key="key")
+    scene.add(Kind("mail", (("mail", "key", 1),)), limit=mail)
+    scene.add(Kind("both", (("both", "", 1),)), limit=Limit("both", permits["both"], rate=f"{count}/s", burst=burst))
+    pages = Limit("pages", rate="10/s", burst=burst)
+    scene.add(Kind("pages", (("pages", "", 3),), late=True), limit=pages, cost=3)
+    three = (("shared", "", 1), ("pages", "", 1), ("mail", "key", 1))
+    scene.add(Kind("crawl", three, late=True, ordered=False), limit=[both, pages, mail])
+    turns = Limit("turns", permits["turns"], fair_by="key", weights={1: 2})
+    scene.add(Kind("turns", (("turns", "", 1),), late=True, ordered=False), limit=turns)
+    # What is given up leaves the order to those that came later.
+    scene.add(Kind("soon", (("soon", "", 1),), ordered=False), limit=Limit("soon", 1), start_deadline=1.5)
     crowd = Limit("crowd", 1, max_parked=2)
     scene.add(Kind("crowd", (("crowd", "", 1),), late=True, ordered=False), limit=crowd)
     scene.add(Kind("once", identity="n", late=True))

@@ -253,8 +253,7 @@ class Steps:
         if worker is None:
             return False
         if not worker.finished:
-            world.say("finish", worker)
-            world.act(worker, worker.finish)
+            world.finish(worker)
         else:
             world.leave(worker)
         return True

@@ -203,13 +203,19 @@ def _put(stack: ExitStack, where: Any, name: str, new: Any) -> None:
     stack.enter_context(mock.patch.object(where, name, new))
 
 
+_BROKEN = {
+    "caps": ("return rule.permits - rule.used >= ", "return 1 or "),
+    "rates": ("    start = math.max(start, ", "    start = math.min(start, "),
+}
+
+
 def _with_given_time(gate_text: Callable[[str], str]) -> Callable[[str], str]:
     given = f"('MGET', '{CLOCK_KEYS[0]}', '{CLOCK_KEYS[1]}')"
 
     def with_given_time(name: str) -> str:
         text = gate_text(name).replace("('TIME')", given)
-        if os.environ.get("SIMULATION_BREAKS") == "caps":  # to see that it is noticed
-            text = text.replace("return rule.permits - rule.used >= ", "return 1 or ")
+        right, wrong = _BROKEN.get(os.environ.get("SIMULATION_BREAKS", ""), ("", ""))  # to see that it is noticed
+        text = text.replace(right, wrong) if right else text
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         _texts[sha], _names[sha] = text, name
         return text

@@ -21,6 +21,8 @@ from tests.simulation.scene import CONCLUDE, HEADER, LEASE, letter
 from tests.simulation.workers import Operator, Worker, in_task, kept_by, name_of, script_texts, store_told_of_success
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.simulation.book import Attempt
     from tests.simulation.network import Ask, Pipe, Server
     from tests.simulation.scene import Scene
@@ -75,6 +77,8 @@ class World:
         self.queue_of: dict[str, str] = {}
         #: Whether all that is said is heard at once, and the order of starts counts.
         self.prompt = False
+        #: Task ids that were given back to a broker which had given them to others since.
+        self.in_vain: list[str] = []
         self._started: list[Attempt] = []
         self.step = 0
         self._digest = hashlib.blake2b(digest_size=8)
@@ -212,7 +216,11 @@ class World:
 
     def _unlock(self, worker: Worker) -> None:
         """Celery acknowledged what was revoked before the store could hear of it: as if the lock's ttl were over."""
-        for task_id in worker.revoked_here:
+        self.unlock(worker.revoked_here)
+
+    def unlock(self, task_ids: Iterable[str]) -> None:
+        """As an operator may."""
+        for task_id in task_ids:
             entry = self.book.entries[task_id]
             if entry.identity and not self.book.succeeded.get(entry.identity):  # else it is kept for that
                 self.operator.unlock(entry.task, entry.arguments, task_id)
@@ -263,6 +271,8 @@ class World:
         if any(run.from_broker == delivery.tag for run in attempt.runs):
             attempt.may_begin_again(why)
             delivery.letter.copies += 1
+        else:
+            attempt.loose += 1
 
     def _attempt_of(self, delivery: Delivery) -> Attempt:
         return self.book.attempt(delivery.letter.task_id, delivery.letter.attempt)
@@ -287,6 +297,14 @@ class World:
             if letter.copies:
                 letter.copies -= 1
                 attempt.credit -= 1
+
+    def finish(self, worker: Worker) -> None:
+        """Its pool has stopped; what it has to say to a store that is out of reach is never heard."""
+        self.say("finish", worker)
+        if worker in self.network.cut_off:
+            for run in worker.unsettled:
+                run.attempt.may_begin_again("its worker stopped while the store was out of reach")
+        self.act(worker, worker.finish)
 
     def leave(self, worker: Worker) -> None:
         """It has stopped: the broker connection ends, and with it what it still had."""
@@ -431,6 +449,8 @@ class World:
             if not job.discarded:
                 self._counts(run)
                 worker.unsettled.append(run)
+                if run.outcome == "requeue" and worker.channel and run.from_broker not in worker.channel.unacked:
+                    self.in_vain.append(run.attempt.entry.task_id)
         if not job.discarded:
             self.act(worker, worker.job_says, self._call_back, job)
 
@@ -459,7 +479,8 @@ class World:
             attempt.spare = 0
             if run.from_broker is None:  # and so does one that the broker still has, of a task that was parked
                 kept = [(letter.task_id, letter.attempt) for letter in self.broker.all()]
-                attempt.credit += kept.count((attempt.entry.task_id, attempt.number))
+                attempt.credit += kept.count((attempt.entry.task_id, attempt.number)) + attempt.loose
+                attempt.loose = 0
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -472,6 +493,9 @@ class World:
         worker = pipe.worker
         pipe.audible = min(count, len(pipe.replies))
         if worker.blocked and not worker.can_go_on(self.clock.now_us):
+            if worker.timekeeper.is_due:  # the thread that the main one waits for
+                self.act(worker, worker.run_timer)
+                return True
             pipe.audible = 0  # it listens to nothing else now
             return False
         self.say("hear", worker, pipe.audible)
