@@ -533,6 +533,8 @@ class Worker:
             self.timekeeper.run()
 
     def run_thread(self) -> None:
+        while self.can_go_on(self.here.clock.now_us):  # the main thread came first
+            self.go_on()
         self._do(self.threads.pop(0))
 
     def job_says(self, says: Callable[..., None], *args: Any) -> None:

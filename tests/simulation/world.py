@@ -222,7 +222,8 @@ class World:
         """As an operator may."""
         for task_id in task_ids:
             entry = self.book.entries[task_id]
-            if entry.identity and not self.book.succeeded.get(entry.identity):  # else it is kept for that
+            kept = self.scene.kinds[entry.task].remember and self.book.succeeded.get(entry.identity)
+            if entry.identity and not kept:
                 self.operator.unlock(entry.task, entry.arguments, task_id)
 
     def _die_with(self, job: Job) -> None:
