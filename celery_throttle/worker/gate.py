@@ -387,8 +387,12 @@ class Gate:
             with suppress(OSError):  # kombu logs it
                 request.acknowledge()
             logger.debug("Task %s[%s] parked", request.name, request.id)
+        # Celery acknowledges at the beginning of the hub's next turn.
+        self._loop.post(self._tell_unacked, run)
+
+    def _tell_unacked(self, run: Run) -> None:
         if run.at_broker:
-            self._groups[run.group].outbox.unacked(request.id)
+            self._groups[run.group].outbox.unacked(run.request.id)
 
     def crowded(self, run: Run) -> None:
         """See `Decisions`."""

@@ -298,3 +298,34 @@ def test_what_tasks_can_do_instead_of_returning(
     assert journal.max_running() == 1
     assert not redis.hlen("unacked"), "a message was not acknowledged"
     assert "celery_throttle: error" not in worker.log()
+
+
+def test_a_parked_task_is_replaced_by_a_chain(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    """Celery gives the last of the chain the id of the task that it replaces, and the number of its attempt."""
+    workers.start(FEATURES, concurrency=3)
+    app = workers.app(FEATURES)
+    app.one_hold.delay("hold")
+    journal.wait_running(1, "hold")
+    replaced = app.replace_by_chain.delay("parked")
+    state.wait_parked(1)
+    let_go("hold")
+    assert replaced.get(timeout=20) == "parked-first>parked-last"
+    state.wait_empty()
+
+
+@pytest.mark.parametrize("task", ["one", "one_late"])
+def test_what_the_broker_was_told_leaves_no_note(
+    workers: Workers, journal: Journal, state: State, redis: Redis, let_go: Any, task: str
+) -> None:
+    """Only what the broker may deliver again is remembered as having run, for a day."""
+    workers.start(FEATURES, concurrency=3)
+    app = workers.app(FEATURES)
+    app.one_hold.delay("hold")
+    journal.wait_running(1, "hold")
+    assert app.work_late.delay("direct").get(timeout=20) == "direct"
+    parked = [getattr(app, task).delay(str(number)) for number in range(8)]
+    state.wait_parked(8)
+    let_go("hold")
+    assert [each.get(timeout=20) for each in parked] == [str(number) for number in range(8)]
+    state.wait_empty()
+    assert not list(redis.scan_iter("*:ran"))
