@@ -24,6 +24,9 @@ def main() -> int:
     arguments = _parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
+        if arguments.logs:
+            arguments.logs.mkdir(parents=True)
+            return _compare(arguments, arguments.logs)
         with tempfile.TemporaryDirectory(prefix="celery-suite-") as directory:
             return _compare(arguments, Path(directory))
     except KeyboardInterrupt:
@@ -60,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--at-once", type=int, default=4, metavar="N", help="so many runs; they mostly wait (default 4)"
     )
+    parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="a new one, to leave all logs in")
     return parser
 
 
