@@ -7,6 +7,7 @@ import signal
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.celery_suite import comparing, source
 from tests.celery_suite.job import Run
@@ -14,6 +15,11 @@ from tests.celery_suite.listed import LISTED
 from tests.celery_suite.report import report, say
 from tests.celery_suite.runner import Runner
 from tests.celery_suite.scenarios import FILES, PLAIN, SCENARIOS, SLICE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.celery_suite.listed import Known
 
 #: Seconds that all tests may take on one worker, and one test alone.
 PATIENCE, ALONE = 5400.0, 240.0
@@ -34,15 +40,19 @@ def main() -> int:
         return 130
 
 
-def _compare(arguments: argparse.Namespace, directory: Path) -> int:
-    tests = source.fetch(directory)
-    print(f"Celery {version('celery')}: t/integration", flush=True)  # noqa: T201
-    runner = Runner(tests, directory, arguments.at_once)
-    done = runner.run(_runs(arguments, tests), PATIENCE, say)
+def compare(runner: Runner, runs: Sequence[Run], listed: Sequence[Known]) -> int:
+    """Do these runs, then alone what differs in them; print, and return what `main` does."""
+    done = runner.run(runs, PATIENCE, say)
     suspects = comparing.suspects(done)
     alone = runner.run(comparing.repeats(suspects), ALONE, say)
     differences = [each for each in suspects if comparing.confirmed(each, alone)]
-    return report(done, [each for each in suspects if each not in differences], differences, LISTED)
+    return report(done, [each for each in suspects if each not in differences], differences, listed)
+
+
+def _compare(arguments: argparse.Namespace, directory: Path) -> int:
+    tests = arguments.source or source.fetch(directory)
+    print(f"Celery {version('celery')}: t/integration", flush=True)  # noqa: T201
+    return compare(Runner(tests, directory, arguments.at_once), _runs(arguments, tests), LISTED)
 
 
 def _runs(arguments: argparse.Namespace, tests: Path) -> list[Run]:
@@ -61,8 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="", metavar="TEXT", help="workers whose name has this: 'late', 'in-process'")
     parser.add_argument("-k", dest="tests", default="", metavar="EXPRESSION", help="these tests, as pytest's -k")
     parser.add_argument(
-        "--at-once", type=int, default=4, metavar="N", help="so many runs; they mostly wait (default 4)"
+        "--at-once", type=int, default=6, metavar="N", help="so many runs; they mostly wait (default 6)"
     )
+    parser.add_argument("--source", type=Path, metavar="DIRECTORY", help="Celery's folder t; by default, downloaded")
     parser.add_argument("--logs", type=Path, metavar="DIRECTORY", help="a new one, to leave all logs in")
     return parser
 

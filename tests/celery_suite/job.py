@@ -29,7 +29,7 @@ __all__ = ["Job", "Run"]
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Nothing but what the tests need, whatever is installed beside it.
-_PYTEST = ("-m", "pytest", "-q", "--tb=short", "-p", "pytest_timeout", "-p", "no:cacheprovider")
+_PYTEST = ("-m", "pytest", "-q", "--tb=native", "-p", "pytest_timeout", "-p", "no:cacheprovider")
 _PLUGINS = ("-p", "celery.contrib.pytest", "-p", "tests.celery_suite.plugin")
 _INI = "[pytest]\npython_classes = test_*\nmarkers =\n    flaky: what Celery repeats up to five times; here it is not\n"
 #: All passed; some failed. Anything else is no run.
@@ -125,13 +125,14 @@ class Job:
             )
 
     def _environment(self) -> dict[str, str]:
-        theirs = ("CELERY_", "THROTTLE_", "TEST_", "PYTEST_", "REDIS_")
+        theirs = ("CELERY_", "THROTTLE_", "TEST_", "PYTEST_", "REDIS_", "WORKER_")
         scenario, limit = self.run.scenario, self.run.kind.limit
         return {name: value for name, value in os.environ.items() if not name.startswith(theirs)} | {
             "TEST_BROKER": self._server.url,
             "TEST_BACKEND": self._server.url,
             "REDIS_HOST": "127.0.0.1",
             "REDIS_PORT": str(self._server.port),
+            "WORKER_LOGLEVEL": "INFO",
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self._directory),

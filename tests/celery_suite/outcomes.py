@@ -17,10 +17,9 @@ _ORDER = ("passed", "skipped", "xfailed", "xpassed", "failed")
 
 @dataclass
 class Outcome:
-    """One of ``passed``, ``skipped``, ``xfailed``, ``xpassed``, ``failed``; how long it took; what pytest said."""
+    """``passed``, ``skipped``, ``xfailed``, ``xpassed`` or ``failed``; and what pytest said."""
 
     what: str = "passed"
-    seconds: float = 0.0
     text: str = ""
 
     def add(self, report: dict[str, Any]) -> None:
@@ -30,7 +29,6 @@ class Outcome:
             self.what = what
         if what == "failed" and not self.text:
             self.text = report["text"]
-        self.seconds += report["seconds"]
 
 
 def read(reports: Path) -> dict[str, Outcome]:

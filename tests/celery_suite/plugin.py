@@ -22,8 +22,8 @@ from tests.celery_suite.every_task import check_all_throttled, throttle_every_ta
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds a test may take, before and after included; its own waits are for 60 s at most.
-TIMEOUT = 90
+#: Seconds a test may take, what is before and after it included; one wait of its own is 60 s at most.
+TIMEOUT = 120
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 15.0
 
