@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import chain, chord, group
 from celery.canvas import StampingVisitor  # type: ignore[attr-defined]  # missing in celery-types
+from celery.exceptions import TimeoutError as ResultTimeoutError
 
 from tests.support.waiting import until
 from tests.workers.conftest import FEATURES
@@ -298,3 +299,21 @@ def test_what_tasks_can_do_instead_of_returning(
     assert journal.max_running() == 1
     assert not redis.hlen("unacked"), "a message was not acknowledged"
     assert "celery_throttle: error" not in worker.log()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=ResultTimeoutError,
+    reason="defect: after a task was parked and ran, another of its id is dropped as if the broker delivered it again",
+)
+def test_a_parked_task_is_replaced_by_a_chain(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    """Celery gives the last of the chain the id of the task that it replaces, and the number of its attempt."""
+    workers.start(FEATURES, concurrency=3)
+    app = workers.app(FEATURES)
+    app.one_hold.delay("hold")
+    journal.wait_running(1, "hold")
+    replaced = app.replace_by_chain.delay("parked")
+    state.wait_parked(1)
+    let_go("hold")
+    assert replaced.get(timeout=20) == "parked-first>parked-last"
+    state.wait_empty()

@@ -151,6 +151,12 @@ def replace(self: Any, label: str) -> None:
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=single)
+def replace_by_chain(self: Any, label: str) -> None:
+    """The last of the chain has the id of the task that it replaces, long after that has ended."""
+    raise self.replace(one.s(f"{label}-first") | follow.s(f"{label}-last"))
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=single)
 def ignore(self: Any, label: str) -> None:
     with Journal.from_environment().run(self.request, label):
         raise Ignore
