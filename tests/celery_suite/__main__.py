@@ -28,7 +28,8 @@ PATIENCE, ALONE = 5400.0, 240.0
 def main() -> int:
     """Return 1 if there is a difference that is not listed, a listed one that is gone, or a run that was none."""
     arguments = _parser().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, _interrupt)
     try:
         if arguments.logs:
             arguments.logs.mkdir(parents=True)
@@ -38,6 +39,13 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted")  # noqa: T201
         return 130
+
+
+def _interrupt(*_: object) -> None:
+    """Once: from a terminal Ctrl-C comes here and by tox, and must not cut off the end of what runs."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def compare(runner: Runner, runs: Sequence[Run], listed: Sequence[Known]) -> int:
