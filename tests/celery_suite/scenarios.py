@@ -1,0 +1,78 @@
+"""What is run: the tests, the workers they are run on, and how much their tasks are throttled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["FILES", "KINDS", "PLAIN", "SCENARIOS", "SLICE", "Kind", "Scenario"]
+
+#: Those that need nothing but Redis; `test_backend.py`, whose name says nothing of it, needs Azure. What the installed
+#: Celery does not have is left out.
+FILES = (
+    "test_canvas.py",
+    "test_group_chains.py",
+    "test_tasks.py",
+    "test_redis_backend.py",
+    "test_inspect.py",
+    "test_security.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How much every task is throttled: by one limit that all of them share, or not at all."""
+
+    name: str
+    limit: int | None
+
+
+PLAIN = Kind("plain", None)
+#: The first is never reached; the second is by any two tasks that run for a moment.
+KINDS = (Kind("limit 1000", 1000), Kind("limit 2", 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A worker, and when it acknowledges."""
+
+    own_process: bool
+    slots: int
+    late: bool
+
+    @property
+    def name(self) -> str:
+        """As it is printed, and named in the list of known differences."""
+        where = "a process" if self.own_process else "in-process"
+        return f"{where}, {self.slots} slot{'s' if self.slots > 1 else ''}, {'late' if self.late else 'early'}"
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """Those that can make a difference: a limit of 2 never has a task wait where there is but one slot."""
+        return KINDS if self.slots > 1 else KINDS[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some tests (as pytest's ``-k``), on some workers."""
+
+    scenarios: tuple[Scenario, ...]
+    tests: str
+
+
+SCENARIOS = tuple(
+    Scenario(own_process, slots, late)
+    for own_process, slots in ((False, 1), (False, 4), (True, 4))
+    for late in (False, True)
+)
+SLICE = Slice(
+    scenarios=(
+        Scenario(own_process=False, slots=4, late=False),
+        Scenario(own_process=True, slots=4, late=True),
+    ),
+    tests=(
+        "(replace or retried or retries or reject or stamps or link_option or time_limits or test_basic or priority "
+        "or test_fail or simple_canvas or True-True-True or pending_chord or large_group_pipeline) "
+        "and not (callback or with_errback or header_link "
+        # These wait for a minute while their defect is there (listed.py), or depend on who is faster.
+        "or preserves_group_order or replaced_nested_chord or body_chain_child or nesting_)"
+    ),
+)

@@ -1,0 +1,30 @@
+"""The app of a worker process: what the tests' own app has, said in a file beside the tests."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from typing import Any
+
+from celery.contrib.testing.app import TestApp
+
+from tests.celery_suite import orders
+from tests.celery_suite.every_task import check_all_throttled, throttle_every_task
+
+__all__ = ["app"]
+
+limit = orders.limit()
+if limit is not None:
+    throttle_every_task(limit, orders.LOG)
+
+configuration = json.loads(orders.CONFIGURATION.read_text())
+app: Any = TestApp(name="celery.tests", config=configuration, enable_logging=True, set_as_current=True)
+app.set_default()
+tasks = importlib.import_module("t.integration.tasks")
+for each in vars(tasks).values():
+    if inspect.isclass(each) and issubclass(each, app.Task.__mro__[1]) and vars(each).get("name"):
+        app.register_task(each())
+app.finalize()
+if limit is not None:
+    check_all_throttled(app)
