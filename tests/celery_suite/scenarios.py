@@ -72,7 +72,7 @@ SLICE = Slice(
         "(replace or retried or retries or reject or stamps or link_option or time_limits or test_basic or priority "
         "or test_fail or simple_canvas or True-True-True or pending_chord or large_group_pipeline) "
         "and not (callback or with_errback or header_link "
-        # These wait for a minute while their defect is there (listed.py), or depend on who is faster.
-        "or preserves_group_order or replaced_nested_chord or body_chain_child or nesting_)"
+        # These depend on who is faster, also without us.
+        "or body_chain_child or nesting_)"
     ),
 )

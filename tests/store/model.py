@@ -108,9 +108,9 @@ class Model:
                 entry.ticket = self._next_ticket()
             return before
         del self.entries[row.task]
-        comes_again = facts.message is Message.BROKER and facts.result is not Result.NOTHING
+        comes_again = facts.message is Message.BROKER
         unconfirmed = entry.by and self.calls.get(entry.by, 0) <= entry.call
-        if facts.began and (comes_again or entry.unacked or unconfirmed):
+        if facts.began and facts.result is not Result.NOTHING and (comes_again or entry.unacked or unconfirmed):
             self.ran.add((entry.attempt, row.task))
         second = entry.second
         if second and second_goes_on(facts, later_attempt=second.attempt > entry.attempt):

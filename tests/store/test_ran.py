@@ -33,6 +33,12 @@ def test_what_a_lost_worker_parked_and_another_ran_has_run(worker: Caller, peer:
     assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
 
 
+def test_what_was_replaced_has_given_its_id_to_another(worker: Caller, peer: Caller, one: Limit) -> None:
+    """`self.replace` ignores the task; the last of a chain that comes instead has its id, and its attempt."""
+    run_elsewhere(worker, peer, one, "ignored")
+    peer.take("t", one)
+
+
 def test_its_retry_runs(worker: Caller, peer: Caller, one: Limit) -> None:
     """That is another attempt."""
     run_elsewhere(worker, peer, one, "retry")

@@ -36,8 +36,9 @@ local function line_up_again(task, record, began, message)
   enqueue(task, record)
 end
 
--- A message that is not acknowledged at the broker may be delivered again: know that it has run. Whoever
--- parked it has acknowledged it when its next call comes.
+-- A message that is not acknowledged at the broker may be delivered again: know that something came of it.
+-- Else one more run does no harm, and a task that was replaced (self.replace) has given its id to another.
+-- Whoever parked it has acknowledged it when its next call comes.
 local function note_ran(task, record, comes_again)
   if comes_again or record.unacked or record.by and not has_acknowledged(record.by, record.call) then
     redis.call('ZADD', RAN, NOW + RAN_MS, (record.attempt or 0) .. ' ' .. task)
@@ -52,7 +53,7 @@ end
 -- A run is over, and its message with it; whether another delivery of the task goes on.
 local function run_over(task, record, began, comes_again, result)
   forget_task(task)
-  if began then note_ran(task, record, comes_again) end
+  if began and result ~= 'nothing' then note_ran(task, record, comes_again) end
   return settle_second(task, record, result)
 end
 
@@ -72,7 +73,7 @@ local function ended(task, nonce, began, message, result)
     if record.lock then lock_ended(task, record, nonce, 'waits') end
     line_up_again(task, record, began, message)
   else
-    local goes_on = run_over(task, record, began, message == 'broker' and result ~= 'nothing', result)
+    local goes_on = run_over(task, record, began, message == 'broker', result)
     if record.lock then lock_ended(task, record, nonce, lock_outcome(message, result, goes_on)) end
   end
   return record
