@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["safe"]
 
-_PROCESSES = 2
+#: Of the worker: one has the task that all others wait for.
+_PROCESSES = 3
+_LIMIT = 2
+#: Pieces of each round, in turn, so that all kinds see the same disturbances.
+_PIECES = 4
 _LONG = 3600.0
 
 
@@ -56,21 +60,25 @@ def _kinds() -> list[_Kind]:
 
 def safe(bench: Bench) -> list[Figure]:
     """A backlog is parked behind a permit that is taken; one task is; tasks start while others are parked."""
-    count, singles, starts = (300, 5, 100) if bench.quick else (2000, 20, 500)
+    count, starts = (100, 50) if bench.quick else (500, 200)
     kinds = _kinds()
     with ExitStack() as stack:
         sites = [(kind, stack.enter_context(_site(bench, kind))) for kind in kinds]
         version = _version(sites[0][1])
-        for number in range(bench.rounds):
+        for _, site in sites:
+            _hold(site)
+        for number in range(bench.rounds * _PIECES):
             for kind, site in sites:
-                _round(kind, site, f"{number}", count, singles, starts)
+                _park_many(kind, site, count)
+                kind.one.append(_park_one(site))
+                _start_many(kind, site, f"starts {number}", starts)
                 bench.say(
                     f"{kind.name}: {kind.parked[-1]:.0f} parked/s, {kind.acknowledged[-1]:.0f} acknowledged/s, "
                     f"one after {kind.one[-1]:.1f} ms, {kind.started[-1]:.0f} starts/s"
                 )
     wide = f"a backlog of {count} is parked, one worker, store on {version}"
-    single = f"one task is parked (the middle of {singles})"
-    passing = f"{starts} tasks of no length start under a limit of {_PROCESSES}, most of them from the line"
+    single = "one task is parked"
+    passing = f"{starts} tasks of no length start under a limit of {_LIMIT}, most of them from the line"
     return [
         *(Figure(wide, f"{kind.name}: parked", tuple(kind.parked), "/s") for kind in kinds),
         *(Figure(wide, f"{kind.name}: acknowledged", tuple(kind.acknowledged), "/s") for kind in kinds),
@@ -105,20 +113,10 @@ def _version(site: Site) -> str:
     return f"Valkey {info['valkey_version']}" if "valkey_version" in info else f"Redis {info['redis_version']}"
 
 
-def _round(kind: _Kind, site: Site, load: str, count: int, singles: int, starts: int) -> None:
-    """Take all figures of one way once; the worker and its store are empty before and after."""
-    site.publish("limit-1", [(f"{load} holder", 0, _LONG)], THROTTLED)
+def _hold(site: Site) -> None:
+    """Take the permit that all others wait for."""
+    site.publish("limit-1", [("holder", 0, _LONG)], THROTTLED)
     until(lambda: bool(site.store.hlen(_key(site, "used"))), 30, "nobody holds")
-    _park_many(kind, site, load, count)
-    kind.one.append(sorted(_park_one(site, load, count + number) for number in range(singles))[singles // 2])
-    site.end_workers()
-    site.empty()
-    site.start(1, _PROCESSES)
-    _start_many(kind, site, load, starts)
-    site.broker.flushall()
-    site.end_workers()
-    site.empty()
-    site.start(1, _PROCESSES)
 
 
 def _key(site: Site, name: str) -> str:
@@ -134,29 +132,31 @@ def _at_broker(site: Site) -> int:
     return sum(found)
 
 
-def _park_many(kind: _Kind, site: Site, load: str, count: int) -> None:
+def _park_many(kind: _Kind, site: Site, count: int) -> None:
     """Publish while the worker stands still; then it has everything to do at once."""
-    (worker,) = site.workers
+    (worker,), all_parked = site.workers, _parked(site) + count
     os.kill(worker.pid, signal.SIGSTOP)
-    site.publish("limit-1", [(load, number, 0.0) for number in range(count)], THROTTLED)
+    site.publish("limit-1", [("parked", number, 0.0) for number in range(count)], THROTTLED)
     os.kill(worker.pid, signal.SIGCONT)
     began, deadline = time.monotonic(), time.monotonic() + 120
     parked = acknowledged = 0.0
     while not (parked and acknowledged):
         now = time.monotonic()
         if now > deadline:
-            raise BenchmarkError(f"{kind.name}: {_parked(site)} of {count} parked, {_at_broker(site)} at the broker")
-        parked = parked or (now - began if _parked(site) >= count else 0.0)
+            raise BenchmarkError(
+                f"{kind.name}: {_parked(site)} of {all_parked} parked, {_at_broker(site)} at the broker"
+            )
+        parked = parked or (now - began if _parked(site) >= all_parked else 0.0)
         acknowledged = acknowledged or (now - began if parked and not _at_broker(site) else 0.0)
         time.sleep(0.002)
     kind.parked.append(count / parked)
     kind.acknowledged.append(count / acknowledged)
 
 
-def _park_one(site: Site, load: str, number: int) -> float:
+def _park_one(site: Site) -> float:
     """Return the milliseconds from a publish until the broker has nothing any more."""
     began = time.monotonic()
-    site.publish("limit-1", [(load, number, 0.0)], THROTTLED)
+    site.publish("limit-1", [("parked", 0, 0.0)], THROTTLED)
     while _at_broker(site):
         if time.monotonic() - began > 30:
             raise BenchmarkError("it is not acknowledged")
@@ -165,8 +165,7 @@ def _park_one(site: Site, load: str, number: int) -> float:
 
 
 def _start_many(kind: _Kind, site: Site, load: str, count: int) -> None:
-    runs = f"{load} starts"
-    site.publish("limit-2", [(runs, number, 0.0) for number in range(count)], THROTTLED)
-    ran = site.wait(runs, count, 120)
-    site.check_runs(runs, ran, range(count), limit=_PROCESSES)
+    site.publish("limit-2", [(load, number, 0.0) for number in range(count)], THROTTLED)
+    ran = site.wait(load, count, 120)
+    site.check_runs(load, ran, range(count), limit=_LIMIT)
     kind.started.append((count - 1) / (ran[-1].start - ran[0].start))

@@ -114,8 +114,8 @@ class Saving:
     def wait(self) -> None:
         """The worker stops: try once more, now, while the broker is there to be told."""
         deadline = monotonic() + self._durability.timeout
-        while self._held and (self.link.up or self.link.connect_now()):
-            self._paused = False
+        self._paused = False
+        while self._held and not self._paused and (self.link.up or self.link.connect_now()):
             self.tick()
             self.link.drain()
             if monotonic() >= deadline:

@@ -134,6 +134,22 @@ def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, doors: 
     check(workers, journal, state)
 
 
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_other_pools(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State, pool: str) -> None:
+    """Those without an event loop hear of it when they look."""
+    two.thaw_replica()
+    workers.start(DOORS, concurrency=1, queues="elsewhere")
+    app = workers.app(DOORS)
+    app.hold.apply_async(["first"], queue="elsewhere")
+    journal.wait_running(1, "first")
+    worker = workers.start(DOORS, pool=pool, concurrency=1)
+    state.wait_parked(*(app.hold.delay(str(number)) for number in range(COUNT)))
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert "lost the store" not in worker.log()
+    doors.open_all()
+    check(workers, journal, state)
+
+
 @pytest.mark.usefixtures("two")
 def test_others_come_meanwhile(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """More than the prefetch count allows are kept: they do not count."""

@@ -18,6 +18,7 @@ from tests.support import sentinels
 from tests.support.pairs import pair
 from tests.support.state import State
 from tests.support.waiting import until
+from tests.topologies.tools import skip_without_waitaof
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,6 +148,7 @@ def test_a_sentinel_fails_over(watched: Watched, workers: Workers, journal: Jour
 def one(request: pytest.FixtureRequest, workers: Workers) -> Iterator[EmbeddedServer]:
     """A store that is one server, with these options."""
     with new_server(persistent=True, options=request.param) as running:
+        skip_without_waitaof(running)
         workers.conf |= {**DISK, "throttle_url": running.url}
         yield running
 

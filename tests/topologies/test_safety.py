@@ -11,6 +11,7 @@ from celery_throttle.core.durability import Durability
 from celery_throttle.store.servers.safety import safety_findings
 from tests.control.conftest import make_app, run_in
 from tests.support.workers import BASIC
+from tests.topologies.tools import skip_without_waitaof
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
@@ -32,11 +33,13 @@ def found(url: str, durability: Durability) -> list[str]:
 
 @pytest.mark.parametrize("own_server", [{"persistent": True, "options": {"appendfsync": "always"}}], indirect=True)
 def test_a_server_that_can(own_server: EmbeddedServer) -> None:
+    skip_without_waitaof(own_server)
     assert found(own_server.url, DISK) == []
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": False}], indirect=True)
 def test_no_append_only_file(own_server: EmbeddedServer) -> None:
+    skip_without_waitaof(own_server)
     assert found(own_server.url, DISK) == [
         f"throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly yes in it{KEPT}"
     ]
@@ -50,10 +53,12 @@ def test_a_server_that_is_too_old(own_server: EmbeddedServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "own_server", [{"options": {"user": "default on nopass ~* &* +@all -wait -waitaof"}}], indirect=True
+    "own_server", [{"options": {"user": "default on nopass ~* &* +@all -@blocking"}}], indirect=True
 )
 @pytest.mark.parametrize(("durability", "command"), [(DISK, "WAITAOF"), (replicas(1), "WAIT")])
 def test_a_user_without_the_right(own_server: EmbeddedServer, durability: Durability, command: str) -> None:
+    if durability is DISK:
+        skip_without_waitaof(own_server)
     (said,) = found(own_server.url, durability)
     assert said == (
         f"throttle_park_durability is {durability.kind!r}, and the store's user may not use {command}: "
