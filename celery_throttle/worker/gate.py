@@ -114,9 +114,8 @@ class Gate:
         """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
         self._running.begin_epoch()
         self._queues = self._requests = None
-        for calls in self.groups:
-            if calls.saving is not None:
-                calls.saving.forget()
+        for run in [run for calls in self.groups if calls.saving for run in calls.saving.forget()]:
+            run.state = State.GONE
         self._drop_undecided()
         self._running.discarded()
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.replies import SavedAnswer
-from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,12 +98,12 @@ class Saving:
         self._held[run] = None
         self._let_others_come()
 
-    def forget(self) -> None:
-        """The broker will deliver again what is held."""
-        for run in self._held:
-            run.state = State.GONE
+    def forget(self) -> list[Run]:
+        """The broker will deliver again what is held; return it."""
+        held = list(self._held)
         self._held.clear()
         self._kept = 0
+        return held
 
     def tick(self) -> None:
         """Begin a round, if there is something to ask."""
