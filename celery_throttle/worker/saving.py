@@ -52,11 +52,20 @@ class Keeper(Protocol):
 
 
 class _Round:
-    """What is asked of the store at one time: the calls without an answer, and the runs that it has."""
+    """What is asked of the store at one time.
+
+    Attributes:
+        there: the runs that it has.
+    """
 
     def __init__(self, calls: int) -> None:
-        self.calls = calls
+        self._unanswered = calls
         self.there: list[Run] = []
+
+    def answered(self) -> bool:
+        """One more call has its answer; whether all have."""
+        self._unanswered -= 1
+        return self._unanswered == 0
 
 
 class Saving:
@@ -149,10 +158,11 @@ class Saving:
                 asked.there.append(run)
             elif self._let_go(run):
                 (self._gate.saved if answer == SavedAnswer.DONE else self._gate.lost)(run)
-        asked.calls -= 1
-        if asked.calls == 0 and asked.there:
+        if not asked.answered():
+            return
+        if asked.there:
             self.link.wait(self._durability.command, self._durability.timeout, partial(self._waited, asked))
-        elif asked.calls == 0:
+        else:
             self._round = None
 
     def _waited(self, asked: _Round, raw: Any) -> None:
