@@ -11,7 +11,7 @@ from celery_throttle.core.durability import Durability
 from celery_throttle.store.servers.safety import safety_findings
 from tests.control.conftest import make_app, run_in
 from tests.support.workers import BASIC
-from tests.topologies.tools import skip_without_waitaof
+from tests.topologies.tools import has_waitaof, skip_without_waitaof
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
@@ -45,8 +45,10 @@ def test_no_append_only_file(own_server: EmbeddedServer) -> None:
     ]
 
 
-@pytest.mark.parametrize("own_server", [{"options": {"rename-command": 'WAITAOF ""'}}], indirect=True)
 def test_a_server_that_is_too_old(own_server: EmbeddedServer) -> None:
+    if has_waitaof(own_server):
+        own_server.options["rename-command"] = 'WAITAOF ""'
+        own_server.restart()
     (said,) = found(own_server.url, DISK)
     assert "cannot tell when data is on disk (WAITAOF): upgrade to Redis 7.2 or Valkey, or set throttle_park" in said
     assert found(own_server.url, replicas(1)) != []
@@ -59,6 +61,8 @@ def test_a_server_that_is_too_old(own_server: EmbeddedServer) -> None:
 def test_a_user_without_the_right(own_server: EmbeddedServer, durability: Durability, command: str) -> None:
     if durability is DISK:
         skip_without_waitaof(own_server)
+    with Redis.from_url(own_server.url) as client:
+        client.execute_command("ACL", "SETUSER", "default", f"-{command.lower()}")
     (said,) = found(own_server.url, durability)
     assert said == (
         f"throttle_park_durability is {durability.kind!r}, and the store's user may not use {command}: "

@@ -30,14 +30,19 @@ def check_once(workers: Workers, journal: Journal) -> None:
     assert len(journal.runs()) == 1
 
 
-def skip_without_waitaof(server: EmbeddedServer) -> None:
-    """Redis has it from 7.2 on."""
+def has_waitaof(server: EmbeddedServer) -> bool:
+    """Whether it has the command; Redis has it from 7.2 on."""
     with Redis.from_url(server.url) as client:
         try:
             client.execute_command("WAITAOF", 0, 0, 1)
         except ResponseError as error:
-            if "unknown command" in str(error):
-                pytest.skip("the server has no WAITAOF")
+            return "unknown command" not in str(error)
+    return True
+
+
+def skip_without_waitaof(server: EmbeddedServer) -> None:
+    if not has_waitaof(server):
+        pytest.skip("the server has no WAITAOF")
 
 
 def let_go(journal: Journal, label: str) -> None:
