@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import caps, counter, market, once, overhead, recovery, semaphore, store, terms
+from benchmarks import caps, counter, durability, market, once, overhead, recovery, semaphore, store, terms
 from benchmarks.figures import table
 from benchmarks.site import Bench
 from celery_throttle.embedded import EmbeddedServer
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
     "caps": {"few-long": caps.few_long, "many-short": caps.many_short, "backlog": caps.backlog},
     "counter": {"advance": counter.advance},
+    "durability": {"safe": durability.safe},
     "market": {"trade": market.market},
     "once": {"publish": once.publish, "run": once.run, "lost": once.lost, "lock-bytes": once.lock_bytes},
     "overhead": {"noop": overhead.noop, "bystanders": overhead.bystanders, "handover": overhead.handover},

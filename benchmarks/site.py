@@ -23,7 +23,7 @@ from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer, bound_to_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -112,11 +112,21 @@ class Site:
         own_store: a server for the store alone; else broker and store share one, as most users have it.
         lease: ``throttle_lease``.
         failures_expected: the benchmark kills processes, so errors in the logs are none.
+        store_url: of a store that is there already.
+        conf: what else the workers are configured with.
     """
 
     def __init__(
-        self, bench: Bench, *, own_store: bool = False, lease: float = 60.0, failures_expected: bool = False
+        self,
+        bench: Bench,
+        *,
+        own_store: bool = False,
+        lease: float = 60.0,
+        failures_expected: bool = False,
+        store_url: str = "",
+        conf: Mapping[str, Any] | None = None,
     ) -> None:
+        self._store_url, self._more_conf = store_url, dict(conf or {})
         self._bench, self._own_store, self._lease = bench, own_store, lease
         self._failures_expected = failures_expected
         self._stack = ExitStack()
@@ -140,16 +150,18 @@ class Site:
         self._directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="throttle-bench-")))
         server = self._stack.enter_context(EmbeddedServer())
         store = self._stack.enter_context(EmbeddedServer()) if self._own_store else server
+        store_url = self._store_url or store.url
         self.broker = self._stack.enter_context(Redis.from_url(server.url))
-        self.store = self._stack.enter_context(Redis.from_url(store.url))
+        self.store = self._stack.enter_context(Redis.from_url(store_url))
         self._journal_url = server.url.removesuffix("/0") + "/2"
         self.journal: Any = self._stack.enter_context(Redis.from_url(self._journal_url))
         self._conf: dict[str, Any] = {
             "broker_url": server.url,
             "result_backend": server.url.removesuffix("/0") + "/1",
             "broker_connection_retry_on_startup": True,
-            "throttle_url": store.url,
+            "throttle_url": store_url,
             "throttle_lease": self._lease,
+            **self._more_conf,
         }
         self.publisher = Celery("publisher", broker=server.url, set_as_current=False)
         self._stack.callback(self.publisher.close)

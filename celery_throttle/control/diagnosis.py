@@ -63,7 +63,7 @@ def diagnose(app: Any) -> Diagnosis:
     findings: list[str] = []
     unchecked: list[str] = []
     for group in groups if "+cluster://" in settings.url else groups[:1]:
-        facts, found = examine(settings.url, settings.keys(group))
+        facts, found = examine(settings.url, settings.keys(group), settings.durability)
         stores.append(facts)
         findings += found
         unchecked += [f"The store does not tell: {', '.join(facts.unknown)}."] if facts.unknown else []

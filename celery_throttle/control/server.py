@@ -13,12 +13,14 @@ from celery_throttle.core.store_url import shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings, info_of, setting_of
+from celery_throttle.store.servers.safety import safety_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from redis import Redis
 
+    from celery_throttle.core.durability import Durability
     from celery_throttle.core.keys import Keys
 
 __all__ = ["RIGHTS", "StoreFacts", "examine"]
@@ -83,7 +85,7 @@ class StoreFacts:
         return tuple(name for name in names if getattr(self, name) is None)
 
 
-def examine(url: str, keys: Keys) -> tuple[StoreFacts, list[str]]:
+def examine(url: str, keys: Keys, durability: Durability | None = None) -> tuple[StoreFacts, list[str]]:
     """Return the facts of the server that has these keys, and a sentence with the fix for what is wrong with it.
 
     Raises:
@@ -93,7 +95,8 @@ def examine(url: str, keys: Keys) -> tuple[StoreFacts, list[str]]:
     with make_client(url, keys) as client:
         try:
             facts = _facts(client, url, keys)
-            return facts, [*findings(client, url), *_more_findings(facts, keys)]
+            unsafe = [] if durability is None else safety_findings(client, durability)
+            return facts, [*findings(client, url), *unsafe, *_more_findings(facts, keys)]
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"the store did not answer, or refused: {error}") from error
 

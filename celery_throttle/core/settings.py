@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, get_args
 
 from celery_throttle.core.asking import plain
+from celery_throttle.core.durability import Durability, ParkDurability
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import is_group
 from celery_throttle.core.store_url import StoreUrl, can_be_store
@@ -21,6 +22,7 @@ StoreErrorAction = Literal["hold", "run", "fail"]
 
 _PREFIX = "throttle_"
 _MIN_LEASE = 1.0
+_MIN_PARK_TIMEOUT = 0.1
 #: What one could take for settings, but is said of tasks.
 _OF_TASKS = frozenset(
     f"{_PREFIX}{name}{plural}"
@@ -44,6 +46,10 @@ class Settings:
         reap_every: seconds between two runs of the beat task that clears expired holders.
         on_store_error: what happens to a throttled task while the store is out of reach: it waits (``hold``), runs
             without a permit (``run``) or fails (``fail``).
+        park_durability: what has the parked task before the broker's message is acknowledged: the server's memory
+            (``memory``), its disk, too (``disk``), or the memory of replicas, too (``replicas``).
+        park_replicas: how many replicas.
+        park_timeout: seconds after which what is not safe yet is asked for again; the broker keeps the message.
         enabled: False turns every limit off; workers and publishers then run as if the library were not there.
     """
 
@@ -53,6 +59,9 @@ class Settings:
     lease: float = 60.0
     reap_every: float = 30.0
     on_store_error: StoreErrorAction = "hold"
+    park_durability: ParkDurability = "memory"
+    park_replicas: int = 1
+    park_timeout: float = 3.0
     enabled: bool = True
 
     def group_of(self, named: str | None) -> str:
@@ -62,6 +71,13 @@ class Settings:
     def keys(self, named: str | None = None) -> Keys:
         """Return the keys of the group of a limit that names this one, or none."""
         return Keys(self.prefix, self.group_of(named))
+
+    @property
+    def durability(self) -> Durability | None:
+        """What is waited for before a parked task's message is acknowledged; None for nothing."""
+        if self.park_durability == "memory":
+            return None
+        return Durability(self.park_durability, self.park_replicas, self.park_timeout)
 
     def behind(self, keyprefix: str) -> Settings:
         """Return these with a ``global_keyprefix`` of Celery's in front of the prefix."""
@@ -81,6 +97,7 @@ class Settings:
         """
         given = {field.name: get(_PREFIX + field.name) for field in fields(cls)}
         values = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
+        _refuse_without_effect(values)
         if "url" not in values:
             try:
                 values["url"] = _first_redis(fallback_urls)
@@ -166,6 +183,35 @@ def _action(value: object) -> str:
     return str(value)
 
 
+def _durability(value: object) -> str:
+    if value not in get_args(ParkDurability):
+        raise ConfigurationError(
+            f"throttle_park_durability must be 'memory', 'disk' or 'replicas', got {value!r}; how many replicas is "
+            f"said by throttle_park_replicas = 1"
+        )
+    return str(value)
+
+
+def _replicas(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"throttle_park_replicas must be a whole number, 1 or more, got {value!r}")
+    return value
+
+
+def _refuse_without_effect(values: Mapping[str, object]) -> None:
+    durability = values.get("park_durability", "memory")
+    if "park_replicas" in values and durability != "replicas":
+        raise ConfigurationError(
+            f"throttle_park_replicas = {values['park_replicas']!r} has no effect while throttle_park_durability is "
+            f"{durability!r}: set throttle_park_durability = 'replicas' or leave it out"
+        )
+    if "park_timeout" in values and durability == "memory":
+        raise ConfigurationError(
+            f"throttle_park_timeout = {values['park_timeout']!r} has no effect while throttle_park_durability is "
+            f"'memory': set throttle_park_durability = 'disk' or 'replicas', or leave it out"
+        )
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"throttle_enabled must be True or False, got {value!r}")
@@ -179,5 +225,8 @@ _CHECKS: Mapping[str, Callable[[object], object]] = {
     "lease": _seconds("throttle_lease", _MIN_LEASE),
     "reap_every": _seconds("throttle_reap_every", 1.0),
     "on_store_error": _action,
+    "park_durability": _durability,
+    "park_replicas": _replicas,
+    "park_timeout": _seconds("throttle_park_timeout", _MIN_PARK_TIMEOUT),
     "enabled": _flag,
 }

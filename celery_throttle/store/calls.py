@@ -44,6 +44,7 @@ class Arrival(NamedTuple):
         wait_ms: of one that is to be parked: how long it may wait.
         outside: whether it is a holder outside of tasks.
         age: of one that is to be parked: how many seconds ago it came.
+        unacked: whether the broker keeps its message until ``acked`` says otherwise, should it be parked.
     """
 
     task: str
@@ -57,6 +58,7 @@ class Arrival(NamedTuple):
     wait_ms: int | None = None
     outside: bool = False
     age: float = 0.0
+    unacked: bool = False
 
     @property
     def row(self) -> str:
@@ -64,6 +66,8 @@ class Arrival(NamedTuple):
         more = f',"lock":{self.lock}' if self.lock else ""
         if self.age:
             more += f',"age_ms":{self.age * 1000:.1f}'
+        if self.unacked:
+            more += ',"unacked":true'
         if self.turn is not None or self.wait_ms is not None or self.outside:
             said = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
             more += "," + _WRITE({name: value for name, value in said.items() if value is not None})[1:-1]
@@ -133,6 +137,7 @@ class Exchange:
     passed: list[Succession] = field(default_factory=list)
     began: list[tuple[str, str]] = field(default_factory=list)
     unacked: list[str] = field(default_factory=list)
+    acked: list[str] = field(default_factory=list)
     revoked: list[str] = field(default_factory=list)
     never: list[tuple[str, str, str]] = field(default_factory=list)
     asked: list[Arrival] = field(default_factory=list)
@@ -146,7 +151,7 @@ class Exchange:
             parts.append(f'"clock_ms":{self.clock * 1000:.1f}')
         objects = ((name, getattr(self, name)) for name in ("ended", "passed", "asked", "parked", "back"))
         parts += [f'"{name}":[{",".join([each.row for each in rows])}]' for name, rows in objects if rows]
-        arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "revoked", "never"))
+        arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "acked", "revoked", "never"))
         parts += [f'"{name}":{_WRITE(rows)}' for name, rows in arrays if rows]
         return "{" + ",".join(parts) + "}"
 
@@ -185,6 +190,10 @@ class Store:
     def declare(self, known_birth: str, limits: Iterable[tuple[str, str]], *, keeps: bool = False) -> Call:
         """Say how many permits each limit has; ``keeps``: only of those of which nothing is known."""
         return self._call("declare", known_birth, int(keeps), *_flat(list(limits)))
+
+    def saved(self, parked: Sequence[str]) -> Call:
+        """Ask what the store has of these ("attempt task"), before waiting until that is safe."""
+        return self._call("saved", _WRITE(parked))
 
     def leave(self, worker: str) -> Call:
         """Say goodbye for a worker."""

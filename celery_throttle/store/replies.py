@@ -22,6 +22,7 @@ __all__ = [
     "Locked",
     "ParkAnswer",
     "Reply",
+    "SavedAnswer",
     "Withdrawn",
     "claimed",
     "exchanged",
@@ -36,6 +37,14 @@ class Answer(IntEnum):
     GRANTED = 1
     KNOWN = 2
     HAS_RUN = 3
+
+
+class SavedAnswer(IntEnum):
+    """What the store has of a task that was parked."""
+
+    LOST = 0
+    THERE = 1
+    DONE = 2
 
 
 class ParkAnswer(IntEnum):

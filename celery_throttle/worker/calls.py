@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.link import Link, Listener
     from celery_throttle.worker.outbox import Batch
     from celery_throttle.worker.runs import Permit, Run
+    from celery_throttle.worker.saving import Saving
 
 __all__ = ["Calls", "Decisions"]
 
@@ -49,7 +50,19 @@ class Decisions(Protocol):
         """It has to be parked."""
 
     def parked(self, run: Run) -> None:
-        """The store has its message, or knows that the task has run: the broker's can be acknowledged."""
+        """The store has its message: the broker's can be acknowledged, as soon as that is safe."""
+
+    def has_run(self, run: Run) -> None:
+        """The store knows that the task has run: the broker's message can be acknowledged."""
+
+    def saved(self, run: Run) -> None:
+        """What was parked is safe, or nobody needs it any more: the broker's message can be acknowledged."""
+
+    def lost(self, run: Run) -> None:
+        """The store has lost what was parked, and the broker's message is here still."""
+
+    def keep(self, more: int) -> None:
+        """So many messages more are kept unacknowledged, which must not keep others from coming."""
 
     def crowded(self, run: Run) -> None:
         """It was not parked: as many wait for its limit as may."""
@@ -92,8 +105,10 @@ class Calls:
         declared: what this worker declares of each limit of the group, by name.
         gate: hears what came of it.
         connect: makes the connections for calls and for hints, given who hears of what they bring.
+        saving: what is parked stays at the broker until it is safe; None if it need not.
 
     Attributes:
+        saving: as given.
         outbox: what is to be said next.
         queues: the queues whose tasks this worker starts.
         held: the permits that the store counts as held here, by the nonce that it knows.
@@ -114,7 +129,9 @@ class Calls:
         declared: Mapping[str, str],
         gate: Decisions,
         connect: Callable[[Calls], tuple[Link, Listener]],
+        saving: Saving | None = None,
     ) -> None:
+        self.saving = saving
         self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
         self.outbox = Outbox()
         self.queues: tuple[str, ...] = ()
@@ -188,11 +205,15 @@ class Calls:
         """Connect in the background."""
         self.link.connect()
         self._listener.connect()
+        if self.saving is not None:
+            self.saving.link.connect()
 
     def close(self) -> None:
         """Hang up."""
         self.link.close()
         self._listener.close()
+        if self.saving is not None:
+            self.saving.link.close()
 
     # -- what the link says ---------------------------------------------------------------------------------------
 
@@ -292,15 +313,22 @@ class Calls:
     def _tell(self, batch: Batch, reply: Reply) -> None:
         """Say what became of each, one by one: an error with one must not keep the others from hearing."""
         gate = self._gate
+        hears = {
+            ParkAnswer.CROWDED: gate.crowded,
+            ParkAnswer.PARKED: gate.parked,
+            ParkAnswer.HAS_RUN: gate.has_run,
+        }
         for run, answer in zip(batch.asked, reply.asked, strict=True):
             if answer == Answer.MUST_PARK:
                 _safely(gate.refused, run)
-            elif answer in (Answer.KNOWN, Answer.HAS_RUN):
+            elif answer == Answer.KNOWN:
                 _safely(gate.parked, run)
+            elif answer == Answer.HAS_RUN:
+                _safely(gate.has_run, run)
             else:
                 _safely(gate.granted, run, answer if answer > max(Answer) else 0)
         for run, answer in zip(batch.parked, reply.parked, strict=True):
-            _safely(gate.crowded if answer == ParkAnswer.CROWDED else gate.parked, run)
+            _safely(hears[ParkAnswer(answer)], run)
         for run in batch.back:
             _safely(gate.sent_back, run)
         for grant in reply.grants:

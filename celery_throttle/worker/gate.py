@@ -114,6 +114,8 @@ class Gate:
         """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
         self._running.begin_epoch()
         self._queues = self._requests = None
+        for run in [run for calls in self.groups if calls.saving for run in calls.saving.forget()]:
+            run.state = State.GONE
         self._drop_undecided()
         self._running.discarded()
 
@@ -125,6 +127,8 @@ class Gate:
         for calls in self.groups:
             # What it parks has to be acknowledged while the broker is still there.
             calls.wait()
+            if calls.saving is not None:
+                calls.saving.wait()
 
     def flushed(self) -> None:
         """The pool is about to stop, and has thrown away what no process has begun."""
@@ -291,6 +295,7 @@ class Gate:
     def _admit(self, run: Run) -> None:
         calls = self._groups[run.group]
         run.nonce = run.nonce or calls.nonce()
+        run.keeps = calls.saving is not None
         if not calls.link.up or self._outages[run.group].holds:
             self._hold(run)  # behind those that came while the store was away, until it has heard what the limits are
         elif self._has_to_wait(run):
@@ -381,18 +386,59 @@ class Gate:
         """See `Decisions`."""
         self._decided(run, State.GONE)
         run.parcel = b""
-        request = run.request
         if run.epoch == self._running.epoch:
-            self._running.forget(request)
+            logger.debug("Task %s[%s] parked", run.request.name, run.request.id)
+        if not self._save(run):
+            self._acknowledge(run)
+            self._loop.post(self._tell_unacked, run)
+
+    def has_run(self, run: Run) -> None:
+        """See `Decisions`."""
+        self._decided(run, State.GONE)
+        run.parcel = b""
+        self._acknowledge(run)
+
+    def saved(self, run: Run) -> None:
+        """See `Decisions`."""
+        run.state = State.GONE
+        self._acknowledge(run)
+        self._loop.post(self._tell_acked, run)
+
+    def lost(self, run: Run) -> None:
+        """See `Decisions`."""
+        if self._stops():
+            run.state = State.GONE
+            return
+        logger.warning("Task %s[%s] was parked, and the store has lost it: again", run.request.name, run.request.id)
+        self._line_up(run)
+
+    def keep(self, more: int) -> None:
+        """See `Decisions`."""
+        self._prefetch(more)
+
+    def _save(self, run: Run) -> bool:
+        """Whether the broker keeps its message for now."""
+        saving = self._groups[run.group].saving
+        if saving is None or not run.keeps or not run.at_broker or run.epoch != self._running.epoch:
+            return False
+        run.state = State.SAVING
+        saving.hold(run)
+        return True
+
+    def _acknowledge(self, run: Run) -> None:
+        """Celery does it at the beginning of the hub's next turn, so look after that whether it was done."""
+        if run.epoch == self._running.epoch:
+            self._running.forget(run.request)
             with suppress(OSError):  # kombu logs it
-                request.acknowledge()
-            logger.debug("Task %s[%s] parked", request.name, request.id)
-        # Celery acknowledges at the beginning of the hub's next turn.
-        self._loop.post(self._tell_unacked, run)
+                run.request.acknowledge()
 
     def _tell_unacked(self, run: Run) -> None:
-        if run.at_broker:
+        if run.at_broker and not run.keeps:
             self._groups[run.group].outbox.unacked(run.request.id)
+
+    def _tell_acked(self, run: Run) -> None:
+        if not run.at_broker:
+            self._groups[run.group].outbox.acked(run.parked_as)
 
     def crowded(self, run: Run) -> None:
         """See `Decisions`."""
@@ -415,7 +461,8 @@ class Gate:
         """See `Decisions`."""
         self._running.forget_permit(run)
         run.parcel = b""
-        run.request.acknowledge()
+        if not self._save(run):
+            run.request.acknowledge()
 
     def withdrawn(self, each: Withdrawn) -> None:
         """See `Decisions`."""

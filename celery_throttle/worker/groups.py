@@ -10,6 +10,7 @@ from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import connection_factory, make_client
 from celery_throttle.worker.calls import Calls
 from celery_throttle.worker.link import Link, Listener
+from celery_throttle.worker.saving import Saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +54,16 @@ def calls_of(
         link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
         return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.no_hints)
 
-    return Calls(group, Store(keys, settings.lease), worker, declared, gate, connect)
+    store = Store(keys, settings.lease)
+    if (durability := settings.durability) is None:
+        return Calls(group, store, worker, declared, gate, connect)
+
+    def connect_too(saving: Saving) -> Link:
+        nothing = lambda *args: None  # noqa: E731 - the other connection says it
+        return Link(loop, timekeeper, make, settings.lease, nothing, saving.broken, nothing)
+
+    saving = Saving(store, durability, gate, connect_too, loop, timekeeper)
+    return Calls(group, store, worker, declared, gate, connect, saving)
 
 
 class Group:

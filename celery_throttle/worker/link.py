@@ -24,7 +24,7 @@ from celery_throttle.store.servers.primary import elsewhere
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_throttle.store.scripts import Call
+    from celery_throttle.store.scripts import Argument, Call
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
 
@@ -214,26 +214,31 @@ class Link(_Wire):
     ) -> None:
         super().__init__(loop, timekeeper, make, lease)
         self._on_up, self._on_broken, self._on_unreachable = on_up, on_broken, on_unreachable
-        self._pending: deque[tuple[Call, Callable[[Any], None], float]] = deque()
+        #: Each with when it is too late for its reply.
+        self._pending: deque[tuple[Call | None, Callable[[Any], None], float]] = deque()
         timekeeper.every(TIMEOUT / 4, lambda: loop.post(self._check_silence))
 
     def send(self, call: Call, callback: Callable[[Any], None]) -> None:
         """Send a call; the connection must be up."""
         self._send(call, call.packed(), callback)
 
+    def wait(self, command: tuple[Argument, ...], seconds: float, callback: Callable[[Any], None]) -> None:
+        """Send a command that the server takes so many seconds to answer; the connection must be up."""
+        self._send(None, pack(command), callback, seconds)
+
     def drain(self) -> None:
-        """Wait until every call under way has its reply, `TIMEOUT` seconds at most for each."""
+        """Wait until every call under way has its reply, as long as each may take."""
         while self._pending and self.up:
             try:
-                if not self._connection.can_read(timeout=TIMEOUT):
+                if not self._connection.can_read(timeout=max(self._pending[0][2] - monotonic(), TIMEOUT)):
                     raise RedisConnectionError("no answer")  # same way out as a broken connection
             except (RedisError, OSError) as error:
                 self._lost(error)
             else:
                 self.read()
 
-    def _send(self, call: Call, packed: bytes, callback: Callable[[Any], None]) -> None:
-        self._pending.append((call, callback, monotonic()))
+    def _send(self, call: Call | None, packed: bytes, callback: Callable[[Any], None], seconds: float = 0.0) -> None:
+        self._pending.append((call, callback, monotonic() + seconds + TIMEOUT))
         self._write(packed)
 
     def _expecting(self) -> bool:
@@ -243,16 +248,16 @@ class Link(_Wire):
         if not self._pending:
             raise RedisConnectionError(f"a reply that nobody asked for: {reply!r}")
         call, callback, _ = self._pending.popleft()
-        if isinstance(reply, NoScriptError):
+        if isinstance(reply, NoScriptError) and call is not None:
             self._send(call, pack(call.eval()), callback)
         else:
             _tell(callback, reply)
 
     def _check_silence(self) -> None:
         # The loop itself may have been busy: first take in what has arrived meanwhile.
-        if self._pending and monotonic() - self._pending[0][2] > TIMEOUT:
+        if self._pending and monotonic() > self._pending[0][2]:
             self.read()
-            if self._pending and monotonic() - self._pending[0][2] > TIMEOUT:
+            if self._pending and monotonic() > self._pending[0][2]:
                 self._lost(RedisConnectionError(f"no answer within {TIMEOUT:g} s"))
 
     def _greet(self) -> None:

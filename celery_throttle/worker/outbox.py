@@ -41,6 +41,7 @@ class Outbox:
         self._ended: list[Ended] = []
         self._began: list[tuple[str, str]] = []
         self._unacked: list[str] = []
+        self._acked: list[str] = []
         self._revoked: list[str] = []
         self._never: list[tuple[str, str, str]] = []
         self.asked: list[Run] = []
@@ -59,7 +60,7 @@ class Outbox:
     @property
     def lazy(self) -> bool:
         """Whether there is something that can wait for a moment."""
-        return bool(self._spare or self._passed or self._began or self._successions)
+        return bool(self._spare or self._passed or self._began or self._successions or self._acked)
 
     def ended(self, task: str, nonce: str, facts: Facts) -> None:
         """A run has ended, and its permits are free."""
@@ -72,6 +73,10 @@ class Outbox:
     def unacked(self, task: str) -> None:
         """A task was parked, but the broker has its message too."""
         self._unacked.append(task)
+
+    def acked(self, parked: str) -> None:
+        """A task ("attempt task") was parked as unacked, and the broker has its message no more."""
+        self._acked.append(parked)
 
     def revoked(self, tasks: list[str]) -> None:
         """These are to leave their lines."""
@@ -129,6 +134,7 @@ class Outbox:
             passed=take_rows(self._successions),
             began=take_rows(self._began),
             unacked=take_rows(self._unacked),
+            acked=take_rows(self._acked),
             revoked=take_rows(self._revoked),
             never=take_rows(self._never),
             asked=[run.arrival for run in asked],
@@ -150,4 +156,5 @@ class Outbox:
         said = batch.said
         self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
         self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
+        self._acked[:0] = said.acked
         self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, said.back, strict=True)]

@@ -23,6 +23,7 @@ class State(Enum):
     ASKING = auto()  #: has a slot, and the store is asked for its permits
     UNSURE = auto()  #: the same, but the store is out of reach, and the slot somebody else's
     PARKING = auto()  #: the store is told to set it aside
+    SAVING = auto()  #: parked; the broker keeps its message until that is safe
     LATER = auto()  #: held here for a while, unacknowledged: the store is out of reach, full, or as many wait as may
     GRANTED = auto()  #: has its permits, and waits for a slot
     RUNNING = auto()  #: given to the pool
@@ -88,6 +89,7 @@ class Run:
         state: see `State`.
         permit: what it holds; None if nothing, or not yet.
         job: what the pool made of it.
+        keeps: whether the broker keeps its message until what is parked is safe.
         asks: whether it asks for its permits also where there is a line, since a full store cannot park it.
         requeue: whether the task was rejected to be delivered again.
         refusals: how often it could not be parked, because as many wait as may.
@@ -100,6 +102,7 @@ class Run:
         "epoch",
         "group",
         "job",
+        "keeps",
         "lock",
         "needs",
         "nonce",
@@ -131,7 +134,7 @@ class Run:
         self.state = State.WAITING
         self.permit: Permit | None = None
         self.job: Any = None
-        self.asks = self.requeue = False
+        self.asks = self.requeue = self.keeps = False
         self.refusals = 0
         self.parcel = b""
 
@@ -159,7 +162,13 @@ class Run:
             self.needs.turn,
             self.needs.wait_ms,
             age=monotonic() - self.came if self.parcel else 0.0,
+            unacked=self.keeps and self.at_broker,
         )
+
+    @property
+    def parked_as(self) -> str:
+        """What tells this message from others of the same task, in the store."""
+        return f"{self.attempt} {self.request.id}"
 
     @property
     def redelivered(self) -> bool:

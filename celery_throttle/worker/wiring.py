@@ -16,6 +16,7 @@ from kombu.asynchronous.timer import Timer
 
 from celery_throttle.settings import settings_of
 from celery_throttle.store.servers.doctor import findings
+from celery_throttle.store.servers.safety import safety_findings
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.autoscale import Growth
@@ -87,8 +88,10 @@ class Throttling:
 
     def start(self) -> None:
         """Begin."""
-        url = self.settings.url
+        url, durability = self.settings.url, self.settings.durability
         found = {finding: None for group in self.groups for finding in findings(group.client, url)}
+        if durability is not None:
+            found |= {each: None for group in self.groups for each in safety_findings(group.client, durability)}
         for finding in found:
             logger.warning("celery_throttle: %s", finding)
         task_revoked.connect(self._never_runs, weak=False)

@@ -7,6 +7,7 @@ import os
 import sys
 
 from tests.simulation.play import Player, play_many
+from tests.simulation.scene import KEPT
 from tests.simulation.steps import FAULTS
 
 
@@ -20,8 +21,11 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=10, help="stop after so many violations")
     parser.add_argument("--faults", help=f"what may go wrong, whatever the seed says: {', '.join(FAULTS)}")
     parser.add_argument("--digests", action="store_true", help="print what came of every seed")
+    parser.add_argument("--kept", action="store_true", help="the broker keeps what is parked until a replica has it")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every step")
     options = parser.parse_args()
+    if options.kept:
+        os.environ[KEPT] = "1"
     faults = None if options.faults is None else tuple(filter(None, options.faults.split(",")))
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -18,7 +19,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.invariants import Violation
 from tests.simulation.network import Server
 from tests.simulation.peace import last_questions, peace
-from tests.simulation.scene import make_scene
+from tests.simulation.scene import KEPT, make_scene
 from tests.simulation.steps import Steps
 from tests.simulation.workers import CHANNEL, Here, installed
 from tests.simulation.world import World
@@ -60,7 +61,8 @@ class Played:
             return f"seed {self.seed}: well, {self.digest}"
         steps = min(self.at, self.steps)
         faults = "" if self.faults is None else f"--faults '{','.join(self.faults)}' "
-        again = f"python -m tests.simulation --seed {self.seed} --steps {steps} {faults}-v"
+        kept = "--kept " if KEPT in os.environ else ""
+        again = f"python -m tests.simulation --seed {self.seed} --steps {steps} {faults}{kept}-v"
         return f"seed {self.seed}, step {self.at}: {self.violation}\n    {again}"
 
 

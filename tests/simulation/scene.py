@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from random import Random
 
-__all__ = ["CONCLUDE", "LEASE", "PREFIX", "Kind", "Results", "Scene", "make_scene"]
+__all__ = ["CONCLUDE", "KEPT", "LEASE", "PREFIX", "Kind", "Results", "Scene", "make_scene"]
 
 LEASE = 3.0
+#: In the environment: the broker keeps what is parked until a replica has it.
+KEPT = "SIMULATION_KEPT"
 PREFIX = "sim"
 HEADER = "throttle"
 
@@ -139,6 +142,8 @@ def make_scene(rng: Random) -> Scene:
         throttle_url="redis://127.0.0.1:1/0", throttle_lease=LEASE, throttle_prefix=PREFIX, task_send_sent_event=False,
         worker_send_task_events=False,
     )  # fmt: skip
+    if KEPT in os.environ:
+        app.conf.throttle_park_durability = "replicas"
     own, shared, tenant = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 2)
     count, burst = rng.choice([2, 5, 10]), rng.randint(1, 2)
     permits = {"own": own, "shared": shared, "tenant": tenant, "big": 3, "late": rng.randint(1, 2), "crowd": 1}

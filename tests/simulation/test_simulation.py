@@ -33,6 +33,14 @@ def test_many_worlds(first: int) -> None:
     assert last.endswith(" 0 went wrong"), said
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_many_worlds_where_the_broker_keeps_what_is_parked() -> None:
+    """Until a replica has it, which it has late."""
+    said = simulate("--seeds", "250", "--steps", "200", "--jobs", "1", "--kept")
+    assert said.splitlines()[-1].endswith(" 0 went wrong"), said
+
+
 def test_the_same_seed_is_the_same_world() -> None:
     """Whatever was played before it in the same process."""
     together = simulate("--seeds", "10", "--jobs", "1", "--digests").splitlines()

@@ -30,7 +30,7 @@ from celery_throttle.store.calls import Store
 from celery_throttle.store.gate_script import gate_text
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
-from celery_throttle.worker import gate, groups, link, outbox, remember, resuming, runs, tasks, wiring
+from celery_throttle.worker import gate, groups, link, outbox, remember, resuming, runs, saving, tasks, wiring
 from tests.simulation.broker import tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
@@ -178,7 +178,7 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (gate, link, outbox, runs):
+        for module in (gate, link, outbox, runs, saving):
             put(module, "monotonic", now)
         for module in (resuming, tasks):
             put(module, "Run", _Run)
@@ -187,6 +187,7 @@ def installed(here: Here) -> Iterator[None]:
         put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
         put(wiring, "Loop", Loop)
         put(wiring, "findings", lambda client, url: [])
+        put(wiring, "safety_findings", lambda client, durability: [])
         put(wiring, "uuid", SimpleNamespace(uuid4=hexes))
         put(wiring, "task_revoked", _OwnSignal(here))
         put(groups, "connection_factory", lambda url, keys: partial(_new_pipe, here, here.worker))
@@ -420,7 +421,8 @@ class Worker:
         """Whether the store knows everything that it has to say."""
         if self.loop.posted or self.blocked:
             return False
-        return all(calls.link.up and calls.idle for calls in self.gate.groups)
+        kept = [each for calls in self.gate.groups if calls.saving is not None for each in calls.saving._held]
+        return not kept and all(calls.link.up and calls.idle for calls in self.gate.groups)
 
     @property
     def gate(self) -> Any:

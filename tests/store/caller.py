@@ -134,13 +134,14 @@ class Caller:
         wait_ms: int | None = None,
         outside: bool = False,
         age: float = 0.0,
+        unacked: bool = False,
     ) -> Arrival:
         """A task to be set aside; its message is its id and attempt."""
         self.know(what)
         needs, text = needs_of(what), message_of(task, attempt) if message is None else message
         turn, wait_ms = turn or needs.turn, needs.wait_ms if wait_ms is None else wait_ms
         where = queue or self.queues[0]
-        return Arrival(task, needs.text, where, attempt, lock, "", text, turn, wait_ms, outside, age)
+        return Arrival(task, needs.text, where, attempt, lock, "", text, turn, wait_ms, outside, age, unacked)
 
     def know(self, what: What) -> None:
         """Declare a limit, unless it was; what was declared before holds."""
@@ -175,6 +176,10 @@ class Caller:
         """It was told to slow down; its message goes to the store."""
         back = Back(run._replace(message=b"again"), pause, run.needs if about is None else about)
         return self.exchange(back=[back])
+
+    def saved(self, *parked: str) -> list[int]:
+        """What the store has of these ("attempt task")."""
+        return cast("list[int]", execute(self.client, self.store.saved(parked)))
 
     def look(self, slots: int = 1) -> Reply:
         return self.exchange(slots)

@@ -55,6 +55,11 @@ class Record:
         return int(self.raw.get("deliveries", 0))
 
     @property
+    def unacked(self) -> int | None:
+        found: int | None = self.raw.get("unacked")
+        return found
+
+    @property
     def lock(self) -> dict[str, Any]:
         return cast("dict[str, Any]", self.raw.get("lock") or {})
 

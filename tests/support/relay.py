@@ -84,6 +84,11 @@ class Relay:
         """Let connections through again."""
         self._refusing = False
 
+    def lead_to(self, server_port: int) -> None:
+        """Pass on to another server what connects from now on, as an address that moves does."""
+        self._server_port = server_port
+        self.hang_up()
+
     def hang_up(self) -> None:
         """Break all connections that there are now, and with them what is kept of their replies."""
         for connection in list(self._open):

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
+
 if TYPE_CHECKING:
+    from celery_throttle.embedded import EmbeddedServer
     from tests.support.journal import Journal
     from tests.support.workers import Workers
 
@@ -23,6 +28,21 @@ def check_once(workers: Workers, journal: Journal) -> None:
     let_go(journal, "held")
     assert held.get(timeout=15) == "held"
     assert len(journal.runs()) == 1
+
+
+def has_waitaof(server: EmbeddedServer) -> bool:
+    """Whether it has the command; Redis has it from 7.2 on."""
+    with Redis.from_url(server.url) as client:
+        try:
+            client.execute_command("WAITAOF", 0, 0, 1)
+        except ResponseError as error:
+            return "unknown command" not in str(error)
+    return True
+
+
+def skip_without_waitaof(server: EmbeddedServer) -> None:
+    if not has_waitaof(server):
+        pytest.skip("the server has no WAITAOF")
 
 
 def let_go(journal: Journal, label: str) -> None:

@@ -17,7 +17,7 @@ from kombu.asynchronous.timer import Timer
 from celery_throttle.core.keys import Keys
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.calls import Store
-from celery_throttle.store.servers.client import connection_factory
+from celery_throttle.store.servers.client import TIMEOUT, connection_factory
 from celery_throttle.worker.link import Link
 from celery_throttle.worker.loop import Loop
 from celery_throttle.worker.timekeeper import Timekeeper
@@ -73,7 +73,8 @@ class Linked:
         self.replies: list[Any] = []
         nothing = lambda *args: None  # noqa: E731
         make = connection_factory(server.url)
-        self.link = Link(self.loop, Timekeeper(), make, 60.0, nothing, self.broken.append, nothing)
+        self.timekeeper = Timekeeper()
+        self.link = Link(self.loop, self.timekeeper, make, 60.0, nothing, self.broken.append, nothing)
         assert self.link.connect_now()
         server.greeted()
 
@@ -89,6 +90,7 @@ class Linked:
         until(turned, timeout=5)
 
     def close(self) -> None:
+        self.timekeeper.stop()
         self.link.close()
         self.loop.close()
         self.hub.close()
@@ -120,6 +122,17 @@ def test_a_reply_that_nobody_asked_for_breaks_the_connection(server: Server, lin
     linked.turn_until(lambda: linked.broken)
 
     assert not linked.link.up
+
+
+def test_what_the_server_takes_its_time_for_is_waited_for(server: Server, linked: Linked) -> None:
+    """It counts as silent only some time after that."""
+    linked.timekeeper.start()
+    linked.link.wait(("WAIT", 1, 3000), 3.0, linked.replies.append)
+    threading.Timer(1.5 * TIMEOUT, server.peer.sendall, [b":1\r\n"]).start()
+
+    linked.turn_until(lambda: linked.replies or linked.broken)
+
+    assert (linked.replies, linked.broken) == ([1], [])
 
 
 def test_a_socket_that_was_closed_is_off_the_hub(server: Server, linked: Linked) -> None:

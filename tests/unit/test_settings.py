@@ -53,9 +53,12 @@ def test_everything_can_be_set() -> None:
         throttle_lease=5,
         throttle_reap_every=2.5,
         throttle_on_store_error="fail",
+        throttle_park_durability="replicas",
+        throttle_park_replicas=2,
+        throttle_park_timeout=1,
         throttle_enabled=False,
     )
-    assert settings == Settings(URL, "shop", "eu", 5.0, 2.5, "fail", enabled=False)
+    assert settings == Settings(URL, "shop", "eu", 5.0, 2.5, "fail", "replicas", 2, 1.0, enabled=False)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +81,8 @@ def test_everything_can_be_set() -> None:
         ("throttle_reap_every", 0),
         ("throttle_on_store_error", "wait"),
         ("throttle_on_store_error", ["hold"]),
+        ("throttle_park_durability", "aof"),
+        ("throttle_park_durability", 1),
         ("throttle_enabled", "no"),
         ("throttle_enabled", 0),
     ],
@@ -86,6 +91,44 @@ def test_a_value_that_cannot_work_is_refused(name: str, value: Any) -> None:
     """The message names the setting."""
     with pytest.raises(ConfigurationError, match=name):
         read(**{"throttle_url": URL, name: value})
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "1"])
+def test_a_number_of_replicas_that_cannot_work_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"throttle_park_replicas must be a whole number.*got {value!r}"):
+        read(throttle_url=URL, throttle_park_durability="replicas", throttle_park_replicas=value)
+
+
+@pytest.mark.parametrize("value", [0, 0.05, float("inf"), "1", True])
+def test_a_time_to_wait_that_cannot_work_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"throttle_park_timeout must be a number of seconds.*got {value!r}"):
+        read(throttle_url=URL, throttle_park_durability="disk", throttle_park_timeout=value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"park_replicas": 2}, "throttle_park_replicas = 2 has no effect while throttle_park_durability is 'memory'"),
+        ({"park_replicas": 1, "park_durability": "disk"}, "throttle_park_replicas = 1 .* is 'disk'"),
+        ({"park_timeout": 5}, r"throttle_park_timeout = 5.0 has no effect .*: set throttle_park_durability = 'disk'"),
+    ],
+)
+def test_what_would_make_nothing_safer_is_refused(given: dict[str, Any], said: str) -> None:
+    """Whoever sets a number of replicas believes that they are waited for."""
+    with pytest.raises(ConfigurationError, match=said):
+        read(throttle_url=URL, **{f"throttle_{name}": value for name, value in given.items()})
+
+
+def test_how_safe_parked_tasks_are() -> None:
+    assert read(throttle_url=URL).durability is None
+    disk = read(throttle_url=URL, throttle_park_durability="disk", throttle_park_timeout=2.5).durability
+    assert disk is not None
+    assert disk.command == ("WAITAOF", 1, 0, 2500)
+    assert (disk.reached([1, 0]), disk.reached([0, 3])) == (True, False)
+    replicas = read(throttle_url=URL, throttle_park_durability="replicas", throttle_park_replicas=2).durability
+    assert replicas is not None
+    assert replicas.command == ("WAIT", 2, 3000)
+    assert [replicas.reached(count) for count in (1, 2, 3)] == [False, True, True]
 
 
 def test_a_misspelt_setting_is_refused() -> None:

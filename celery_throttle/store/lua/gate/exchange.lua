@@ -8,12 +8,14 @@
 --            carried out before what ended
 --   began    { task id, nonce }: an early-ack task began, so its message is not needed any more
 --   unacked  task ids: parked, but the broker's message could not be acknowledged
+--   acked    'attempt task' of those parked as unacked whose messages are acknowledged now
 --   revoked  task ids: out of their lines
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task
 --            that it was a duplicate of when it was published, '' if none
 --   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua): wants to start
 --   parked   the same, without nonce, with age_ms: how long ago it came, wait_ms: how long it may wait,
 --            turn: see shared/turns.lua, outside: a holder outside of tasks
+--   unacked: true in a row: if it is parked, the broker keeps its message until acked says otherwise
 --   back     as asked, with pause_ms and about: was told to slow down, so these buckets (as needs) start
 --            nothing for so long
 -- ARGV[3..] the messages of those parked, then of those that go back.

@@ -28,14 +28,14 @@ local function answer_asked(rows)
   return answers
 end
 
--- Also returns which of them the caller has still to acknowledge at the broker, nil if none.
+-- Also returns which of them the caller acknowledges at the broker before its next call, nil if none.
 local function answer_parked(rows)
   local answers, unsure = {}, nil
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
     row.message = argument()
     answers[i] = park(row.task, row)
-    if answers[i] == PARKED then
+    if answers[i] == PARKED and not row.unacked then
       unsure = unsure or {}
       unsure[#unsure + 1] = row.attempt .. ' ' .. row.task
     end

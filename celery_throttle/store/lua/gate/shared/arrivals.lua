@@ -15,7 +15,11 @@ local function meet_record(task, arrival)
     redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
     return true, record.lock and tonumber(record.lock.fence) or GRANTED
   end
-  if record then return true, arrival.attempt > (record.attempt or 0) and MUST_PARK or KNOWN end
+  if record then
+    if arrival.attempt > (record.attempt or 0) then return true, MUST_PARK end
+    if arrival.unacked then note_unacked(task) end
+    return true, KNOWN
+  end
   if has_run(task, arrival.attempt) then return true, HAS_RUN end
   return false
 end
@@ -67,10 +71,14 @@ end
 -- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
 local function keep_second(task, arrival)
   local second = load_second(task)
-  if second and arrival.attempt <= (second.attempt or 0) then return end
+  if second and arrival.attempt <= (second.attempt or 0) then
+    count_unacked(second, arrival)
+    return write_second(task, second)
+  end
   local record = record_of(arrival)
   record.ticket = second and second.ticket or ticket_of(arrival)
   record.by, record.call = state.worker, state.call
+  count_unacked(record, arrival)
   save_second(task, record, arrival.message)
 end
 
@@ -78,6 +86,7 @@ local function park_new(task, arrival)
   local record, needs = record_of(arrival), needs_of(arrival.needs)
   if is_crowded(needs) then return CROWDED end
   record.ticket, record.by, record.call = ticket_of(arrival), state.worker, state.call
+  count_unacked(record, arrival)
   if arrival.turn then
     record.turn = arrival.turn
     record.place = fair_place(arrival.turn, record.ticket)
@@ -100,7 +109,10 @@ local function park(task, arrival)
   elseif arrival.attempt > (record.attempt or 0) then
     redis.call('HSET', MESSAGES, task, arrival.message)
     record.attempt, record.by, record.call = arrival.attempt, state.worker, state.call
+    count_unacked(record, arrival)
     save_record(task, record)
+  elseif arrival.unacked then
+    note_unacked(task)
   end
   return PARKED
 end
@@ -113,10 +125,13 @@ local function send_back(task, arrival, pause_ms, about)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
   if record then
     record.queue = arrival.queue
+    count_unacked(record, arrival)
     save_record(task, record)
     ended(task, arrival.nonce, true, 'head', 'nothing')
   else
     -- The store was emptied meanwhile.
-    line_up_again(task, record_of(arrival), true, 'head')
+    record = record_of(arrival)
+    count_unacked(record, arrival)
+    line_up_again(task, record, true, 'head')
   end
 end

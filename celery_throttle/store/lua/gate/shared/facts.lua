@@ -50,10 +50,12 @@ local function has_run(task, attempt)
   return redis.call('ZSCORE', RAN, attempt .. ' ' .. task) ~= false
 end
 
--- A run is over, and its message with it; whether another delivery of the task goes on.
-local function run_over(task, record, began, comes_again, result)
+-- A run is over, and its message with it; whether another delivery of the task goes on. One that was only
+-- told something is over too, and must not come again from the broker that still has it.
+local function run_over(task, record, began, message, result)
   forget_task(task)
-  if began and result ~= 'nothing' then note_ran(task, record, comes_again) end
+  local told = not began and message == 'nobody' and record.unacked
+  if told or began and result ~= 'nothing' then note_ran(task, record, message == 'broker') end
   return settle_second(task, record, result)
 end
 
@@ -73,7 +75,7 @@ local function ended(task, nonce, began, message, result)
     if record.lock then lock_ended(task, record, nonce, 'waits') end
     line_up_again(task, record, began, message)
   else
-    local goes_on = run_over(task, record, began, message == 'broker', result)
+    local goes_on = run_over(task, record, began, message, result)
     if record.lock then lock_ended(task, record, nonce, lock_outcome(message, result, goes_on)) end
   end
   return record
@@ -93,7 +95,7 @@ local function passed_on(task, nonce, result, to)
   local record = load_record(task)
   if not record or record.nonce ~= nonce then return end
   redis.call('ZREM', LEASES, task)
-  run_over(task, record, true, false, result)
+  run_over(task, record, true, 'nobody', result)
   local other = load_record(to.task)
   if other and other.nonce then return give(needs_of(record.needs)) end
   if other then step_back(to.task, other) end

@@ -4,6 +4,7 @@
 local function withdraw(task)
   local record = load_record(task)
   if record and not record.nonce then
+    if record.unacked then note_ran(task, record, false) end
     leave_line(task, record)
     drop_bar(task, record)
     if record.lock then
@@ -25,13 +26,35 @@ local function forget_message(task, nonce)
   if record and record.nonce == nonce then redis.call('HDEL', MESSAGES, task) end
 end
 
+local function count_unacked(record, arrival)
+  if arrival.unacked then record.unacked = (record.unacked or 0) + 1 end
+end
+
 local function note_unacked(task)
   local record = load_record(task)
   -- One that has ended by now was noted then, since this call had not come.
   if record then
-    record.unacked = 1
+    record.unacked = (record.unacked or 0) + 1
     save_record(task, record)
   end
+end
+
+-- The broker has one message less of this attempt; whether it was one of these.
+local function one_acked(record, attempt)
+  if not record or not record.unacked or (record.attempt or 0) ~= tonumber(attempt) then return false end
+  record.unacked = record.unacked > 1 and record.unacked - 1 or nil
+  return true
+end
+
+local function note_acked(member)
+  local attempt, task = string.match(member, '^(%d+) (.*)$')
+  local record, second = load_record(task), load_second(task)
+  if one_acked(record, attempt) then
+    save_record(task, record)
+  else
+    redis.call('ZREM', RAN, member)
+  end
+  if one_acked(second, attempt) then write_second(task, second) end
 end
 
 local function hear_notes(said, before)
@@ -42,6 +65,7 @@ local function hear_notes(said, before)
     note_unacked(task)
   end
   confirm_parked(before, unacked)
+  for _, member in ipairs(said.acked or {}) do note_acked(member) end
   for _, task in ipairs(said.revoked or {}) do withdraw(task) end
   for _, each in ipairs(said.never or {}) do
     local identity, task, first = unpack(each)

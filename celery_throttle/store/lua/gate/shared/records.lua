@@ -8,8 +8,8 @@
 -- deadline: until when it may wait (ms); expired: it waited for too long, and is only to be told so;
 -- deliveries: how often it was started before; lock: what it does with its identity lock, see claims.lua;
 -- outside: nobody's message, but a holder outside of tasks; by, call: whose numbered call parked it, who
--- has acknowledged the broker's message when its next call comes; unacked: it could not; moves: how often
--- it went from the lane of one bucket to another's.
+-- has acknowledged the broker's message when its next call comes; unacked: how many of its messages the
+-- broker has all the same; moves: how often it went from the lane of one bucket to another's.
 
 local function decoded(packed)
   local readable, value = pcall(cjson.decode, packed)

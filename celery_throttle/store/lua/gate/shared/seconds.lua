@@ -5,8 +5,12 @@ local function load_second(task)
   return packed and decoded(packed)
 end
 
-local function save_second(task, second, message)
+local function write_second(task, second)
   redis.call('HSET', SECONDS, task, cjson.encode(second))
+end
+
+local function save_second(task, second, message)
+  write_second(task, second)
   redis.call('HSET', SECOND_MESSAGES, task, message)
 end
 
@@ -22,7 +26,10 @@ local function settle_second(task, record, result)
   local second, message = decoded(packed), redis.call('HGET', SECOND_MESSAGES, task)
   forget_second(task)
   if not second then return false end
-  if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then return false end
+  if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then
+    if second.unacked then note_ran(task, second, false) end
+    return false
+  end
   redis.call('HSET', MESSAGES, task, message or '')
   -- Whom it waited for before it stepped back may wait for it by now.
   if second.lock and second.lock.verdict then judge_record(task, second) end

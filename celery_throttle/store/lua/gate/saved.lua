@@ -1,0 +1,22 @@
+-- What the store has of tasks that were parked, and whose messages the broker keeps until that is safe. What
+-- is waited for on this connection after this call covers all that was written before it.
+-- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an array (JSON) of 'attempt task'.
+-- Returns for each 0 nothing: it is lost; 1 its message; 2 that nobody needs its message any more.
+local LOST, THERE, DONE = 0, 1, 2
+
+local function look(member)
+  local attempt, task = string.match(member, '^(%d+) (.*)$')
+  if has_run(task, attempt) then return DONE end
+  if load_second(task) or redis.call('HEXISTS', ASIDE, task) == 1 then return THERE end
+  local record = load_record(task)
+  if not record then return redis.call('HEXISTS', ASIDE, task) == 1 and THERE or LOST end
+  if redis.call('HEXISTS', MESSAGES, task) == 1 then return THERE end
+  -- It was acknowledged early, and has begun. Or a holder has put itself back, without its message.
+  return record.unacked and DONE or LOST
+end
+
+local found = {}
+for i, member in ipairs(object()) do found[i] = look(member) end
+-- A write, or there is nothing to be waited for; one that a full store allows.
+redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
+return found

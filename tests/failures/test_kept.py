@@ -1,0 +1,163 @@
+"""What is parked is not safe for long, so the broker keeps the messages: whoever is lost then, nothing runs twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import new_server
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, cut, queued, redeliver, unacknowledged
+from tests.support.pairs import pair
+from tests.support.waiting import always, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.pairs import Pair
+    from tests.support.state import State
+    from tests.support.workers import Worker, Workers
+
+pytestmark = pytest.mark.worker
+
+COUNT = 4
+
+
+@pytest.fixture
+def two(workers: Workers) -> Iterator[Pair]:
+    """A store whose replica hears nothing."""
+    with pair(new_server) as running:
+        workers.conf |= {
+            "throttle_park_durability": "replicas",
+            "throttle_park_timeout": 0.3,
+            "throttle_lease": LONG_LEASE,
+            "throttle_url": running.url,
+        }
+        running.cut_off_replica()
+        yield running
+        running.thaw_replica()
+
+
+def park(workers: Workers, journal: Journal, state: State, count: int = COUNT) -> tuple[Worker, Any]:
+    """Start a worker; one task runs, so many are parked behind it."""
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(*(app.hold.delay(str(number)) for number in range(count)))
+    worker.wait_for_log("not as safe as throttle_park_durability = 'replicas' asks for")
+    return worker, app
+
+
+def check(workers: Workers, journal: Journal, state: State, count: int = COUNT) -> None:
+    """Each has run once, and nothing is left anywhere."""
+    journal.wait_finished(1 + count, task=".hold", timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE, describe=lambda: unacknowledged(workers))
+    assert set(counts(journal).values()) == {1}
+    assert queued(workers) == 0
+    state.wait_clean()
+
+
+def test_what_has_run_is_acknowledged_though_it_never_was_safe(
+    two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """So the replica that knows nothing of it brings nobody to run it again."""
+    park(workers, journal, state)
+    assert len(unacknowledged(workers)) == COUNT
+    doors.open_all()
+    check(workers, journal, state)
+    two.fail_over()
+    always(lambda: set(counts(journal).values()) == {1}, seconds=2)
+
+
+def test_it_is_safe_again(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+    worker, _ = park(workers, journal, state)
+    always(lambda: len(unacknowledged(workers)) == COUNT, seconds=1)
+    two.thaw_replica()
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    worker.wait_for_log("what is parked is safe again")
+    doors.open_all()
+    check(workers, journal, state)
+
+
+@pytest.mark.usefixtures("two")
+def test_its_worker_is_killed(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+    """Others run what it parked, and the broker delivers it once more."""
+    workers.start(DOORS, concurrency=2, queues="elsewhere")
+    app = workers.app(DOORS)
+    app.hold.apply_async(["first"], queue="elsewhere")
+    journal.wait_running(1, "first")
+    worker = workers.start(DOORS, concurrency=2)
+    state.wait_parked(*(app.hold.delay(str(number)) for number in range(COUNT - 1)))
+    state.wait_parked(app.hold.delay("with a call after the others"))
+    worker.kill()
+    other = workers.start(DOORS, concurrency=2)
+    doors.open_all()
+    journal.wait_finished(1 + COUNT, task=".hold", timeout=AT_ONCE)
+    redeliver(workers)
+    other.wait_for_log("received", times=COUNT)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert set(counts(journal).values()) == {1}
+    assert queued(workers) == 0
+
+
+@pytest.mark.usefixtures("two")
+def test_the_broker_connection_is_lost(
+    own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """Delivered again while they wait in line: kept by whoever has them then."""
+    worker, _ = park(workers, journal, state)
+    cut(own_server)
+    worker.wait_for_log("Connection to broker lost")
+    redeliver(workers)
+    worker.wait_for_log("received", times=1 + 2 * COUNT)
+    assert len(unacknowledged(workers)) == COUNT
+    doors.open_all()
+    check(workers, journal, state)
+
+
+def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+    """The messages go back to the broker, and the next worker knows that they are parked."""
+    worker, _ = park(workers, journal, state)
+    worker.term()
+    worker.wait_for_log(f"this worker stops, and {COUNT} parked tasks are not safe")
+    doors.open("first")
+    worker.wait()
+    assert queued(workers) == COUNT
+    next_one = workers.start(DOORS, concurrency=2)
+    next_one.wait_for_log("received", times=COUNT)
+    two.thaw_replica()
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    doors.open_all()
+    check(workers, journal, state)
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_other_pools(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State, pool: str) -> None:
+    """Those without an event loop hear of it when they look."""
+    two.thaw_replica()
+    workers.start(DOORS, concurrency=1, queues="elsewhere")
+    app = workers.app(DOORS)
+    app.hold.apply_async(["first"], queue="elsewhere")
+    journal.wait_running(1, "first")
+    worker = workers.start(DOORS, pool=pool, concurrency=1)
+    state.wait_parked(*(app.hold.delay(str(number)) for number in range(COUNT)))
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert "lost the store" not in worker.log()
+    doors.open_all()
+    check(workers, journal, state)
+
+
+@pytest.mark.usefixtures("two")
+def test_others_come_meanwhile(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+    """More than the prefetch count allows are kept: they do not count."""
+    _, app = park(workers, journal, state, count=30)
+    doors.open("plain")
+    app.plain.delay("plain").get(timeout=AT_ONCE)
+    doors.open_all()
+    journal.wait_finished(31, task=".hold", timeout=30)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert set(counts(journal).values()) == {1}

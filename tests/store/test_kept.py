@@ -1,0 +1,196 @@
+"""Tasks that are parked while the broker keeps their messages, until it is said that it does not any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle.store.replies import Answer, ParkAnswer, SavedAnswer
+from tests.store.peek import KEY, peek
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+    from tests.store.caller import Caller
+
+LOST, THERE, DONE = SavedAnswer
+
+
+def ran(redis: Redis) -> set[str]:
+    """What is known to have run."""
+    return set(peek(redis).sets["ran"])
+
+
+def test_it_is_known_whenever_it_runs(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """However many calls came since, its worker has not said that it has acknowledged it."""
+    worker.put("t", one, unacked=True)
+    worker.look(0)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert ran(redis) == {"0 t"}
+    assert peer.ask("t", one)[0] == Answer.HAS_RUN
+    assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+
+
+def test_acknowledged_before_it_runs_it_leaves_no_trace(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t", one, unacked=True)
+    worker.exchange(acked=["0 t"])
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert not ran(redis)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_acknowledged_while_it_runs_or_after_that_it_leaves_no_trace(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, ends: bool
+) -> None:
+    worker.put("t", one, unacked=True)
+    (grant,) = peer.look().grants
+    if ends:
+        peer.release(grant)
+    worker.exchange(acked=["0 t"])
+    if not ends:
+        peer.release(grant)
+    assert not ran(redis)
+    peer.take("t", one)
+
+
+def test_delivered_again_it_is_kept_twice(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """The one who acknowledges one of two messages speaks for that one."""
+    worker.take("first", one)
+    worker.put("t", one, unacked=True)
+    assert peer.exchange(asked=[peer.arrival("t", one)._replace(unacked=True)]).asked == (Answer.KNOWN,)
+    assert peer.put("t", one, unacked=True).parked == (ParkAnswer.PARKED,)
+    assert peek(redis).records["t"].unacked == 3
+    for left in (2, 1, None):
+        worker.exchange(acked=["0 t"])
+        assert peek(redis).records["t"].unacked == left
+
+
+def test_what_was_acknowledged_of_another_attempt(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.take("first", one)
+    worker.put("t", one, attempt=1, unacked=True)
+    worker.exchange(acked=["0 t"])
+    assert peek(redis).records["t"].unacked == 1
+
+
+def test_one_that_waits_beside_a_run_and_is_dropped_is_known(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Its message may come again."""
+    held = worker.take("t", one)
+    peer.put("t", one, unacked=True)
+    worker.release(held)
+    assert ran(redis) == {"0 t"}
+    peer.exchange(acked=["0 t"])
+    assert not ran(redis)
+
+
+def test_one_that_waits_beside_a_run_and_was_acknowledged(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    held = worker.take("t", one)
+    peer.put("t", one, unacked=True)
+    peer.exchange(acked=["0 t"])
+    worker.release(held)
+    assert not ran(redis)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_one_that_was_only_told_something_is_over(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, kept: bool
+) -> None:
+    """That it has expired, say: it must not come again from the broker, and begin."""
+    worker.put("t", one, unacked=kept)
+    (grant,) = peer.look().grants
+    peer.release(grant, "never")
+    assert ran(redis) == ({"0 t"} if kept else set())
+
+
+def test_one_that_was_revoked_is_over(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.take("first", one)
+    worker.put("t", one, unacked=True)
+    peer.withdraw("t")
+    assert ran(redis) == {"0 t"}
+
+
+def test_one_that_was_told_to_slow_down_is_kept(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """With late acknowledgement its message is at the broker."""
+    held = worker.take("t", one)
+    worker.send_back(held._replace(unacked=True), 0)
+    assert peek(redis).records["t"].unacked == 1
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert ran(redis) == {"0 t"}
+
+
+# -- what the store has of them ----------------------------------------------------------------------------------------
+
+
+def test_what_is_parked_is_there(worker: Caller, one: Limit) -> None:
+    worker.take("first", one)
+    worker.put("t", one, unacked=True)
+    worker.put("u", one, attempt=2, unacked=True)
+    assert worker.saved("0 t", "2 u", "0 other") == [THERE, THERE, LOST]
+
+
+def test_what_was_lost_with_the_store_is_lost(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t", one, unacked=True)
+    redis.flushall()
+    assert worker.saved("0 t") == [LOST]
+    assert not redis.keys()
+
+
+def test_what_has_run_is_done(worker: Caller, peer: Caller, one: Limit) -> None:
+    worker.put("t", one, unacked=True)
+    (grant,) = peer.look().grants
+    assert worker.saved("0 t") == [THERE]
+    peer.release(grant)
+    assert worker.saved("0 t") == [DONE]
+
+
+def test_what_was_acknowledged_early_and_has_begun_is_done(worker: Caller, peer: Caller, one: Limit) -> None:
+    worker.put("t", one, unacked=True)
+    (grant,) = peer.look().grants
+    peer.exchange(began=[("t", grant.nonce)])
+    assert worker.saved("0 t") == [DONE]
+
+
+def test_a_holder_that_the_store_had_lost_has_no_message(worker: Caller, peer: Caller, one: Limit) -> None:
+    """Who has the message is the broker: it has to wait beside the run."""
+    held = peer.take("t", one)
+    assert worker.saved("0 t") == [LOST]
+    worker.put("t", one, unacked=True)
+    assert worker.saved("0 t") == [THERE]
+    peer.release(held, "lost")
+    assert worker.saved("0 t") == [THERE]
+
+
+def test_what_was_set_aside_is_there(worker: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("first", one)
+    worker.put("t", one, unacked=True)
+    redis.hset(KEY["records"], "t", "{")
+    assert [worker.saved("0 t"), worker.saved("0 t")] == [[THERE], [THERE]]
+    worker.release(held, slots=1)  # out of its line, too
+    assert worker.saved("0 t") == [THERE]
+
+
+def test_asking_is_a_write(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Else there would be nothing to be waited for on that connection."""
+    worker.put("t", one, unacked=True)
+    before: Any = redis.info("persistence")
+    worker.saved("0 t")
+    after: Any = redis.info("persistence")
+    assert after["rdb_changes_since_last_save"] == before["rdb_changes_since_last_save"] + 1
+
+
+def test_a_full_store_is_asked_too(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t", one, unacked=True)
+    redis.config_set("maxmemory", 1)
+    try:
+        assert worker.saved("0 t") == [THERE]
+        worker.exchange(acked=["0 t"])
+    finally:
+        redis.config_set("maxmemory", 0)

@@ -1,0 +1,193 @@
+"""The store is lost right after it has parked a task: with ``throttle_park_durability`` nothing is lost with it.
+
+``DURABILITY_ROUNDS=100 pytest -k many ...`` for as many rounds of the one with chance in it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import new_server
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors, unacknowledged
+from tests.support import sentinels
+from tests.support.pairs import pair
+from tests.support.state import State
+from tests.support.waiting import until
+from tests.topologies.tools import skip_without_waitaof
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.journal import Journal
+    from tests.support.pairs import Pair
+    from tests.support.sentinels import Watched
+    from tests.support.workers import Workers
+
+pytestmark = [pytest.mark.worker, pytest.mark.slow]
+
+ROUNDS = int(os.environ.get("DURABILITY_ROUNDS", "3"))
+TASKS = 8
+REPLICAS = {"throttle_park_durability": "replicas", "throttle_park_timeout": 0.3, "throttle_lease": LONG_LEASE}
+DISK = {"throttle_park_durability": "disk", "throttle_park_timeout": 0.5, "throttle_lease": LONG_LEASE}
+
+
+@pytest.fixture
+def two(workers: Workers) -> Iterator[Pair]:
+    """A store that fails over, with a broker apart from it."""
+    with pair(new_server) as running:
+        workers.conf |= {**REPLICAS, "throttle_url": running.url}
+        yield running
+
+
+@pytest.fixture
+def doors(journal: Journal) -> Doors:
+    return Doors(journal)
+
+
+def hold_the_permit(app: Any, journal: Journal, name: str) -> str:
+    """Start one, which runs until its door is opened; return its label."""
+    app.hold.delay(f"{name} first")
+    journal.wait_running(1, f"{name} first")
+    return f"{name} first"
+
+
+def publish(app: Any, name: str) -> list[str]:
+    """Publish those that have to wait; return their labels."""
+    labels = [f"{name} {place}" for place in range(TASKS)]
+    for label in labels:
+        app.hold.delay(label)
+    return labels
+
+
+def wait_for_many(state: State, count: int) -> None:
+    """Wait until so many are parked, and not for a moment longer."""
+    until(lambda: len(state.parked) >= count, every=0.001)
+
+
+def wait_all(journal: Journal, labels: list[str]) -> None:
+    """Wait until all of these have run; none of them twice."""
+    until(
+        lambda: {run.label for run in journal.finished()} >= set(labels),
+        timeout=30,
+        describe=lambda: f"missing: {sorted(set(labels) - {run.label for run in journal.finished()})}",
+    )
+    ran = Counter(run.label for run in journal.runs())
+    assert {label: ran[label] for label in labels} == dict.fromkeys(labels, 1)
+
+
+@pytest.mark.timeout(60 + 20 * ROUNDS)
+def test_many_failovers(two: Pair, workers: Workers, journal: Journal, doors: Doors) -> None:
+    """The replica lags, is cut off or does neither; the primary is killed at any moment after it has parked one."""
+    workers.start_many(2, DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    state = State(lambda: two.primary.url)
+    for number in range(ROUNDS):
+        rng = Random(number)
+        lags = rng.choice(["not", "cut off", "late"])
+        first = hold_the_permit(app, journal, str(number))
+        two.wait_replicated()
+        if lags == "cut off":
+            two.cut_off_replica()
+        labels = publish(app, str(number))
+        parked = rng.randint(1, TASKS)
+        wait_for_many(state, parked)
+        if lags == "late":
+            two.freeze_replica()
+        two.fail_over()
+        doors.open(first, *labels)
+        wait_all(journal, [first, *labels])
+        two.heal()
+    until(lambda: not unacknowledged(workers))
+    state.wait_clean()
+
+
+@pytest.fixture
+def watched(workers: Workers) -> Iterator[Watched]:
+    """A store that a sentinel fails over."""
+    with sentinels.watched(new_server, down_after=1000) as running:
+        workers.conf |= {**REPLICAS, "throttle_url": running.url}
+        yield running
+
+
+def test_a_sentinel_fails_over(watched: Watched, workers: Workers, journal: Journal, doors: Doors) -> None:
+    """The replica has heard of none of them."""
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    state = State(lambda: watched.primary.url)
+    first = hold_the_permit(app, journal, "0")
+    watched.wait_replicated()
+    replica, lost = watched.cut_off_replica(), watched.primary
+    labels = publish(app, "0")
+    until(lambda: len(state.parked) == TASKS)
+    worker.wait_for_log("not as safe as throttle_park_durability = 'replicas' asks for .on 0 of 1 replicas")
+
+    lost.kill()
+    replica.thaw()
+    worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
+    doors.open(first, *labels)
+
+    wait_all(journal, [first, *labels])
+    # Nobody is there to have what is parked from now on.
+    app.hold.delay("next")
+    journal.wait_running(1, "next")
+    app.hold.delay("kept")
+    until(lambda: len(state.parked) == 1)
+    doors.open_all()
+    wait_all(journal, ["next", "kept"])
+    until(lambda: not unacknowledged(workers))
+    state.wait_clean()
+
+
+@pytest.fixture
+def one(request: pytest.FixtureRequest, workers: Workers) -> Iterator[EmbeddedServer]:
+    """A store that is one server, with these options."""
+    with new_server(persistent=True, options=request.param) as running:
+        skip_without_waitaof(running)
+        workers.conf |= {**DISK, "throttle_url": running.url}
+        yield running
+
+
+@pytest.mark.parametrize("one", [{"appendfsync": "always"}, {"appendfsync": "everysec"}], indirect=True)
+def test_the_server_is_killed_and_comes_back(
+    one: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+) -> None:
+    """What it has said is on disk it has again; the broker's messages are acknowledged by then."""
+    workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    state = State(lambda: one.url)
+    first = hold_the_permit(app, journal, "0")
+    labels = publish(app, "0")
+    until(lambda: len(state.parked) == TASKS and not unacknowledged(workers), timeout=AT_ONCE)
+    one.kill()
+    one.restart()
+    assert len(state.parked) == TASKS
+    doors.open(first, *labels)
+    wait_all(journal, [first, *labels])
+    state.wait_clean()
+
+
+@pytest.mark.parametrize("one", [{"appendonly": "no"}], indirect=True)
+def test_a_server_without_a_disk_comes_back_empty(
+    one: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+) -> None:
+    """It was said at the start; so the broker keeps what is parked, and nothing is lost."""
+    worker = workers.start(DOORS, concurrency=2)
+    worker.wait_for_log("throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly")
+    app = workers.app(DOORS)
+    state = State(lambda: one.url)
+    first = hold_the_permit(app, journal, "0")
+    labels = publish(app, "0")
+    until(lambda: len(state.parked) == TASKS)
+    one.kill()
+    one.restart()
+    worker.wait_for_log("was parked, and the store has lost it", times=TASKS, timeout=30)
+    doors.open(first, *labels)
+    wait_all(journal, [first, *labels])
+    until(lambda: not unacknowledged(workers))
+    state.wait_clean()

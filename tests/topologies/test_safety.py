@@ -1,0 +1,119 @@
+"""What is said of a store that cannot keep parked tasks as safe as they are to be: at a worker's start, by doctor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+
+from celery_throttle.core.durability import Durability
+from celery_throttle.store.servers.safety import safety_findings
+from tests.control.conftest import make_app, run_in
+from tests.support.workers import BASIC
+from tests.topologies.tools import has_waitaof, skip_without_waitaof
+
+if TYPE_CHECKING:
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.sentinels import Watched
+    from tests.support.workers import Workers
+
+DISK = Durability("disk", 1, 3.0)
+KEPT = "; until then the broker keeps the messages of parked tasks"
+
+
+def replicas(count: int) -> Durability:
+    return Durability("replicas", count, 3.0)
+
+
+def found(url: str, durability: Durability) -> list[str]:
+    with Redis.from_url(url) as client:
+        return list(safety_findings(client, durability))
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": True, "options": {"appendfsync": "always"}}], indirect=True)
+def test_a_server_that_can(own_server: EmbeddedServer) -> None:
+    skip_without_waitaof(own_server)
+    assert found(own_server.url, DISK) == []
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": False}], indirect=True)
+def test_no_append_only_file(own_server: EmbeddedServer) -> None:
+    skip_without_waitaof(own_server)
+    assert found(own_server.url, DISK) == [
+        f"throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly yes in it{KEPT}"
+    ]
+
+
+def test_a_server_that_is_too_old(own_server: EmbeddedServer) -> None:
+    if has_waitaof(own_server):
+        own_server.options["rename-command"] = 'WAITAOF ""'
+        own_server.restart()
+    (said,) = found(own_server.url, DISK)
+    assert "cannot tell when data is on disk (WAITAOF): upgrade to Redis 7.2 or Valkey, or set throttle_park" in said
+    assert found(own_server.url, replicas(1)) != []
+
+
+@pytest.mark.parametrize(
+    "own_server", [{"options": {"user": "default on nopass ~* &* +@all -@blocking"}}], indirect=True
+)
+@pytest.mark.parametrize(("durability", "command"), [(DISK, "WAITAOF"), (replicas(1), "WAIT")])
+def test_a_user_without_the_right(own_server: EmbeddedServer, durability: Durability, command: str) -> None:
+    if durability is DISK:
+        skip_without_waitaof(own_server)
+    with Redis.from_url(own_server.url) as client:
+        client.execute_command("ACL", "SETUSER", "default", f"-{command.lower()}")
+    (said,) = found(own_server.url, durability)
+    assert said == (
+        f"throttle_park_durability is {durability.kind!r}, and the store's user may not use {command}: "
+        f"ACL SETUSER ... +{command.lower()}{KEPT}"
+    )
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": True, "options": {"appendfsync": "everysec"}}], indirect=True)
+def test_a_server_that_says_so_too_early(own_server: EmbeddedServer) -> None:
+    with Redis.from_url(own_server.url) as client:
+        info: Any = client.info()
+    if "valkey_version" not in info:
+        pytest.skip("Valkey is meant")
+    (said,) = found(own_server.url, DISK)
+    assert "with appendfsync everysec says so up to a second before it is" in said
+
+
+def test_replicas(watched: Watched) -> None:
+    assert found(watched.primary.url, replicas(1)) == []
+    (said,) = found(watched.primary.url, replicas(2))
+    assert said == (
+        f"throttle_park_durability is 'replicas', and the store has 1 of throttle_park_replicas = 2: attach replicas "
+        f"(replicaof), or set throttle_park_replicas lower{KEPT}"
+    )
+
+
+def test_nobody_is_there(own_server: EmbeddedServer) -> None:
+    own_server.kill()
+    assert found(own_server.url, DISK) == []
+
+
+def test_doctor_says_it(own_server: EmbeddedServer) -> None:
+    app = make_app(own_server.url, throttle_park_durability="replicas", throttle_park_replicas=2)
+    ended = run_in(app, "doctor")
+    assert ended.code == 1
+    assert [line for line in ended.lines if "has 0 of throttle_park_replicas = 2" in line]
+
+
+@pytest.mark.worker
+def test_a_worker_says_it_at_its_start(workers: Workers) -> None:
+    workers.conf["throttle_park_durability"] = "replicas"
+    worker = workers.start(BASIC)
+    worker.wait_for_log("throttle_park_durability is 'replicas', and the store has 0 of throttle_park_replicas = 1")
+
+
+@pytest.mark.worker
+def test_a_worker_with_a_setting_that_cannot_work_does_not_start(workers: Workers) -> None:
+    worker = workers.start(BASIC, conf={"throttle_park_durability": "aof"}, wait=False)
+    assert worker.wait() == 1
+    assert (
+        worker.log()
+        .splitlines()[-1]
+        .startswith("Error: throttle_park_durability must be 'memory', 'disk' or 'replicas', got 'aof'")
+    )
