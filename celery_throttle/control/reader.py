@@ -14,7 +14,7 @@ from celery_throttle.store.rows import Need
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.store.rows import Holder, LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked, SetAside
     from celery_throttle.store.views import TaskView
 
 __all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
@@ -112,6 +112,11 @@ class Reader:
         """Return the tasks whose records nobody can read."""
         return views.set_aside(self.ask(self.store.aside(min(most, MOST))))
 
+    def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
+        """Return who changed what at run time, of this limit or at all, newest first."""
+        changes = views.changes(self.ask(self.store.audit()))
+        return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
+
     def reap(self) -> Iterator[Reclaimed]:
         """Clear the holders whose lease has ended, and yield them."""
         for task_id, needs in self._client.reap():
@@ -125,3 +130,7 @@ def _by_name(text: str) -> tuple[str, str]:
 
 def _holds(holder: Holder, bucket: Bucket) -> bool:
     return any(need.limit == bucket.name and bucket.key in (None, need.key) for need in holder.needs)
+
+
+def _is_about(change: Change, bucket: Bucket) -> bool:
+    return change.limit == bucket.name and bucket.key in (None, change.key)

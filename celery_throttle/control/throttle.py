@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.control.reader import Reclaimed
-    from celery_throttle.store.rows import Holder, LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked, SetAside
 
 __all__ = ["Throttle"]
 
@@ -134,6 +134,20 @@ class Throttle:
         if limit is not None:
             return self.limit(limit).parked(most=most)
         return tuple(each for place in self._places() for each in place.parked(None, count("most", most)))[:most]
+
+    def audit(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 200) -> tuple[Change, ...]:
+        """Return who changed what at run time (of this limit, with all its keys), when and why, newest first.
+
+        Each is written together with the change itself. The newest 200 of each group of limits are kept.
+
+        Args:
+            limit: None for all, also what was no limit's.
+            most: how many at most.
+        """
+        if limit is not None:
+            return self.limit(limit).audit(most=most)
+        found = [each for place in self._places() for each in place.audit(None, count("most", most))]
+        return tuple(sorted(found, key=lambda each: each.at, reverse=True))[:most]
 
     def explain(self, task_id: str | AsyncResult[Any]) -> Explanation:
         """Return what a task is doing at the gate, and why it waits if it does.

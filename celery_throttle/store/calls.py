@@ -218,9 +218,9 @@ class Store:
         """Ask who has an identity lock."""
         return self._call("locked", identity)
 
-    def unlock(self, identity: str, task: str = "") -> Call:
-        """Take an identity lock away."""
-        return self._call("unlock", identity, task)
+    def unlock(self, identity: str, task: str = "", *, name: str = "", by: str = "", why: str = "") -> Call:
+        """Take an identity lock away from that task id (``""``: from whichever has it); ``name`` is the task's."""
+        return self._call("unlock", identity, task, name, by, why)
 
     def control(self, bucket: str, what: str, value: str, until: str, by: str, why: str) -> Call:
         """Say something of a bucket at run time, or take it back (value ""), as control.lua has it; then `wake`."""
@@ -253,6 +253,10 @@ class Store:
     def aside(self, most: int) -> Call:
         """Ask for the records that nobody could read."""
         return self._call("aside", most)
+
+    def audit(self) -> Call:
+        """Ask what people changed."""
+        return self._call("audit")
 
     def _call(self, script: str, *rest: Argument) -> Call:
         return Call(Script.of_gate(script), (*self._head, *rest), len(self._head))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-__all__ = ["Holder", "LimitStatus", "Need", "Parked", "RateStatus", "Said", "SetAside"]
+__all__ = ["Change", "Holder", "LimitStatus", "Need", "Parked", "RateStatus", "Said", "SetAside"]
 
 
 @dataclass(frozen=True)
@@ -214,6 +214,60 @@ class Parked:
 
 
 @dataclass(frozen=True)
+class Change:
+    """What somebody changed at run time.
+
+    Attributes:
+        at: when, by the store's clock.
+        action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable`` or ``unlock``.
+        by: who.
+        why: in their words.
+        limit: which was changed, None if it was no limit.
+        key: the value of its key, None for the limit itself.
+        before: what was said of it until then, None if that was nothing.
+        after: what is said of it from then on, None if that is nothing.
+        permits_before: in force until then; None: any number, or it was no limit.
+        permits_after: in force from then on; None as above.
+        task_id: of ``unlock``: who had the lock.
+        task_name: of ``unlock``.
+    """
+
+    at: datetime
+    action: str
+    by: str
+    why: str
+    limit: str | None = None
+    key: str | None = None
+    before: Said | None = None
+    after: Said | None = None
+    permits_before: int | None = None
+    permits_after: int | None = None
+    task_id: str | None = None
+    task_name: str | None = None
+
+    def __str__(self) -> str:
+        why = f" ({one_line(self.why)})" if self.why else ""
+        return f"{at(self.at)} {one_line(self.by) or 'somebody'}: {self.what}{why}"
+
+    @property
+    def what(self) -> str:
+        """What was done to what, in words."""
+        return ", ".join(self._facts())
+
+    def _facts(self) -> Iterator[str]:
+        yield f"{self.action} {self._about()}".rstrip()
+        if self.permits_before != self.permits_after:
+            yield f"{_in_force(self.permits_before)} -> {_in_force(self.permits_after)} permits"
+        if self.after and self.after.until:
+            yield f"until {end_of(self.at, self.after.until)}"
+
+    def _about(self) -> str:
+        if self.task_id is not None:
+            return f"{one_line(self.task_name or 'task')}[{one_line(self.task_id)}]"
+        return "" if self.limit is None else str(Bucket(self.limit, self.key))
+
+
+@dataclass(frozen=True)
 class SetAside:
     """A task whose record nobody could read; the line went on without it.
 
@@ -231,6 +285,10 @@ class SetAside:
 
     def __str__(self) -> str:
         return f"{one_line(self.task_id)}: set aside since {at(self.since)}, its record is {one_line(self.why)}"
+
+
+def _in_force(permits: int | None) -> str:
+    return "any number of" if permits is None else str(permits)
 
 
 def _before(deliveries: int) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.rates import Rate
-from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
+from celery_throttle.store.rows import Change, Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
 
 __all__ = [
     "Ahead",
     "TaskView",
+    "changes",
     "holders",
     "parked",
     "set_aside",
@@ -97,6 +98,11 @@ def set_aside(raw: Any) -> tuple[SetAside, ...]:
     return tuple(SetAside(task, said["why"], _when(said["since"]), said["record"]) for task, said in rows)
 
 
+def changes(raw: Any) -> tuple[Change, ...]:
+    """Read the reply of audit.lua; newest first."""
+    return tuple(_change(json.loads(packed)) for packed in reversed(raw))
+
+
 def task_view(raw: Any) -> TaskView:
     """Read the reply of explain.lua."""
     now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
@@ -177,6 +183,33 @@ def _said(found: Any, *, number: bool = False) -> Said | None:
     scope, (value, until, by, why, since) = found
     permits = int(value) if number else None
     return Said(str(scope), by, why, _when(since), _when(until) if until else None, permits)
+
+
+def _change(told: dict[str, Any]) -> Change:
+    bucket = Bucket.parse(told["bucket"]) if "bucket" in told else None
+
+    def said(when: str) -> Said | None:
+        found = (bucket, told[when]) if when in told else None
+        return _said(found, number=told["action"] in ("override", "reset"))
+
+    return Change(
+        _when(told["at"]),
+        told["action"],
+        told["by"],
+        told["why"],
+        bucket.name if bucket else None,
+        bucket.key if bucket else None,
+        said("before"),
+        said("after"),
+        _permits(told.get("permits_before")),
+        _permits(told.get("permits_after")),
+        told.get("task"),
+        told.get("name") or None,
+    )
+
+
+def _permits(number: int | None) -> int | None:
+    return None if number is None or number < 0 else number
 
 
 def _needs(text: str) -> tuple[Need, ...]:

@@ -206,7 +206,7 @@ def peek(client: Redis) -> Snapshot:
     return Snapshot(hashes, sets, records, others, unreadable, seconds * 1000 + microseconds // 1000)
 
 
-_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ran", "ends"))
+_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ran", "ends", "audit"))
 
 
 def _records(packed: dict[str, bytes]) -> tuple[dict[str, Record], frozenset[str]]:

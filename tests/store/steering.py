@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.control.explain import Explanation
-    from celery_throttle.store.rows import LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, LimitStatus, Parked, SetAside
 
 
 class Steering:
@@ -24,9 +24,18 @@ class Steering:
     def __init__(self, client: Redis) -> None:
         self.client, self.store = client, Store(KEYS, LEASE)
 
-    def say(self, limit: Limit | str, what: str, value: object = 1, *, until: str = "0", why: str = "w") -> int:
+    def say(
+        self,
+        limit: Limit | str,
+        what: str,
+        value: object = 1,
+        *,
+        until: str = "0",
+        why: str = "w",
+        by: str = "ana@desk",
+    ) -> int:
         bucket = limit.name if isinstance(limit, Limit) else limit
-        answer = cast("int", self.ask(self.store.control(bucket, what, str(value), until, "ana@desk", why)))
+        answer = cast("int", self.ask(self.store.control(bucket, what, str(value), until, by, why)))
         after = b""
         while answer >= 0:
             after = cast("bytes", self.ask(self.store.wake(bucket, after.decode())))
@@ -34,8 +43,11 @@ class Steering:
                 break
         return answer
 
-    def unsay(self, limit: Limit | str, what: str) -> int:
-        return self.say(limit, what, "")
+    def unsay(self, limit: Limit | str, what: str, **signed: str) -> int:
+        return self.say(limit, what, "", **signed)
+
+    def audit(self) -> tuple[Change, ...]:
+        return views.changes(self.ask(self.store.audit()))
 
     def stands(self, limit: Limit | str) -> LimitStatus:
         bucket = limit.name if isinstance(limit, Limit) else limit

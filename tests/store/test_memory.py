@@ -169,4 +169,5 @@ def test_a_limit_is_steered(worker: Caller, one: Limit, full: Redis) -> None:
     assert steering.unsay(one, "pause") == 1
     assert steering.say(one, "override", 2) == 1
     assert steering.stands(one).in_force == 2
+    assert [each.action for each in steering.audit()] == ["override", "resume", "pause"]
     assert [grant.task for grant in worker.look().grants] == ["t"]

@@ -11,7 +11,7 @@ from celery_throttle.primitives.lock.calls import LockInfo
 from celery_throttle.primitives.rate import AsyncReservation, Decision, Reservation
 from celery_throttle.primitives.semaphore.calls import PermitInfo
 from celery_throttle.store.replies import Locked
-from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
+from celery_throttle.store.rows import Change, Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
 
 NOON = datetime(2026, 11, 22, 12, 0, 5, tzinfo=timezone.utc)
 TWO = NOON.replace(hour=14, second=0)
@@ -63,6 +63,9 @@ def test_it_is_one_line_whatever_people_write() -> None:
 HOLDER = Holder("6f0c", (Need("api", None, 1), Need("tenant", "acme", 2)), "1a2b", 48.4, "celery", 0, NOON)
 PARKED = Parked("6f0c", "shop.render", "tenant", "acme", "celery", 3, 0)
 LOCKED = Locked("6f0c", "running", NOON, 59.1, 17, None)
+CHANGE = Change(
+    NOON, "override", "ana", "their big day", "api", after=replace(ANA, permits=20), permits_before=8, permits_after=20
+)
 BOOKED = (True, TWO, 0.6, "id", None)
 
 
@@ -91,6 +94,18 @@ BOOKED = (True, TWO, 0.6, "id", None)
         (
             SetAside("6f0c", "not readable", NOON, "{"),
             "6f0c: set aside since 2026-11-22 12:00:05 UTC, its record is not readable",
+        ),
+        (
+            CHANGE,
+            "2026-11-22 12:00:05 UTC ana: override api, 8 -> 20 permits, until 14:00 UTC (their big day)",
+        ),
+        (
+            replace(CHANGE, action="disable", key="acme", after=replace(ANA, until=None), permits_after=None, why=""),
+            "2026-11-22 12:00:05 UTC ana: disable api[acme], 8 -> any number of permits",
+        ),
+        (
+            Change(NOON, "unlock", "", "a\nb", task_id="6f0c", task_name="shop.charge"),
+            "2026-11-22 12:00:05 UTC somebody: unlock shop.charge[6f0c] (a b)",
         ),
         (
             LOCKED,

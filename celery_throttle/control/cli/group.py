@@ -25,6 +25,7 @@ _MODULES = {
     "enable": "steer",
     "locks": "locks",
     "unlock": "locks",
+    "audit": "audit",
     "reap": "reap",
     "doctor": "doctor",
 }

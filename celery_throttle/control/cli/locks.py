@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 
+from celery_throttle.control.cli import params
 from celery_throttle.control.cli.output import Column, span, when
 from celery_throttle.control.cli.session import NotFound, command
 from celery_throttle.tasks.registry import dedups_of
 from celery_throttle.tasks.throttled import Throttled
+from celery_throttle.tasks.throttled import unlock as take_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,12 +55,14 @@ def locks(session: Session, task: str, args: list[Any], kwargs: dict[str, Any]) 
 
 @command("unlock")
 @_of_a_call
-def unlock(session: Session, task: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+@params.by
+@params.why
+def unlock(session: Session, task: str, args: list[Any], kwargs: dict[str, Any], **said: Any) -> None:
     """Forget the identity lock of a call of TASK with these arguments, whoever has it.
 
     A task that runs goes on, beside the next one: its fencing token is the smaller.
     """
-    unlocked = _task(session, task).unlock(*args, **kwargs)
+    unlocked = take_away(_task(session, task), args, kwargs, **said)
     if session.output.as_json:
         session.output.json({"unlocked": unlocked})
         return

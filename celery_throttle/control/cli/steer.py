@@ -41,10 +41,11 @@ def set_(session: Session, limit: str, permits: int, key: str | None, lasts: tim
 @params.limit
 @params.key
 @params.by
-def reset(session: Session, limit: str, key: str | None, by: str | None) -> None:
+@params.why
+def reset(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """End an override: the code's number holds again."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.reset(by=by), nothing="There was no override of {}.")
+    _show(session, steers, changed=steers.reset(**said), nothing="There was no override of {}.")
 
 
 @command("pause")
@@ -67,10 +68,11 @@ def pause(session: Session, limit: str, key: str | None, lasts: timedelta | None
 @params.limit
 @params.key
 @params.by
-def resume(session: Session, limit: str, key: str | None, by: str | None) -> None:
+@params.why
+def resume(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """End a pause: what waits starts at once, as far as there is room."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.resume(by=by), nothing="{} was not paused.")
+    _show(session, steers, changed=steers.resume(**said), nothing="{} was not paused.")
 
 
 @command("disable")
@@ -93,10 +95,11 @@ def disable(session: Session, limit: str, key: str | None, lasts: timedelta | No
 @params.limit
 @params.key
 @params.by
-def enable(session: Session, limit: str, key: str | None, by: str | None) -> None:
+@params.why
+def enable(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """Enforce the limit again; what runs goes on."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.enable(by=by), nothing="{} was not disabled.")
+    _show(session, steers, changed=steers.enable(**said), nothing="{} was not disabled.")
 
 
 def _show(session: Session, steers: LimitControl, *, changed: bool = True, nothing: str = "") -> None:
