@@ -116,8 +116,8 @@ class LimitControl:
         by, why = signed(by, why)
         there = self._tell(what, "", "0", by, why) > 0
         done = {"override": "reset", "pause": "resume", "disable": "enable"}[what]
-        came_of_it = (why or "no reason given") if there else "there was nothing to do"
-        logger.info("Limit %s: %s by %s: %s", self._bucket, done, by, came_of_it)
+        came_of_it = (f": {why}" if why else "") if there else ", but there was nothing to do"
+        logger.info("Limit %s: %s by %s%s", self._bucket, done, by, came_of_it)
         return there
 
     def _tell(self, what: str, value: str, until: str, by: str, why: str) -> int:

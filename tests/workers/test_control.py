@@ -381,16 +381,16 @@ def test_texts_that_cannot_work(app: Celery, option: str, value: Any) -> None:
 
 
 def test_a_user_without_a_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    from celery_throttle.control import limit_control  # noqa: PLC0415
+    from celery_throttle import clients  # noqa: PLC0415
 
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    limit_control._whoami.cache_clear()
+    clients._whoami.cache_clear()
     limit = Throttle(app).limit("api")
     limit.pause()
-    limit_control._whoami.cache_clear()
+    clients._whoami.cache_clear()
     paused = limit.status().paused
     assert paused
     assert paused.by.partition("@")[0] == str(os.getuid())
