@@ -84,6 +84,15 @@ class LimitControl:
         """Enforce the limit again; what runs goes on. False if it was not disabled."""
         return self._take_back("disable", by, why)
 
+    def release_hold(self, *, by: str | None = None, why: str = "") -> bool:
+        """End at once what a task's `RateLimited` said: what waits starts; without a key, of all keys.
+
+        False if the limit was not held back.
+        """
+        buckets = [self._bucket] if self.key is not None else self._place.said_of(self.name)
+        released = [self._take_back("hold", by, why, bucket) for bucket in buckets]
+        return any(released)
+
     def status(self) -> LimitStatus:
         """Return how it stands."""
         return self._place.stand([self._bucket.text])[0]
@@ -103,7 +112,7 @@ class LimitControl:
     def _say(self, what: Literal["override", "pause", "disable"], value: int, until: Until, by: Any, why: Any) -> None:
         by, why = signed(by, why)
         written = self._until(until)
-        answer = self._tell(what, str(value), written, by, why)
+        answer = self._tell(self._bucket, what, str(value), written, by, why)
         if answer < 0:
             raise ConfigurationError(f"Limit {self._bucket}: until={until!r} is over already, by the store's clock")
         number = f" {value}" if what == "override" else ""
@@ -112,20 +121,23 @@ class LimitControl:
             self._bucket, what, number, by, "taken back" if until is None else until, why or "no reason given",
         )  # fmt: skip
 
-    def _take_back(self, what: Literal["override", "pause", "disable"], by: Any, why: Any) -> bool:
+    def _take_back(
+        self, what: Literal["override", "pause", "disable", "hold"], by: Any, why: Any, bucket: Bucket | None = None
+    ) -> bool:
         by, why = signed(by, why)
-        there = self._tell(what, "", "0", by, why) > 0
-        done = {"override": "reset", "pause": "resume", "disable": "enable"}[what]
+        bucket = bucket or self._bucket
+        there = self._tell(bucket, what, "", "0", by, why) > 0
+        done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
         came_of_it = (f": {why}" if why else "") if there else ", but there was nothing to do"
-        logger.info("Limit %s: %s by %s%s", self._bucket, done, by, came_of_it)
+        logger.info("Limit %s: %s by %s%s", bucket, done, by, came_of_it)
         return there
 
-    def _tell(self, what: str, value: str, until: str, by: str, why: str) -> int:
-        ask, store, bucket = self._place.ask, self._place.store, self._bucket.text
-        answer = ask(store.control(bucket, what, value, until, by, why))
+    def _tell(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:
+        ask, store = self._place.ask, self._place.store
+        answer = ask(store.control(bucket.text, what, value, until, by, why))
         after = b""
         while answer >= 0:
-            after = ask(store.wake(bucket, after.decode()))
+            after = ask(store.wake(bucket.text, after.decode()))
             if not after:
                 break
         return int(answer)

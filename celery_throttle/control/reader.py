@@ -78,6 +78,11 @@ class Reader:
             for page in self._pages(source):
                 yield from page
 
+    def said_of(self, limit: str) -> list[Bucket]:
+        """Return the limit, and those keys of it of which something was said."""
+        found = {Bucket.parse(name) for page in self._pages("said") for name in page}
+        return [Bucket(limit), *(each for each in found if each.name == limit and each.key is not None)]
+
     def _pages(self, source: Any) -> Iterator[list[str]]:
         after = ""
         while True:

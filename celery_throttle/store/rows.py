@@ -219,7 +219,8 @@ class Change:
 
     Attributes:
         at: when, by the store's clock.
-        action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable`` or ``unlock``.
+        action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable``, ``release-hold`` or
+            ``unlock``.
         by: who.
         why: in their words.
         limit: which was changed, None if it was no limit.

@@ -137,6 +137,46 @@ def test_no_durations(text: str) -> None:
         duration(text)
 
 
+# -- holds ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_is_ended_early(app: Any, run: Run, worker: TermsCaller) -> None:
+    limited = worker.arrive("t1", terms(API).same)
+    assert limited
+    worker.send_back(limited, 3600.0)
+    worker.arrive("t2", terms(API).same)
+    assert run("status").rows[1][-1].startswith("held back until ")
+    assert started(worker.look(4)) == ()
+    ended = run("release-hold", "api", "--by", "ana", "--why", "they are back")
+    assert (ended.code, ended.err, ended.rows[1]) == (0, "", ["api", "0 of 2", "2"])
+    assert started(worker.look(4)) == ("t1", "t2"), "it was sent back to the head of its line"
+    (change,) = Throttle(app).audit("api")
+    assert (change.action, change.by, change.why, change.after) == ("release-hold", "ana", "they are back", None)
+    assert change.before
+    assert (change.before.by, change.before.why) == ("t1", "rate limited")
+    ended = run("release-hold", "api")
+    assert (ended.code, ended.lines[0]) == (0, "api was not held back.")
+    assert run("release-hold", "api", "--json").json["changed"] is False
+    assert len(Throttle(app).audit()) == 1
+
+
+def test_holds_of_one_key_or_of_all(app: Any, run: Run, worker: TermsCaller) -> None:
+    limit = Throttle(app).limit("tenant")
+    limit.pause(why="goes on")
+    limit.resume()
+    for tenant in ("a", "b", "c"):
+        limited = worker.arrive(f"t{tenant}", of(tenant))
+        assert limited
+        worker.send_back(limited, 3600.0)
+    assert run("release-hold", "tenant[a]", "--json").json["changed"] is True
+    assert started(worker.look(4)) == ("ta",)
+    Throttle(app).limit("tenant", key="c").pause()
+    assert limit.release_hold()
+    assert not limit.release_hold()
+    assert started(worker.look(4)) == ("tb",), "the pause of a key is another thing"
+    assert [str(each.bucket) for each in Throttle(app).status() if each.held_back] == []
+
+
 # -- identity locks ----------------------------------------------------------------------------------------------------
 
 CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')

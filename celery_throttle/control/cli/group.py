@@ -23,6 +23,7 @@ _MODULES = {
     "resume": "steer",
     "disable": "steer",
     "enable": "steer",
+    "release-hold": "steer",
     "locks": "locks",
     "unlock": "locks",
     "audit": "audit",

@@ -1,4 +1,4 @@
-"""``set`` and ``reset``, ``pause`` and ``resume``, ``disable`` and ``enable``."""
+"""``set`` and ``reset``, ``pause`` and ``resume``, ``disable`` and ``enable``; ``release-hold``."""
 
 from __future__ import annotations
 
@@ -102,6 +102,20 @@ def enable(session: Session, limit: str, key: str | None, **said: Any) -> None:
     _show(session, steers, changed=steers.enable(**said), nothing="{} was not disabled.")
 
 
+@command("release-hold")
+@params.limit
+@params.key
+@params.by
+@params.why
+def release_hold(session: Session, limit: str, key: str | None, **said: Any) -> None:
+    """Let start at once what a task's RateLimited holds back.
+
+    Without --key: the limit and all its keys.
+    """
+    steers = session.limit(limit, key)
+    _show(session, steers, changed=steers.release_hold(**said), nothing="{} was not held back.")
+
+
 def _show(session: Session, steers: LimitControl, *, changed: bool = True, nothing: str = "") -> None:
     """Show what came of it: how the limit stands now."""
     status = steers.status()
@@ -113,4 +127,4 @@ def _show(session: Session, steers: LimitControl, *, changed: bool = True, nothi
     session.show_limits([status])
 
 
-COMMANDS = {each.name: each for each in (set_, reset, pause, resume, disable, enable)}
+COMMANDS = {each.name: each for each in (set_, reset, pause, resume, disable, enable, release_hold)}

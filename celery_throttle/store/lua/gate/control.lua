@@ -20,7 +20,7 @@ local before, permits_before = spoken({ said }, what), permits_in_force(bucket)
 said[what] = value ~= '' and { tonumber(value), until_ms, by, why, NOW } or nil
 save_said(bucket, said)
 if value == '' and not before then return 0 end
-local ends = { override = 'reset', pause = 'resume', disable = 'enable' }
+local ends = { override = 'reset', pause = 'resume', disable = 'enable', hold = 'release-hold' }
 note_change({
   action = value ~= '' and what or ends[what], bucket = bucket, by = by, why = why,
   before = before, after = said[what],

@@ -1,7 +1,8 @@
 -- Audit: what people changed at run time, who did, when and why. The newest so many are kept.
 --
 -- KEYS audit: objects of v (VERSION); number: of the change, text, also its score; at (ms); action:
--- 'override', 'pause', 'disable', what ends them ('reset', 'resume', 'enable'), or 'unlock'; by; why. Only
+-- 'override', 'pause', 'disable', what ends them ('reset', 'resume', 'enable'), 'release-hold', or
+-- 'unlock'; by; why. Only
 -- where there is such a thing: bucket: which was changed; before, after: what was said of it until then,
 -- and from then on, as in said.lua; permits_before, permits_after: in force (-1: any number); task, name: id
 -- and name of the task whose lock it was.
