@@ -93,6 +93,25 @@ class LimitControl:
         released = [self._take_back("hold", by, why, bucket) for bucket in buckets]
         return any(released)
 
+    def drop(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> int:
+        """Let all who wait now and need its permits not run, and return how many; without a key, those of all keys.
+
+        They end as revoked, as soon as a worker of their queue has a free slot to say so; their identity locks are free
+        at once. What runs goes on, and who waits for a permit outside of tasks waits on.
+
+        Args:
+            by: who does it, None: ``user@host``.
+            why: for whoever looks later, and for whoever asks for the result.
+            dry_run: only count.
+        """
+        by, why = signed(by, why)
+        waiting = [each.task for each in self._place.parked_ids(self._bucket) if each.what != "told"]
+        if dry_run:
+            return len(waiting)
+        dropped = self._place.drop(self._bucket, waiting, by, why)
+        logger.info("Limit %s: %d tasks dropped by %s%s", self._bucket, dropped, by, f": {why}" if why else "")
+        return dropped
+
     def status(self) -> LimitStatus:
         """Return how it stands."""
         return self._place.stand([self._bucket.text])[0]

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked, SetAside
-    from celery_throttle.store.views import TaskView
+    from celery_throttle.store.views import ParkedId, TaskView
 
 __all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
 
-#: Limits, or holders, that one call reads.
+#: Limits, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
+#: Ids of parked tasks that one call reads.
+_IDS = 500
 #: Parked tasks that one call reads.
 MOST = 1000
 
@@ -112,6 +114,24 @@ class Reader:
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return who waits, for this limit or at all."""
         return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
+
+    def parked_ids(self, bucket: Bucket | None) -> Iterator[ParkedId]:
+        """Yield all who wait and need permits of this limit, or at all; lane by lane."""
+        after, more = "", True
+        while more:
+            after, page = views.parked_ids(self.ask(self.store.parked_ids(bucket.text if bucket else "", after, _IDS)))
+            yield from page
+            more = bool(after)
+
+    def drop(self, bucket: Bucket | None, tasks: list[str], by: str, why: str) -> int:
+        """Drop parked tasks; return how many were still parked, and to run."""
+        change, dropped = b"", 0
+        for first in range(0, len(tasks), AT_ONCE):
+            some = tasks[first : first + AT_ONCE]
+            text = bucket.text if bucket else ""
+            change, count = self.ask(self.store.drop(text, by, why, change.decode(), some))
+            dropped += count
+        return dropped
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery.result import AsyncResult
 
+from celery_throttle.clients import signed
 from celery_throttle.control.explain import explained
 from celery_throttle.control.limit_control import MOST, LimitControl, count
 from celery_throttle.control.reader import AT_ONCE, Reader
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked, SetAside
 
 __all__ = ["Throttle"]
+
+logger = logging.getLogger(__name__)
 
 
 class Throttle:
@@ -160,13 +164,29 @@ class Throttle:
         Raises:
             ConfigurationError: it is neither.
         """
-        task_id = task_id.id if isinstance(task_id, AsyncResult) else task_id
-        if not isinstance(task_id, str):
-            raise ConfigurationError(
-                f"explain: a task's id or what delay() returned is wanted, got {task_id!r}: write explain(result.id)"
-            )
+        task_id = _task_id("explain", task_id)
         found = [explained(task_id, place.explain(task_id)) for place in self._places()]
         return next((each for each in found if each.state != "unknown"), found[0])
+
+    def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
+        """Let a parked task not run; False if it is not parked. All of a limit: ``limit(...).drop()``.
+
+        It ends as revoked, as soon as a worker of its queue has a free slot to say so; its identity lock is free at
+        once.
+
+        Args:
+            task_id: of the call, or the `AsyncResult` that ``delay`` returned.
+            by: who does it, None: ``user@host``.
+            why: for whoever looks later, and for whoever asks for the result.
+
+        Raises:
+            ConfigurationError: it is neither.
+        """
+        task, (by, why) = _task_id("drop", task_id), signed(by, why)
+        dropped = any(place.drop(None, [task], by, why) for place in self._places())
+        done = "dropped" if dropped else "not dropped, since it is not parked,"
+        logger.info("Task %s: %s by %s%s", task, done, by, f": {why}" if why else "")
+        return dropped
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
         """Return the tasks whose records in the store nobody can read: corrupt, foreign, or of another release.
@@ -189,6 +209,15 @@ class Throttle:
     def _policies(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are
         return policies_of(self._app).values()
+
+
+def _task_id(method: str, task: object) -> str:
+    task_id = task.id if isinstance(task, AsyncResult) else task
+    if not isinstance(task_id, str):
+        raise ConfigurationError(
+            f"{method}: a task's id or what delay() returned is wanted, got {task_id!r}: write {method}(result.id)"
+        )
+    return task_id
 
 
 def _unknown(name: object, known: set[str]) -> str:

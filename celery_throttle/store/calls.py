@@ -254,6 +254,14 @@ class Store:
         """Ask for the records that nobody could read."""
         return self._call("aside", most)
 
+    def parked_ids(self, bucket: str, after: str, most: int) -> Call:
+        """Ask for the ids of all who are parked and need permits of a bucket (a limit: with all its keys; "": all)."""
+        return self._call("parked_ids", bucket, after, most)
+
+    def drop(self, bucket: str, by: str, why: str, change: str, tasks: Sequence[str]) -> Call:
+        """Drop parked tasks; ``change`` is what the call before it answered, "" at first."""
+        return self._call("drop", bucket, by, why, change, len(tasks), *tasks)
+
     def audit(self) -> Call:
         """Ask what people changed."""
         return self._call("audit")

@@ -219,8 +219,8 @@ class Change:
 
     Attributes:
         at: when, by the store's clock.
-        action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable``, ``release-hold`` or
-            ``unlock``.
+        action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable``, ``release-hold``,
+            ``drop`` or ``unlock``.
         by: who.
         why: in their words.
         limit: which was changed, None if it was no limit.
@@ -229,8 +229,9 @@ class Change:
         after: what is said of it from then on, None if that is nothing.
         permits_before: in force until then; None: any number, or it was no limit.
         permits_after: in force from then on; None as above.
-        task_id: of ``unlock``: who had the lock.
+        task_id: of ``unlock``: who had the lock; of ``drop``: which, if only one was meant.
         task_name: of ``unlock``.
+        tasks: how many were dropped.
     """
 
     at: datetime
@@ -245,6 +246,7 @@ class Change:
     permits_after: int | None = None
     task_id: str | None = None
     task_name: str | None = None
+    tasks: int = 0
 
     def __str__(self) -> str:
         why = f" ({one_line(self.why)})" if self.why else ""
@@ -257,6 +259,8 @@ class Change:
 
     def _facts(self) -> Iterator[str]:
         yield f"{self.action} {self._about()}".rstrip()
+        if self.tasks and self.task_id is None:
+            yield counted(self.tasks, "task")
         if self.permits_before != self.permits_after:
             yield f"{_in_force(self.permits_before)} -> {_in_force(self.permits_after)} permits"
         if self.after and self.after.until:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
@@ -14,10 +14,12 @@ from celery_throttle.store.rows import Change, Holder, LimitStatus, Need, Parked
 
 __all__ = [
     "Ahead",
+    "ParkedId",
     "TaskView",
     "changes",
     "holders",
     "parked",
+    "parked_ids",
     "set_aside",
     "statuses",
     "task_view",
@@ -48,7 +50,8 @@ class TaskView:
         counted: whether it holds, or waits for, permits.
         line: in which it is parked: a bucket, ``""`` or that of an identity lock.
         expires: when it may not wait any longer.
-        expires_now: it did not start in time, and a worker has to say so.
+        expires_now: it did not start in time, or was dropped, and a worker has to say so.
+        dropped: by whom it was dropped, "" if it was not.
         settling: seconds for which nothing starts, because the store has just lost its data.
         lock: state, task id, since when (None: it has none) of whoever has the task's identity lock.
     """
@@ -64,6 +67,7 @@ class TaskView:
     lease_left: float
     expires: datetime | None
     expires_now: bool
+    dropped: str
     task_name: str | None
     needs: tuple[Need, ...]
     limits: tuple[LimitStatus, ...]
@@ -90,6 +94,21 @@ def holders(raw: Any) -> tuple[tuple[Holder, ...], bool]:
 def parked(raw: Any) -> tuple[Parked, ...]:
     """Read the reply of parked.lua."""
     return tuple(_parked(*row) for row in raw)
+
+
+class ParkedId(NamedTuple):
+    """A parked task; ``what``: it ``runs`` in its turn, ``waits`` for another's lock, or is only to be ``told``."""
+
+    ticket: str
+    task: str
+    queue: str
+    what: str
+
+
+def parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
+    """Read the reply of parked_ids.lua: where to go on, and a page."""
+    after, rows = raw
+    return after.decode(), [ParkedId(ticket.decode(), t.decode(), q.decode(), w.decode()) for t, ticket, q, w in rows]
 
 
 def set_aside(raw: Any) -> tuple[SetAside, ...]:
@@ -121,6 +140,7 @@ def task_view(raw: Any) -> TaskView:
         lease_left=(lease_end - now) / 1000,
         expires=_when(deadline) if deadline else None,
         expires_now=bool(record.get("expired")),
+        dropped=record.get("dropped", ""),
         task_name=_task_name(head),
         needs=_needs(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
@@ -205,6 +225,7 @@ def _change(told: dict[str, Any]) -> Change:
         _permits(told.get("permits_after")),
         told.get("task"),
         told.get("name") or None,
+        told.get("tasks", 0),
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.store.rows import Change, LimitStatus, Parked, SetAside
+    from celery_throttle.store.views import ParkedId
 
 
 class Steering:
@@ -61,6 +62,25 @@ class Steering:
 
     def explain(self, task: str) -> Explanation:
         return explained(task, views.task_view(self.ask(self.store.explain(task))))
+
+    def parked_ids(self, limit: Limit | str = "", page: int = 500) -> list[ParkedId]:
+        bucket, after, found = limit.name if isinstance(limit, Limit) else limit, "", []
+        while True:
+            after, rows = views.parked_ids(self.ask(self.store.parked_ids(bucket, after, page)))
+            found += rows
+            if not after:
+                return found
+
+    def drop(self, limit: Limit | str, *tasks: str, why: str = "", page: int = 100) -> int:
+        """Drop these, or all of the limit that are to run."""
+        bucket = limit.name if isinstance(limit, Limit) else limit
+        ids = list(tasks) or [each.task for each in self.parked_ids(bucket) if each.what != "told"]
+        change, dropped = b"", 0
+        for first in range(0, len(ids), page):
+            call = self.store.drop(bucket, "ana", why, change.decode(), ids[first : first + page])
+            change, count = self.ask(call)
+            dropped += count
+        return dropped
 
     def ask(self, call: Any) -> Any:
         return execute(self.client, call)

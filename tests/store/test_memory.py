@@ -153,6 +153,15 @@ def test_revoked_tasks_are_withdrawn(worker: Caller, one: Limit, full: Redis) ->
     assert len(worker.withdraw("t1")) == 1
 
 
+def test_parked_tasks_are_dropped(worker: Caller, one: Limit, full: Redis) -> None:
+    """Which is what makes room."""
+    worker.take("t", one)
+    worker.put("t1", one)
+    fill(full)
+    assert Steering(full).drop(one) == 1
+    assert [grant.task for grant in worker.look().grants] == ["t1"]
+
+
 def test_a_worker_says_goodbye(worker: Caller, one: Limit, full: Redis) -> None:
     worker.put("t1", one)
     fill(full)

@@ -12,7 +12,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
+from celery import Celery, group
+from celery.exceptions import TaskRevokedError
 from redis.exceptions import RedisError
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttle, Throttled
@@ -294,6 +295,31 @@ def test_what_else_a_task_may_wait_for(workers: Workers, journal: Journal, state
     let_go("both", "once")
     journal.wait_finished(1, "both")
     state.wait_empty()
+
+
+@worker
+def test_what_is_dropped_ends_as_revoked(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(STEERED, concurrency=2)
+    app, throttle = steer(workers)
+    app.call.delay("a")
+    journal.wait_running(1)
+    dropped = [app.call.delay(label) for label in "bc"]
+    in_group = group(app.call.s("d"), app.plain.s("e"))()
+    once = app.pay.delay("f")
+    state.wait_parked(4)
+    assert throttle.limit("api").drop(by="ana", why="incident 42") == 4
+    again = app.pay.delay("f")
+    assert again.id != once.id, "its identity lock is free"
+    let_go("a", "f")
+    for result in dropped:
+        with pytest.raises(TaskRevokedError, match=r"^dropped by ana: incident 42$"):
+            result.get(timeout=20)
+        assert result.state == "REVOKED"
+    with pytest.raises(TaskRevokedError):
+        in_group.get(timeout=20)
+    assert again.get(timeout=20) == "f"
+    state.wait_empty()
+    assert sorted(run.label for run in journal.runs()) == ["a", "e", "f"]
 
 
 def test_who_does_not_steer_does_not_load_it() -> None:

@@ -24,6 +24,7 @@ _MODULES = {
     "disable": "steer",
     "enable": "steer",
     "release-hold": "steer",
+    "drop": "drop",
     "locks": "locks",
     "unlock": "locks",
     "audit": "audit",

@@ -18,7 +18,7 @@ from celery_throttle.tasks.registry import policies_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["by", "duration", "key", "lasts", "limit", "most", "optional_limit", "why"]
+__all__ = ["by", "duration", "key", "lasts", "limit", "most", "optional_limit", "why", "yes"]
 
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _PART = r"(\d+(?:\.\d+)?)"
@@ -81,4 +81,5 @@ most = click.option(
 )
 lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="It ends by itself after that.")
 by = click.option("--by", help="Who does it; by default user@host.")
+yes = click.option("--yes", is_flag=True, help="Do it; without, only say how many there are.")
 why = click.option("--why", default="", help="For whoever looks later.")
