@@ -123,6 +123,9 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
 
 
 def _held(view: TaskView) -> Iterator[str]:
+    if view.lent:
+        yield "Somebody drains the store: its message is on the way back to its queue."
+        return
     holds = ", ".join(map(str, view.needs)) if view.counted and view.needs else "no permit"
     yield f"It runs, or is about to, on worker {view.nonce.partition(':')[0]}, and holds {holds}."
     if view.lease_left > 0:

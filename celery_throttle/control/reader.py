@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked, SetAside
-    from celery_throttle.store.views import ParkedId, TaskView
+    from celery_throttle.store.views import Lent, ParkedId, TaskView
 
 __all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
 
@@ -23,6 +23,8 @@ __all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
 AT_ONCE = 100
 #: Ids of parked tasks that one call reads.
 _IDS = 500
+#: Of messages that one call reads.
+_BYTES = 4_000_000
 #: Parked tasks that one call reads.
 MOST = 1000
 
@@ -132,6 +134,10 @@ class Reader:
             change, count = self.ask(self.store.drop(text, by, why, change.decode(), some))
             dropped += count
         return dropped
+
+    def borrow(self, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
+        """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
+        return views.lent(self.ask(self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE])))
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""

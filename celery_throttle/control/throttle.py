@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from celery import Task
 from celery.result import AsyncResult
 
 from celery_throttle.clients import signed
+from celery_throttle.control.drain import drain
 from celery_throttle.control.explain import explained
 from celery_throttle.control.limit_control import MOST, LimitControl, count
 from celery_throttle.control.reader import AT_ONCE, Reader
@@ -18,6 +20,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
+from celery_throttle.store.rows import Drained
 from celery_throttle.tasks.registry import groups_of, policies_of
 
 if TYPE_CHECKING:
@@ -187,6 +190,41 @@ class Throttle:
         done = "dropped" if dropped else "not dropped, since it is not parked,"
         logger.info("Task %s: %s by %s%s", task, done, by, f": {why}" if why else "")
         return dropped
+
+    def drain(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> tuple[Drained, ...]:
+        """Publish all parked tasks again, oldest first, each to the queue that it came from: to do without throttling.
+
+        Stop the workers before, or start them with ``throttle_enabled = False``: others park again what they get. Each
+        message is published before it is taken out of the store. Duplicates that wait for the outcome of their first,
+        and those that have only to be told that they do not run, stay parked.
+
+        Args:
+            by: who does it, None: ``user@host``.
+            why: for whoever looks later.
+            dry_run: only count.
+
+        Returns:
+            What became of the tasks of each queue.
+
+        Raises:
+            kombu.exceptions.OperationalError: the broker cannot be reached; what was not published is parked as before.
+        """
+        by, why = signed(by, why)
+        drained: Counter[str] = Counter()
+        left: Counter[str] = Counter()
+        for place in self._places():
+            found = sorted(place.parked_ids(None))  # by ticket
+            runs = [each for each in found if each.what == "runs"]
+            if dry_run or not runs:
+                drained.update(each.queue for each in runs)
+                left.update(each.queue for each in found if each.what != "runs")
+                continue
+            published = drain(self._app, place, runs, by, why)
+            count = sum(published.values())
+            logger.info("%d parked tasks published again by %s%s", count, by, f": {why}" if why else "")
+            drained += published
+            left.update(each.queue for each in place.parked_ids(None))
+        return tuple(Drained(queue, drained[queue], left[queue]) for queue in sorted({*drained, *left}))
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
         """Return the tasks whose records in the store nobody can read: corrupt, foreign, or of another release.

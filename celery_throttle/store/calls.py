@@ -262,6 +262,16 @@ class Store:
         """Drop parked tasks; ``change`` is what the call before it answered, "" at first."""
         return self._call("drop", bucket, by, why, change, len(tasks), *tasks)
 
+    def unpark(self, nonce: str, most_bytes: int, tasks: Sequence[str]) -> Call:
+        """Borrow the messages of parked tasks; `unparked` says what came of it."""
+        return self._call("unpark", nonce, most_bytes, len(tasks), *tasks)
+
+    def unparked(
+        self, nonce: str, by: str, why: str, change: str, published: Sequence[str], others: Sequence[str]
+    ) -> Call:
+        """Say which of what was borrowed are published; ``change`` as in `drop`."""
+        return self._call("unparked", nonce, by, why, change, len(published), *published, len(others), *others)
+
     def audit(self) -> Call:
         """Ask what people changed."""
         return self._call("audit")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-__all__ = ["Change", "Holder", "LimitStatus", "Need", "Parked", "RateStatus", "Said", "SetAside"]
+__all__ = ["Change", "Drained", "Holder", "LimitStatus", "Need", "Parked", "RateStatus", "Said", "SetAside"]
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Change:
     Attributes:
         at: when, by the store's clock.
         action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable``, ``release-hold``,
-            ``drop`` or ``unlock``.
+            ``drop``, ``drain`` or ``unlock``.
         by: who.
         why: in their words.
         limit: which was changed, None if it was no limit.
@@ -231,7 +231,7 @@ class Change:
         permits_after: in force from then on; None as above.
         task_id: of ``unlock``: who had the lock; of ``drop``: which, if only one was meant.
         task_name: of ``unlock``.
-        tasks: how many were dropped.
+        tasks: how many were dropped, or drained.
     """
 
     at: datetime
@@ -270,6 +270,26 @@ class Change:
         if self.task_id is not None:
             return f"{one_line(self.task_name or 'task')}[{one_line(self.task_id)}]"
         return "" if self.limit is None else str(Bucket(self.limit, self.key))
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What became of the parked tasks of a queue.
+
+    Attributes:
+        queue: its name.
+        tasks: how many are in it again, or would be.
+        left: how many are parked still, or again: duplicates that wait for their first, those that have only to be told
+            that they do not run, messages that are not readable; and what workers have parked meanwhile.
+    """
+
+    queue: str
+    tasks: int
+    left: int
+
+    def __str__(self) -> str:
+        left = f", {self.left} left" if self.left else ""
+        return f"{one_line(self.queue)}: {counted(self.tasks, 'task')}{left}"
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ from celery_throttle.store.rows import Change, Holder, LimitStatus, Need, Parked
 
 __all__ = [
     "Ahead",
+    "Lent",
     "ParkedId",
     "TaskView",
     "changes",
     "holders",
+    "lent",
     "parked",
     "parked_ids",
     "set_aside",
@@ -52,6 +54,7 @@ class TaskView:
         expires: when it may not wait any longer.
         expires_now: it did not start in time, or was dropped, and a worker has to say so.
         dropped: by whom it was dropped, "" if it was not.
+        lent: whether its message is on the way to its queue.
         settling: seconds for which nothing starts, because the store has just lost its data.
         lock: state, task id, since when (None: it has none) of whoever has the task's identity lock.
     """
@@ -68,6 +71,7 @@ class TaskView:
     expires: datetime | None
     expires_now: bool
     dropped: str
+    lent: bool
     task_name: str | None
     needs: tuple[Need, ...]
     limits: tuple[LimitStatus, ...]
@@ -111,6 +115,20 @@ def parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
     return after.decode(), [ParkedId(ticket.decode(), t.decode(), q.decode(), w.decode()) for t, ticket, q, w in rows]
 
 
+class Lent(NamedTuple):
+    """A parked task whose message is to be published again."""
+
+    task: str
+    queue: str
+    message: bytes
+
+
+def lent(raw: Any) -> tuple[int, list[Lent]]:
+    """Read the reply of unpark.lua: how many tasks were looked at, and those that were lent out."""
+    looked_at, rows = raw
+    return looked_at, [Lent(task.decode(), queue.decode(), message) for task, queue, message in rows]
+
+
 def set_aside(raw: Any) -> tuple[SetAside, ...]:
     """Read the reply of aside.lua."""
     rows = ((task.decode(), json.loads(packed.decode(errors="replace"))) for task, packed in raw)
@@ -127,7 +145,7 @@ def task_view(raw: Any) -> TaskView:
     now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
     record: dict[str, Any] = json.loads(packed) if packed else {}
     plan, deadline = record.get("lock"), record.get("deadline")
-    runs = not record.get("expired") and (not plan or plan["verdict"] == "run")
+    runs = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
     return TaskView(
         now=_when(now),
         state="" if not record else "held" if "nonce" in record else "parked",
@@ -141,6 +159,7 @@ def task_view(raw: Any) -> TaskView:
         expires=_when(deadline) if deadline else None,
         expires_now=bool(record.get("expired")),
         dropped=record.get("dropped", ""),
+        lent=bool(record.get("lent")),
         task_name=_task_name(head),
         needs=_needs(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
@@ -241,7 +260,7 @@ def _holder(row: Any, now: int) -> Holder:
     task, packed, lease_end = row
     record = json.loads(packed)
     plan = record.get("lock")
-    holds = not record.get("expired") and (not plan or plan["verdict"] == "run")
+    holds = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
     return Holder(
         task.decode(),
         _needs(record["needs"]) if holds else (),

@@ -74,7 +74,7 @@ class Record:
     @property
     def takes(self) -> list[tuple[str, int]]:
         """What it holds when it starts."""
-        return [] if self.raw.get("expired") or self.verdict != "run" else self.needs
+        return [] if self.raw.get("expired") or self.raw.get("lent") or self.verdict != "run" else self.needs
 
     @property
     def lane(self) -> str:

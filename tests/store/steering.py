@@ -12,11 +12,13 @@ from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS, LEASE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redis import Redis
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.store.rows import Change, LimitStatus, Parked, SetAside
-    from celery_throttle.store.views import ParkedId
+    from celery_throttle.store.views import Lent, ParkedId
 
 
 class Steering:
@@ -81,6 +83,16 @@ class Steering:
             change, count = self.ask(call)
             dropped += count
         return dropped
+
+    def borrow(self, *tasks: str, nonce: str = "drain:1", most_bytes: int = 10**6) -> tuple[int, list[Lent]]:
+        return views.lent(self.ask(self.store.unpark(nonce, most_bytes, tasks)))
+
+    def publish(
+        self, *tasks: str, others: Sequence[str] = (), nonce: str = "drain:1", change: str = ""
+    ) -> tuple[str, int]:
+        """Say that these are in their queues again."""
+        number, gone = self.ask(self.store.unparked(nonce, "ana", "", change, tasks, others))
+        return number.decode(), gone
 
     def ask(self, call: Any) -> Any:
         return execute(self.client, call)

@@ -25,6 +25,7 @@ _MODULES = {
     "enable": "steer",
     "release-hold": "steer",
     "drop": "drop",
+    "drain": "drain",
     "locks": "locks",
     "unlock": "locks",
     "audit": "audit",

@@ -2,10 +2,11 @@
 --
 -- KEYS audit: objects of v (VERSION); number: of the change, text, also its score; at (ms); action:
 -- 'override', 'pause', 'disable', what ends them ('reset', 'resume', 'enable'), 'release-hold',
--- 'drop' or 'unlock'; by; why. Only
+-- 'drop', 'drain' or 'unlock'; by; why. Only
 -- where there is such a thing: bucket: which was changed; before, after: what was said of it until then,
 -- and from then on, as in said.lua; permits_before, permits_after: in force (-1: any number); task, name: id
--- and name of the task whose lock it was, id of the one that was dropped; tasks: how many were dropped.
+-- and name of the task whose lock it was, id of the one that was dropped; tasks: how many were dropped,
+-- or drained.
 local CHANGES_KEPT = 200
 
 local function note_change(change)

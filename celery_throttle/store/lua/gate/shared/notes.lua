@@ -38,6 +38,20 @@ local function drop_parked(task, reason)
   return true
 end
 
+-- A parked task is held by whoever publishes its message again. Returns its queue, nil if it is not to run.
+local function lend(task, nonce)
+  local record = load_record(task)
+  if not record or record.nonce or record.outside or record.expired then return nil end
+  local verdict = record.lock and record.lock.verdict or 'run'
+  if verdict ~= 'run' and verdict ~= 'next' then return nil end
+  leave_line(task, record)
+  drop_bar(task, record)
+  record.nonce, record.since, record.lent = nonce, NOW, 1
+  redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+  save_record(task, record)
+  return record.queue
+end
+
 local function forget_message(task, nonce)
   local record = load_record(task)
   if record and record.nonce == nonce then redis.call('HDEL', MESSAGES, task) end
