@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.world import OUTCOMES
@@ -29,6 +30,8 @@ FAULTS: dict[str, float] = {
     "stray": 3, "stop_hearing": 2, "full": 1.5,
 }  # fmt: skip
 _ALWAYS: dict[str, float] = {"start": 6, "reconnect": 8, "heal": 3, "stray": 1}
+#: How many worlds have an operator who drops tasks, and how often it does.
+_MEDDLES, _DROPS = 0.3, 0.05
 _PASSES = (100, 1_000, 10_000, 60_000, 300_000)
 
 
@@ -71,6 +74,9 @@ class Steps:
             total += weight
             self._weights.append(total)
         self._do: list[Callable[[], bool]] = [getattr(self, f"_{name}") for name in self._names]
+        #: Of what an operator does to single tasks: chance of its own, so that all else goes on as it would.
+        self._operator = Random(str(self.rng.getstate()[1][:4]))
+        self._meddles = not self.calm and faults is None and self._operator.random() < _MEDDLES
         self._patience = self.rng.choice([0.2, 0.5, 0.8])  # how often what can go on at once does
 
     def _set_up(self) -> None:
@@ -98,6 +104,8 @@ class Steps:
     def step(self) -> None:
         """Let one thing happen."""
         self.world.step += 1
+        if self._meddles and self._operator.random() < _DROPS:
+            self._drop()
         for _ in range(30):
             (do,) = self.rng.choices(self._do, cum_weights=self._weights)
             if do():
@@ -462,6 +470,10 @@ class Steps:
             return False
         self.world.revoke(task_id)
         return True
+
+    def _drop(self) -> None:
+        if entries := list(self.world.book.entries):
+            self.world.drop(self._operator.choice(entries))
 
     def _long_time(self) -> bool:
         self.world.pass_time(self._one((3_100_000, 4_500_000, 21_000_000)))

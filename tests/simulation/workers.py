@@ -619,6 +619,9 @@ class Operator:
         control = self._throttle.limit(limit)
         getattr(control, what)(*args, by="sim")
 
+    def drop(self, task_id: str) -> bool:
+        return self._throttle.drop(task_id, by="sim")
+
     def unlock(self, task: str, arguments: dict[str, Any], task_id: str) -> None:
         """Take the identity lock away from this call, if it has it."""
         client, identity = self._app.tasks[task]._lock((), arguments)
@@ -660,7 +663,7 @@ def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
     left = {}
     for key, value in contents.items():
         name = key.rpartition(":")[2]
-        if name == "limits":
+        if name in ("limits", "audit"):  # what is declared, and what was done
             continue
         remains = [field for field, _ in value if field not in stays] if name == "meta" else value
         if remains:

@@ -526,6 +526,10 @@ class World:
             elif (attempt.entry.task_id, attempt.number) in kept:
                 attempt.may_begin_again("the store forgot that it has run")
 
+    def drop(self, task_id: str) -> None:
+        """An operator lets it not run; that a worker says so is what excuses it."""
+        self.say("drop", task_id, self.operator.drop(task_id))
+
     def revoke(self, task_id: str) -> None:
         self.say("revoke", task_id)
         state.revoked.add(task_id)
