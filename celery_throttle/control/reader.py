@@ -14,7 +14,7 @@ from celery_throttle.store.rows import Need
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
     from celery_throttle.store.views import Lent, ParkedId, TaskView
 
 __all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
@@ -138,6 +138,16 @@ class Reader:
     def borrow(self, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
         """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
         return views.lent(self.ask(self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE])))
+
+    def locks(self, most: int) -> tuple[LockStatus, ...]:
+        """Return the identity locks that somebody has."""
+        found: dict[str, LockStatus] = {}
+        after, more = "", True
+        while more and len(found) < most:
+            after, page = views.locks(self.ask(self.store.locks(after)))
+            found.update((each.identity, each) for each in page)
+            more = bool(after)
+        return tuple(found.values())[:most]
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.control.reader import Reclaimed
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
 
 __all__ = ["Throttle"]
 
@@ -225,6 +225,15 @@ class Throttle:
             drained += published
             left.update(each.queue for each in place.parked_ids(None))
         return tuple(Drained(queue, drained[queue], left[queue]) for queue in sorted({*drained, *left}))
+
+    def locks(self, *, most: int = MOST) -> tuple[LockStatus, ...]:
+        """Return the identity locks that somebody has, those first that were taken first.
+
+        Args:
+            most: how many at most; where there are more, which of them are shown is by chance.
+        """
+        found = [each for place in self._places() for each in place.locks(count("most", most))]
+        return tuple(sorted(found[:most], key=lambda each: each.since))
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
         """Return the tasks whose records in the store nobody can read: corrupt, foreign, or of another release.

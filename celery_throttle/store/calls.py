@@ -272,6 +272,10 @@ class Store:
         """Say which of what was borrowed are published; ``change`` as in `drop`."""
         return self._call("unparked", nonce, by, why, change, len(published), *published, len(others), *others)
 
+    def locks(self, after: str) -> Call:
+        """Ask for the identity locks that somebody has."""
+        return self._call("locks", after)
+
     def audit(self) -> Call:
         """Ask what people changed."""
         return self._call("audit")

@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-__all__ = ["Change", "Drained", "Holder", "LimitStatus", "Need", "Parked", "RateStatus", "Said", "SetAside"]
+__all__ = [
+    "Change",
+    "Drained",
+    "Holder",
+    "LimitStatus",
+    "LockStatus",
+    "Need",
+    "Parked",
+    "RateStatus",
+    "Said",
+    "SetAside",
+]
 
 
 @dataclass(frozen=True)
@@ -290,6 +301,42 @@ class Drained:
     def __str__(self) -> str:
         left = f", {self.left} left" if self.left else ""
         return f"{one_line(self.queue)}: {counted(self.tasks, 'task')}{left}"
+
+
+@dataclass(frozen=True)
+class LockStatus:
+    """An identity lock that a task has.
+
+    Attributes:
+        identity: of the call: a hash of the task's name and arguments.
+        task_id: of the task that has it.
+        task_name: None if that is not known: the store has no message of the task.
+        state: ``queued`` (published, or parked), ``running``, ``done`` or ``failed`` (remembered).
+        since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
+        expires_in: seconds until the lock ends by itself; a running task renews it.
+        fencing_token: of the last grant, 0 before the first.
+        worker: the id of the worker where it runs, None if it does not.
+        next_id: the task that runs next (``on_conflict="keep_last"``), None if there is none.
+    """
+
+    identity: str
+    task_id: str
+    task_name: str | None
+    state: str
+    since: datetime
+    expires_in: float
+    fencing_token: int
+    worker: str | None
+    next_id: str | None
+
+    def __str__(self) -> str:
+        where = f" on worker {self.worker}" if self.worker else ""
+        following = f", next {one_line(self.next_id)}" if self.next_id else ""
+        task = f"{one_line(self.task_name or 'Task')}[{one_line(self.task_id)}]"
+        return (
+            f"{task} has lock {self.identity}, {self.state}{where} since {at(self.since)}, it ends in "
+            f"{seconds(self.expires_in)}{following}"
+        )
 
 
 @dataclass(frozen=True)

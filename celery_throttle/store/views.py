@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.rates import Rate
-from celery_throttle.store.rows import Change, Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
+from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, RateStatus, Said, SetAside
 
 __all__ = [
     "Ahead",
@@ -20,6 +20,7 @@ __all__ = [
     "changes",
     "holders",
     "lent",
+    "locks",
     "parked",
     "parked_ids",
     "set_aside",
@@ -127,6 +128,12 @@ def lent(raw: Any) -> tuple[int, list[Lent]]:
     """Read the reply of unpark.lua: how many tasks were looked at, and those that were lent out."""
     looked_at, rows = raw
     return looked_at, [Lent(task.decode(), queue.decode(), message) for task, queue, message in rows]
+
+
+def locks(raw: Any) -> tuple[str, list[LockStatus]]:
+    """Read the reply of locks.lua: where to go on, and a page."""
+    after, rows = raw
+    return after.decode(), [_lock_status(*row) for row in rows]
 
 
 def set_aside(raw: Any) -> tuple[SetAside, ...]:
@@ -250,6 +257,21 @@ def _change(told: dict[str, Any]) -> Change:
 
 def _permits(number: int | None) -> int | None:
     return None if number is None or number < 0 else number
+
+
+def _lock_status(identity: bytes, packed: bytes, left: int, head: bytes) -> LockStatus:
+    lock = json.loads(packed)
+    return LockStatus(
+        identity.decode(),
+        lock["task"],
+        _task_name(head),
+        lock["state"],
+        _when(lock["since"]),
+        left / 1000,
+        int(lock["fence"]),
+        lock["nonce"].partition(":")[0] if lock["state"] == "running" and "nonce" in lock else None,
+        lock.get("next"),
+    )
 
 
 def _needs(text: str) -> tuple[Need, ...]:

@@ -12,6 +12,7 @@ import pytest
 from celery_throttle import Limit, Throttle
 from celery_throttle.control.cli.params import duration
 from celery_throttle.store.replies import Locked
+from celery_throttle.store.rows import LockStatus
 from tests.control.test_looking import API, names, of
 from tests.store.caller import started
 from tests.store.peek import expire
@@ -203,6 +204,23 @@ def test_a_lock_is_taken_away(app: Any, run: Run) -> None:
     assert (ended.code, ended.out) == (0, "Nobody had the lock.\n")
     app.tasks["charge"].delay(17, amount=5)
     assert [run("unlock", *CALL, "--json").json for _ in range(2)] == [{"unlocked": True}, {"unlocked": False}]
+
+
+def test_all_locks(app: Any, run: Run) -> None:
+    assert run("locks").out == "Nobody has a lock.\n"
+    first = app.tasks["charge"].delay(17, amount=5)
+    second = app.tasks["charge"].delay(18, amount=5)
+    ended = run("locks")
+    assert ended.rows[0] == ["TASK", "STATE", "SINCE", "EXPIRES IN", "FENCING TOKEN"]
+    assert [row[:2] for row in ended.rows[1:]] == [[first.id, "queued"], [second.id, "queued"]]
+    assert [each.task_id for each in Throttle(app).locks()] == [first.id, second.id]
+    assert str(Throttle(app).locks()[0]).startswith(f"Task[{first.id}] has lock ")
+    rows = run("locks", "--json").json
+    assert [row["task_id"] for row in rows] == [first.id, second.id]
+    assert rows[0].keys() == names(LockStatus)
+    assert len(run("locks", "--most", "1").lines) == 2
+    ended = run("locks", "-a", "[17]")
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, "Error: --args and --kwargs need a TASK")
 
 
 @pytest.mark.parametrize("command", ["locks", "unlock"])

@@ -11,7 +11,18 @@ from celery_throttle.primitives.lock.calls import LockInfo
 from celery_throttle.primitives.rate import AsyncReservation, Decision, Reservation
 from celery_throttle.primitives.semaphore.calls import PermitInfo
 from celery_throttle.store.replies import Locked
-from celery_throttle.store.rows import Change, Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
+from celery_throttle.store.rows import (
+    Change,
+    Drained,
+    Holder,
+    LimitStatus,
+    LockStatus,
+    Need,
+    Parked,
+    RateStatus,
+    Said,
+    SetAside,
+)
 
 NOON = datetime(2026, 11, 22, 12, 0, 5, tzinfo=timezone.utc)
 TWO = NOON.replace(hour=14, second=0)
@@ -106,6 +117,21 @@ BOOKED = (True, TWO, 0.6, "id", None)
         (
             Change(NOON, "unlock", "", "a\nb", task_id="6f0c", task_name="shop.charge"),
             "2026-11-22 12:00:05 UTC somebody: unlock shop.charge[6f0c] (a b)",
+        ),
+        (
+            Change(NOON, "drop", "ana", "", "api", "acme", tasks=12),
+            "2026-11-22 12:00:05 UTC ana: drop api[acme], 12 tasks",
+        ),
+        (Change(NOON, "drain", "ana", "bye", tasks=1), "2026-11-22 12:00:05 UTC ana: drain, 1 task (bye)"),
+        (Drained("a\nb", 12, 0), "a b: 12 tasks"),
+        (Drained("celery", 1, 3), "celery: 1 task, 3 left"),
+        (
+            LockStatus("ab12", "6f0c", "shop.charge", "running", NOON, 59.1, 17, "1a2b", None),
+            "shop.charge[6f0c] has lock ab12, running on worker 1a2b since 2026-11-22 12:00:05 UTC, it ends in 59 s",
+        ),
+        (
+            LockStatus("ab12", "6f0c", None, "queued", NOON, 5.0, 0, None, "7a1b"),
+            "Task[6f0c] has lock ab12, queued since 2026-11-22 12:00:05 UTC, it ends in 5.0 s, next 7a1b",
         ),
         (
             LOCKED,
