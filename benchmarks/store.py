@@ -11,7 +11,7 @@ from benchmarks.figures import Figure
 from benchmarks.site import BenchmarkError, Site
 from benchmarks.stand_in import StandIn
 from celery_throttle.core.keys import Keys
-from celery_throttle.worker.parcel import pack
+from celery_throttle.store.parcel import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, percentile
 from benchmarks.site import THROTTLED, BenchmarkError, Site
 from benchmarks.stand_in import StandIn
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.worker.parcel import pack
+from celery_throttle.store.parcel import pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

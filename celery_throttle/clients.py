@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from redis.exceptions import RedisError
 
-from celery_throttle.errors import StoreUnavailable
+from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["StoreClient", "store_client"]
+__all__ = ["StoreClient", "signed", "store_client"]
 
 #: Holders that one call clears.
 _REAPED = 200
+_LONGEST_TEXT = 500
 
 _clients: WeakKeyDictionary[Any, dict[str | None, StoreClient]] = WeakKeyDictionary()
 
@@ -81,3 +83,31 @@ def store_client(app: Any, group: str | None = None) -> StoreClient:
             )
         clients[group] = StoreClient(app, group)
     return clients[group]
+
+
+def signed(by: object, why: object) -> tuple[str, str]:
+    """Return who changes something (None: ``user@host``) and why, checked.
+
+    Raises:
+        ConfigurationError: one of them is no text, or too long.
+    """
+    return _text("by", _whoami() if by is None else by), _text("why", why)
+
+
+def _text(option: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise ConfigurationError(f"{option} must be text of {_LONGEST_TEXT} characters at most, got {value!r:.80}")
+    return value
+
+
+@lru_cache(maxsize=1)
+def _whoami() -> str:
+    import getpass  # noqa: PLC0415 - only whoever says something needs them
+    import os  # noqa: PLC0415
+    import socket  # noqa: PLC0415
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in many containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

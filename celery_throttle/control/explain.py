@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.wording import at, listed, times
+from celery_throttle.core.wording import at, listed, one_line, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,9 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
     elif state == "waiting for its identity lock":
         yield from _locked(view)
     elif state == "ended without running":
-        yield _VERDICTS.get(view.verdict, "It waited for longer than its start_deadline: it ends as expired.")
+        expired = "It waited for longer than its start_deadline: it ends as expired."
+        dropped = f"It was {one_line(view.dropped)}: it ends as revoked."
+        yield dropped if view.dropped else _VERDICTS.get(view.verdict, expired)
         yield _needs_slot(view)
     else:
         yield from _parked(task_id, view)
@@ -121,6 +123,9 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
 
 
 def _held(view: TaskView) -> Iterator[str]:
+    if view.lent:
+        yield "Somebody drains the store: its message is on the way back to its queue."
+        return
     holds = ", ".join(map(str, view.needs)) if view.counted and view.needs else "no permit"
     yield f"It runs, or is about to, on worker {view.nonce.partition(':')[0]}, and holds {holds}."
     if view.lease_left > 0:

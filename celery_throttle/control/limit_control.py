@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from celery_throttle.clients import signed
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import Holder, LimitStatus, Parked
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
 
 __all__ = ["MOST", "LimitControl", "count"]
 
@@ -22,7 +22,6 @@ Until = datetime | timedelta | float | None
 
 MOST = 1000
 _MOST_PERMITS = 10**9 - 1
-_LONGEST_TEXT = 500
 #: A century, in seconds.
 _LONGEST = 3.2e9
 _LATEST_YEAR = 2200
@@ -34,7 +33,7 @@ class LimitControl:
     What is said of a key comes before what is said of its limit; a pause of either stops it. ``until`` of each method
     is a datetime (without a timezone: the app's), or seconds or a timedelta from now, by the store's clock; None: until
     it is taken back. ``by`` is who does it, by default ``user@host``; ``why`` is for whoever looks later. Each change
-    is logged.
+    is logged, and kept for `audit`.
 
     Each method raises `ConfigurationError` for a value that cannot work, and `StoreUnavailable`.
 
@@ -62,17 +61,17 @@ class LimitControl:
             )
         self._say("override", permits, until, by, why)
 
-    def reset(self, *, by: str | None = None) -> bool:
+    def reset(self, *, by: str | None = None, why: str = "") -> bool:
         """End an override: the code's number holds again. False if there was none."""
-        return self._take_back("override", by)
+        return self._take_back("override", by, why)
 
     def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Let nothing start; what runs goes on, and tasks that arrive are parked."""
         self._say("pause", 1, until, by, why)
 
-    def resume(self, *, by: str | None = None) -> bool:
+    def resume(self, *, by: str | None = None, why: str = "") -> bool:
         """End a pause; what waits starts at once, as far as there is room. False if there was none."""
-        return self._take_back("pause", by)
+        return self._take_back("pause", by, why)
 
     def disable(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Enforce nothing, neither permits nor rates: everything starts at once (unless the limit is paused too).
@@ -81,9 +80,37 @@ class LimitControl:
         """
         self._say("disable", 1, until, by, why)
 
-    def enable(self, *, by: str | None = None) -> bool:
+    def enable(self, *, by: str | None = None, why: str = "") -> bool:
         """Enforce the limit again; what runs goes on. False if it was not disabled."""
-        return self._take_back("disable", by)
+        return self._take_back("disable", by, why)
+
+    def release_hold(self, *, by: str | None = None, why: str = "") -> bool:
+        """End at once what a task's `RateLimited` said: what waits starts; without a key, of all keys.
+
+        False if the limit was not held back.
+        """
+        buckets = [self._bucket] if self.key is not None else self._place.said_of(self.name)
+        released = [self._take_back("hold", by, why, bucket) for bucket in buckets]
+        return any(released)
+
+    def drop(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> int:
+        """Let all who wait now and need its permits not run, and return how many; without a key, those of all keys.
+
+        They end as revoked, as soon as a worker of their queue has a free slot to say so; their identity locks are free
+        at once. What runs goes on, and who waits for a permit outside of tasks waits on.
+
+        Args:
+            by: who does it, None: ``user@host``.
+            why: for whoever looks later, and for whoever asks for the result.
+            dry_run: only count.
+        """
+        by, why = signed(by, why)
+        waiting = [each.task for each in self._place.parked_ids(self._bucket) if each.what != "told"]
+        if dry_run:
+            return len(waiting)
+        dropped = self._place.drop(self._bucket, waiting, by, why)
+        logger.info("Limit %s: %d tasks dropped by %s%s", self._bucket, dropped, by, f": {why}" if why else "")
+        return dropped
 
     def status(self) -> LimitStatus:
         """Return how it stands."""
@@ -97,10 +124,14 @@ class LimitControl:
         """Return who waits in its line, first come first; without a key, in those of all keys."""
         return self._place.parked(self._bucket, count("most", most))
 
+    def audit(self, *, most: int = 200) -> tuple[Change, ...]:
+        """Return who changed what of it at run time, newest first; without a key, of all keys too."""
+        return self._place.audit(self._bucket, count("most", most))
+
     def _say(self, what: Literal["override", "pause", "disable"], value: int, until: Until, by: Any, why: Any) -> None:
-        by, why = _text("by", _whoami() if by is None else by), _text("why", why)
+        by, why = signed(by, why)
         written = self._until(until)
-        answer = self._tell(what, str(value), written, by, why)
+        answer = self._tell(self._bucket, what, str(value), written, by, why)
         if answer < 0:
             raise ConfigurationError(f"Limit {self._bucket}: until={until!r} is over already, by the store's clock")
         number = f" {value}" if what == "override" else ""
@@ -109,19 +140,23 @@ class LimitControl:
             self._bucket, what, number, by, "taken back" if until is None else until, why or "no reason given",
         )  # fmt: skip
 
-    def _take_back(self, what: Literal["override", "pause", "disable"], by: Any) -> bool:
-        by = _text("by", _whoami() if by is None else by)
-        there = self._tell(what, "", "0", by, "") > 0
-        done = {"override": "reset", "pause": "resume", "disable": "enable"}[what]
-        logger.info("Limit %s: %s by %s%s", self._bucket, done, by, "" if there else ", but there was nothing to do")
+    def _take_back(
+        self, what: Literal["override", "pause", "disable", "hold"], by: Any, why: Any, bucket: Bucket | None = None
+    ) -> bool:
+        by, why = signed(by, why)
+        bucket = bucket or self._bucket
+        there = self._tell(bucket, what, "", "0", by, why) > 0
+        done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
+        came_of_it = (f": {why}" if why else "") if there else ", but there was nothing to do"
+        logger.info("Limit %s: %s by %s%s", bucket, done, by, came_of_it)
         return there
 
-    def _tell(self, what: str, value: str, until: str, by: str, why: str) -> int:
-        ask, store, bucket = self._place.ask, self._place.store, self._bucket.text
-        answer = ask(store.control(bucket, what, value, until, by, why))
+    def _tell(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:
+        ask, store = self._place.ask, self._place.store
+        answer = ask(store.control(bucket.text, what, value, until, by, why))
         after = b""
         while answer >= 0:
-            after = ask(store.wake(bucket, after.decode()))
+            after = ask(store.wake(bucket.text, after.decode()))
             if not after:
                 break
         return int(answer)
@@ -152,22 +187,3 @@ def count(option: str, value: int) -> int:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _text(option: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise ConfigurationError(f"{option} must be text of {_LONGEST_TEXT} characters at most, got {value!r:.80}")
-    return value
-
-
-@lru_cache(maxsize=1)
-def _whoami() -> str:
-    import getpass  # noqa: PLC0415 - only whoever says something needs them
-    import os  # noqa: PLC0415
-    import socket  # noqa: PLC0415
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in many containers
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"

@@ -14,13 +14,17 @@ from celery_throttle.store.rows import Need
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.store.rows import Holder, LimitStatus, Parked, SetAside
-    from celery_throttle.store.views import TaskView
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
+    from celery_throttle.store.views import Lent, ParkedId, TaskView
 
 __all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
 
-#: Limits, or holders, that one call reads.
+#: Limits, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
+#: Ids of parked tasks that one call reads.
+_IDS = 500
+#: Of messages that one call reads.
+_BYTES = 4_000_000
 #: Parked tasks that one call reads.
 MOST = 1000
 
@@ -78,6 +82,11 @@ class Reader:
             for page in self._pages(source):
                 yield from page
 
+    def said_of(self, limit: str) -> list[Bucket]:
+        """Return the limit, and those keys of it of which something was said."""
+        found = {Bucket.parse(name) for page in self._pages("said") for name in page}
+        return [Bucket(limit), *(each for each in found if each.name == limit and each.key is not None)]
+
     def _pages(self, source: Any) -> Iterator[list[str]]:
         after = ""
         while True:
@@ -108,9 +117,46 @@ class Reader:
         """Return who waits, for this limit or at all."""
         return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
 
+    def parked_ids(self, bucket: Bucket | None) -> Iterator[ParkedId]:
+        """Yield all who wait and need permits of this limit, or at all; lane by lane."""
+        after, more = "", True
+        while more:
+            after, page = views.parked_ids(self.ask(self.store.parked_ids(bucket.text if bucket else "", after, _IDS)))
+            yield from page
+            more = bool(after)
+
+    def drop(self, bucket: Bucket | None, tasks: list[str], by: str, why: str) -> int:
+        """Drop parked tasks; return how many were still parked, and to run."""
+        change, dropped = b"", 0
+        for first in range(0, len(tasks), AT_ONCE):
+            some = tasks[first : first + AT_ONCE]
+            text = bucket.text if bucket else ""
+            change, count = self.ask(self.store.drop(text, by, why, change.decode(), some))
+            dropped += count
+        return dropped
+
+    def borrow(self, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
+        """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
+        return views.lent(self.ask(self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE])))
+
+    def locks(self, most: int) -> tuple[LockStatus, ...]:
+        """Return the identity locks that somebody has."""
+        found: dict[str, LockStatus] = {}
+        after, more = "", True
+        while more and len(found) < most:
+            after, page = views.locks(self.ask(self.store.locks(after)))
+            found.update((each.identity, each) for each in page)
+            more = bool(after)
+        return tuple(found.values())[:most]
+
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
         return views.set_aside(self.ask(self.store.aside(min(most, MOST))))
+
+    def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
+        """Return who changed what at run time, of this limit or at all, newest first."""
+        changes = views.changes(self.ask(self.store.audit()))
+        return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
 
     def reap(self) -> Iterator[Reclaimed]:
         """Clear the holders whose lease has ended, and yield them."""
@@ -125,3 +171,7 @@ def _by_name(text: str) -> tuple[str, str]:
 
 def _holds(holder: Holder, bucket: Bucket) -> bool:
     return any(need.limit == bucket.name and bucket.key in (None, need.key) for need in holder.needs)
+
+
+def _is_about(change: Change, bucket: Bucket) -> bool:
+    return change.limit == bucket.name and bucket.key in (None, change.key)

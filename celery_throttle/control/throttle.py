@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery.result import AsyncResult
 
+from celery_throttle.clients import signed
+from celery_throttle.control.drain import drain
 from celery_throttle.control.explain import explained
 from celery_throttle.control.limit_control import MOST, LimitControl, count
 from celery_throttle.control.reader import AT_ONCE, Reader
@@ -16,6 +20,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
+from celery_throttle.store.rows import Drained
 from celery_throttle.tasks.registry import groups_of, policies_of
 
 if TYPE_CHECKING:
@@ -23,9 +28,11 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.control.reader import Reclaimed
-    from celery_throttle.store.rows import Holder, LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
 
 __all__ = ["Throttle"]
+
+logger = logging.getLogger(__name__)
 
 
 class Throttle:
@@ -135,6 +142,20 @@ class Throttle:
             return self.limit(limit).parked(most=most)
         return tuple(each for place in self._places() for each in place.parked(None, count("most", most)))[:most]
 
+    def audit(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 200) -> tuple[Change, ...]:
+        """Return who changed what at run time (of this limit, with all its keys), when and why, newest first.
+
+        Each is written together with the change itself. The newest 200 of each group of limits are kept.
+
+        Args:
+            limit: None for all, also what was no limit's.
+            most: how many at most.
+        """
+        if limit is not None:
+            return self.limit(limit).audit(most=most)
+        found = [each for place in self._places() for each in place.audit(None, count("most", most))]
+        return tuple(sorted(found, key=lambda each: each.at, reverse=True))[:most]
+
     def explain(self, task_id: str | AsyncResult[Any]) -> Explanation:
         """Return what a task is doing at the gate, and why it waits if it does.
 
@@ -146,13 +167,73 @@ class Throttle:
         Raises:
             ConfigurationError: it is neither.
         """
-        task_id = task_id.id if isinstance(task_id, AsyncResult) else task_id
-        if not isinstance(task_id, str):
-            raise ConfigurationError(
-                f"explain: a task's id or what delay() returned is wanted, got {task_id!r}: write explain(result.id)"
-            )
+        task_id = _task_id("explain", task_id)
         found = [explained(task_id, place.explain(task_id)) for place in self._places()]
         return next((each for each in found if each.state != "unknown"), found[0])
+
+    def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
+        """Let a parked task not run; False if it is not parked. All of a limit: ``limit(...).drop()``.
+
+        It ends as revoked, as soon as a worker of its queue has a free slot to say so; its identity lock is free at
+        once.
+
+        Args:
+            task_id: of the call, or the `AsyncResult` that ``delay`` returned.
+            by: who does it, None: ``user@host``.
+            why: for whoever looks later, and for whoever asks for the result.
+
+        Raises:
+            ConfigurationError: it is neither.
+        """
+        task, (by, why) = _task_id("drop", task_id), signed(by, why)
+        dropped = any(place.drop(None, [task], by, why) for place in self._places())
+        done = "dropped" if dropped else "not dropped, since it is not parked,"
+        logger.info("Task %s: %s by %s%s", task, done, by, f": {why}" if why else "")
+        return dropped
+
+    def drain(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> tuple[Drained, ...]:
+        """Publish all parked tasks again, oldest first, each to the queue that it came from: to do without throttling.
+
+        Stop the workers before, or start them with ``throttle_enabled = False``: others park again what they get. Each
+        message is published before it is taken out of the store. Duplicates that wait for the outcome of their first,
+        and those that have only to be told that they do not run, stay parked.
+
+        Args:
+            by: who does it, None: ``user@host``.
+            why: for whoever looks later.
+            dry_run: only count.
+
+        Returns:
+            What became of the tasks of each queue.
+
+        Raises:
+            kombu.exceptions.OperationalError: the broker cannot be reached; what was not published is parked as before.
+        """
+        by, why = signed(by, why)
+        drained: Counter[str] = Counter()
+        left: Counter[str] = Counter()
+        for place in self._places():
+            found = sorted(place.parked_ids(None))  # by ticket
+            runs = [each for each in found if each.what == "runs"]
+            if dry_run or not runs:
+                drained.update(each.queue for each in runs)
+                left.update(each.queue for each in found if each.what != "runs")
+                continue
+            published = drain(self._app, place, runs, by, why)
+            count = sum(published.values())
+            logger.info("%d parked tasks published again by %s%s", count, by, f": {why}" if why else "")
+            drained += published
+            left.update(each.queue for each in place.parked_ids(None))
+        return tuple(Drained(queue, drained[queue], left[queue]) for queue in sorted({*drained, *left}))
+
+    def locks(self, *, most: int = MOST) -> tuple[LockStatus, ...]:
+        """Return the identity locks that somebody has, those first that were taken first.
+
+        Args:
+            most: how many at most; where there are more, which of them are shown is by chance.
+        """
+        found = [each for place in self._places() for each in place.locks(count("most", most))]
+        return tuple(sorted(found[:most], key=lambda each: each.since))
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
         """Return the tasks whose records in the store nobody can read: corrupt, foreign, or of another release.
@@ -175,6 +256,15 @@ class Throttle:
     def _policies(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are
         return policies_of(self._app).values()
+
+
+def _task_id(method: str, task: object) -> str:
+    task_id = task.id if isinstance(task, AsyncResult) else task
+    if not isinstance(task_id, str):
+        raise ConfigurationError(
+            f"{method}: a task's id or what delay() returned is wanted, got {task_id!r}: write {method}(result.id)"
+        )
+    return task_id
 
 
 def _unknown(name: object, known: set[str]) -> str:

@@ -227,9 +227,9 @@ class Store:
         """Ask who has an identity lock."""
         return self._call("locked", identity)
 
-    def unlock(self, identity: str, task: str = "") -> Call:
-        """Take an identity lock away."""
-        return self._call("unlock", identity, task)
+    def unlock(self, identity: str, task: str = "", *, name: str = "", by: str = "", why: str = "") -> Call:
+        """Take an identity lock away from that task id (``""``: from whichever has it); ``name`` is the task's."""
+        return self._call("unlock", identity, task, name, by, why)
 
     def control(self, bucket: str, what: str, value: str, until: str, by: str, why: str) -> Call:
         """Say something of a bucket at run time, or take it back (value ""), as control.lua has it; then `wake`."""
@@ -262,6 +262,32 @@ class Store:
     def aside(self, most: int) -> Call:
         """Ask for the records that nobody could read."""
         return self._call("aside", most)
+
+    def parked_ids(self, bucket: str, after: str, most: int) -> Call:
+        """Ask for the ids of all who are parked and need permits of a bucket (a limit: with all its keys; "": all)."""
+        return self._call("parked_ids", bucket, after, most)
+
+    def drop(self, bucket: str, by: str, why: str, change: str, tasks: Sequence[str]) -> Call:
+        """Drop parked tasks; ``change`` is what the call before it answered, "" at first."""
+        return self._call("drop", bucket, by, why, change, len(tasks), *tasks)
+
+    def unpark(self, nonce: str, most_bytes: int, tasks: Sequence[str]) -> Call:
+        """Borrow the messages of parked tasks; `unparked` says what came of it."""
+        return self._call("unpark", nonce, most_bytes, len(tasks), *tasks)
+
+    def unparked(
+        self, nonce: str, by: str, why: str, change: str, published: Sequence[str], others: Sequence[str]
+    ) -> Call:
+        """Say which of what was borrowed are published; ``change`` as in `drop`."""
+        return self._call("unparked", nonce, by, why, change, len(published), *published, len(others), *others)
+
+    def locks(self, after: str) -> Call:
+        """Ask for the identity locks that somebody has."""
+        return self._call("locks", after)
+
+    def audit(self) -> Call:
+        """Ask what people changed."""
+        return self._call("audit")
 
     def _call(self, script: str, *rest: Argument) -> Call:
         return Call(Script.of_gate(script), (*self._head, *rest), len(self._head))

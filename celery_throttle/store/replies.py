@@ -69,6 +69,7 @@ class Grant:
         message: as it was parked.
         expired: whether it waited for too long and does not run.
         lock: what it was told of its identity lock, None if it has none.
+        dropped: who dropped it, so that it does not run; "" if nobody did.
     """
 
     task: str
@@ -80,6 +81,7 @@ class Grant:
     message: bytes
     expired: bool
     lock: LockState | None = None
+    dropped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,7 @@ def _grant(raw: Any) -> Grant:
         message,
         record.get("expired", False),
         _lock(record.get("lock")),
+        record.get("dropped", ""),
     )
 
 

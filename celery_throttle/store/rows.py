@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-__all__ = ["Holder", "LimitStatus", "Need", "Parked", "RateStatus", "Said", "SetAside"]
+__all__ = [
+    "Change",
+    "Drained",
+    "Holder",
+    "LimitStatus",
+    "LockStatus",
+    "Need",
+    "Parked",
+    "RateStatus",
+    "Said",
+    "SetAside",
+]
 
 
 @dataclass(frozen=True)
@@ -214,6 +225,121 @@ class Parked:
 
 
 @dataclass(frozen=True)
+class Change:
+    """What somebody changed at run time.
+
+    Attributes:
+        at: when, by the store's clock.
+        action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable``, ``release-hold``,
+            ``drop``, ``drain`` or ``unlock``.
+        by: who.
+        why: in their words.
+        limit: which was changed, None if it was no limit.
+        key: the value of its key, None for the limit itself.
+        before: what was said of it until then, None if that was nothing.
+        after: what is said of it from then on, None if that is nothing.
+        permits_before: in force until then; None: any number, or it was no limit.
+        permits_after: in force from then on; None as above.
+        task_id: of ``unlock``: who had the lock; of ``drop``: which, if only one was meant.
+        task_name: of ``unlock``.
+        tasks: how many were dropped, or drained.
+    """
+
+    at: datetime
+    action: str
+    by: str
+    why: str
+    limit: str | None = None
+    key: str | None = None
+    before: Said | None = None
+    after: Said | None = None
+    permits_before: int | None = None
+    permits_after: int | None = None
+    task_id: str | None = None
+    task_name: str | None = None
+    tasks: int = 0
+
+    def __str__(self) -> str:
+        why = f" ({one_line(self.why)})" if self.why else ""
+        return f"{at(self.at)} {one_line(self.by) or 'somebody'}: {self.what}{why}"
+
+    @property
+    def what(self) -> str:
+        """What was done to what, in words."""
+        return ", ".join(self._facts())
+
+    def _facts(self) -> Iterator[str]:
+        yield f"{self.action} {self._about()}".rstrip()
+        if self.tasks and self.task_id is None:
+            yield counted(self.tasks, "task")
+        if self.permits_before != self.permits_after:
+            yield f"{_in_force(self.permits_before)} -> {_in_force(self.permits_after)} permits"
+        if self.after and self.after.until:
+            yield f"until {end_of(self.at, self.after.until)}"
+
+    def _about(self) -> str:
+        if self.task_id is not None:
+            return f"{one_line(self.task_name or 'task')}[{one_line(self.task_id)}]"
+        return "" if self.limit is None else str(Bucket(self.limit, self.key))
+
+
+@dataclass(frozen=True)
+class Drained:
+    """What became of the parked tasks of a queue.
+
+    Attributes:
+        queue: its name.
+        tasks: how many are in it again, or would be.
+        left: how many are parked still, or again: duplicates that wait for their first, those that have only to be told
+            that they do not run, messages that are not readable; and what workers have parked meanwhile.
+    """
+
+    queue: str
+    tasks: int
+    left: int
+
+    def __str__(self) -> str:
+        left = f", {self.left} left" if self.left else ""
+        return f"{one_line(self.queue)}: {counted(self.tasks, 'task')}{left}"
+
+
+@dataclass(frozen=True)
+class LockStatus:
+    """An identity lock that a task has.
+
+    Attributes:
+        identity: of the call: a hash of the task's name and arguments.
+        task_id: of the task that has it.
+        task_name: None if that is not known: the store has no message of the task.
+        state: ``queued`` (published, or parked), ``running``, ``done`` or ``failed`` (remembered).
+        since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
+        expires_in: seconds until the lock ends by itself; a running task renews it.
+        fencing_token: of the last grant, 0 before the first.
+        worker: the id of the worker where it runs, None if it does not.
+        next_id: the task that runs next (``on_conflict="keep_last"``), None if there is none.
+    """
+
+    identity: str
+    task_id: str
+    task_name: str | None
+    state: str
+    since: datetime
+    expires_in: float
+    fencing_token: int
+    worker: str | None
+    next_id: str | None
+
+    def __str__(self) -> str:
+        where = f" on worker {self.worker}" if self.worker else ""
+        following = f", next {one_line(self.next_id)}" if self.next_id else ""
+        task = f"{one_line(self.task_name or 'Task')}[{one_line(self.task_id)}]"
+        return (
+            f"{task} has lock {self.identity}, {self.state}{where} since {at(self.since)}, it ends in "
+            f"{seconds(self.expires_in)}{following}"
+        )
+
+
+@dataclass(frozen=True)
 class SetAside:
     """A task whose record nobody could read; the line went on without it.
 
@@ -231,6 +357,10 @@ class SetAside:
 
     def __str__(self) -> str:
         return f"{one_line(self.task_id)}: set aside since {at(self.since)}, its record is {one_line(self.why)}"
+
+
+def _in_force(permits: int | None) -> str:
+    return "any number of" if permits is None else str(permits)
 
 
 def _before(deliveries: int) -> str:

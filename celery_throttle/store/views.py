@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.rates import Rate
-from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
+from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, RateStatus, Said, SetAside
 
 __all__ = [
     "Ahead",
+    "Lent",
+    "ParkedId",
     "TaskView",
+    "changes",
     "holders",
+    "lent",
+    "locks",
     "parked",
+    "parked_ids",
     "set_aside",
     "statuses",
     "task_view",
@@ -47,7 +53,9 @@ class TaskView:
         counted: whether it holds, or waits for, permits.
         line: in which it is parked: a bucket, ``""`` or that of an identity lock.
         expires: when it may not wait any longer.
-        expires_now: it did not start in time, and a worker has to say so.
+        expires_now: it did not start in time, or was dropped, and a worker has to say so.
+        dropped: by whom it was dropped, "" if it was not.
+        lent: whether its message is on the way to its queue.
         settling: seconds for which nothing starts, because the store has just lost its data.
         lock: state, task id, since when (None: it has none) of whoever has the task's identity lock.
     """
@@ -63,6 +71,8 @@ class TaskView:
     lease_left: float
     expires: datetime | None
     expires_now: bool
+    dropped: str
+    lent: bool
     task_name: str | None
     needs: tuple[Need, ...]
     limits: tuple[LimitStatus, ...]
@@ -91,10 +101,50 @@ def parked(raw: Any) -> tuple[Parked, ...]:
     return tuple(_parked(*row) for row in raw)
 
 
+class ParkedId(NamedTuple):
+    """A parked task; ``what``: it ``runs`` in its turn, ``waits`` for another's lock, or is only to be ``told``."""
+
+    ticket: str
+    task: str
+    queue: str
+    what: str
+
+
+def parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
+    """Read the reply of parked_ids.lua: where to go on, and a page."""
+    after, rows = raw
+    return after.decode(), [ParkedId(ticket.decode(), t.decode(), q.decode(), w.decode()) for t, ticket, q, w in rows]
+
+
+class Lent(NamedTuple):
+    """A parked task whose message is to be published again."""
+
+    task: str
+    queue: str
+    message: bytes
+
+
+def lent(raw: Any) -> tuple[int, list[Lent]]:
+    """Read the reply of unpark.lua: how many tasks were looked at, and those that were lent out."""
+    looked_at, rows = raw
+    return looked_at, [Lent(task.decode(), queue.decode(), message) for task, queue, message in rows]
+
+
+def locks(raw: Any) -> tuple[str, list[LockStatus]]:
+    """Read the reply of locks.lua: where to go on, and a page."""
+    after, rows = raw
+    return after.decode(), [_lock_status(*row) for row in rows]
+
+
 def set_aside(raw: Any) -> tuple[SetAside, ...]:
     """Read the reply of aside.lua."""
     rows = ((task.decode(), json.loads(packed.decode(errors="replace"))) for task, packed in raw)
     return tuple(SetAside(task, said["why"], _when(said["since"]), said["record"]) for task, said in rows)
+
+
+def changes(raw: Any) -> tuple[Change, ...]:
+    """Read the reply of audit.lua; newest first."""
+    return tuple(_change(json.loads(packed)) for packed in reversed(raw))
 
 
 def task_view(raw: Any) -> TaskView:
@@ -102,7 +152,7 @@ def task_view(raw: Any) -> TaskView:
     now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
     record: dict[str, Any] = json.loads(packed) if packed else {}
     plan, deadline = record.get("lock"), record.get("deadline")
-    runs = not record.get("expired") and (not plan or plan["verdict"] == "run")
+    runs = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
     return TaskView(
         now=_when(now),
         state="" if not record else "held" if "nonce" in record else "parked",
@@ -115,6 +165,8 @@ def task_view(raw: Any) -> TaskView:
         lease_left=(lease_end - now) / 1000,
         expires=_when(deadline) if deadline else None,
         expires_now=bool(record.get("expired")),
+        dropped=record.get("dropped", ""),
+        lent=bool(record.get("lent")),
         task_name=_task_name(head),
         needs=_needs(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
@@ -179,6 +231,49 @@ def _said(found: Any, *, number: bool = False) -> Said | None:
     return Said(str(scope), by, why, _when(since), _when(until) if until else None, permits)
 
 
+def _change(told: dict[str, Any]) -> Change:
+    bucket = Bucket.parse(told["bucket"]) if "bucket" in told else None
+
+    def said(when: str) -> Said | None:
+        found = (bucket, told[when]) if when in told else None
+        return _said(found, number=told["action"] in ("override", "reset"))
+
+    return Change(
+        _when(told["at"]),
+        told["action"],
+        told["by"],
+        told["why"],
+        bucket.name if bucket else None,
+        bucket.key if bucket else None,
+        said("before"),
+        said("after"),
+        _permits(told.get("permits_before")),
+        _permits(told.get("permits_after")),
+        told.get("task"),
+        told.get("name") or None,
+        told.get("tasks", 0),
+    )
+
+
+def _permits(number: int | None) -> int | None:
+    return None if number is None or number < 0 else number
+
+
+def _lock_status(identity: bytes, packed: bytes, left: int, head: bytes) -> LockStatus:
+    lock = json.loads(packed)
+    return LockStatus(
+        identity.decode(),
+        lock["task"],
+        _task_name(head),
+        lock["state"],
+        _when(lock["since"]),
+        left / 1000,
+        int(lock["fence"]),
+        lock["nonce"].partition(":")[0] if lock["state"] == "running" and "nonce" in lock else None,
+        lock.get("next"),
+    )
+
+
 def _needs(text: str) -> tuple[Need, ...]:
     return tuple(Need(bucket.name, bucket.key, cost) for bucket, cost in costs_of(text))
 
@@ -187,7 +282,7 @@ def _holder(row: Any, now: int) -> Holder:
     task, packed, lease_end = row
     record = json.loads(packed)
     plan = record.get("lock")
-    holds = not record.get("expired") and (not plan or plan["verdict"] == "run")
+    holds = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
     return Holder(
         task.decode(),
         _needs(record["needs"]) if holds else (),

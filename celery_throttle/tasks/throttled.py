@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from celery import Task, states
 from celery.result import EagerResult
 
-from celery_throttle.clients import store_client
+from celery_throttle.clients import signed, store_client
 from celery_throttle.core.asking import check_function, why_not
 from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
 from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, check_same, task_policy
@@ -244,10 +244,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             ConfigurationError: the task is no singleton, or the arguments cannot be compared.
             StoreUnavailable: the store did not answer, or refused.
         """
-        client, identity = self._lock(args, kwargs)
-        if client is None:
-            return False
-        return bool(client.ask(client.store.unlock(identity)))
+        return unlock(self, args, kwargs)
 
     def _with_values(self, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
         """Say in the message which of its limits' permits the call needs: found out once, kept with it."""
@@ -302,6 +299,15 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             )
         client = store_client(self.app, group_of(self)) if throttles(self.app) else None
         return client, plan_for(self, dedup, args, kwargs).identity
+
+
+def unlock(task: Throttled, args: Any, kwargs: Any, *, by: str | None = None, why: str = "") -> bool:
+    """As `Throttled.unlock`, with who does it (None: ``user@host``) and why, for whoever looks later."""
+    client, identity = task._lock(args, kwargs)  # noqa: SLF001 - in its own file
+    if client is None:
+        return False
+    by, why = signed(by, why)
+    return bool(client.ask(client.store.unlock(identity, name=str(task.name), by=by, why=why)))
 
 
 def _options(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:

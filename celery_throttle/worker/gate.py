@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.store.parcel import pack
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.outage import Outage, fail
-from celery_throttle.worker.parcel import pack
 from celery_throttle.worker.resuming import Resuming, say_withdrawn
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Permit, Run, State

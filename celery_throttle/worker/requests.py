@@ -10,8 +10,8 @@ from celery.worker import state
 from celery.worker.strategy import default, hybrid_to_proto2, proto1_to_proto2  # type: ignore[attr-defined]
 from kombu.serialization import prepare_accept_content
 
+from celery_throttle.store.parcel import unpack
 from celery_throttle.tasks.ours import CONCLUDE
-from celery_throttle.worker.parcel import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
@@ -56,9 +56,7 @@ class Resuming:
         self._running.hold_permit(run, Permit(run))
         request = run.request
         if grant.expired:
-            # As Celery says it of one that waited in the broker for too long.
-            logger.info("Task %s[%s] expired: it waited for too long", request.name, request.id)
-            self._tell(run, lambda: request._announce_revoked("expired", False, None, True))  # noqa: SLF001
+            self._tell(run, lambda: _say_revoked(request, grant.dropped))
             return None
         if lock and not lock.starts:
             self._tell(run, lambda: say(request, lock))
@@ -112,6 +110,12 @@ class Resuming:
         run = permit.run if permit is not None else None
         if run is not None and run.nonce == nonce and run in self._running.runs and not run.request.task.acks_late:
             calls.outbox.began(run.request.id, nonce)
+
+
+def _say_revoked(request: Any, dropped: str) -> None:
+    """Say that it was dropped, or, as Celery does of one that waited in the broker for too long, that it expired."""
+    logger.info("Task %s[%s] %s", request.name, request.id, dropped or "expired: it waited for too long")
+    request._announce_revoked(dropped or "expired", False, None, not dropped)  # noqa: SLF001
 
 
 def say_withdrawn(each: Withdrawn, requests: RequestFactory) -> None:

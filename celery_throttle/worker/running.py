@@ -11,8 +11,8 @@ from celery.worker import state
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import costs_of, needs_text
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.parcel import pack
 from celery_throttle.worker.outage import fail
-from celery_throttle.worker.parcel import pack
 from celery_throttle.worker.runs import State
 from celery_throttle.worker.watch import unwatch, watch
 

@@ -12,6 +12,7 @@ import pytest
 from celery_throttle import Limit, Throttle
 from celery_throttle.control.cli.params import duration
 from celery_throttle.store.replies import Locked
+from celery_throttle.store.rows import LockStatus
 from tests.control.test_looking import API, names, of
 from tests.store.caller import started
 from tests.store.peek import expire
@@ -137,6 +138,46 @@ def test_no_durations(text: str) -> None:
         duration(text)
 
 
+# -- holds ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_is_ended_early(app: Any, run: Run, worker: TermsCaller) -> None:
+    limited = worker.arrive("t1", terms(API).same)
+    assert limited
+    worker.send_back(limited, 3600.0)
+    worker.arrive("t2", terms(API).same)
+    assert run("status").rows[1][-1].startswith("held back until ")
+    assert started(worker.look(4)) == ()
+    ended = run("release-hold", "api", "--by", "ana", "--why", "they are back")
+    assert (ended.code, ended.err, ended.rows[1]) == (0, "", ["api", "0 of 2", "2"])
+    assert started(worker.look(4)) == ("t1", "t2"), "it was sent back to the head of its line"
+    (change,) = Throttle(app).audit("api")
+    assert (change.action, change.by, change.why, change.after) == ("release-hold", "ana", "they are back", None)
+    assert change.before
+    assert (change.before.by, change.before.why) == ("t1", "rate limited")
+    ended = run("release-hold", "api")
+    assert (ended.code, ended.lines[0]) == (0, "api was not held back.")
+    assert run("release-hold", "api", "--json").json["changed"] is False
+    assert len(Throttle(app).audit()) == 1
+
+
+def test_holds_of_one_key_or_of_all(app: Any, run: Run, worker: TermsCaller) -> None:
+    limit = Throttle(app).limit("tenant")
+    limit.pause(why="goes on")
+    limit.resume()
+    for tenant in ("a", "b", "c"):
+        limited = worker.arrive(f"t{tenant}", of(tenant))
+        assert limited
+        worker.send_back(limited, 3600.0)
+    assert run("release-hold", "tenant[a]", "--json").json["changed"] is True
+    assert started(worker.look(4)) == ("ta",)
+    Throttle(app).limit("tenant", key="c").pause()
+    assert limit.release_hold()
+    assert not limit.release_hold()
+    assert started(worker.look(4)) == ("tb",), "the pause of a key is another thing"
+    assert [str(each.bucket) for each in Throttle(app).status() if each.held_back] == []
+
+
 # -- identity locks ----------------------------------------------------------------------------------------------------
 
 CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
@@ -163,6 +204,23 @@ def test_a_lock_is_taken_away(app: Any, run: Run) -> None:
     assert (ended.code, ended.out) == (0, "Nobody had the lock.\n")
     app.tasks["charge"].delay(17, amount=5)
     assert [run("unlock", *CALL, "--json").json for _ in range(2)] == [{"unlocked": True}, {"unlocked": False}]
+
+
+def test_all_locks(app: Any, run: Run) -> None:
+    assert run("locks").out == "Nobody has a lock.\n"
+    first = app.tasks["charge"].delay(17, amount=5)
+    second = app.tasks["charge"].delay(18, amount=5)
+    ended = run("locks")
+    assert ended.rows[0] == ["TASK", "STATE", "SINCE", "EXPIRES IN", "FENCING TOKEN"]
+    assert [row[:2] for row in ended.rows[1:]] == [[first.id, "queued"], [second.id, "queued"]]
+    assert [each.task_id for each in Throttle(app).locks()] == [first.id, second.id]
+    assert str(Throttle(app).locks()[0]).startswith(f"Task[{first.id}] has lock ")
+    rows = run("locks", "--json").json
+    assert [row["task_id"] for row in rows] == [first.id, second.id]
+    assert rows[0].keys() == names(LockStatus)
+    assert len(run("locks", "--most", "1").lines) == 2
+    ended = run("locks", "-a", "[17]")
+    assert (ended.code, ended.err.splitlines()[-1]) == (2, "Error: --args and --kwargs need a TASK")
 
 
 @pytest.mark.parametrize("command", ["locks", "unlock"])

@@ -15,8 +15,8 @@ from celery_throttle import Limit, Throttle
 from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import plain, span
 from celery_throttle.control.explain import Explanation
+from celery_throttle.store.parcel import pack
 from celery_throttle.store.rows import Holder, LimitStatus, Parked
-from celery_throttle.worker.parcel import pack
 from tests.control.conftest import make_app, run_in
 from tests.store.caller import LEASE
 from tests.store.peek import expire

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.world import OUTCOMES
@@ -29,6 +30,8 @@ FAULTS: dict[str, float] = {
     "stray": 3, "stop_hearing": 2, "full": 1.5,
 }  # fmt: skip
 _ALWAYS: dict[str, float] = {"start": 6, "reconnect": 8, "heal": 3, "stray": 1}
+#: How many worlds have an operator who drops and drains tasks, and how often it does that, ends it, dies meanwhile.
+_MEDDLES, _DROPS, _DRAINS, _DRAINED, _DIES = 0.3, 0.05, 0.04, 0.15, 0.3
 _PASSES = (100, 1_000, 10_000, 60_000, 300_000)
 
 
@@ -71,6 +74,9 @@ class Steps:
             total += weight
             self._weights.append(total)
         self._do: list[Callable[[], bool]] = [getattr(self, f"_{name}") for name in self._names]
+        #: Of what an operator does to single tasks: chance of its own, so that all else goes on as it would.
+        self._operator = Random(f"operator {world.seed}")
+        self._meddles = not self.calm and faults is None and self._operator.random() < _MEDDLES
         self._patience = self.rng.choice([0.2, 0.5, 0.8])  # how often what can go on at once does
 
     def _set_up(self) -> None:
@@ -98,6 +104,8 @@ class Steps:
     def step(self) -> None:
         """Let one thing happen."""
         self.world.step += 1
+        if self._meddles:
+            self._meddle()
         for _ in range(30):
             (do,) = self.rng.choices(self._do, cum_weights=self._weights)
             if do():
@@ -461,6 +469,16 @@ class Steps:
             return False
         self.world.revoke(task_id)
         return True
+
+    def _meddle(self) -> None:
+        """An operator drops a task, or drains some, and may die before it has said so."""
+        world, chance = self.world, self._operator
+        if chance.random() < _DROPS and world.book.entries:
+            world.drop(chance.choice(list(world.book.entries)))
+        if chance.random() < _DRAINS:
+            world.drain(chance.randint(1, 3))
+        if world.drains and chance.random() < _DRAINED:
+            world.drained(dies=chance.random() < _DIES)
 
     def _long_time(self) -> bool:
         self.world.pass_time(self._one((3_100_000, 4_500_000, 21_000_000)))

@@ -28,10 +28,11 @@ from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
 from celery_throttle.store.gate_script import gate_text
+from celery_throttle.store.parcel import unpack
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
 from celery_throttle.worker import gate, groups, link, outbox, remember, resuming, runs, saving, tasks, wiring
-from tests.simulation.broker import tag_of
+from tests.simulation.broker import Letter, tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
 from tests.simulation.pool import Job, Pool
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_throttle.store.scripts import Call
+    from celery_throttle.store.views import Lent
     from tests.simulation.broker import Channel
     from tests.simulation.clock import Clock
     from tests.simulation.network import Network
@@ -619,6 +621,14 @@ class _TaskConsumer:
         return SimpleNamespace(name=name, exchange=SimpleNamespace(name=exchange), routing_key=pattern)
 
 
+def _letter(lent: Lent) -> Letter:
+    message = unpack(lent.message, None, redelivered=False)
+    headers: Any = message.headers
+    body: Any = message.body
+    ids = headers["id"], headers["task"], headers.get("retries") or 0
+    return Letter(*ids, headers, message.properties, body, lent.queue, "", lent.queue)
+
+
 class Operator:
     """Steers limits as an operator does."""
 
@@ -628,6 +638,20 @@ class Operator:
     def say(self, limit: str, what: str, *args: Any) -> None:
         control = self._throttle.limit(limit)
         getattr(control, what)(*args, by="sim")
+
+    def drop(self, task_id: str) -> bool:
+        return self._throttle.drop(task_id, by="sim")
+
+    def borrow(self, nonce: str, most: int) -> list[Letter]:
+        """Borrow the oldest that are parked, as a drain does, to be published again."""
+        (place,) = self._throttle._places()
+        ids = [each.task for each in sorted(place.parked_ids(None)) if each.what == "runs"]
+        return [_letter(each) for each in place.borrow(nonce, ids[:most])[1]]
+
+    def published(self, nonce: str, task_id: str) -> bool:
+        """Say that one of them is; whether it was still lent out."""
+        (place,) = self._throttle._places()
+        return bool(place.ask(place.store.unparked(nonce, "sim", "", "", [task_id], []))[1])
 
     def unlock(self, task: str, arguments: dict[str, Any], task_id: str) -> None:
         """Take the identity lock away from this call, if it has it."""
@@ -670,7 +694,7 @@ def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
     left = {}
     for key, value in contents.items():
         name = key.rpartition(":")[2]
-        if name == "limits":
+        if name in ("limits", "audit"):  # what is declared, and what was done
             continue
         remains = [field for field, _ in value if field not in stays] if name == "meta" else value
         if remains:

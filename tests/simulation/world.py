@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tests.simulation.book import Attempt
+    from tests.simulation.broker import Letter
     from tests.simulation.network import Ask, Pipe, Server
     from tests.simulation.scene import Scene
     from tests.simulation.workers import Here
@@ -70,6 +71,8 @@ class World:
         self.book, self.caps = Book(), Caps(scene)
         self.workers: list[Worker] = []
         self.operator = Operator(scene.app)
+        #: What the operator has published and not said yet.
+        self.drains: list[tuple[str, list[Letter]]] = []
         self.routes: dict[str, tuple[str, str]] = {}
         #: Since when, by limit.
         self.paused: dict[str, int] = {}
@@ -276,7 +279,10 @@ class World:
             attempt.loose += 1
 
     def _attempt_of(self, delivery: Delivery) -> Attempt:
-        return self.book.attempt(delivery.letter.task_id, delivery.letter.attempt)
+        return self._attempt(delivery.letter)
+
+    def _attempt(self, letter: Letter) -> Attempt:
+        return self.book.attempt(letter.task_id, letter.attempt)
 
     def strike(self, delivery: Delivery) -> None:
         """The visibility timeout strikes: the message comes a second time, while its worker has it."""
@@ -550,6 +556,35 @@ class World:
                 attempt.may_begin_again("the store lost its data")
             elif (attempt.entry.task_id, attempt.number) in kept:
                 attempt.may_begin_again("the store forgot that it has run")
+
+    def drop(self, task_id: str) -> None:
+        """An operator lets it not run; that a worker says so is what excuses it."""
+        self.say("drop", task_id, self.operator.drop(task_id))
+
+    def drain(self, most: int) -> None:
+        """An operator publishes the oldest parked tasks again; nobody has heard of it yet."""
+        nonce = f"drain:{self.step}"
+        letters = self.operator.borrow(nonce, most)
+        self.say("drain", *(each.task_id for each in letters))
+        kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
+        for each in letters:
+            if (each.task_id, each.attempt) in kept:  # whoever parked it could not acknowledge it
+                self._attempt(each).may_begin_again("it was drained, and the broker had it, too")
+            self._attempt(each).may_begin_again("it was drained")
+            each.copies += 1
+            self.broker.publish(each)
+        if letters:
+            self.drains.append((nonce, letters))
+
+    def drained(self, *, dies: bool) -> None:
+        """It says that the first of these are published, or it has died."""
+        nonce, letters = self.drains.pop(0)
+        for each in letters if not dies else ():
+            gone = self.operator.published(nonce, each.task_id)
+            self.say("drained", each.task_id, gone)
+            if gone and each.copies:
+                each.copies -= 1
+                self._attempt(each).credit -= 1
 
     def revoke(self, task_id: str) -> None:
         self.say("revoke", task_id)

@@ -140,8 +140,8 @@ class LockCaller(Caller):
     def give_up(self, identity: str, task: str) -> int:
         return cast("int", execute(self.client, self.store.give_up(identity, task)))
 
-    def unlock(self, identity: str, task: str = "") -> int:
-        return cast("int", execute(self.client, self.store.unlock(identity, task)))
+    def unlock(self, identity: str, task: str = "", **signed: str) -> int:
+        return cast("int", execute(self.client, self.store.unlock(identity, task, **signed)))
 
     def locked(self, identity: str = "same") -> Locked | None:
         return replies.locked(execute(self.client, self.store.locked(identity)))

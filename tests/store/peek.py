@@ -79,7 +79,7 @@ class Record:
     @property
     def takes(self) -> list[tuple[str, int]]:
         """What it holds when it starts."""
-        return [] if self.raw.get("expired") or self.verdict != "run" else self.needs
+        return [] if self.raw.get("expired") or self.raw.get("lent") or self.verdict != "run" else self.needs
 
     @property
     def lane(self) -> str:
@@ -211,7 +211,7 @@ def peek(client: Redis) -> Snapshot:
     return Snapshot(hashes, sets, records, others, unreadable, seconds * 1000 + microseconds // 1000)
 
 
-_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ran", "ends"))
+_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ran", "ends", "audit"))
 
 
 def _records(packed: dict[str, bytes]) -> tuple[dict[str, Record], frozenset[str]]:

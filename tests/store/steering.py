@@ -12,10 +12,13 @@ from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS, LEASE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redis import Redis
 
     from celery_throttle.control.explain import Explanation
-    from celery_throttle.store.rows import LimitStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, LimitStatus, Parked, SetAside
+    from celery_throttle.store.views import Lent, ParkedId
 
 
 class Steering:
@@ -24,9 +27,18 @@ class Steering:
     def __init__(self, client: Redis) -> None:
         self.client, self.store = client, Store(KEYS, LEASE)
 
-    def say(self, limit: Limit | str, what: str, value: object = 1, *, until: str = "0", why: str = "w") -> int:
+    def say(
+        self,
+        limit: Limit | str,
+        what: str,
+        value: object = 1,
+        *,
+        until: str = "0",
+        why: str = "w",
+        by: str = "ana@desk",
+    ) -> int:
         bucket = limit.name if isinstance(limit, Limit) else limit
-        answer = cast("int", self.ask(self.store.control(bucket, what, str(value), until, "ana@desk", why)))
+        answer = cast("int", self.ask(self.store.control(bucket, what, str(value), until, by, why)))
         after = b""
         while answer >= 0:
             after = cast("bytes", self.ask(self.store.wake(bucket, after.decode())))
@@ -34,8 +46,11 @@ class Steering:
                 break
         return answer
 
-    def unsay(self, limit: Limit | str, what: str) -> int:
-        return self.say(limit, what, "")
+    def unsay(self, limit: Limit | str, what: str, **signed: str) -> int:
+        return self.say(limit, what, "", **signed)
+
+    def audit(self) -> tuple[Change, ...]:
+        return views.changes(self.ask(self.store.audit()))
 
     def stands(self, limit: Limit | str) -> LimitStatus:
         bucket = limit.name if isinstance(limit, Limit) else limit
@@ -49,6 +64,35 @@ class Steering:
 
     def explain(self, task: str) -> Explanation:
         return explained(task, views.task_view(self.ask(self.store.explain(task))))
+
+    def parked_ids(self, limit: Limit | str = "", page: int = 500) -> list[ParkedId]:
+        bucket, after, found = limit.name if isinstance(limit, Limit) else limit, "", []
+        while True:
+            after, rows = views.parked_ids(self.ask(self.store.parked_ids(bucket, after, page)))
+            found += rows
+            if not after:
+                return found
+
+    def drop(self, limit: Limit | str, *tasks: str, why: str = "", page: int = 100) -> int:
+        """Drop these, or all of the limit that are to run."""
+        bucket = limit.name if isinstance(limit, Limit) else limit
+        ids = list(tasks) or [each.task for each in self.parked_ids(bucket) if each.what != "told"]
+        change, dropped = b"", 0
+        for first in range(0, len(ids), page):
+            call = self.store.drop(bucket, "ana", why, change.decode(), ids[first : first + page])
+            change, count = self.ask(call)
+            dropped += count
+        return dropped
+
+    def borrow(self, *tasks: str, nonce: str = "drain:1", most_bytes: int = 10**6) -> tuple[int, list[Lent]]:
+        return views.lent(self.ask(self.store.unpark(nonce, most_bytes, tasks)))
+
+    def publish(
+        self, *tasks: str, others: Sequence[str] = (), nonce: str = "drain:1", change: str = ""
+    ) -> tuple[str, int]:
+        """Say that these are in their queues again."""
+        number, gone = self.ask(self.store.unparked(nonce, "ana", "", change, tasks, others))
+        return number.decode(), gone
 
     def ask(self, call: Any) -> Any:
         return execute(self.client, call)

@@ -153,6 +153,15 @@ def test_revoked_tasks_are_withdrawn(worker: Caller, one: Limit, full: Redis) ->
     assert len(worker.withdraw("t1")) == 1
 
 
+def test_parked_tasks_are_dropped(worker: Caller, one: Limit, full: Redis) -> None:
+    """Which is what makes room."""
+    worker.take("t", one)
+    worker.put("t1", one)
+    fill(full)
+    assert Steering(full).drop(one) == 1
+    assert [grant.task for grant in worker.look().grants] == ["t1"]
+
+
 def test_a_worker_says_goodbye(worker: Caller, one: Limit, full: Redis) -> None:
     worker.put("t1", one)
     fill(full)
@@ -169,4 +178,5 @@ def test_a_limit_is_steered(worker: Caller, one: Limit, full: Redis) -> None:
     assert steering.unsay(one, "pause") == 1
     assert steering.say(one, "override", 2) == 1
     assert steering.stands(one).in_force == 2
+    assert [each.action for each in steering.audit()] == ["override", "resume", "pause"]
     assert [grant.task for grant in worker.look().grants] == ["t"]

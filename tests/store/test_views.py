@@ -11,8 +11,8 @@ from kombu.message import Message
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import rows, views
+from celery_throttle.store.parcel import pack
 from celery_throttle.store.scripts import execute
-from celery_throttle.worker.parcel import pack
 from tests.store.caller import started
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of

@@ -12,7 +12,7 @@ from kombu.exceptions import ContentDisallowed
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
-from celery_throttle.worker.parcel import pack, unpack
+from celery_throttle.store.parcel import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

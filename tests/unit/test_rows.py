@@ -11,7 +11,18 @@ from celery_throttle.primitives.lock.calls import LockInfo
 from celery_throttle.primitives.rate import AsyncReservation, Decision, Reservation
 from celery_throttle.primitives.semaphore.calls import PermitInfo
 from celery_throttle.store.replies import Locked
-from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, RateStatus, Said, SetAside
+from celery_throttle.store.rows import (
+    Change,
+    Drained,
+    Holder,
+    LimitStatus,
+    LockStatus,
+    Need,
+    Parked,
+    RateStatus,
+    Said,
+    SetAside,
+)
 
 NOON = datetime(2026, 11, 22, 12, 0, 5, tzinfo=timezone.utc)
 TWO = NOON.replace(hour=14, second=0)
@@ -63,6 +74,9 @@ def test_it_is_one_line_whatever_people_write() -> None:
 HOLDER = Holder("6f0c", (Need("api", None, 1), Need("tenant", "acme", 2)), "1a2b", 48.4, "celery", 0, NOON)
 PARKED = Parked("6f0c", "shop.render", "tenant", "acme", "celery", 3, 0)
 LOCKED = Locked("6f0c", "running", NOON, 59.1, 17, None)
+CHANGE = Change(
+    NOON, "override", "ana", "their big day", "api", after=replace(ANA, permits=20), permits_before=8, permits_after=20
+)
 BOOKED = (True, TWO, 0.6, "id", None)
 
 
@@ -91,6 +105,33 @@ BOOKED = (True, TWO, 0.6, "id", None)
         (
             SetAside("6f0c", "not readable", NOON, "{"),
             "6f0c: set aside since 2026-11-22 12:00:05 UTC, its record is not readable",
+        ),
+        (
+            CHANGE,
+            "2026-11-22 12:00:05 UTC ana: override api, 8 -> 20 permits, until 14:00 UTC (their big day)",
+        ),
+        (
+            replace(CHANGE, action="disable", key="acme", after=replace(ANA, until=None), permits_after=None, why=""),
+            "2026-11-22 12:00:05 UTC ana: disable api[acme], 8 -> any number of permits",
+        ),
+        (
+            Change(NOON, "unlock", "", "a\nb", task_id="6f0c", task_name="shop.charge"),
+            "2026-11-22 12:00:05 UTC somebody: unlock shop.charge[6f0c] (a b)",
+        ),
+        (
+            Change(NOON, "drop", "ana", "", "api", "acme", tasks=12),
+            "2026-11-22 12:00:05 UTC ana: drop api[acme], 12 tasks",
+        ),
+        (Change(NOON, "drain", "ana", "bye", tasks=1), "2026-11-22 12:00:05 UTC ana: drain, 1 task (bye)"),
+        (Drained("a\nb", 12, 0), "a b: 12 tasks"),
+        (Drained("celery", 1, 3), "celery: 1 task, 3 left"),
+        (
+            LockStatus("ab12", "6f0c", "shop.charge", "running", NOON, 59.1, 17, "1a2b", None),
+            "shop.charge[6f0c] has lock ab12, running on worker 1a2b since 2026-11-22 12:00:05 UTC, it ends in 59 s",
+        ),
+        (
+            LockStatus("ab12", "6f0c", None, "queued", NOON, 5.0, 0, None, "7a1b"),
+            "Task[6f0c] has lock ab12, queued since 2026-11-22 12:00:05 UTC, it ends in 5.0 s, next 7a1b",
         ),
         (
             LOCKED,

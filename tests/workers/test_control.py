@@ -12,11 +12,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chord, group
+from celery.exceptions import TaskRevokedError
 from redis.exceptions import RedisError
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttle, Throttled
-from celery_throttle.store.rows import Need
+from celery_throttle.store.rows import Drained, Need
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -296,6 +297,73 @@ def test_what_else_a_task_may_wait_for(workers: Workers, journal: Journal, state
     state.wait_empty()
 
 
+@worker
+def test_what_is_dropped_ends_as_revoked(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    workers.start(STEERED, concurrency=2)
+    app, throttle = steer(workers)
+    app.call.delay("a")
+    journal.wait_running(1)
+    dropped = [app.call.delay(label) for label in "bc"]
+    in_group = group(app.call.s("d"), app.plain.s("e"))()
+    once = app.pay.delay("f")
+    state.wait_parked(4)
+    assert throttle.limit("api").drop(by="ana", why="incident 42") == 4
+    again = app.pay.delay("f")
+    assert again.id != once.id, "its identity lock is free"
+    let_go("a", "f")
+    for result in dropped:
+        with pytest.raises(TaskRevokedError, match=r"^dropped by ana: incident 42$"):
+            result.get(timeout=20)
+        assert result.state == "REVOKED"
+    with pytest.raises(TaskRevokedError):
+        in_group.get(timeout=20)
+    assert again.get(timeout=20) == "f"
+    state.wait_empty()
+    assert sorted(run.label for run in journal.runs()) == ["a", "e", "f"]
+
+
+@worker
+def test_what_is_drained_runs_without_throttling(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    """The way out: everything parked goes back to its queue, and runs on workers that do not throttle."""
+    first = workers.start(STEERED, concurrency=2)
+    app, throttle = steer(workers)
+    throttle.limit(app.call).pause()
+    results = [app.call.delay(label) for label in "abcd"]
+    in_chord = chord([app.call.s("e"), app.call.s("f")], app.plain.si("g"))()
+    state.wait_parked(6)
+    first.term()
+    assert first.wait() == 0
+    assert throttle.drain(by="ana") == (Drained("celery", 6, 0),)
+    state.wait_empty()
+    let_go(*"abcdef")
+    workers.start(STEERED, concurrency=1, conf={"throttle_enabled": False})
+    assert [each.get(timeout=20) for each in results] == list("abcd")
+    assert in_chord.get(timeout=20) == "g"
+    assert "".join(journal.order()) == "abcdefg"
+    assert journal.max_running("a") == 1
+
+
+@worker
+def test_what_is_drained_beside_workers_is_parked_again(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    """Nothing is lost, however the workers and the drain come in each other's way."""
+    workers.start(STEERED, concurrency=2)
+    app, throttle = steer(workers)
+    throttle.limit(app.call).pause()
+    for number in range(150):
+        app.call.delay(f"t{number:03}")
+    state.wait_parked(150)
+    for _ in range(3):
+        throttle.drain()
+    state.wait_parked(150)
+    let_go(*(f"t{number:03}" for number in range(150)))
+    throttle.limit(app.call).resume()
+    journal.wait_finished(150, timeout=60)
+    state.wait_empty()
+    assert sorted(journal.order()) == [f"t{number:03}" for number in range(150)]
+
+
 def test_who_does_not_steer_does_not_load_it() -> None:
     code = (
         "import sys, celery_throttle as c; print('celery_throttle.control' in sys.modules, c.Throttle, 'x' in dir(c))"
@@ -381,16 +449,16 @@ def test_texts_that_cannot_work(app: Celery, option: str, value: Any) -> None:
 
 
 def test_a_user_without_a_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    from celery_throttle.control import limit_control  # noqa: PLC0415
+    from celery_throttle import clients  # noqa: PLC0415
 
     def nobody() -> str:
         raise KeyError("getpwuid(): uid not found")
 
     monkeypatch.setattr("getpass.getuser", nobody)
-    limit_control._whoami.cache_clear()
+    clients._whoami.cache_clear()
     limit = Throttle(app).limit("api")
     limit.pause()
-    limit_control._whoami.cache_clear()
+    clients._whoami.cache_clear()
     paused = limit.status().paused
     assert paused
     assert paused.by.partition("@")[0] == str(os.getuid())

@@ -123,6 +123,23 @@ def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers
     until(lambda: Throttle(app.app).limit("api").status().held_back is not None)
 
 
+def test_a_hold_is_ended_early(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    """Workers, which look on their own once an hour, hear of it."""
+    workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    limit = Throttle(app.app).limit(app.call)
+    for label in ("a", "b"):
+        app.call.delay(label, 3600)
+        until(lambda: limit.status().held_back is not None)
+    state.wait_parked(2)
+    let_go("a", "b")
+    assert limit.release_hold(why="they are back")
+    journal.wait_finished(1, "a")
+    journal.wait_finished(1, "b")
+    assert not limit.release_hold()
+    state.wait_empty()
+
+
 def test_no_more_are_published_than_may_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     workers.start(LIMITED, concurrency=1)
     app = workers.app(LIMITED)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, Said
 
-__all__ = ["HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "limits"]
+__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "limits"]
 
 
 def limits(rows: Iterable[LimitStatus], with_keys: Container[str]) -> list[tuple[LimitStatus, bool]]:
@@ -93,5 +93,16 @@ PARKED = (
     Column("LINE", _line),
     Column("QUEUE", lambda row: row.queue),
     Column("STARTED BEFORE", lambda row: row.deliveries or "", right=True),
+)
+DRAINED = (
+    Column("QUEUE", lambda row: row.queue),
+    Column("TASKS", lambda row: row.tasks, right=True),
+    Column("LEFT", lambda row: row.left, right=True),
+)
+CHANGES = (
+    Column("AT", lambda row: when(row.at)),
+    Column("BY", lambda row: row.by),
+    Column("WHAT", lambda row: row.what),
+    Column("WHY", lambda row: row.why),
 )
 RECLAIMED = (Column("TASK", lambda row: row.task_id), Column("HELD", _needs))

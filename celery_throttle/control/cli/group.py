@@ -23,8 +23,12 @@ _MODULES = {
     "resume": "steer",
     "disable": "steer",
     "enable": "steer",
+    "release-hold": "steer",
+    "drop": "drop",
+    "drain": "drain",
     "locks": "locks",
     "unlock": "locks",
+    "audit": "audit",
     "reap": "reap",
     "doctor": "doctor",
 }

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 
+from celery_throttle.control.cli import params
 from celery_throttle.control.cli.output import Column, span, when
 from celery_throttle.control.cli.session import NotFound, command
+from celery_throttle.control.limit_control import MOST
 from celery_throttle.tasks.registry import dedups_of
 from celery_throttle.tasks.throttled import Throttled
+from celery_throttle.tasks.throttled import unlock as take_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,23 +30,34 @@ _LOCKED = (
     Column("FENCING TOKEN", lambda row: row.fencing_token, right=True),
     Column("RUNS NEXT", lambda row: row.next_id or ""),
 )
+_LOCKS = (
+    Column("TASK", lambda row: row.task_id),
+    Column("NAME", lambda row: row.task_name or ""),
+    Column("STATE", lambda row: row.state),
+    Column("WORKER", lambda row: row.worker or ""),
+    *_LOCKED[2:],
+)
 
 
-def _of_a_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Take a task and the arguments of a call, named as by ``celery call``."""
+def _arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Take the arguments of a call, named as by ``celery call``."""
     for param in (
         click.option("-k", "--kwargs", type=JSON_OBJECT, default="{}", help="Its arguments by name, JSON."),
         click.option("-a", "--args", type=JSON_ARRAY, default="[]", help="Its arguments in order, JSON: '[17]'."),
-        click.argument("task"),
     ):
         function = param(function)
     return function
 
 
 @command("locks")
-@_of_a_call
-def locks(session: Session, task: str, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Who has the identity lock of a call of TASK with these arguments."""
+@click.argument("task", required=False)
+@_arguments
+@click.option("--most", type=click.IntRange(min=1), default=MOST, show_default=True, help="Rows at most.")
+def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
+    """Who has the identity lock of a call of TASK with these arguments; without TASK, who has any."""
+    if task is None:
+        _all(session, args, kwargs, most)
+        return
     found = _task(session, task).locked_by(*args, **kwargs)
     if session.output.as_json:
         session.output.json([found] if found else [])
@@ -52,17 +66,30 @@ def locks(session: Session, task: str, args: list[Any], kwargs: dict[str, Any]) 
 
 
 @command("unlock")
-@_of_a_call
-def unlock(session: Session, task: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+@click.argument("task")
+@_arguments
+@params.by
+@params.why
+def unlock(session: Session, task: str, args: list[Any], kwargs: dict[str, Any], **said: Any) -> None:
     """Forget the identity lock of a call of TASK with these arguments, whoever has it.
 
     A task that runs goes on, beside the next one: its fencing token is the smaller.
     """
-    unlocked = _task(session, task).unlock(*args, **kwargs)
+    unlocked = take_away(_task(session, task), args, kwargs, **said)
     if session.output.as_json:
         session.output.json({"unlocked": unlocked})
         return
     session.output.say("The lock is free." if unlocked else "Nobody had the lock.")
+
+
+def _all(session: Session, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
+    if args or kwargs:
+        raise click.UsageError("--args and --kwargs need a TASK")
+    rows = session.throttle.locks(most=most)
+    if session.output.as_json:
+        session.output.json(rows)
+        return
+    session.output.table(_LOCKS, rows, nothing="Nobody has a lock.")
 
 
 def _task(session: Session, name: str) -> Throttled:

@@ -18,7 +18,7 @@ from celery_throttle.tasks.registry import policies_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["by", "duration", "key", "lasts", "limit", "most", "why"]
+__all__ = ["by", "duration", "key", "lasts", "limit", "most", "optional_limit", "why", "yes"]
 
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _PART = r"(\d+(?:\.\d+)?)"
@@ -74,10 +74,12 @@ def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
 
 
 limit = click.argument("limit", shell_complete=_limits)
+optional_limit = click.argument("limit", required=False, shell_complete=_limits)
 key = click.option("--key", shell_complete=_keys, help="One key of the limit, as tasks have it; without: all of them.")
 most = click.option(
     "--most", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a table at most."
 )
 lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="It ends by itself after that.")
 by = click.option("--by", help="Who does it; by default user@host.")
+yes = click.option("--yes", is_flag=True, help="Do it; without, only say how many there are.")
 why = click.option("--why", default="", help="For whoever looks later.")

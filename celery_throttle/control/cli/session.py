@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["FOUND", "NotFound", "Session", "blank_app", "command"]
+__all__ = ["FOUND", "NotFound", "Session", "Unreachable", "blank_app", "command"]
 
 #: The exit code of a command that found something that needs attention.
 FOUND = 1
@@ -62,13 +62,14 @@ class Session:
     Args:
         app: whose limits are meant.
         output: where what it says goes.
+        by_url: whether it is no app of the user's, but a store that was named.
 
     Attributes:
         throttle: looks into them and steers them.
     """
 
-    def __init__(self, app: Any, output: Output) -> None:
-        self.app, self.output = app, output
+    def __init__(self, app: Any, output: Output, *, by_url: bool) -> None:
+        self.app, self.output, self.by_url = app, output, by_url
         self.throttle = Throttle(app)
 
     def limit(self, name: str, key: str | None) -> LimitControl:
@@ -108,7 +109,7 @@ def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
             with _ended_in_one_line(url):
                 app = _app_of(ctx, url, prefix)
             with _ended_in_one_line(settings_of(app).url):
-                ctx.exit(function(Session(app, output), **options) or 0)
+                ctx.exit(function(Session(app, output, by_url=bool(url)), **options) or 0)
 
         made = click.command(name, cls=CeleryCommand)(run)
         made.params.extend(_COMMON)

@@ -1,4 +1,4 @@
-"""``set`` and ``reset``, ``pause`` and ``resume``, ``disable`` and ``enable``."""
+"""``set`` and ``reset``, ``pause`` and ``resume``, ``disable`` and ``enable``; ``release-hold``."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def set_(session: Session, limit: str, permits: int, key: str | None, lasts: tim
 @params.limit
 @params.key
 @params.by
-def reset(session: Session, limit: str, key: str | None, by: str | None) -> None:
+@params.why
+def reset(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """End an override: the code's number holds again."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.reset(by=by), nothing="There was no override of {}.")
+    _show(session, steers, changed=steers.reset(**said), nothing="There was no override of {}.")
 
 
 @command("pause")
@@ -67,10 +68,11 @@ def pause(session: Session, limit: str, key: str | None, lasts: timedelta | None
 @params.limit
 @params.key
 @params.by
-def resume(session: Session, limit: str, key: str | None, by: str | None) -> None:
+@params.why
+def resume(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """End a pause: what waits starts at once, as far as there is room."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.resume(by=by), nothing="{} was not paused.")
+    _show(session, steers, changed=steers.resume(**said), nothing="{} was not paused.")
 
 
 @command("disable")
@@ -93,10 +95,25 @@ def disable(session: Session, limit: str, key: str | None, lasts: timedelta | No
 @params.limit
 @params.key
 @params.by
-def enable(session: Session, limit: str, key: str | None, by: str | None) -> None:
+@params.why
+def enable(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """Enforce the limit again; what runs goes on."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.enable(by=by), nothing="{} was not disabled.")
+    _show(session, steers, changed=steers.enable(**said), nothing="{} was not disabled.")
+
+
+@command("release-hold")
+@params.limit
+@params.key
+@params.by
+@params.why
+def release_hold(session: Session, limit: str, key: str | None, **said: Any) -> None:
+    """Let start at once what a task's RateLimited holds back.
+
+    Without --key: the limit and all its keys.
+    """
+    steers = session.limit(limit, key)
+    _show(session, steers, changed=steers.release_hold(**said), nothing="{} was not held back.")
 
 
 def _show(session: Session, steers: LimitControl, *, changed: bool = True, nothing: str = "") -> None:
@@ -110,4 +127,4 @@ def _show(session: Session, steers: LimitControl, *, changed: bool = True, nothi
     session.show_limits([status])
 
 
-COMMANDS = {each.name: each for each in (set_, reset, pause, resume, disable, enable)}
+COMMANDS = {each.name: each for each in (set_, reset, pause, resume, disable, enable, release_hold)}

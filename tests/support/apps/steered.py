@@ -69,6 +69,11 @@ def once(self: Any, label: str) -> str:
     return _run(self, label, hold=True)
 
 
+@app.task(shared=False, bind=True, base=Throttled, limit=api, singleton=True)
+def pay(self: Any, label: str) -> str:
+    return _run(self, label, hold=True)
+
+
 @app.task(shared=False, bind=True)
 def plain(self: Any, label: str) -> str:
     return _run(self, label, hold=False)

@@ -16,8 +16,14 @@ if value ~= '' and until_ms ~= 0 and until_ms <= NOW then return -1 end
 -- Whoever says something clears some of what has ended.
 reap_ends(4)
 local said = load_said(bucket)
-local before = said[what]
+local before, permits_before = spoken({ said }, what), permits_in_force(bucket)
 said[what] = value ~= '' and { tonumber(value), until_ms, by, why, NOW } or nil
 save_said(bucket, said)
-if value == '' and not (before and (before[UNTIL] == 0 or before[UNTIL] > NOW)) then return 0 end
+if value == '' and not before then return 0 end
+local ends = { override = 'reset', pause = 'resume', disable = 'enable', hold = 'release-hold' }
+note_change({
+  action = value ~= '' and what or ends[what], bucket = bucket, by = by, why = why,
+  before = before, after = said[what],
+  permits_before = permits_before, permits_after = permits_in_force(bucket),
+})
 return 1

@@ -1,8 +1,10 @@
 -- Take an identity lock away from whoever has it; a task that runs goes on.
--- KEYS, ARGV[1] as in shared/begin.lua; then identity, and the task id that has it ('': whichever has).
+-- KEYS, ARGV[1] as in shared/begin.lua; then identity, the task id that has it ('': whichever
+-- has), name of the task, by, why.
 -- Returns 1: taken away, 0: there was no such lock.
 redis.call('ZREM', LEASES, '')
-local identity, task = argument(), argument()
+local identity, task, name = argument(), argument(), argument()
+local by, why = argument(), argument()
 local lock = live_lock(identity)
 if not lock or lock.state == 'started' or task ~= '' and lock.task ~= task then return 0 end
 local record = load_record(lock.task)
@@ -12,5 +14,6 @@ if plan and plan.identity == identity and plan.verdict == 'run' then
   save_record(lock.task, record)
 end
 pass_lock_on(identity, lock, LEASE_MS)
+note_change({ action = 'unlock', task = lock.task, name = name, by = by, why = why })
 serve()
 return 1

@@ -27,14 +27,15 @@
 --                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim
 -- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers'), ':'
 --                           and a field of it -> when the field goes (ms)
--- KEYS[24] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
+-- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)
+-- KEYS[25] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
 --                     and a bucket that has a line now, or of which something was said
 -- ARGV[1]  lease_ms; each script goes on from there.
 local LIMITS, SAID, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MESSAGES, LINES, LANES, HEADS, READY, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local SECONDS, SECOND_MESSAGES, RAN, LOCKS, AWAITED = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local RATES, TURNS, ASIDE, WORKERS = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-local META, ENDS, WAKE = KEYS[22], KEYS[23], KEYS[24]
+local META, ENDS, AUDIT, WAKE = KEYS[22], KEYS[23], KEYS[24], KEYS[25]
 -- Of the layout of records; one of another release is set aside.
 local VERSION = 2
 

@@ -19,7 +19,7 @@ local function reclaim(task)
     redis.call('ZREM', LEASES, task)
     return nil
   end
-  return ended(task, record.nonce, true, 'lost', 'nothing')
+  return ended(task, record.nonce, not record.lent, 'lost', 'nothing')
 end
 
 local function first_lease_ends()

@@ -25,9 +25,9 @@ local function parts_of(lane)
   return string.match(lane, '^([^%z]*)%z(.*)$')
 end
 
--- The permits it takes to start a task: none for one that only waits to be told something.
+-- The permits it takes to start a task: none for one that only waits to be told something, or is lent out.
 local function takes(record)
-  if record.expired or record.lock and record.lock.verdict ~= 'run' then return '' end
+  if record.expired or record.lent or record.lock and record.lock.verdict ~= 'run' then return '' end
   return record.needs
 end
 
@@ -56,7 +56,7 @@ end
 
 -- Set a task in line. Its lane is listed anew if it is the first there now.
 local function enqueue(task, record)
-  record.nonce, record.since = nil, nil
+  record.nonce, record.since, record.lent = nil, nil, nil
   if record.deadline then redis.call('ZADD', DUE, record.deadline, 'task:' .. task) end
   save_record(task, record)
   local lane, member = lane_of(record), member_of(task, record)

@@ -1,0 +1,37 @@
+"""``audit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from celery_throttle.control.cli import params
+from celery_throttle.control.cli.columns import CHANGES
+from celery_throttle.control.cli.session import command
+
+if TYPE_CHECKING:
+    from celery_throttle.control.cli.session import Session
+
+__all__ = ["COMMANDS"]
+
+
+@command("audit")
+@params.optional_limit
+@params.key
+@click.option("--most", type=click.IntRange(min=1), default=200, show_default=True, help="Rows at most.")
+def audit(session: Session, limit: str | None, key: str | None, most: int) -> None:
+    """Who changed what at run time, when and why, newest first.
+
+    The newest 200 changes of each group of limits are kept.
+    """
+    if limit is None and key is not None:
+        raise click.UsageError("--key needs a LIMIT")
+    rows = session.throttle.audit(most=most) if limit is None else session.limit(limit, key).audit(most=most)
+    if session.output.as_json:
+        session.output.json(rows)
+        return
+    session.output.table(CHANGES, rows, nothing="Nothing was changed.")
+
+
+COMMANDS = {"audit": audit}

@@ -1,0 +1,49 @@
+"""``drop``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_throttle.control.cli import params
+from celery_throttle.control.cli.session import command
+from celery_throttle.core.wording import counted
+
+if TYPE_CHECKING:
+    from celery_throttle.control.cli.session import Session
+
+__all__ = ["COMMANDS"]
+
+_DROPPABLE = ("parked", "waiting for its identity lock")
+
+
+@command("drop")
+@params.optional_limit
+@params.key
+@click.option("--task", "task_id", metavar="TASK_ID", help="Only this one, whatever its limit.")
+@params.yes
+@params.by
+@params.why
+def drop(session: Session, limit: str | None, key: str | None, task_id: str | None, yes: bool, **said: Any) -> None:
+    """Let all who wait for LIMIT, or one task, not run: they end as revoked.
+
+    Without --yes only says how many that would be. What runs goes on.
+    """
+    if (limit is None) == (task_id is None) or (key is not None and limit is None):
+        raise click.UsageError("write drop LIMIT, with --key or without, or drop --task TASK_ID")
+    if limit is not None:
+        count = session.limit(limit, key).drop(**said, dry_run=not yes)
+    elif yes:
+        count = int(session.throttle.drop(str(task_id), **said))
+    else:
+        count = int(session.throttle.explain(str(task_id)).state in _DROPPABLE)
+    if session.output.as_json:
+        session.output.json({"done": yes, "tasks": count})
+    elif yes:
+        session.output.say(f"{counted(count, 'task')} dropped.")
+    else:
+        session.output.say(f"{counted(count, 'task')} would be dropped" + ("; --yes does it." if count else "."))
+
+
+COMMANDS = {"drop": drop}

@@ -1,0 +1,131 @@
+"""Publish parked tasks again, to the queues that they came from."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from kombu import Producer
+
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.parcel import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.views import Lent, ParkedId
+
+__all__ = ["drain"]
+
+logger = logging.getLogger(__name__)
+
+# What belongs to one delivery, and is made anew for the next one; and what `publish` has parameters for.
+_OF_A_DELIVERY = ("body_encoding", "delivery_info", "delivery_tag")
+_BY_NAME = ("application_headers", "content_encoding", "content_type", "expiration", "headers")
+
+
+def drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) -> Counter[str]:
+    """Publish the messages of these parked tasks, in this order, and take each out of the store after that.
+
+    If this is killed in between, up to a page of them are in their queues and, when the lease has ended, in their
+    places in the store, too.
+
+    Returns:
+        How many were published to each queue.
+
+    Raises:
+        StoreUnavailable: the store did not answer, or refused.
+        kombu.exceptions.OperationalError: the broker does; what could not be published is parked as before.
+    """
+    ids, change = [each.task for each in tasks], ""
+    drained: Counter[str] = Counter()
+    with _queues(app) as queues:
+        while ids:
+            nonce = f"drain:{uuid.uuid4().hex[:8]}"
+            looked_at, lent = place.borrow(nonce, ids)
+            del ids[:looked_at]
+            published: dict[str, str] = {}
+            try:
+                for each in lent:
+                    if queues.put(each):
+                        published[each.task] = each.queue
+            except BaseException:
+                with suppress(StoreUnavailable):  # else they are back when their lease has ended
+                    _say(place, nonce, lent, published, by, why, change)
+                raise
+            change = _say(place, nonce, lent, published, by, why, change)
+            drained.update(published.values())
+    return drained
+
+
+def _say(place: Reader, nonce: str, lent: list[Lent], published: dict[str, str], by: str, why: str, change: str) -> str:
+    others = [each.task for each in lent if each.task not in published]
+    number, _ = place.ask(place.store.unparked(nonce, by, why, change, list(published), others))
+    text: str = number.decode()
+    return text
+
+
+class _Queues:
+    """The broker's queues.
+
+    Args:
+        app: whose broker.
+        connection: to it, connected.
+    """
+
+    def __init__(self, app: Any, connection: Any) -> None:
+        self._app, self._connection = app, connection
+        # Not the app's producer, which has an exchange: by the default one a queue is reached by its name.
+        self._producer = Producer(connection.channel(), auto_declare=False)
+        self._known: set[str] = set()
+
+    def put(self, lent: Lent) -> bool:
+        """Publish a message as it was, to its queue; False if it is not readable."""
+        try:
+            message: Any = unpack(lent.message, None, redelivered=False)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            logger.exception("The message of task %s is not readable, it stays parked", lent.task)
+            return False
+        self._make_sure_of(lent.queue)
+        headers, properties = dict(message.headers), dict(message.properties)
+        expiration = properties.get("expiration")
+        self._producer.publish(
+            message.body,
+            routing_key=lent.queue,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            compression=headers.pop("compression", None),
+            headers=headers,
+            expiration=float(expiration) / 1000 if expiration else None,
+            **{name: each for name, each in properties.items() if name not in (*_OF_A_DELIVERY, *_BY_NAME)},
+        )
+        return True
+
+    def _make_sure_of(self, queue: str) -> None:
+        """A broker of AMQP takes a message for a queue that it does not have, and forgets it."""
+        if queue in self._known or not _is_amqp(self._connection):
+            return
+        try:
+            with self._connection.channel() as channel:
+                channel.queue_declare(queue, passive=True)
+        except self._connection.channel_errors:  # which closed it
+            with self._connection.channel() as channel:
+                self._app.amqp.queues[queue](channel).declare()
+        self._known.add(queue)
+
+
+@contextmanager
+def _queues(app: Any) -> Iterator[_Queues]:
+    # A message has left us when the broker says that it has it.
+    options = {"confirm_publish": True} if _is_amqp(app.connection_for_write()) else {}
+    with app.connection_for_write(transport_options=options) as connection:
+        connection.ensure_connection(max_retries=3, interval_start=0.2, interval_step=0.2)
+        yield _Queues(app, connection)
+
+
+def _is_amqp(connection: Any) -> bool:
+    return bool(connection.transport.driver_type == "amqp")

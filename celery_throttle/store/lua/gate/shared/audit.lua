@@ -1,0 +1,35 @@
+-- Audit: what people changed at run time, who did, when and why. The newest so many are kept.
+--
+-- KEYS audit: objects of v (VERSION); number: of the change, text, also its score; at (ms); action:
+-- 'override', 'pause', 'disable', what ends them ('reset', 'resume', 'enable'), 'release-hold',
+-- 'drop', 'drain' or 'unlock'; by; why. Only
+-- where there is such a thing: bucket: which was changed; before, after: what was said of it until then,
+-- and from then on, as in said.lua; permits_before, permits_after: in force (-1: any number); task, name: id
+-- and name of the task whose lock it was, id of the one that was dropped; tasks: how many were dropped,
+-- or drained.
+local CHANGES_KEPT = 200
+
+local function note_change(change)
+  change.v, change.number, change.at = VERSION, next_stamp(), NOW
+  redis.call('ZADD', AUDIT, change.number, cjson.encode(change))
+  local oldest = redis.call('ZRANGE', AUDIT, 0, -1 - CHANGES_KEPT)
+  for _, member in ipairs(oldest) do redis.call('ZREM', AUDIT, member) end
+end
+
+-- A change that takes several calls: so many parked tasks more. number: of the change, '' at first. Returns
+-- its number from now on.
+local function note_tasks(change, tasks, number)
+  local begun = number ~= '' and redis.call('ZRANGEBYSCORE', AUDIT, number, number)[1]
+  if begun then
+    redis.call('ZREM', AUDIT, begun)
+    tasks = tasks + cjson.decode(begun).tasks
+  end
+  change.tasks = tasks
+  note_change(change)
+  return change.number
+end
+
+local function permits_in_force(bucket)
+  local permits = rule_of(bucket).permits
+  return permits < ANY_NUMBER and permits or -1
+end

@@ -1,0 +1,20 @@
+-- Lend out parked tasks, so that their messages can be published again; unparked.lua says what came of it.
+-- They are held meanwhile, without permits: another delivery of such a task waits, and if nothing is heard
+-- until their lease ends, they go back to their places.
+-- KEYS, ARGV[1] as in shared/begin.lua; then nonce, most bytes of messages, n, n x task id.
+-- Returns { how many of these tasks were looked at, { { task id, queue, message }, ... } }.
+redis.call('ZREM', LEASES, '')
+local nonce, room, count = argument(), number(), number()
+local lent, looked_at = {}, 0
+while looked_at < count and room > 0 do
+  looked_at = looked_at + 1
+  local task = argument()
+  local queue = lend(task, nonce)
+  if queue then
+    local message = redis.call('HGET', MESSAGES, task) or ''
+    lent[#lent + 1] = { task, queue, message }
+    room = room - #message
+  end
+end
+serve()
+return { looked_at, lent }

@@ -1,0 +1,121 @@
+"""``celery throttle audit``: who changed what, whichever way it was done."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, Limit, Throttle, Throttled
+from celery_throttle.store.rows import Change
+from tests.control.test_looking import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.control.conftest import Ended, Shell
+
+    Run = Callable[..., Ended]
+
+CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
+
+
+def actions(throttle: Throttle, *args: Any, **options: Any) -> list[str]:
+    return [each.action for each in throttle.audit(*args, **options)]
+
+
+def test_every_command_that_changes_something_is_told_of(app: Any, run: Run) -> None:
+    assert run("audit").out == "Nothing was changed.\n"
+    for command in (["set", "api", "5"], ["pause", "api"], ["disable", "tenant"]):
+        run(*command, "--by", "ana", "--why", "incident 42")
+    for end in ("reset", "resume", "enable"):
+        run(end, "tenant" if end == "enable" else "api", "--by", "bob", "--why", "over")
+    app.tasks["charge"].delay(17, amount=5)
+    run("unlock", *CALL, "--by", "eve", "--why", "stuck")
+    ended = run("audit")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.rows[0] == ["AT", "BY", "WHAT", "WHY"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", row[0]) for row in ended.rows[1:])
+    lock, *others = [row[1:] for row in ended.rows[1:]]
+    assert lock[0::2] == ["eve", "stuck"]
+    assert lock[1].startswith("unlock charge[")
+    assert others == [
+        ["bob", "enable tenant, any number of -> 0 permits", "over"],
+        ["bob", "resume api", "over"],
+        ["bob", "reset api, 5 -> 0 permits", "over"],
+        ["ana", "disable tenant, 0 -> any number of permits", "incident 42"],
+        ["ana", "pause api", "incident 42"],
+        ["ana", "override api, 0 -> 5 permits", "incident 42"],
+    ], "no worker has declared how many permits the limits have"
+
+
+def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run) -> None:
+    Throttle(app).limit("tenant", key="acme").override(5, until=60, by="ana", why="ünïcode")
+    (change,) = Throttle(app).audit()
+    (row,) = run("audit", "--json").json
+    assert row.keys() == names(Change)
+    assert (row["action"], row["limit"], row["key"], row["before"]) == ("override", "tenant", "acme", None)
+    assert (row["at"], row["why"], row["after"]["permits"]) == (change.at.isoformat(), "ünïcode", 5)
+
+
+def test_of_one_limit_or_key(app: Any, run: Run) -> None:
+    throttle = Throttle(app)
+    throttle.limit("api").pause()
+    throttle.limit("tenant").disable()
+    throttle.limit("tenant", key="acme").override(3)
+    assert actions(throttle) == ["override", "disable", "pause"]
+    assert actions(throttle, "tenant") == actions(throttle, app.tasks["serve"]) == ["override", "disable"]
+    assert actions(throttle, "tenant", most=1) == actions(throttle, most=1) == ["override"]
+    assert [each.action for each in throttle.limit("tenant", key="acme").audit()] == ["override"]
+    assert len(run("audit", "tenant").lines) == 3
+    assert len(run("audit", "tenant", "--key", "acme").lines) == len(run("audit", "tenant[acme]").lines) == 2
+    assert len(run("audit", "--most", "2").lines) == 3
+
+
+def test_of_all_groups(app: Any) -> None:
+    @app.task(base=Throttled, limit=Limit("apart", 2, group="other"), name="apart", shared=False)  # type: ignore[untyped-decorator]
+    def apart() -> None: ...
+
+    throttle = Throttle(app)
+    for limit in ("api", "apart", "api"):
+        throttle.limit(limit).pause()
+    assert [each.limit for each in throttle.audit()] == ["api", "apart", "api"]
+    assert [each.limit for each in throttle.audit("apart")] == ["apart"]
+
+
+def test_what_a_task_unlocks_is_told_of(app: Any) -> None:
+    first = app.tasks["charge"].delay(17, amount=5)
+    assert app.tasks["charge"].unlock(17, amount=5)
+    assert not app.tasks["charge"].unlock(17, amount=5)
+    (change,) = Throttle(app).audit()
+    assert (change.action, change.task_name, change.task_id, change.why) == ("unlock", "charge", first.id, "")
+    assert change.by.startswith(f"{getpass.getuser()}@")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["audit", "nope"], 1, "Error: No limit 'nope'"),
+        (["audit", "--key", "acme"], 2, "Error: --key needs a LIMIT"),
+        (["unlock", *CALL, "--why", "x" * 501], 2, "Error: why must be text of 500 characters at most"),
+    ],
+)
+def test_what_cannot_work(run: Run, args: list[str], code: int, said: str) -> None:
+    ended = run(*args)
+    assert (ended.code, ended.out) == (code, "")
+    assert ended.err.splitlines()[-1].startswith(said)
+
+
+def test_no_number_of_rows(app: Any) -> None:
+    with pytest.raises(ConfigurationError, match="most must be a whole number of 1 or more, got 0"):
+        Throttle(app).audit(most=0)
+
+
+def test_from_a_shell_without_an_app(shell: Shell, app: Any) -> None:
+    Throttle(app).limit("api").pause(by="ana", why="incident 42")
+    url = shell.env["BROKER_URL"]
+    ended = shell.run("throttle", "audit", "--url", url, "--prefix", "test")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.rows[1][1:] == ["ana", "pause api", "incident 42"]

@@ -1,0 +1,252 @@
+"""``celery throttle drain``: parked messages go back to their queues, in order, as they were."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu import compression
+from kombu.exceptions import OperationalError
+
+from celery_throttle import Throttle
+from celery_throttle.store.parcel import pack
+from celery_throttle.store.rows import Drained
+from tests.control.conftest import make_app, run_in
+from tests.control.test_looking import API, of
+from tests.store.caller import message_of
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import peek
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.ports import free_port
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from celery_throttle.core.policy import Needs
+    from tests.control.conftest import Ended, Shell
+
+    Run = Callable[..., Ended]
+
+ONE = terms(API).same
+ARGS, KWARGS = ("é", 1), {"text": "x" * 2000}
+
+
+def take(app: Any, queue: str = "celery") -> Any:
+    """Take a message from a queue, as a worker would; None if there is none."""
+    with app.connection_for_read() as connection:
+        return app.amqp.queues[queue](connection.default_channel).get(no_ack=True, accept=["json", "pickle"])
+
+
+def take_all(app: Any, queue: str = "celery") -> list[str]:
+    """The ids of all tasks in a queue, first come first."""
+    found = []
+    while (message := take(app, queue)) is not None:
+        found.append(message.headers["id"])
+    return found
+
+
+def park(app: Any, worker: TermsCaller, task_id: str, needs: Needs, *, queue: str = "q", **options: Any) -> Any:
+    """Publish a task, and park it; its message as it was."""
+    app.send_task("call", ARGS, KWARGS, task_id=task_id, queue=queue, **options)
+    message = take(app, queue)
+    worker.put(task_id, needs, queue=queue, message=pack(message))
+    return message
+
+
+@pytest.fixture
+def full(worker: TermsCaller) -> TermsCaller:
+    """A worker of two queues; all permits are held."""
+    for number in range(2):
+        assert worker.arrive(f"held{number}", ONE)
+    assert worker.arrive("held", of("acme"))
+    return worker
+
+
+# -- the messages ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compression": "gzip", "serializer": "pickle"},
+        {"priority": 3, "headers": {"stamp": "x", "throttle": {"keys": {}}}, "retries": 2},
+        {"eta": datetime(2100, 1, 1, tzinfo=timezone.utc), "reply_to": "someone", "expires": 10**9},
+        {"expiration": 3600, "delivery_mode": 1},
+    ],
+)
+def test_a_message_is_what_it_was(app: Any, full: TermsCaller, options: dict[str, Any]) -> None:
+    app.conf.accept_content = ["json", "pickle"]
+    before = park(app, full, "t1", ONE, **options)
+    assert Throttle(app).drain() == (Drained("q", 1, 0),)
+    after = take(app, "q")
+    assert (after.body, after.headers) == (before.body, before.headers)
+    assert (after.content_type, after.content_encoding) == (before.content_type, before.content_encoding)
+    assert after.decode() == before.decode()
+    per_delivery = {"delivery_tag", "delivery_info"}
+    assert {name: each for name, each in after.properties.items() if name not in per_delivery} == {
+        name: each for name, each in before.properties.items() if name not in per_delivery
+    }
+    route = ("exchange", "routing_key")
+    assert [after.delivery_info[name] for name in route] == [before.delivery_info[name] for name in route]
+    assert take(app, "q") is None
+
+
+def test_all_of_them_in_order(app: Any, full: TermsCaller, redis: Redis) -> None:
+    """Whatever they wait for, oldest first in each queue; more than one call takes."""
+    other = TermsCaller(redis, "cccccccc", "q2")
+    for number in range(130):
+        needs = (ONE, of("acme"), of(f"key{number}"))[number % 3]
+        if number % 3 == 2:
+            other.arrive(f"held{number}", needs)
+        park(app, (full, other)[number % 2], f"t{number:03}", needs, queue=("q", "q2")[number % 2])
+    parked = [f"t{number:03}" for number in range(130)]
+    assert set(peek(redis).parked) == set(parked)
+    throttle = Throttle(app)
+    assert throttle.drain(dry_run=True) == throttle.drain(by="ana", why="bye") == (
+        Drained("q", 65, 0), Drained("q2", 65, 0),
+    )  # fmt: skip
+    assert not peek(redis).parked
+    assert not peek(redis).messages
+    assert (take_all(app, "q"), take_all(app, "q2")) == (parked[::2], parked[1::2])
+    (change,) = throttle.audit()
+    assert (change.action, change.tasks, change.by, change.why) == ("drain", 130, "ana", "bye")
+    assert throttle.drain() == ()
+
+
+def test_what_has_to_stay(app: Any, full: TermsCaller, redis: Redis) -> None:
+    """A duplicate that waits for its first, one that is only to be told so, what nobody can read."""
+    once = LockCaller(redis, "dddddddd", "q")
+    app.send_task("call", ARGS, KWARGS, task_id="first", queue="q")
+    once.put("first", API, lock=plan_of().spec, message=pack(take(app, "q")))
+    once.put_once("duplicate", plan_of(), API)
+    park(app, full, "dropped", of("acme"))
+    Throttle(app).drop("dropped")
+    full.put("unreadable", ONE, message=b"7")
+    assert Throttle(app).drain(dry_run=True) == (Drained("q", 2, 2),)
+    assert Throttle(app).drain() == (Drained("q", 1, 3),)
+    assert take_all(app, "q") == ["first"]
+    assert set(peek(redis).parked) == {"duplicate", "dropped", "unreadable"}
+    found = once.locked()
+    assert found
+    assert (found.task_id, found.state) == ("first", "queued")
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_without_yes_it_says_how_many(app: Any, run: Run, full: TermsCaller) -> None:
+    assert run("drain").out == run("drain", "--yes").out == "Nothing is parked.\n"
+    for number in range(3):
+        park(app, full, f"t{number}", ONE)
+    ended = run("drain")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.rows == [
+        ["QUEUE", "TASKS", "LEFT"],
+        ["q", "3", "0"],
+        ["They would be published again; --yes does it."],
+    ]
+    assert run("drain", "--json").json == {"done": False, "queues": [{"queue": "q", "tasks": 3, "left": 0}]}
+    assert take_all(app, "q") == []
+    assert Throttle(app).limit("api").status().parked == 3
+
+
+def test_with_yes_it_does_it(app: Any, run: Run, full: TermsCaller) -> None:
+    for number in range(3):
+        park(app, full, f"t{number}", ONE)
+    full.put("unreadable", ONE, message=message_of("x"))
+    ended = run("drain", "--yes", "--by", "ana", "--why", "bye")
+    assert ended.rows[:2] == [["QUEUE", "TASKS", "LEFT"], ["q", "3", "1"]]
+    assert ended.lines[2].startswith("What is left are duplicates")
+    assert take_all(app, "q") == ["t0", "t1", "t2"]
+    assert run("audit").rows[1][1:] == ["ana", "drain, 3 tasks", "bye"]
+    assert run("drain", "--yes", "--json").json == {"done": True, "queues": [{"queue": "q", "tasks": 0, "left": 1}]}
+
+
+def test_a_store_alone_is_not_enough(run: Run, shell: Shell) -> None:
+    ended = shell.run("throttle", "drain", "--url", shell.env["BROKER_URL"], "--prefix", "test")
+    assert ended.code == 2
+    assert "name the app with -A" in ended.err
+    assert run("drain", "--yes", "--by", "x" * 501).code == 2
+
+
+# -- when something dies -----------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_is_away(app: Any, full: TermsCaller, redis: Redis) -> None:
+    park(app, full, "t1", ONE)
+    before = peek(redis)
+    elsewhere = make_app(f"redis://127.0.0.1:{free_port()}/0", throttle_url=app.conf.broker_url)
+    ended = run_in(elsewhere, "drain", "--yes")
+    assert (ended.code, ended.out) == (3, "")
+    assert ended.err.startswith("Error: The broker does not answer, what was not published is parked as before: ")
+    after = peek(redis)
+    assert (after.hashes["records"], after.sets["lines"]) == (before.hashes["records"], before.sets["lines"])
+
+
+def tripwire(what: Callable[[], None]) -> None:
+    """Whoever publishes what is compressed as ``wire`` does this at that moment."""
+
+    def compress(body: bytes) -> bytes:
+        what()
+        return body
+
+    compression.register(compress, bytes, "wire")
+
+
+def nothing() -> None:
+    """Published without a word."""
+
+
+def fails() -> None:
+    raise OperationalError("the broker is gone")
+
+
+def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Redis) -> None:
+    """What was published has left the store; the others are in their places."""
+    tripwire(nothing)
+    for number in range(5):
+        park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+    tripwire(fails)
+    with pytest.raises(OperationalError):
+        Throttle(app).drain()
+    store = peek(redis)
+    assert store.waiting("api") == ["t3", "t4"]
+    assert take_all(app, "q") == ["t0", "t1", "t2"]
+    assert [each.tasks for each in Throttle(app).audit()] == [3]
+    tripwire(nothing)
+    Throttle(app).drain()
+    assert take_all(app, "q") == ["t3", "t4"]
+
+
+def test_who_is_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, redis: Redis) -> None:
+    """What it had published is in its queue and, when the lease has ended, in its place too: twice, but never lost."""
+    app.conf.throttle_lease = 1.0
+    tripwire(nothing)
+    for number in range(5):
+        park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
+    tripwire(dies)
+    child = os.fork()
+    if not child:
+        try:
+            Throttle(app).drain()
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert sorted(peek(redis).messages) == [f"t{number}" for number in range(5)]
+    assert Throttle(app).limit("api").status().parked == 0
+    ids = [f"t{number}" for number in range(5)]
+    until(lambda: Throttle(app).reap() and peek(redis).waiting("api") == ids)
+    tripwire(nothing)
+    assert Throttle(app).drain() == (Drained("q", 5, 0),)
+    assert take_all(app, "q") == ["t0", "t1", "t2", *ids]

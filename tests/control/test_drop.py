@@ -1,0 +1,114 @@
+"""``celery throttle drop``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, Limit, Throttle
+from tests.control.test_looking import API, of, park
+from tests.store.terms_caller import terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.control.conftest import Ended
+    from tests.store.terms_caller import TermsCaller
+
+    Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def waiting(worker: TermsCaller) -> None:
+    """Three wait for a limit, and two for each of two keys."""
+    for number in range(5):
+        if number < 2:
+            worker.arrive(f"t{number}", terms(API).same)
+        else:
+            park(worker, f"t{number}", terms(API).same)
+    for tenant in ("acme", "zeta"):
+        worker.arrive(f"{tenant}0", of(tenant))
+        for number in (1, 2):
+            park(worker, f"{tenant}{number}", of(tenant))
+
+
+def parked(app: Any) -> dict[str, int]:
+    return {str(each.bucket): each.parked for each in Throttle(app).status() if each.parked}
+
+
+ALL = {"api": 3, "tenant[acme]": 2, "tenant[zeta]": 2}
+
+
+@pytest.mark.usefixtures("waiting")
+def test_without_yes_it_says_how_many(app: Any, run: Run) -> None:
+    for args, count in (
+        (["api"], 3),
+        (["tenant"], 4),
+        (["tenant", "--key", "acme"], 2),
+        (["tenant[zeta]"], 2),
+        (["--task", "t3"], 1),
+        (["--task", "t0"], 0),
+        (["--task", "nobody"], 0),
+    ):
+        ended = run("drop", *args)
+        tasks = f"{count} task" + ("" if count == 1 else "s")
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.out == f"{tasks} would be dropped" + ("; --yes does it.\n" if count else ".\n")
+        assert run("drop", *args, "--json").json == {"done": False, "tasks": count}
+    assert parked(app) == ALL
+    assert Throttle(app).audit() == ()
+
+
+@pytest.mark.usefixtures("waiting")
+def test_with_yes_it_does_it(app: Any, run: Run) -> None:
+    said = ["--by", "ana", "--why", "incident 42"]
+    ended = run("drop", "api", "--yes", *said)
+    assert (ended.code, ended.out, ended.err) == (0, "3 tasks dropped.\n", "")
+    assert parked(app) == {"tenant[acme]": 2, "tenant[zeta]": 2}
+    assert run("drop", "tenant", "--key", "acme", "--yes", *said, "--json").json == {"done": True, "tasks": 2}
+    assert parked(app) == {"tenant[zeta]": 2}
+    assert run("drop", "--task", "zeta2", "--yes", *said).out == "1 task dropped.\n"
+    assert run("drop", "--task", "zeta2", "--yes", *said).out == "0 tasks dropped.\n"
+    assert parked(app) == {"tenant[zeta]": 1}
+    assert [row[1:] for row in run("audit").rows[1:]] == [
+        ["ana", "drop task[zeta2]", "incident 42"],
+        ["ana", "drop tenant[acme], 2 tasks", "incident 42"],
+        ["ana", "drop api, 3 tasks", "incident 42"],
+    ]
+
+
+@pytest.mark.usefixtures("waiting")
+def test_from_python(app: Any, worker: TermsCaller) -> None:
+    throttle = Throttle(app)
+    assert throttle.limit("api").drop(dry_run=True) == 3
+    assert throttle.drop("t3", by="ana")
+    assert not throttle.drop("t3")
+    assert not throttle.drop(app.AsyncResult("t0")), "it runs"
+    assert throttle.limit("api").drop(by="ana", why="x") == 2
+    told = {each.task: each.dropped for each in worker.look(9).grants}
+    assert told == {"t2": "dropped by ana: x", "t3": "dropped by ana", "t4": "dropped by ana: x"}
+    assert throttle.limit(Limit("tenant", 1, key="tenant"), key="acme").drop() == 2
+    assert throttle.limit("tenant").drop() == 2
+
+
+def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:
+    wanted: Any = 7
+    with pytest.raises(ConfigurationError, match=r"drop: a task's id .* got 7: write drop\(result.id\)"):
+        Throttle(app).drop(wanted)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["nope"], 1, "Error: No limit 'nope'"),
+        ([], 2, "Error: write drop LIMIT, with --key or without, or drop --task TASK_ID"),
+        (["api", "--task", "t3"], 2, "Error: write drop LIMIT"),
+        (["--task", "t3", "--key", "acme"], 2, "Error: write drop LIMIT"),
+        (["api", "--yes", "--by", "x" * 501], 2, "Error: by must be text"),
+    ],
+)
+def test_what_cannot_work(run: Run, args: list[str], code: int, said: str) -> None:
+    ended = run("drop", *args)
+    assert (ended.code, ended.out) == (code, "")
+    assert ended.err.splitlines()[-1].startswith(said)

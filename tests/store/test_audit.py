@@ -1,0 +1,105 @@
+"""Who changed what at run time: written by the scripts that make the changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.limits import Limit
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import KEY, lapse, peek
+from tests.store.steering import Steering
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.store.caller import Caller
+
+API = Limit("api", 8)
+
+
+@pytest.fixture
+def steering(redis: Redis) -> Steering:
+    return Steering(redis)
+
+
+@pytest.fixture
+def declared(worker: Caller) -> None:
+    worker.know(API)
+
+
+@pytest.mark.usefixtures("declared")
+def test_a_change_says_who_when_why_and_what_it_was_before(steering: Steering, redis: Redis) -> None:
+    steering.say(API, "override", 20, until="+60000", why="big day", by="ana")
+    steering.say(API, "override", 3, why="too much", by="bob")
+    second, first = steering.audit()
+    assert (first.action, first.limit, first.key, first.by, first.why) == ("override", "api", None, "ana", "big day")
+    assert (first.before, first.permits_before, first.permits_after) == (None, 8, 20)
+    assert first.after == second.before
+    assert first.after
+    assert first.after.until
+    assert (first.after.permits, (first.after.until - first.at).total_seconds()) == (20, 60)
+    assert abs(first.at.timestamp() * 1000 - peek(redis).now) < 10_000
+    assert (second.by, second.permits_before, second.permits_after) == ("bob", 20, 3)
+    assert second.at >= first.at
+
+
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize(
+    ("what", "end", "permits"), [("override", "reset", 1), ("pause", "resume", 8), ("disable", "enable", None)]
+)
+def test_an_end_says_what_it_ended(steering: Steering, what: str, end: str, permits: int | None) -> None:
+    steering.say(API, what)
+    steering.unsay(API, what, by="bob", why="it is over")
+    last, first = steering.audit()
+    assert (first.action, last.action) == (what, end)
+    assert (last.by, last.why, last.before, last.after) == ("bob", "it is over", first.after, None)
+    assert (first.permits_after, last.permits_before, last.permits_after) == (permits, permits, 8)
+
+
+@pytest.mark.usefixtures("declared")
+def test_what_changed_nothing_is_no_change(steering: Steering, redis: Redis) -> None:
+    assert steering.unsay(API, "pause") == 0
+    assert steering.say(API, "pause", until="1") == -1
+    assert steering.audit() == ()
+    steering.say(API, "pause", until="+60000")
+    redis.hset(KEY["said"], "api", '{"pause":[1,1,"ana","",1]}')  # its time has passed
+    lapse(redis, "said:api")
+    assert steering.unsay(API, "pause") == 0
+    steering.say(API, "pause")
+    assert [(each.action, each.before) for each in steering.audit()] == [("pause", None), ("pause", None)]
+
+
+@pytest.mark.usefixtures("declared")
+def test_of_a_key(steering: Steering) -> None:
+    steering.say("api\x1facme", "override", 2)
+    (change,) = steering.audit()
+    assert (change.limit, change.key, change.permits_before, change.permits_after) == ("api", "acme", 8, 2)
+    assert change.after
+    assert change.after.limit == "api[acme]"
+
+
+def test_of_a_lock(redis: Redis, steering: Steering) -> None:
+    caller = LockCaller(redis, "aaaaaaaa", "q")
+    caller.claim("t1", plan_of())
+    assert caller.unlock("same", "t2", name="charge", by="ana", why="stuck") == 0
+    assert caller.unlock("same", name="charge", by="ana", why="stuck") == 1
+    (change,) = steering.audit()
+    assert (change.action, change.task_id, change.task_name, change.limit) == ("unlock", "t1", "charge", None)
+    assert (change.by, change.why) == ("ana", "stuck")
+
+
+def test_the_newest_are_kept(steering: Steering, redis: Redis) -> None:
+    for number in range(1, 206):
+        steering.say(API, "override", number)
+    found = steering.audit()
+    assert [each.after.permits for each in found if each.after] == list(range(205, 5, -1))
+    assert redis.zcard(KEY["audit"]) == 200
+
+
+def test_they_are_in_order_though_the_clock_was_set_back(steering: Steering, redis: Redis) -> None:
+    redis.hset(KEY["meta"], "stamp", "9000000000000000")  # the last number given, of a clock that was ahead
+    for number in (1, 2, 3):
+        steering.say(API, "override", number)
+    assert [each.after.permits for each in steering.audit() if each.after] == [3, 2, 1]

@@ -1,0 +1,198 @@
+"""Lending parked tasks out, so that their messages can be published again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.replies import Answer, ParkAnswer
+from celery_throttle.store.views import Lent
+from tests.store.caller import message_of, started
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import expire, peek
+from tests.store.steering import Steering
+from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+API = Limit("api", 1)
+ONE = terms(API).same
+KEEP_LAST = plan_of(on_conflict="keep_last")
+
+
+@pytest.fixture
+def worker(redis: Redis) -> TermsCaller:
+    return TermsCaller(redis, "aaaaaaaa", "q")
+
+
+@pytest.fixture
+def peer(redis: Redis) -> TermsCaller:
+    return TermsCaller(redis, "bbbbbbbb", "q")
+
+
+@pytest.fixture
+def steering(redis: Redis) -> Steering:
+    return Steering(redis)
+
+
+def fill(worker: TermsCaller, count: int) -> object:
+    """One runs, the others wait."""
+    held = worker.arrive("t0", ONE)
+    for number in range(1, count):
+        worker.arrive(f"t{number}", ONE)
+    return held
+
+
+def test_what_is_published_has_left_the_store(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    held = worker.arrive("t0", ONE)
+    assert held
+    for task in ("t1", "t2"):
+        worker.arrive(task, ONE)
+    asked_for, lent = steering.borrow("t1", "t2", "nobody", "t0")
+    assert (asked_for, lent) == (4, [Lent(task, "q", message_of(task)) for task in ("t1", "t2")])
+    stands = steering.stands(API)
+    assert (stands.held, stands.parked) == (1, 0)
+    assert peek(redis).messages.keys() == {"t1", "t2"}, "until it is said that they are published"
+    assert started(worker.look(9)) == ()
+    assert steering.publish("t1", "t2")[1] == 2
+    assert steering.publish("t1", "t2")[1] == 0
+    worker.end(held)
+    assert nothing_left(redis)
+
+
+def test_nobody_starts_what_is_lent_out(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    held = worker.arrive("t0", ONE)
+    assert held
+    worker.arrive("t1", ONE)
+    steering.borrow("t1")
+    assert worker.end(held, slots=5) == ()
+    assert used(redis) == {}
+    assert worker.arrive("t2", ONE), "nobody is before it"
+    assert steering.borrow("t1", nonce="drain:2") == (1, [])
+
+
+def test_what_could_not_be_published_is_in_its_place(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    fill(worker, 5)
+    steering.borrow("t1", "t2", "t3")
+    assert steering.publish("t1", others=["t2", "t3"])[1] == 1
+    assert lines(redis) == {"api": ["t2", "t3", "t4"]}
+    assert peek(redis).records["t2"].deliveries == 0
+
+
+def test_who_died_before_a_word_leaves_both(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    """The message may be in its queue, and the task is in its place, too."""
+    held = worker.arrive("t0", ONE)
+    assert held
+    for task in ("t1", "t2"):
+        worker.arrive(task, ONE)
+    steering.borrow("t1")
+    expire(redis, "t1")
+    worker.reap()
+    assert lines(redis) == {"api": ["t1", "t2"]}
+    assert used(redis) == {"api": 1}
+    assert steering.publish("t1")[1] == 0, "who comes back takes nothing away"
+    assert lines(redis) == {"api": ["t1", "t2"]}
+    (grant,) = worker.release(held, slots=1).grants
+    assert (grant.task, grant.deliveries, grant.message) == ("t1", 0, message_of("t1"))
+
+
+def test_what_a_worker_gets_before_it_is_said_is_not_lost(
+    worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    """It may not hear that the store has the message: that copy is about to go."""
+    fill(worker, 2)
+    steering.borrow("t1")
+    assert peer.ask("t1", ONE)[0] == Answer.MUST_PARK
+    assert peer.put("t1", ONE).parked == (ParkAnswer.PARKED,)
+    assert lines(redis) == {}
+    assert steering.publish("t1")[1] == 1
+    assert lines(redis) == {"api": ["t1"]}
+    assert peek(redis).messages["t1"] == message_of("t1")
+
+
+def test_what_a_worker_gets_and_nobody_says_runs_once(
+    worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    held = worker.arrive("t0", ONE)
+    assert held
+    worker.arrive("t1", ONE)
+    steering.borrow("t1")
+    peer.put("t1", ONE)
+    expire(redis, "t1")
+    (grant,) = worker.release(held, slots=9).grants
+    assert grant.task == "t1"
+    assert worker.end(grant, slots=9) == ()
+    assert started(peer.look(9)) == ()
+
+
+def test_it_is_told_of_while_it_is_on_its_way(worker: TermsCaller, steering: Steering) -> None:
+    fill(worker, 2)
+    steering.borrow("t1")
+    (why,) = steering.explain("t1").reasons
+    assert why == "Somebody drains the store: its message is on the way back to its queue."
+
+
+def test_only_as_many_bytes_as_are_wanted(worker: TermsCaller, steering: Steering) -> None:
+    worker.arrive("t0", ONE)
+    for number in range(1, 5):
+        worker.put(f"t{number}", ONE, message=b"x" * 100)
+    ids = [f"t{number}" for number in range(1, 5)]
+    looked_at, lent = steering.borrow(*ids, most_bytes=150)
+    assert (looked_at, [each.task for each in lent]) == (2, ["t1", "t2"])
+    assert steering.borrow(*ids[2:], most_bytes=1)[0] == 1, "one at least"
+
+
+def test_a_singleton_keeps_its_lock(redis: Redis, steering: Steering) -> None:
+    """Its message comes again; the duplicates that wait for it stay."""
+    once = LockCaller(redis, "dddddddd", "q")
+    once.arrive("t0", plan_of("other"), API)
+    plan = once.publish("t1", plan_of())
+    once.arrive("t1", plan, API)
+    once.arrive("t2", plan_of(), API)
+    _, lent = steering.borrow("t1", "t2")
+    assert [each.task for each in lent] == ["t1"]
+    steering.publish("t1")
+    found = once.locked()
+    assert found
+    assert (found.task_id, found.state) == ("t1", "queued")
+    once.arrive("t1", plan, API)
+    assert lines(redis)["api"] == ["t1"]
+
+
+def test_one_that_is_to_run_next_is_lent_out(redis: Redis, steering: Steering) -> None:
+    once = LockCaller(redis, "dddddddd", "q")
+    once.arrive("t0", KEEP_LAST, API)
+    once.arrive("t1", KEEP_LAST, API)
+    assert [each.what for each in steering.parked_ids()] == ["runs"]
+    assert [each.task for each in steering.borrow("t1")[1]] == ["t1"]
+    assert steering.publish("t1")[1] == 1
+
+
+def test_who_will_not_run_is_not_lent_out(worker: TermsCaller, steering: Steering) -> None:
+    fill(worker, 2)
+    steering.drop(API)
+    assert steering.borrow("t1") == (1, [])
+
+
+def test_it_is_one_change(worker: TermsCaller, steering: Steering) -> None:
+    fill(worker, 4)
+    change = ""
+    for task in ("t1", "t2", "t3"):
+        steering.borrow(task)
+        change, _ = steering.publish(task, change=change)
+    (told,) = steering.audit()
+    assert (told.action, told.tasks, told.limit) == ("drain", 3, None)
+    assert str(told).endswith(" UTC ana: drain, 3 tasks")
+
+
+def test_the_order_of_all_lines_is_known(worker: TermsCaller, steering: Steering) -> None:
+    tenant = Limit("tenant", 1, key="tenant")
+    for number in range(12):
+        keys = {"keys": {"tenant": str(number % 3)}}
+        worker.arrive(f"t{number:02}", terms(tenant).needs(keys))
+    held = worker.take("limited", API)
+    worker.send_back(held, 60.0)
+    assert [each.task for each in sorted(steering.parked_ids())] == ["limited", *(f"t{n:02}" for n in range(3, 12))]

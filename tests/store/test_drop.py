@@ -1,0 +1,300 @@
+"""Dropping what is parked: it does not run, whoever waits for it hears so, and nobody else is concerned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.store.replies import CLAIMED, Answer, ParkAnswer
+from tests.store.caller import message_of, started
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import expire, peek
+from tests.store.steering import Steering
+from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.policy import Needs
+    from celery_throttle.store.replies import Reply
+    from tests.store.conftest import Hints
+
+API, TENANT = Limit("api", 1), Limit("tenant", 1, key="tenant")
+ONE = terms(API).same
+PLAN, KEEP_LAST = plan_of(), plan_of(on_conflict="keep_last")
+
+
+@pytest.fixture
+def worker(redis: Redis) -> TermsCaller:
+    return TermsCaller(redis, "aaaaaaaa", "q")
+
+
+@pytest.fixture
+def peer(redis: Redis) -> TermsCaller:
+    return TermsCaller(redis, "bbbbbbbb", "q")
+
+
+@pytest.fixture
+def steering(redis: Redis) -> Steering:
+    return Steering(redis)
+
+
+def of(tenant: str, *more: Limit) -> Needs:
+    return terms(TENANT, *more).needs({"keys": {"tenant": tenant}})
+
+
+def told(reply: Reply) -> list[tuple[str, str]]:
+    """Who is only to be told that it does not run, and what."""
+    return [(each.task, each.dropped) for each in reply.grants if each.expired]
+
+
+# -- what becomes of them ----------------------------------------------------------------------------------------------
+
+
+def test_they_are_told_and_do_not_run(worker: TermsCaller, steering: Steering, redis: Redis, hints: Hints) -> None:
+    for number in range(4):
+        worker.arrive(f"t{number}", ONE)
+    hints.take()
+    assert steering.drop(API, why="incident 42") == 3
+    assert hints.ready() == ["q"]
+    stands = steering.stands(API)
+    assert (stands.held, stands.parked) == (1, 0), "from now on nobody waits for it"
+    reply = worker.look(9)
+    assert told(reply) == [(f"t{number}", "dropped by ana: incident 42") for number in (1, 2, 3)]
+    assert [each.message for each in reply.grants] == [message_of(f"t{number}") for number in (1, 2, 3)]
+    assert used(redis) == {"api": 1}
+    for grant in reply.grants:
+        assert worker.end(grant, "never", slots=9) == ()
+    assert set(peek(redis).records) == {"t0"}
+    assert steering.drop(API) == 0
+
+
+def test_who_is_to_be_told_is_dropped_once(worker: TermsCaller, steering: Steering) -> None:
+    worker.arrive("t0", ONE)
+    worker.arrive("t1", ONE)
+    assert [steering.drop(API, "t1") for _ in range(2)] == [1, 0]
+    assert steering.parked_ids(API) == []
+    assert [(each.task, each.what) for each in steering.parked_ids()] == [("t1", "told")]
+    assert steering.explain("t1").state == "ended without running"
+    assert steering.explain("t1").reasons[0] == "It was dropped by ana: it ends as revoked."
+    assert len(steering.audit()) == 1
+
+
+def test_whoever_was_to_tell_it_may_be_lost(
+    worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    worker.arrive("t0", ONE)
+    worker.arrive("t1", ONE)
+    steering.drop(API)
+    assert len(told(worker.look())) == 1
+    expire(redis, "t1")
+    assert told(peer.look()) == [("t1", "dropped by ana")]
+
+
+def test_who_comes_later_waits(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    for task in ("t0", "t1"):
+        worker.arrive(task, ONE)
+    steering.drop(API)
+    worker.arrive("t2", ONE)
+    assert steering.stands(API).parked == 1
+    assert lines(redis)["api"] == ["t2"]
+
+
+def test_max_parked_has_room_again(worker: TermsCaller, steering: Steering) -> None:
+    crowd = terms(Limit("crowd", 1, max_parked=1)).same
+    worker.arrive("t0", crowd)
+    worker.arrive("t1", crowd)
+    assert worker.put("t2", crowd).parked == (ParkAnswer.CROWDED,)
+    steering.drop("crowd")
+    assert worker.put("t2", crowd).parked == (ParkAnswer.PARKED,)
+
+
+# -- whom it concerns --------------------------------------------------------------------------------------------------
+
+
+def test_of_one_limit_and_key(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    for tenant in ("a", "b"):
+        for number in range(3):
+            worker.arrive(f"{tenant}{number}", of(tenant))
+    for number in range(3):
+        worker.arrive(f"t{number}", ONE)
+    assert steering.drop("tenant\x1fa") == 2
+    assert steering.drop("tenan") == steering.drop("tenant\x1f") == 0
+    assert {line: tasks for line, tasks in lines(redis).items() if line} == {
+        "api": ["t1", "t2"],
+        "tenant/b": ["b1", "b2"],
+    }
+    assert steering.drop("tenant") == 2
+    assert lines(redis)["api"] == ["t1", "t2"]
+
+
+def test_who_needs_it_and_waits_in_the_line_of_another(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    worker.arrive("t0", of("a"))
+    worker.arrive("both", of("a", API))
+    assert lines(redis) == {"tenant/a": ["both"]}
+    assert steering.stands(API).parked == 1
+    assert steering.drop(API) == 1
+    assert steering.stands("tenant\x1fa").parked == 0
+
+
+def test_what_runs_goes_on(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    held = worker.arrive("t0", ONE)
+    assert held
+    assert steering.drop(API, "t0", "nobody") == 0
+    assert used(redis) == {"api": 1}
+    assert worker.renew(held) == [1]
+    assert steering.audit() == ()
+
+
+def test_a_permit_outside_of_tasks_is_waited_for(worker: TermsCaller, redis: Redis, steering: Steering) -> None:
+    outside = TermsCaller(redis, "oooooooo", "~oooooooo")
+    held = worker.arrive("t0", ONE)
+    assert held
+    outside.put("outside:1", ONE, outside=True, wait_ms=60000, message=b"")
+    assert steering.parked_ids(API) == []
+    assert steering.drop(API, "outside:1") == 0
+    worker.end(held)
+    assert started(outside.look()) == ("outside:1",)
+
+
+def test_another_delivery_of_it_does_not_run_either(worker: TermsCaller, peer: TermsCaller, steering: Steering) -> None:
+    (grant,) = worker.put("t", ONE, slots=1).grants
+    peer.put("t", ONE, attempt=1)
+    worker.release(grant, "return")
+    assert steering.drop(API) == 1
+    (grant,) = worker.look(4).grants
+    assert grant.expired
+    assert worker.end(grant, "never", slots=4) == ()
+    assert peer.look(4).grants == ()
+
+
+def test_what_the_broker_delivers_again_does_not_run(
+    worker: TermsCaller, peer: TermsCaller, steering: Steering
+) -> None:
+    """Its worker died after it was parked, before it could acknowledge the message."""
+    peer.know(API)
+    peer.take("t0", ONE)
+    worker.put("t1", ONE)
+    assert steering.drop(API) == 1
+    assert peer.put("t1", ONE).parked == (ParkAnswer.HAS_RUN,)
+    (grant,) = peer.look(4).grants
+    peer.end(grant, "never")
+    assert peer.ask("t1", ONE)[0] == Answer.HAS_RUN
+
+
+def test_what_was_acknowledged_is_forgotten(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    held = worker.arrive("t0", ONE)
+    assert held
+    worker.put("t1", ONE)
+    steering.drop(API)
+    assert peek(redis).sets["ran"]
+    (grant,) = worker.look(4).grants
+    assert not peek(redis).sets["ran"]
+    worker.end(grant, "never")
+    worker.end(held)
+    assert nothing_left(redis)
+
+
+# -- identity locks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def once(redis: Redis) -> LockCaller:
+    return LockCaller(redis, "dddddddd", "q")
+
+
+def test_its_identity_lock_is_free(once: LockCaller, steering: Steering) -> None:
+    once.arrive("t0", plan_of("other"), API)
+    once.arrive("t1", PLAN, API)
+    assert steering.drop(API) == 1
+    assert once.locked() is None
+    assert once.claim("t2", PLAN).answer == CLAIMED
+    (grant,) = once.look(4).grants
+    assert (grant.task, grant.expired, grant.lock) == ("t1", True, None)
+    once.release(grant, "never")
+    found = once.locked()
+    assert found
+    assert found.task_id == "t2", "the end of the first does not touch it"
+
+
+def test_a_duplicate_that_waited_for_it_runs(once: LockCaller, steering: Steering) -> None:
+    once.arrive("t0", plan_of("other"), API)
+    once.arrive("t1", PLAN, API)
+    once.arrive("t2", PLAN, API)
+    assert {each.task: each.what for each in steering.parked_ids(API)} == {"t1": "runs", "t2": "waits"}
+    assert steering.drop(API, "t1") == 1
+    found = once.locked()
+    assert found
+    assert found.task_id == "t2"
+    assert {each.task: each.what for each in steering.parked_ids(API)} == {"t2": "runs"}
+
+
+def test_duplicates_are_dropped_with_it(once: LockCaller, steering: Steering) -> None:
+    once.arrive("t0", plan_of("other"), API)
+    for number in range(1, 6):
+        once.arrive(f"t{number}", PLAN, API)
+    assert steering.drop(API) == 5
+    assert once.locked() is None
+    assert steering.stands(API).parked == 0
+    reply = once.look(9)
+    assert sorted(told(reply)) == [(f"t{number}", "dropped by ana") for number in range(1, 6)]
+
+
+def test_one_that_was_to_run_next(once: LockCaller, steering: Steering) -> None:
+    once.arrive("t0", KEEP_LAST, API)
+    once.arrive("t1", KEEP_LAST, API)
+    found = once.locked()
+    assert found
+    assert found.next_id == "t1"
+    assert steering.drop(API) == 1
+    found = once.locked()
+    assert found
+    assert (found.task_id, found.next_id) == ("t0", None)
+
+
+# -- many --------------------------------------------------------------------------------------------------------------
+
+
+def test_many_are_one_change(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    worker.arrive("t", ONE)
+    for page in range(5):
+        worker.exchange(parked=[worker.parcel(f"t{page}-{number}", ONE) for number in range(50)])
+    assert steering.drop(API, why="all of them") == 250
+    (change,) = steering.audit()
+    assert (change.action, change.limit, change.by, change.why) == ("drop", "api", "ana", "all of them")
+    assert (change.tasks, change.task_id) == (250, None)
+    assert str(change).endswith("ana: drop api, 250 tasks (all of them)")
+    steering.say(API, "pause")
+    steering.say(API, "override", 2)
+    assert [each.tasks for each in steering.audit()] == [0, 0, 250]
+    assert len(peek(redis).parked) == 250
+
+
+def test_one_task_is_named_in_the_audit(worker: TermsCaller, steering: Steering) -> None:
+    worker.arrive("t0", ONE)
+    worker.arrive("t1", ONE)
+    assert steering.drop("", "t1") == 1
+    (change,) = steering.audit()
+    assert (change.limit, change.task_id, change.tasks) == (None, "t1", 1)
+
+
+@pytest.mark.parametrize("page", [1, 7, 500])
+def test_pages_of_all_who_wait(worker: TermsCaller, steering: Steering, redis: Redis, page: int) -> None:
+    """In any number of lines, each task once."""
+    other = TermsCaller(redis, "cccccccc", "q2")
+    for tenant in range(30):
+        for number in range(3):
+            (worker, other)[number % 2].arrive(f"{tenant}-{number}", of(str(tenant)))
+    for number in range(20):
+        worker.arrive(f"t{number}", ONE)
+    store = peek(redis)
+    rows = steering.parked_ids("tenant", page)
+    assert len(rows) == len({each.task for each in rows}) == 60
+    assert len(steering.parked_ids("api", page)) == 19
+    assert {each.task for each in steering.parked_ids("", page)} == set(store.parked)
+    for row in rows:
+        assert row.queue == store.records[row.task].queue
+        assert int(row.ticket) - 10**15 == store.records[row.task].ticket
+    assert [each.task for each in steering.parked_ids("tenant\x1f7", page)] == ["7-2", "7-1"]
