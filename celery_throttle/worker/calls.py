@@ -49,7 +49,10 @@ class Decisions(Protocol):
         """It has to be parked."""
 
     def parked(self, run: Run) -> None:
-        """The store has its message, or knows that the task has run: the broker's can be acknowledged."""
+        """The store has its message: the broker's can be acknowledged."""
+
+    def has_run(self, run: Run) -> None:
+        """The store knows that the task has run: the broker's message can be acknowledged."""
 
     def crowded(self, run: Run) -> None:
         """It was not parked: as many wait for its limit as may."""
@@ -295,12 +298,14 @@ class Calls:
         for run, answer in zip(batch.asked, reply.asked, strict=True):
             if answer == Answer.MUST_PARK:
                 _safely(gate.refused, run)
-            elif answer in (Answer.KNOWN, Answer.HAS_RUN):
+            elif answer == Answer.KNOWN:
                 _safely(gate.parked, run)
+            elif answer == Answer.HAS_RUN:
+                _safely(gate.has_run, run)
             else:
                 _safely(gate.granted, run, answer if answer > max(Answer) else 0)
         for run, answer in zip(batch.parked, reply.parked, strict=True):
-            _safely(gate.crowded if answer == ParkAnswer.CROWDED else gate.parked, run)
+            _safely(_heard_of_parking(gate, answer), run)
         for run in batch.back:
             _safely(gate.sent_back, run)
         for grant in reply.grants:
@@ -315,6 +320,12 @@ class Calls:
 def _renewed(permits: list[Permit], raw: Any) -> None:
     if not isinstance(raw, Exception):
         judge(permits, raw[0])
+
+
+def _heard_of_parking(gate: Decisions, answer: int) -> Callable[[Run], None]:
+    if answer == ParkAnswer.CROWDED:
+        return gate.crowded
+    return gate.has_run if answer == ParkAnswer.HAS_RUN else gate.parked
 
 
 def _safely(function: Callable[..., None], *args: Any) -> None:

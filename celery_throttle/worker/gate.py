@@ -17,6 +17,7 @@ from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
+from celery_throttle.worker.notices import Notices
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.parcel import pack
 from celery_throttle.worker.resuming import Resuming, say_withdrawn
@@ -85,7 +86,8 @@ class Gate:
         self._undecided: dict[Run, None] = {}  # ASKING, UNSURE, PARKING
         self._asking = 0  # ASKING: each has a slot
         self._running = Running(slots, tasks, loop, self._groups)
-        self._resuming = Resuming(self._running, loop)
+        self._notices = Notices(loop, timekeeper)
+        self._resuming = Resuming(self._running, loop, self._notices)
         self._later = Later(loop, timekeeper, self._prefetch)
         self._parked_first = False
         self._grow = grow
@@ -379,6 +381,11 @@ class Gate:
 
     def parked(self, run: Run) -> None:
         """See `Decisions`."""
+        self.has_run(run)
+        self._notices.parked(run.request, self._groups[run.group])
+
+    def has_run(self, run: Run) -> None:
+        """See `Decisions`."""
         self._decided(run, State.GONE)
         run.parcel = b""
         request = run.request
@@ -386,7 +393,6 @@ class Gate:
             self._running.forget(request)
             with suppress(OSError):  # kombu logs it
                 request.acknowledge()
-            logger.debug("Task %s[%s] parked", request.name, request.id)
         if run.at_broker:
             self._groups[run.group].outbox.unacked(request.id)
 

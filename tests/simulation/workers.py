@@ -186,7 +186,7 @@ def installed(here: Here) -> Iterator[None]:
             put(module, "Permit", _Permit)
         put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
         put(wiring, "Loop", Loop)
-        put(wiring, "findings", lambda client, url: [])
+        put(wiring, "greet", lambda app, settings, groups: None)
         put(wiring, "uuid", SimpleNamespace(uuid4=hexes))
         put(wiring, "task_revoked", _OwnSignal(here))
         put(groups, "connection_factory", lambda url, keys: partial(_new_pipe, here, here.worker))
