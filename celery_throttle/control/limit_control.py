@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ _LONGEST_TEXT = 500
 #: A century, in seconds.
 _LONGEST = 3.2e9
 _LATEST_YEAR = 2200
+
+
+_tells = tells(
+    **dict.fromkeys(("seconds", "for_", "duration", "ttl", "timeout", "minutes"), "write until=3600"),
+    reason="write why='their incident 42'",
+    comment="write why='their incident 42'",
+    user="write by='ana'",
+    limit="write override(5)",
+    key="write throttle.limit('tenant', key='acme')",
+)
 
 
 class LimitControl:
@@ -50,6 +61,7 @@ class LimitControl:
     def __repr__(self) -> str:
         return f"<LimitControl {self._bucket}>"
 
+    @_tells
     def override(self, permits: int, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Have another number of permits from now on; the code's stays visible beside it.
 
@@ -58,22 +70,27 @@ class LimitControl:
         if not _is_whole(permits) or permits > _MOST_PERMITS:
             fix = "use pause() to let none start" if permits == 0 else "write override(5)"
             raise ConfigurationError(
-                f"Limit {self._bucket}: override must be a whole number of 1 or more, got {permits!r}: {fix}"
+                f"Limit {self._bucket}: override must be a whole number of 1 or more, {_MOST_PERMITS} at the most, got "
+                f"{permits!r}: {fix}"
             )
         self._say("override", permits, until, by, why)
 
+    @_tells
     def reset(self, *, by: str | None = None) -> bool:
         """End an override: the code's number holds again. False if there was none."""
         return self._take_back("override", by)
 
+    @_tells
     def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Let nothing start; what runs goes on, and tasks that arrive are parked."""
         self._say("pause", 1, until, by, why)
 
+    @_tells
     def resume(self, *, by: str | None = None) -> bool:
         """End a pause; what waits starts at once, as far as there is room. False if there was none."""
         return self._take_back("pause", by)
 
+    @_tells
     def disable(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Enforce nothing, neither permits nor rates: everything starts at once (unless the limit is paused too).
 
@@ -81,28 +98,34 @@ class LimitControl:
         """
         self._say("disable", 1, until, by, why)
 
+    @_tells
     def enable(self, *, by: str | None = None) -> bool:
         """Enforce the limit again; what runs goes on. False if it was not disabled."""
         return self._take_back("disable", by)
 
+    @_tells
     def status(self) -> LimitStatus:
         """Return how it stands."""
         return self._place.stand([self._bucket.text])[0]
 
+    @_tells
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return who holds its permits; without a key, those of all keys."""
         return self._place.holders(self._bucket, count("most", most))
 
+    @_tells
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
         """Return who waits in its line, first come first; without a key, in those of all keys."""
         return self._place.parked(self._bucket, count("most", most))
 
     def _say(self, what: Literal["override", "pause", "disable"], value: int, until: Until, by: Any, why: Any) -> None:
-        by, why = _text("by", _whoami() if by is None else by), _text("why", why)
+        by, why = self._text("by", _whoami() if by is None else by), self._text("why", why)
         written = self._until(until)
         answer = self._tell(what, str(value), written, by, why)
         if answer < 0:
-            raise ConfigurationError(f"Limit {self._bucket}: until={until!r} is over already, by the store's clock")
+            raise ConfigurationError(
+                f"Limit {self._bucket}: until={until!r} is over already, by the store's clock: write until=3600"
+            )
         number = f" {value}" if what == "override" else ""
         logger.info(
             "Limit %s: %s%s by %s, until %s: %s",
@@ -110,7 +133,7 @@ class LimitControl:
         )  # fmt: skip
 
     def _take_back(self, what: Literal["override", "pause", "disable"], by: Any) -> bool:
-        by = _text("by", _whoami() if by is None else by)
+        by = self._text("by", _whoami() if by is None else by)
         there = self._tell(what, "", "0", by, "") > 0
         done = {"override": "reset", "pause": "resume", "disable": "enable"}[what]
         logger.info("Limit %s: %s by %s%s", self._bucket, done, by, "" if there else ", but there was nothing to do")
@@ -126,6 +149,14 @@ class LimitControl:
                 break
         return int(answer)
 
+    def _text(self, option: str, value: object) -> str:
+        if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+            raise ConfigurationError(
+                f"Limit {self._bucket}: {option} must be text of {_LONGEST_TEXT} characters at most, got "
+                f"{value!r:.80}: write {option}='their incident 42'"
+            )
+        return value
+
     def _until(self, until: Any) -> str:
         """Return a time as control.lua has it: ``0`` for good, ``+ms`` from now, or ms."""
         if until is None:
@@ -138,7 +169,7 @@ class LimitControl:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
             raise ConfigurationError(
                 f"Limit {self._bucket}: until must be a datetime, or seconds or a timedelta from now, more than 0, "
-                f"got {until!r}"
+                f"got {until!r}: write until=3600 or until=timedelta(hours=1)"
             )
         return f"+{max(round(seconds * 1000), 1)}"
 
@@ -146,18 +177,12 @@ class LimitControl:
 def count(option: str, value: int) -> int:
     """Return how many rows are wanted at most, checked."""
     if not _is_whole(value):
-        raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}")
+        raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}: write {option}=100")
     return value
 
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _text(option: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise ConfigurationError(f"{option} must be text of {_LONGEST_TEXT} characters at most, got {value!r:.80}")
-    return value
 
 
 @lru_cache(maxsize=1)

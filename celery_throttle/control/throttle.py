@@ -14,8 +14,9 @@ from celery_throttle.control.reader import AT_ONCE, Reader
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
+from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.settings import settings_of
+from celery_throttle.settings import checked_app, settings_of
 from celery_throttle.tasks.registry import groups_of, policies_of
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ class Throttle:
         What is read was so a moment ago. ``disable()`` lifts a limit that something may rely on.
     """
 
+    @tells()
     def __init__(self, app: Any) -> None:
-        self._app = app
+        self._app = checked_app("Throttle", app)
 
+    @tells(name="write throttle.limit('api')", task="write throttle.limit(task)")
     def limit(self, limit: str | Limit | Task[..., Any], *, key: object = None) -> LimitControl:
         """Return what steers a limit, or one key of it.
 
@@ -68,6 +71,10 @@ class Throttle:
         if isinstance(limit, Task):
             limit = self._limit_of(limit)
         name: Any = limit.name if isinstance(limit, Limit) else limit
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                f"Throttle.limit: a limit's name, the Limit or its task is wanted, got {name!r}: write limit('api')"
+            )
         known = limits_of(self._policies())
         if isinstance(limit, Limit):
             known.setdefault(name, limit)
@@ -102,6 +109,7 @@ class Throttle:
         groups = {settings_of(self._app).group: None, **dict.fromkeys(groups_of(self._app))}
         return [Reader(self._app, group) for group in groups]
 
+    @tells()
     def status(self, *, most: int = MOST) -> tuple[LimitStatus, ...]:
         """Return how every limit of the store stands, whoever declared it, by name.
 
@@ -113,6 +121,7 @@ class Throttle:
         found = [each for place in self._places() for each in place.status(count("most", most))]
         return tuple(sorted(found, key=lambda each: (each.name, each.key or "")))[:most]
 
+    @tells(key="write throttle.limit('tenant', key='acme').holders()")
     def holders(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return who holds permits (of this limit), or an identity lock; those first whose lease ends first.
 
@@ -124,6 +133,7 @@ class Throttle:
             return self.limit(limit).holders(most=most)
         return tuple(each for place in self._places() for each in place.holders(None, count("most", most)))[:most]
 
+    @tells(key="write throttle.limit('tenant', key='acme').parked()")
     def parked(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 100) -> tuple[Parked, ...]:
         """Return who waits (for this limit, with all its keys), line by line, first come first.
 
@@ -135,6 +145,7 @@ class Throttle:
             return self.limit(limit).parked(most=most)
         return tuple(each for place in self._places() for each in place.parked(None, count("most", most)))[:most]
 
+    @tells()
     def explain(self, task_id: str | AsyncResult[Any]) -> Explanation:
         """Return what a task is doing at the gate, and why it waits if it does.
 
@@ -146,12 +157,12 @@ class Throttle:
         Raises:
             ConfigurationError: it is neither.
         """
-        task_id = task_id.id if isinstance(task_id, AsyncResult) else task_id
-        if not isinstance(task_id, str):
+        given: object = task_id.id if isinstance(task_id, AsyncResult) else task_id
+        if not isinstance(given, str) or not given:
             raise ConfigurationError(
-                f"explain: a task's id or what delay() returned is wanted, got {task_id!r}: write explain(result.id)"
+                f"explain: a task's id or what delay() returned is wanted, got {given!r}: write explain(result.id)"
             )
-        found = [explained(task_id, place.explain(task_id)) for place in self._places()]
+        found = [explained(given, place.explain(given)) for place in self._places()]
         return next((each for each in found if each.state != "unknown"), found[0])
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
@@ -179,7 +190,10 @@ class Throttle:
 
 def _unknown(name: object, known: set[str]) -> str:
     limits = sorted(each for each in known if Bucket.parse(each).key is None)
+    bare, split, key = str(name).removesuffix("]").partition("[")
     close = get_close_matches(str(name), limits, n=1)
     meant = f", did you mean {close[0]!r}?" if close else ":"
+    if split and bare in limits:  # as `Bucket` is shown
+        meant = f": write limit({bare!r}, key={key!r})."
     there = ", ".join(limits[:AT_ONCE]) or "none"
     return f"No limit {name!r}{meant} Known limits: {there}"
