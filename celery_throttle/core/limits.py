@@ -129,7 +129,7 @@ class Limit:
         try:
             rates = read_rates(self.rate)
         except ConfigurationError as error:
-            raise ConfigurationError(f"Limit {self.name!r}: {error}") from None
+            raise ConfigurationError(f"Limit {self.name!r}: rate: {error}") from None
         burst = self.burst
         bursts: tuple[Any, ...] = tuple(burst) if isinstance(burst, (list, tuple)) else (burst,) * len(rates)
         if len(bursts) != len(rates):
