@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
+from celery_throttle import Throttle
 from celery_throttle.store.scripts import Script
 from tests.support.waiting import until
 from tests.workers.conftest import FEATURES, State
@@ -121,6 +122,25 @@ def test_one_that_waits_for_its_lock(workers: Workers, journal: Journal, state: 
     app.app.send_task(f"{ONCE}.hold", args=["order"], task_id="duplicate")
     worker.wait_for_log(rf"\[duplicate\] parked\. Task {first.id} has its identity lock \(which runs, since .*\)")
     let_go("order")
+    journal.wait_finished(1)
+    state.wait_empty()
+
+
+@pytest.mark.parametrize("pool", ["threads", "solo"])
+def test_on_pools_without_a_loop_of_their_own(
+    pool: str, workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    worker = workers.start(FEATURES, pool=pool, concurrency=1)
+    app = workers.app(FEATURES)
+    single = Throttle(app.app).limit("single")
+    single.pause(by="ana", why="their incident 42")
+    parked = app.one_hold.delay("a")
+    (line,) = worker.wait_for_log(rf"\[{parked.id}\] parked: .*")
+    assert "place 1 in the line of single. Limit single is paused since " in line
+    assert line.endswith("by ana, because: their incident 42")
+    single.resume()
+    worker.wait_for_log(rf"\[{parked.id}\] resumed after ")
+    let_go("a")
     journal.wait_finished(1)
     state.wait_empty()
 
