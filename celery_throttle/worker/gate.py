@@ -122,6 +122,7 @@ class Gate:
     def close(self) -> None:
         """Start nothing more; what runs goes on and gives its permits to others."""
         self._closing = True
+        self._notices.close()
         self._drop_undecided()
         self._running.close()
         for calls in self.groups:

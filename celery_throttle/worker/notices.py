@@ -43,6 +43,10 @@ class Notices:
         self._parked = _OncePerSecond(loop, timekeeper, _ask_why)
         self._resumed = _OncePerSecond(loop, timekeeper, _say_resumed)
 
+    def close(self) -> None:
+        """The worker is about to stop: ask nothing more."""
+        self._parked.close()
+
     def parked(self, request: Any, calls: Calls) -> None:
         """The store has set it aside."""
         if logger.isEnabledFor(logging.INFO):
@@ -61,9 +65,14 @@ class _OncePerSecond:
         self._loop, self._timekeeper, self._tell = loop, timekeeper, tell
         self._counted = 0
         self._last: tuple[Any, ...] = ()
-        self._timed = False
+        self._timed = self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
 
     def count(self, *last: Any) -> None:
+        if self._closed:
+            return
         self._counted += 1
         self._last = last
         if not self._timed:
@@ -73,7 +82,7 @@ class _OncePerSecond:
     def _say(self) -> None:
         counted, self._counted = self._counted, 0
         last, self._last = self._last, ()
-        if not counted:
+        if not counted or self._closed:
             self._timed = False
             return
         self._timekeeper.later(_EVERY, lambda: self._loop.post(self._say))
