@@ -85,18 +85,26 @@ def store_client(app: Any, group: str | None = None) -> StoreClient:
     return clients[group]
 
 
-def signed(by: object, why: object) -> tuple[str, str]:
+def signed(by: object, why: object, whose: str = "") -> tuple[str, str]:
     """Return who changes something (None: ``user@host``) and why, checked.
+
+    Args:
+        by: as given.
+        why: as given.
+        whose: what is changed, for the error: ``"Limit api: "``.
 
     Raises:
         ConfigurationError: one of them is no text, or too long.
     """
-    return _text("by", _whoami() if by is None else by), _text("why", why)
+    return _text(whose, "by", _whoami() if by is None else by), _text(whose, "why", why)
 
 
-def _text(option: str, value: object) -> str:
+def _text(whose: str, option: str, value: object) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise ConfigurationError(f"{option} must be text of {_LONGEST_TEXT} characters at most, got {value!r:.80}")
+        raise ConfigurationError(
+            f"{whose}{option} must be text of {_LONGEST_TEXT} characters at most, got {value!r:.80}: write "
+            f"{option}='their incident 42'"
+        )
     return value
 
 

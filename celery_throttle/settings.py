@@ -12,9 +12,22 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["settings_of", "throttles", "without_effect"]
+__all__ = ["checked_app", "settings_of", "throttles", "without_effect"]
 
 _settings: WeakKeyDictionary[Any, Settings] = WeakKeyDictionary()
+
+
+def checked_app(what: str, app: Any) -> Any:
+    """Return what was given as the Celery app, if it is one.
+
+    Raises:
+        ConfigurationError: it is something else; ``what`` was called.
+    """
+    if not hasattr(app, "conf") or not hasattr(app, "finalize"):
+        raise ConfigurationError(
+            f"{what}: app must be the Celery app, as in app = Celery(...), got {app!r}: write app=app"
+        )
+    return app
 
 
 def settings_of(app: Any) -> Settings:

@@ -62,6 +62,11 @@ class Explanation:
     queue: str | None = None
     limits: tuple[LimitStatus, ...] = ()
 
+    @property
+    def bucket(self) -> Bucket | None:
+        """The limit, or the key of it, in whose line it waits; as text ``tenant[acme]``."""
+        return Bucket(self.limit, self.key) if self.limit is not None else None
+
     def __str__(self) -> str:
         return "\n".join([f"{self.task_name or 'Task'}[{self.task_id}]: {self.state}", *self.reasons])
 

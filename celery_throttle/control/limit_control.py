@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from celery_throttle.clients import signed
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,6 +26,16 @@ _MOST_PERMITS = 10**9 - 1
 #: A century, in seconds.
 _LONGEST = 3.2e9
 _LATEST_YEAR = 2200
+
+
+_tells = tells(
+    **dict.fromkeys(("seconds", "for_", "duration", "ttl", "timeout", "minutes"), "write until=3600"),
+    reason="write why='their incident 42'",
+    comment="write why='their incident 42'",
+    user="write by='ana'",
+    limit="write override(5)",
+    key="write throttle.limit('tenant', key='acme')",
+)
 
 
 class LimitControl:
@@ -49,6 +60,7 @@ class LimitControl:
     def __repr__(self) -> str:
         return f"<LimitControl {self._bucket}>"
 
+    @_tells
     def override(self, permits: int, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Have another number of permits from now on; the code's stays visible beside it.
 
@@ -57,22 +69,27 @@ class LimitControl:
         if not _is_whole(permits) or permits > _MOST_PERMITS:
             fix = "use pause() to let none start" if permits == 0 else "write override(5)"
             raise ConfigurationError(
-                f"Limit {self._bucket}: override must be a whole number of 1 or more, got {permits!r}: {fix}"
+                f"Limit {self._bucket}: override must be a whole number of 1 or more, {_MOST_PERMITS} at the most, got "
+                f"{permits!r}: {fix}"
             )
         self._say("override", permits, until, by, why)
 
+    @_tells
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
         """End an override: the code's number holds again. False if there was none."""
         return self._take_back("override", by, why)
 
+    @_tells
     def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Let nothing start; what runs goes on, and tasks that arrive are parked."""
         self._say("pause", 1, until, by, why)
 
+    @_tells
     def resume(self, *, by: str | None = None, why: str = "") -> bool:
         """End a pause; what waits starts at once, as far as there is room. False if there was none."""
         return self._take_back("pause", by, why)
 
+    @_tells
     def disable(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Enforce nothing, neither permits nor rates: everything starts at once (unless the limit is paused too).
 
@@ -80,10 +97,12 @@ class LimitControl:
         """
         self._say("disable", 1, until, by, why)
 
+    @_tells
     def enable(self, *, by: str | None = None, why: str = "") -> bool:
         """Enforce the limit again; what runs goes on. False if it was not disabled."""
         return self._take_back("disable", by, why)
 
+    @_tells
     def release_hold(self, *, by: str | None = None, why: str = "") -> bool:
         """End at once what a task's `RateLimited` said: what waits starts; without a key, of all keys.
 
@@ -93,6 +112,7 @@ class LimitControl:
         released = [self._take_back("hold", by, why, bucket) for bucket in buckets]
         return any(released)
 
+    @_tells
     def drop(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> int:
         """Let all who wait now and need its permits not run, and return how many; without a key, those of all keys.
 
@@ -104,7 +124,7 @@ class LimitControl:
             why: for whoever looks later, and for whoever asks for the result.
             dry_run: only count.
         """
-        by, why = signed(by, why)
+        by, why = signed(by, why, f"Limit {self._bucket}: ")
         waiting = [each.task for each in self._place.parked_ids(self._bucket) if each.what != "told"]
         if dry_run:
             return len(waiting)
@@ -112,28 +132,34 @@ class LimitControl:
         logger.info("Limit %s: %d tasks dropped by %s%s", self._bucket, dropped, by, f": {why}" if why else "")
         return dropped
 
+    @_tells
     def status(self) -> LimitStatus:
         """Return how it stands."""
         return self._place.stand([self._bucket.text])[0]
 
+    @_tells
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return who holds its permits; without a key, those of all keys."""
         return self._place.holders(self._bucket, count("most", most))
 
+    @_tells
     def parked(self, *, most: int = 100) -> tuple[Parked, ...]:
         """Return who waits in its line, first come first; without a key, in those of all keys."""
         return self._place.parked(self._bucket, count("most", most))
 
+    @_tells
     def audit(self, *, most: int = 200) -> tuple[Change, ...]:
         """Return who changed what of it at run time, newest first; without a key, of all keys too."""
         return self._place.audit(self._bucket, count("most", most))
 
     def _say(self, what: Literal["override", "pause", "disable"], value: int, until: Until, by: Any, why: Any) -> None:
-        by, why = signed(by, why)
+        by, why = signed(by, why, f"Limit {self._bucket}: ")
         written = self._until(until)
         answer = self._tell(self._bucket, what, str(value), written, by, why)
         if answer < 0:
-            raise ConfigurationError(f"Limit {self._bucket}: until={until!r} is over already, by the store's clock")
+            raise ConfigurationError(
+                f"Limit {self._bucket}: until={until!r} is over already, by the store's clock: write until=3600"
+            )
         number = f" {value}" if what == "override" else ""
         logger.info(
             "Limit %s: %s%s by %s, until %s: %s",
@@ -143,7 +169,7 @@ class LimitControl:
     def _take_back(
         self, what: Literal["override", "pause", "disable", "hold"], by: Any, why: Any, bucket: Bucket | None = None
     ) -> bool:
-        by, why = signed(by, why)
+        by, why = signed(by, why, f"Limit {self._bucket}: ")
         bucket = bucket or self._bucket
         there = self._tell(bucket, what, "", "0", by, why) > 0
         done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
@@ -173,7 +199,7 @@ class LimitControl:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
             raise ConfigurationError(
                 f"Limit {self._bucket}: until must be a datetime, or seconds or a timedelta from now, more than 0, "
-                f"got {until!r}"
+                f"got {until!r}: write until=3600 or until=timedelta(hours=1)"
             )
         return f"+{max(round(seconds * 1000), 1)}"
 
@@ -181,7 +207,7 @@ class LimitControl:
 def count(option: str, value: int) -> int:
     """Return how many rows are wanted at most, checked."""
     if not _is_whole(value):
-        raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}")
+        raise ConfigurationError(f"{option} must be a whole number of 1 or more, got {value!r}: write {option}=100")
     return value
 
 

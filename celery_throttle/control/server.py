@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.servers.client import make_client
-from celery_throttle.store.servers.doctor import findings, info_of, setting_of
+from celery_throttle.store.servers.doctor import findings, info_of, persistence_of, server_of, setting_of
 from celery_throttle.store.servers.safety import safety_findings
 
 if TYPE_CHECKING:
@@ -107,10 +107,10 @@ def _facts(client: Redis, url: str, keys: Keys) -> StoreFacts:
     return StoreFacts(
         shown(url),
         keys.group,
-        server=_server(info),
+        server=server_of(info),
         role=info.get("role"),
         eviction=info.get("maxmemory_policy") or setting_of(client, "maxmemory-policy"),
-        persistence=_persistence(info, setting_of(client, "save")),
+        persistence=persistence_of(info, setting_of(client, "save")),
         missing_rights=_missing_rights(client, keys),
         latency=latency,
         clock_difference=ahead,
@@ -139,20 +139,6 @@ def _missing_rights(client: Redis, keys: Keys) -> tuple[str, ...] | None:
     except ResponseError:
         return None
     return tuple(each.decode() for each in missing) if isinstance(missing, list) else None
-
-
-def _server(info: dict[str, Any]) -> str | None:
-    if "valkey_version" in info:
-        return f"Valkey {info['valkey_version']}"
-    return f"Redis {info['redis_version']}" if "redis_version" in info else None
-
-
-def _persistence(info: dict[str, Any], save: str | None) -> str | None:
-    if info.get("aof_enabled"):
-        return "append-only file"
-    if save is None:
-        return None
-    return "snapshots" if save else "none"
 
 
 def _more_findings(facts: StoreFacts, keys: Keys) -> Iterator[str]:

@@ -18,8 +18,9 @@ from celery_throttle.control.reader import AT_ONCE, Reader
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
+from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.settings import settings_of
+from celery_throttle.settings import checked_app, settings_of
 from celery_throttle.store.rows import Drained
 from celery_throttle.tasks.registry import groups_of, policies_of
 
@@ -58,9 +59,11 @@ class Throttle:
         What is read was so a moment ago. ``disable()`` lifts a limit that something may rely on.
     """
 
+    @tells()
     def __init__(self, app: Any) -> None:
-        self._app = app
+        self._app = checked_app("Throttle", app)
 
+    @tells(name="write throttle.limit('api')", task="write throttle.limit(task)")
     def limit(self, limit: str | Limit | Task[..., Any], *, key: object = None) -> LimitControl:
         """Return what steers a limit, or one key of it.
 
@@ -75,6 +78,10 @@ class Throttle:
         if isinstance(limit, Task):
             limit = self._limit_of(limit)
         name: Any = limit.name if isinstance(limit, Limit) else limit
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                f"Throttle.limit: a limit's name, the Limit or its task is wanted, got {name!r}: write limit('api')"
+            )
         known = limits_of(self._policies())
         if isinstance(limit, Limit):
             known.setdefault(name, limit)
@@ -109,6 +116,7 @@ class Throttle:
         groups = {settings_of(self._app).group: None, **dict.fromkeys(groups_of(self._app))}
         return [Reader(self._app, group) for group in groups]
 
+    @tells()
     def status(self, *, most: int = MOST) -> tuple[LimitStatus, ...]:
         """Return how every limit of the store stands, whoever declared it, by name.
 
@@ -120,6 +128,7 @@ class Throttle:
         found = [each for place in self._places() for each in place.status(count("most", most))]
         return tuple(sorted(found, key=lambda each: (each.name, each.key or "")))[:most]
 
+    @tells(key="write throttle.limit('tenant', key='acme').holders()")
     def holders(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = MOST) -> tuple[Holder, ...]:
         """Return who holds permits (of this limit), or an identity lock; those first whose lease ends first.
 
@@ -131,6 +140,7 @@ class Throttle:
             return self.limit(limit).holders(most=most)
         return tuple(each for place in self._places() for each in place.holders(None, count("most", most)))[:most]
 
+    @tells(key="write throttle.limit('tenant', key='acme').parked()")
     def parked(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 100) -> tuple[Parked, ...]:
         """Return who waits (for this limit, with all its keys), line by line, first come first.
 
@@ -142,6 +152,7 @@ class Throttle:
             return self.limit(limit).parked(most=most)
         return tuple(each for place in self._places() for each in place.parked(None, count("most", most)))[:most]
 
+    @tells()
     def audit(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 200) -> tuple[Change, ...]:
         """Return who changed what at run time (of this limit, with all its keys), when and why, newest first.
 
@@ -156,6 +167,7 @@ class Throttle:
         found = [each for place in self._places() for each in place.audit(None, count("most", most))]
         return tuple(sorted(found, key=lambda each: each.at, reverse=True))[:most]
 
+    @tells()
     def explain(self, task_id: str | AsyncResult[Any]) -> Explanation:
         """Return what a task is doing at the gate, and why it waits if it does.
 
@@ -171,6 +183,7 @@ class Throttle:
         found = [explained(task_id, place.explain(task_id)) for place in self._places()]
         return next((each for each in found if each.state != "unknown"), found[0])
 
+    @tells()
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
         """Let a parked task not run; False if it is not parked. All of a limit: ``limit(...).drop()``.
 
@@ -191,6 +204,7 @@ class Throttle:
         logger.info("Task %s: %s by %s%s", task, done, by, f": {why}" if why else "")
         return dropped
 
+    @tells()
     def drain(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> tuple[Drained, ...]:
         """Publish all parked tasks again, oldest first, each to the queue that it came from: to do without throttling.
 
@@ -226,6 +240,7 @@ class Throttle:
             left.update(each.queue for each in place.parked_ids(None))
         return tuple(Drained(queue, drained[queue], left[queue]) for queue in sorted({*drained, *left}))
 
+    @tells()
     def locks(self, *, most: int = MOST) -> tuple[LockStatus, ...]:
         """Return the identity locks that somebody has, those first that were taken first.
 
@@ -260,7 +275,7 @@ class Throttle:
 
 def _task_id(method: str, task: object) -> str:
     task_id = task.id if isinstance(task, AsyncResult) else task
-    if not isinstance(task_id, str):
+    if not isinstance(task_id, str) or not task_id:
         raise ConfigurationError(
             f"{method}: a task's id or what delay() returned is wanted, got {task_id!r}: write {method}(result.id)"
         )
@@ -269,7 +284,10 @@ def _task_id(method: str, task: object) -> str:
 
 def _unknown(name: object, known: set[str]) -> str:
     limits = sorted(each for each in known if Bucket.parse(each).key is None)
+    bare, split, key = str(name).removesuffix("]").partition("[")
     close = get_close_matches(str(name), limits, n=1)
     meant = f", did you mean {close[0]!r}?" if close else ":"
+    if split and bare in limits:  # as `Bucket` is shown
+        meant = f": write limit({bare!r}, key={key!r})."
     there = ", ".join(limits[:AT_ONCE]) or "none"
     return f"No limit {name!r}{meant} Known limits: {there}"

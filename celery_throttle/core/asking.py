@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import ConfigurationError
@@ -10,7 +11,7 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["answer_of", "check_function", "plain", "why_not"]
+__all__ = ["answer_of", "check_function", "plain", "taken", "why_not"]
 
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -93,6 +94,13 @@ def why_not(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[s
         if name not in given and one.default is one.empty and one.kind not in _SEVERAL
     ]
     return f"missing {', '.join(missing)}"
+
+
+def taken(path: str, parameters: Iterable[str]) -> str:
+    """Return which parameters a task takes, and which one is probably meant: ``takes order_id, did you mean ...?``."""
+    names = sorted(parameters)
+    close = get_close_matches(path.partition(".")[0], names, n=1)
+    return f"takes {', '.join(names) or 'nothing'}" + (f": did you mean {close[0]!r}?" if close else "")
 
 
 def plain(number: float) -> str:

@@ -6,26 +6,46 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from celery_throttle.core.asking import answer_of, plain
+from celery_throttle.core.asking import answer_of, plain, taken
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["DEDUP_OPTIONS", "Dedup", "LockPlan", "OnConflict", "Until", "task_dedup", "with_fencing_token"]
+__all__ = ["DEDUP_OPTIONS", "PER_CALL", "Dedup", "LockPlan", "OnConflict", "Until", "task_dedup", "with_fencing_token"]
 
 Until = Literal["finished", "success", "started", "expires"]
 OnConflict = Literal["return_existing", "raise", "skip", "replace", "keep_last"]
 
 #: What needs ``singleton=True`` beside it.
 DEDUP_OPTIONS = ("unique_on", "until", "on_conflict", "remember", "lock_ttl")
-_PER_CALL = ("unique_on", "on_conflict")
+#: What one call may have otherwise, in ``throttle=``.
+PER_CALL = ("unique_on", "on_conflict")
 
 _WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
 _QUOTE = json.encoder.encode_basestring_ascii  # what the encoder writes for a text, without the way there
 _NEWEST = ("replace", "keep_last")
 _LONGEST = 10 * 365 * 86400.0
+#: How others call what `until` and `on_conflict` can be.
+_MEANT = {
+    "until_executed": "finished",
+    "until_and_while_executing": "finished",
+    "while_executing": "finished",
+    "executed": "finished",
+    "until_executing": "started",
+    "executing": "started",
+    "start": "started",
+    "until_expired": "expires",
+    "ignore": "skip",
+    "reject": "skip",
+    "drop": "skip",
+    "log": "skip",
+    "error": "raise",
+    "wait": "return_existing",
+    "True": "raise",
+}
 
 
 @dataclass(frozen=True)
@@ -132,10 +152,10 @@ class Dedup:
         """
         if options is None:
             return self
-        if not isinstance(options, Mapping) or not set(options) <= set(_PER_CALL):
+        if not isinstance(options, Mapping) or not set(options) <= set(PER_CALL):
             raise ConfigurationError(
-                f"Task {task_name}: throttle= of a call must be a dict with {' or '.join(map(repr, _PER_CALL))}, "
-                f"got {options!r}"
+                f"Task {task_name}: throttle= of a call must be a dict with {' or '.join(map(repr, PER_CALL))}, "
+                f"got {options!r}: write throttle={{'on_conflict': 'raise'}}"
             )
         changed = self
         if "unique_on" in options:
@@ -163,12 +183,16 @@ def task_dedup(
         ConfigurationError: an option cannot work, or not together with the others.
     """
     if not isinstance(singleton, bool):
-        raise ConfigurationError(f"Task {task_name}: singleton must be True or False, got {singleton!r}")
+        raise ConfigurationError(
+            f"Task {task_name}: singleton must be True or False, got {singleton!r}: write {_instead_of(singleton)}"
+        )
     given = {name: value for name, value in options.items() if value is not None}
     if not singleton:
         if given:
-            names = ", ".join(sorted(given))
-            raise ConfigurationError(f"Task {task_name}: {names} needs singleton=True beside it")
+            names, fix = ", ".join(sorted(given)), ", ".join(f"{name}={given[name]!r:.80}" for name in sorted(given))
+            raise ConfigurationError(
+                f"Task {task_name}: {names} needs singleton=True beside it: write singleton=True, {fix}"
+            )
         return None
     dedup = Dedup(
         unique_on=_unique_on(task_name, given.get("unique_on")),
@@ -206,8 +230,20 @@ def _check_parameters(task_name: str, dedup: Dedup, parameters: set[str] | None)
         return
     for path in dedup.unique_on:
         if path.partition(".")[0] not in parameters:
-            takes = ", ".join(sorted(parameters)) or "nothing"
-            raise ConfigurationError(f"Task {task_name}: unique_on names {path!r}, but the task takes {takes}")
+            raise ConfigurationError(
+                f"Task {task_name}: unique_on names {path!r}, but the task {taken(path, parameters)}"
+            )
+
+
+def _instead_of(singleton: object) -> str:
+    """Return what to write where something else than yes or no was given."""
+    if isinstance(singleton, str) and singleton.isidentifier() and singleton.lower() not in ("yes", "true"):
+        return f"singleton=True, unique_on={[singleton]!r}"
+    return f"singleton=True, unique_on={singleton!r}" if _is_names(singleton) else "singleton=True"
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) and name for name in value)
 
 
 def _unique_on(task_name: str, value: Any) -> tuple[str, ...] | Callable[..., object] | None:
@@ -217,7 +253,7 @@ def _unique_on(task_name: str, value: Any) -> tuple[str, ...] | Callable[..., ob
         return tuple(value)
     raise ConfigurationError(
         f"Task {task_name}: unique_on must be a list of argument names such as ['order_id'], or a function of the "
-        f"arguments, got {value!r}"
+        f"arguments, got {value!r}: write unique_on={[value] if isinstance(value, str) and value else ['order_id']!r}"
     )
 
 
@@ -225,13 +261,18 @@ def _one_of(task_name: str, option: str, value: object, choices: Any) -> Any:
     if value in get_args(choices):
         return value
     known = ", ".join(map(repr, get_args(choices)))
-    raise ConfigurationError(f"Task {task_name}: {option} must be one of {known}, got {value!r}")
+    close = get_close_matches(str(value).lower(), get_args(choices), n=1)
+    meant = next((each for each in (_MEANT.get(str(value)), *close) if each in get_args(choices)), get_args(choices)[0])
+    lasts = isinstance(value, (int, float, timedelta)) and not isinstance(value, bool) and option == "until"
+    fix = f"until='expires', lock_ttl={value!r}" if lasts else f"{option}={meant!r}"
+    raise ConfigurationError(f"Task {task_name}: {option} must be one of {known}, got {value!r}: write {fix}")
 
 
 def _seconds(task_name: str, option: str, value: object, least: float) -> float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not least <= seconds <= _LONGEST:
         raise ConfigurationError(
-            f"Task {task_name}: {option} must be seconds or a timedelta, {plain(least)} or more, got {value!r}"
+            f"Task {task_name}: {option} must be seconds or a timedelta, {plain(least)} or more, {plain(_LONGEST)} at "
+            f"the most, got {value!r}: write {option}=3600"
         )
     return float(seconds)

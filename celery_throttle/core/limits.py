@@ -12,21 +12,50 @@ from typing import Any
 from celery_throttle.core.asking import plain
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.rates import Rate, read_rates
+from celery_throttle.core.wording import counted
+from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["MOST_STEP", "Limit", "Part", "described", "is_group"]
+__all__ = ["MOST_PERMITS", "MOST_STEP", "Limit", "Part", "described", "is_group"]
 
 #: What picks a part of the arguments: a name or dotted path, or a function of all of them.
 Part = str | Callable[..., Any]
 
 _LONGEST_NAME = 200
+#: Of permits, and of those that may wait.
+MOST_PERMITS = 10**9 - 1
 _MOST_BURST = 10**6
+#: What other throttles call an argument, and what others take for one of a limit's.
+_ELSEWHERE = dict.fromkeys(
+    ("limit", "concurrency", "max_concurrency", "max_permits", "max", "count", "size", "value", "slots", "tokens"),
+    "write Limit('gpu', 4)",
+) | {
+    "rates": "write rate=['10/s', '5000/h'], burst=[1, 500]",
+    "period": "write rate='100/m'",
+    "per": "write rate='100/m'",
+    "keys": "write key='tenant_id'",
+    "fair": "write fair_by='tenant_id'",
+    "prefix": "set throttle_prefix, or give the limit a group",
+    "lease": "set throttle_lease",
+    "ttl": "set throttle_lease",
+    **{
+        name: f"it stands at the task, @app.task(base=Throttled, limit=Limit('gpu', 4), {write})"
+        for name, write in (
+            ("cost", "cost=2"),
+            ("start_deadline", "start_deadline=30"),
+            ("singleton", "singleton=True"),
+            ("unique_on", "singleton=True, unique_on=['order_id']"),
+        )
+    },
+    "timeout": "write start_deadline=30 at the task, or limit.acquire(timeout=30)",
+}
 _MOST_WEIGHT = 1000
 #: Places in line have 16 digits and grow by this for each turn at the most: enough for 28 years at 100 turns a second.
 MOST_STEP = 100_000
 _UNITS = {1_000_000: "s", 60_000_000: "m", 3_600_000_000: "h", 86_400_000_000: "d"}
 
 
+@constructor_tells(**_ELSEWHERE)
 @dataclass(frozen=True, repr=False)
 class Limit:
     """A named cap: at most ``permits`` runs at once, over all workers, first come first served; a rate, or both.
@@ -102,14 +131,14 @@ class Limit:
         except ConfigurationError as error:
             raise ConfigurationError(f"Limit {self.name!r}: rate: {error}") from None
         burst = self.burst
-        bursts = tuple(burst) if isinstance(burst, Sequence) else (burst,) * len(rates)
+        bursts: tuple[Any, ...] = tuple(burst) if isinstance(burst, (list, tuple)) else (burst,) * len(rates)
         if len(bursts) != len(rates):
             raise ConfigurationError(
-                f"Limit {self.name!r}: burst has {len(bursts)} numbers for {len(rates)} rates: give one for all, or "
-                f"one for each"
+                f"Limit {self.name!r}: burst {burst!r} has {counted(len(bursts), 'number')} for "
+                f"{counted(len(rates), 'rate')}: give one for all, burst=10, or one for each"
             )
         for several in bursts:
-            self._check_whole("burst", several, _MOST_BURST)
+            self._check_whole("burst", several, _MOST_BURST, "burst=10")
         both = tuple(zip(rates, bursts, strict=True))
         _check_each_matters(self.name, both)
         return both
@@ -142,7 +171,8 @@ class Limit:
 
     def _check_numbers(self) -> None:
         if self.permits is not None:
-            self._check_whole("permits", self.permits)
+            fix = self._instead_of_permits()
+            self._check_whole("permits", self.permits, MOST_PERMITS, fix or f"Limit({self.name!r}, 4)")
         elif self.rate is None:
             raise ConfigurationError(
                 f"Limit {self.name!r} has neither a number nor a rate: write Limit({self.name!r}, 4) or "
@@ -151,33 +181,42 @@ class Limit:
         if self.rate is None and self.burst != 1:
             raise ConfigurationError(f"Limit {self.name!r}: burst needs a rate beside it: write rate='100/m', burst=10")
         if self.max_parked is not None:
-            self._check_whole("max_parked", self.max_parked)
+            self._check_whole("max_parked", self.max_parked, MOST_PERMITS, "max_parked=1000")
         if self.group is not None and not is_group(self.group):
             raise ConfigurationError(
-                f"Limit {self.name!r}: group must be text without braces, wildcards and blanks, got {self.group!r}"
+                f"Limit {self.name!r}: group must be text without braces, wildcards, colons and blanks, "
+                f"got {self.group!r}: write group='eu'"
             )
 
     def _check_parts(self) -> None:
         for option in ("key", "fair_by"):
             part = getattr(self, option)
-            if part is not None and not callable(part) and not (isinstance(part, str) and part):
+            if part is not None and not callable(part) and not (isinstance(part, str) and all(part.split("."))):
                 raise ConfigurationError(
                     f"Limit {self.name!r}: {option} must be the name of an argument such as 'customer_id', or a "
-                    f"function of the arguments, got {part!r}"
+                    f"function of the arguments, got {part!r}: write {_one_part(option, part)}"
                 )
         if self.weights is not None:
             if self.fair_by is None:
                 raise ConfigurationError(f"Limit {self.name!r}: weights needs fair_by='tenant_id' beside it")
             if not isinstance(self.weights, Mapping):
-                raise ConfigurationError(f"Limit {self.name!r}: weights must be a dict such as {{'gold': 3}}")
+                raise ConfigurationError(
+                    f"Limit {self.name!r}: weights must be a dict of numbers by value of fair_by, got "
+                    f"{self.weights!r}: write weights={{'gold': 3}}"
+                )
             for value, weight in self.weights.items():
-                self._check_whole(f"weights[{value!r}]", weight, _MOST_WEIGHT)
+                self._check_whole(f"weights[{value!r}]", weight, _MOST_WEIGHT, "weights={'gold': 3}")
 
-    def _check_whole(self, option: str, value: object, most: float = float("inf")) -> None:
+    def _instead_of_permits(self) -> str:
+        """Return what to write where a rate was given as the number; "" if none was."""
+        given: object = self.permits
+        return f"Limit({self.name!r}, rate={given!r})" if isinstance(given, str) and "/" in given else ""
+
+    def _check_whole(self, option: str, value: object, most: int, write: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            up_to = "" if most == float("inf") else f", {plain(most)} at the most"
             raise ConfigurationError(
-                f"Limit {self.name!r}: {option} must be a whole number of 1 or more{up_to}, got {value!r}"
+                f"Limit {self.name!r}: {option} must be a whole number of 1 or more, {most} at the most, got "
+                f"{value!r}: write {write}"
             )
 
 
@@ -198,6 +237,17 @@ def described(declared: str) -> str:
     ]
     said += [f"max_parked={read['max_parked']}"] if "max_parked" in read else []
     return ", ".join(said + (["with turns"] if "fair" in read else []))
+
+
+def _one_part(option: str, given: object) -> str:
+    """Return how to write a part of the arguments, or several of them."""
+    names = [str(each) for each in given] if isinstance(given, (list, tuple)) else []
+    if len(names) == 1:
+        return f"{option}={names[0]!r}"
+    if names and all(map(str.isidentifier, names)):
+        several = "/".join(f"{{{name}}}" for name in names)
+        return f"{option}=lambda {', '.join(names)}, **_: f'{several}'"
+    return f"{option}={(isinstance(given, str) and given.strip('.')) or 'customer_id'!r}"
 
 
 def _check_each_matters(name: str, rates: Sequence[tuple[Rate, Any]]) -> None:

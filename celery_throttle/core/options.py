@@ -6,8 +6,9 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.asking import taken
 from celery_throttle.core.dedup import DEDUP_OPTIONS
-from celery_throttle.core.limits import Limit
+from celery_throttle.core.limits import MOST_PERMITS, Limit
 from celery_throttle.core.policy import MOST_COST, Policy, is_cost
 from celery_throttle.errors import ConfigurationError
 
@@ -23,6 +24,9 @@ LIMIT_OPTIONS = ("limit", *_OWN, "cost", "start_deadline")
 #: What ``@app.task(base=Throttled, ...)`` understands beside Celery's own options.
 TASK_OPTIONS = (*LIMIT_OPTIONS, "singleton", *DEDUP_OPTIONS)
 _MOST_LIMITS = 8
+_LONGEST_SHOWN = 200
+#: Ten years, in seconds.
+_LONGEST = 10 * 365 * 86400
 #: What other throttles and plugins for running once call it, and what it is here.
 _ELSEWHERE = {
     "concurrency": "limit=5",
@@ -42,7 +46,33 @@ _ELSEWHERE = {
     "lock_expiry": "lock_ttl=3600",
     "lock_expires": "lock_ttl=3600",
     "lock_timeout": "lock_ttl=3600",
+    "lock_ttl_seconds": "lock_ttl=3600",
     "raise_on_duplicate": "on_conflict='raise'",
+    "on_duplicate": "on_conflict='skip'",
+    "heimdall": "singleton=True, unique_on=['order_id']",
+    "unique_args": "singleton=True, unique_on=['order_id']",
+    "unique_lock": "singleton=True",
+    "unique_across_queues": "singleton=True",
+    "unique_until": "singleton=True, until='finished'",
+    "queueing_lock": "singleton=True, unique_on=['order_id']",
+    "dedupe": "singleton=True",
+    "permits": "limit=5",
+    "max_permits": "limit=5",
+    "max_parallel": "limit=5",
+    "max_instances": "limit=1",
+    "total_limit": "limit=5",
+    "perform_limit": "limit=5",
+    "enqueue_limit": "max_parked=1000",
+    "max_waiting": "max_parked=1000",
+    "throttle": "limit=5",
+    "limiter": "rate='100/m'",
+    "ratelimit": "rate='100/m'",
+    "rate_limits": "rate='100/m'",
+    "rate_per_minute": "rate='100/m'",
+    "throttle_rate": "rate='100/m'",
+    "burst_size": "burst=10",
+    "fair": "fair_by='tenant_id'",
+    "fairness_key": "fair_by='tenant_id'",
 }
 
 
@@ -62,7 +92,9 @@ def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str]
     if not limits:
         for name in ("cost", "start_deadline"):
             if name in given:
-                raise ConfigurationError(f"Task {task_name}: {name} needs a limit: write limit=5, {name}=...")
+                raise ConfigurationError(
+                    f"Task {task_name}: {name} needs a limit: write limit=5, {name}={given[name]!r}"
+                )
         return None
     _check_together(task_name, limits)
     # Those with a key first: whoever waits should wait where only its own kind is in the way.
@@ -76,14 +108,21 @@ def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
     limit, own = given.get("limit"), {name: given[name] for name in _OWN if name in given}
     if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
         if limit is None and own and "rate" not in own:
-            names = ", ".join(own)
-            raise ConfigurationError(f"Task {task_name}: {names} needs a limit or a rate beside it: write limit=5")
+            names, fix = ", ".join(own), ", ".join(f"{name}={value!r:.80}" for name, value in own.items())
+            raise ConfigurationError(
+                f"Task {task_name}: {names} needs a limit or a rate beside it: write limit=5, {fix}"
+            )
+        if limit is not None and limit > MOST_PERMITS:
+            raise ConfigurationError(
+                f"Task {task_name}: limit must be {MOST_PERMITS} at the most, got {limit}: write limit=5, or leave it "
+                f"out"
+            )
         return [_own_limit(task_name, limit, own)] if limit is not None or own else []
     limits = list(limit) if isinstance(limit, (list, tuple)) else [limit]
     if not 1 <= len(limits) <= _MOST_LIMITS or not all(isinstance(each, Limit) for each in limits):
         raise ConfigurationError(
             f"Task {task_name}: limit must be a whole number of 1 or more, a Limit or a list of up to {_MOST_LIMITS} "
-            f"of them, got {limit!r}; write limit=5 or limit=Limit('gpu', 4)"
+            f"of them, got {_clipped(limit)}; write {_instead_of(limit)}"
         )
     if not own:
         return limits
@@ -93,6 +132,24 @@ def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
             f"write limit=Limit({limits[0].name!r}, {limits[0].permits}, {next(iter(own))}=...)"
         )
     return [*limits, _own_limit(task_name, None, {**own, "group": limits[0].group})]
+
+
+def _instead_of(limit: object) -> str:
+    """Return what to write where a limit was given that is none."""
+    if isinstance(limit, str) and limit.strip().isdecimal() and int(limit):
+        return f"limit={int(limit)}"
+    if isinstance(limit, str) and "/" in limit:
+        return f"rate={limit!r}"
+    if limit == 0 and not isinstance(limit, bool):
+        return "limit=1, or let none start for now: Throttle(app).limit(task).pause()"
+    if callable(limit):
+        return "limit=5, key='customer_id': the number is the same for each key"
+    return "limit=5 or limit=Limit('gpu', 4)"
+
+
+def _clipped(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
 
 
 def _own_limit(task_name: str, permits: int | None, own: Mapping[str, Any]) -> Limit:
@@ -128,7 +185,7 @@ def _cost(task_name: str, cost: Any, limits: Sequence[Limit]) -> Any:
     if not is_cost(cost):
         raise ConfigurationError(
             f"Task {task_name}: cost must be a whole number from 1 to {MOST_COST}, the name of an argument or a "
-            f"function of the arguments, got {cost!r}"
+            f"function of the arguments, got {cost!r}: write cost=2 or cost='pages'"
         )
     for limit in limits:
         if limit.permits is not None and cost > limit.permits:
@@ -144,9 +201,10 @@ def _deadline(task_name: str, given: Mapping[str, Any]) -> float | None:
         return None
     value = given["start_deadline"]
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= _LONGEST:
         raise ConfigurationError(
-            f"Task {task_name}: start_deadline must be seconds or a timedelta, more than 0, got {value!r}"
+            f"Task {task_name}: start_deadline must be seconds or a timedelta, more than 0, {_LONGEST} at the most, "
+            f"got {value!r}: write start_deadline=30"
         )
     return float(seconds)
 
@@ -158,8 +216,9 @@ def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | Non
     parts += [(option, getattr(limit, option)) for limit in policy.limits for option in ("key", "fair_by")]
     for option, part in parts:
         if isinstance(part, str) and part.partition(".")[0] not in parameters:
-            takes = ", ".join(sorted(parameters)) or "nothing"
-            raise ConfigurationError(f"Task {task_name}: {option} names {part!r}, but the task takes {takes}")
+            raise ConfigurationError(
+                f"Task {task_name}: {option} names {part!r}, but the task {taken(part, parameters)}"
+            )
 
 
 def check_same(task_name: str, policy: Policy, declared: Mapping[str, Policy], *, alone: bool = True) -> None:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Literal, cast
 
+from celery_throttle.core.meant_rates import EXAMPLES, SECONDS, fix_of, whole
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["Rate", "read_rates"]
 
 Unit = Literal["s", "m", "h", "d"]
 
-_SECONDS: dict[str, int] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MOST = 10**12
 _MOST_RATES = 8
-_EXAMPLES = "'10/s', '100/m', '5000/h' or '1/d'"
 
 
 @dataclass(frozen=True)
@@ -52,27 +50,28 @@ class Rate:
             ConfigurationError: it is no such text.
         """
         if not isinstance(text, str):
-            fix = f"write '{text}/s'" if isinstance(text, int | float) else f"write {_EXAMPLES}"
-            raise ConfigurationError(f"A rate is text such as '100/m', got {text!r}: {fix}")
+            raise ConfigurationError(f"A rate is text such as '100/m', got {text!r}: {fix_of(text)}")
         number, slash, unit = (part.strip() for part in text.partition("/"))
         if not slash:
-            raise ConfigurationError(f"Rate {text!r} does not say per what: write {_EXAMPLES}")
+            raise ConfigurationError(f"Rate {text!r} does not say per what: {fix_of(text)}")
         count = _number(number)
         if count is None:
-            raise ConfigurationError(f"Rate {text!r} does not begin with a number: write {_EXAMPLES}")
+            raise ConfigurationError(f"Rate {text!r} does not begin with a number: {fix_of(text)}")
+        if unit and not unit.isalpha():
+            raise ConfigurationError(f"Rate: unknown unit {unit!r}, {fix_of(text)}")
         _check(count, unit)
         return cls(cast("int", count), cast("Unit", unit))
 
     @classmethod
     def of(cls, count: int, period: int) -> Rate:
         """Return the rate of so many in a period (in microseconds) that one of the units has."""
-        unit = next(unit for unit, seconds in _SECONDS.items() if seconds * 1_000_000 == period)
+        unit = next(unit for unit, seconds in SECONDS.items() if seconds * 1_000_000 == period)
         return cls(count, cast("Unit", unit))
 
     @property
     def period(self) -> int:
         """The unit in microseconds."""
-        return _SECONDS[self.unit] * 1_000_000
+        return SECONDS[self.unit] * 1_000_000
 
     def spacing(self, amount: int) -> tuple[int, int]:
         """Return how long that many take: whole microseconds, and the rest in parts of which `count` are one more."""
@@ -85,9 +84,11 @@ def read_rates(rates: str | Rate | Sequence[str | Rate]) -> tuple[Rate, ...]:
     Raises:
         ConfigurationError: there is none, there are very many, or one cannot work.
     """
-    several = rates if isinstance(rates, Sequence) and not isinstance(rates, str) else (rates,)
+    several = rates if isinstance(rates, Sequence) and not isinstance(rates, (str, bytes)) else (rates,)
+    if len(several) > 1 and not isinstance(several[0], Rate) and "/" not in str(several[0]):  # (100, "m"), (100, 60)
+        raise ConfigurationError(f"A rate is text such as '100/m', got {rates!r}: {fix_of(rates)}")
     if not 1 <= len(several) <= _MOST_RATES:
-        raise ConfigurationError(f"Give one rate or up to {_MOST_RATES}, got {len(several)}: write {_EXAMPLES}")
+        raise ConfigurationError(f"Give one rate or up to {_MOST_RATES}, got {len(several)}: write {EXAMPLES}")
     return tuple(rate if isinstance(rate, Rate) else Rate.parse(rate) for rate in several)
 
 
@@ -101,32 +102,19 @@ def _number(text: str) -> int | float | None:
 
 
 def _check(count: object, unit: object) -> None:
-    if unit not in _SECONDS:
+    if unit not in SECONDS:
         meant = unit[:1].lower() if isinstance(unit, str) else ""
         fix = (
             f"write '{count}/{meant}'"
-            if meant in _SECONDS
+            if meant in SECONDS
             else f"write '{count}/s', '{count}/m', '{count}/h' or '{count}/d'"
         )
         raise ConfigurationError(f"Rate: unknown unit {unit!r}, {fix}")
     if isinstance(count, bool) or not isinstance(count, int):
-        raise ConfigurationError(f"Rate: the count must be a whole number, got {count!r}/{unit}: {_whole(count, unit)}")
+        raise ConfigurationError(f"Rate: the count must be a whole number, got {count!r}/{unit}: {whole(count, unit)}")
     if count < 1:
         raise ConfigurationError(
             f"Rate: the count must be 1 or more, got {count}/{unit}: write the slowest that may be, such as '1/d'"
         )
     if count > _MOST:
         raise ConfigurationError(f"Rate: the count must be {_MOST} at most, got {count}/{unit}: leave the rate out")
-
-
-def _whole(count: object, unit: object) -> str:
-    """Return the same rate in whole numbers, per a longer unit if it must be."""
-    try:
-        per_second = Fraction(str(count)) / _SECONDS[str(unit)]
-    except ValueError:  # not a number at all, or infinite
-        return f"write {_EXAMPLES}"
-    for name, seconds in _SECONDS.items():
-        there = per_second * seconds
-        if seconds >= _SECONDS[str(unit)] and there.denominator == 1 and there > 0:
-            return f"write '{there}/{name}'"
-    return "round it, or count per a longer unit"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -10,7 +12,7 @@ from celery_throttle.core.asking import plain
 from celery_throttle.core.durability import Durability, ParkDurability
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import is_group
-from celery_throttle.core.store_url import StoreUrl, can_be_store
+from celery_throttle.core.store_url import StoreUrl, can_be_store, shown
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,12 +25,30 @@ StoreErrorAction = Literal["hold", "run", "fail"]
 _PREFIX = "throttle_"
 _MIN_LEASE = 1.0
 _MIN_PARK_TIMEOUT = 0.1
+_PLACE = re.compile(r"[\w.-]+(:[0-9]+)?")
 #: What one could take for settings, but is said of tasks.
 _OF_TASKS = frozenset(
     f"{_PREFIX}{name}{plural}"
-    for name in ("limit", "rate", "key", "burst", "singleton", "task")
+    for name in ("limit", "rate", "key", "burst", "singleton", "task", "concurrency", "max_parked")
     for plural in ("", "s")
 )
+#: What else settings of ours could be called.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("redis", "redis_url", "backend", "backend_url", "broker", "store", "store_url", "host"), "throttle_url"
+    ),
+    **dict.fromkeys(("timeout", "ttl", "lock_ttl", "expiry", "lock_expiry", "renew_every"), "throttle_lease"),
+    **dict.fromkeys(("fail_open", "on_error", "ignore_errors", "graceful"), "throttle_on_store_error"),
+    **dict.fromkeys(("namespace", "key_prefix", "keyprefix"), "throttle_prefix"),
+    **dict.fromkeys(("disabled", "active", "on"), "throttle_enabled"),
+}
+#: What an action is called elsewhere.
+_ACTIONS: dict[object, str] = {
+    **dict.fromkeys(("open", "ignore", "allow", "pass", "skip", "continue"), "run"),
+    **dict.fromkeys(("closed", "raise", "error", "reject", "deny"), "fail"),
+}
+#: A day, in seconds.
+_LONGEST = 86400
 _NOT_IN_PREFIX = frozenset("{}*?[]\\ \n")
 
 
@@ -128,15 +148,38 @@ class Settings:
             bare = name.lower().removeprefix(namespace.lower())
             if not namespace and name != bare and bare in known:
                 raise ConfigurationError(f"Setting {name!r} has no effect in capitals: write {bare!r}")
+            if bare == _PREFIX.rstrip("_"):
+                raise ConfigurationError(
+                    f"Unknown setting {name!r}: each has a name of its own, write throttle_url = 'redis://host:6379/0'"
+                )
             if bare in _OF_TASKS:
                 raise ConfigurationError(
                     f"Unknown setting {name!r}: limits stand at the tasks, @app.task(base=Throttled, limit=5), or in "
                     f"task_annotations = {{'shop.render': {{'limit': 5}}}}"
                 )
             if bare.startswith(_PREFIX) and bare not in known:
-                meant = get_close_matches(bare, known, n=1, cutoff=0)[0]
+                meant = _ELSEWHERE.get(bare.removeprefix(_PREFIX)) or _closest(bare, known)
                 written = name[: -len(bare)] + (meant.upper() if namespace and name.isupper() else meant)
                 raise ConfigurationError(f"Unknown setting {name!r}, did you mean {written!r}?")
+            if not namespace and (almost := _almost(bare, known)):
+                raise ConfigurationError(f"Setting {name!r} has no effect: write {almost!r}")
+
+
+def _closest(bare: str, known: Iterable[str]) -> str:
+    """Return the setting whose own name is the most like this one's."""
+    names = [name.removeprefix(_PREFIX) for name in known]
+    return _PREFIX + get_close_matches(bare.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0)[0]
+
+
+def _almost(bare: str, known: Iterable[str]) -> str:
+    """Return the setting that one without our prefix is meant to be: ``trottle_url``, ``celery_throttle_url``."""
+    if bare in known:
+        return ""
+    if bare.removeprefix("celery_") in known:
+        return bare.removeprefix("celery_")
+    alike = [name for name in known if bare.endswith(name.removeprefix(_PREFIX))]  # most settings are Celery's own
+    close = get_close_matches(bare, alike, n=1, cutoff=0.9)
+    return close[0] if close else ""
 
 
 def _first_redis(urls: Iterable[str | None]) -> str:
@@ -151,27 +194,62 @@ def _first_redis(urls: Iterable[str | None]) -> str:
 
 def _url(value: object) -> str:
     if not isinstance(value, str) or not can_be_store(value):
-        raise ConfigurationError(f"throttle_url must be a URL such as 'redis://host:6379/0', got {value!r}")
+        given = shown(f"://{value}").removeprefix("://") if isinstance(value, str) else value
+        raise ConfigurationError(
+            f"throttle_url must be a URL such as 'redis://host:6379/0', got {given!r}: write {_instead_of(value)!r}"
+        )
+    if ";" in value and value.startswith(("redis://", "rediss://")):
+        raise ConfigurationError(
+            f"throttle_url is one server, got {shown(value)!r}: write the one that has the limits, or "
+            f"'sentinel://host1,host2/0?master_name=mymaster', 'redis+cluster://host1,host2'"
+        )
     StoreUrl.parse(value)
     return value
 
 
+def _instead_of(url: object) -> str:
+    """Return the URL that was meant, as far as one can tell."""
+    if isinstance(url, bytes):
+        url = url.decode(errors="replace")
+    if not isinstance(url, str) or not url.strip():
+        return "redis://host:6379/0"
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator:
+        return f"redis://{scheme}/0" if _PLACE.fullmatch(scheme) else "redis://host:6379/0"
+    named = {"valkey": "redis", "valkeys": "rediss", "redis-cluster": "redis+cluster", "redis-sentinel": "sentinel"}
+    meant = named.get(scheme.lower(), scheme.lower())
+    return shown(f"{meant}://{rest}") if can_be_store(f"{meant}://{rest}") else "redis://host:6379/0"
+
+
+def _flag_of(value: object) -> bool:
+    return str(value).strip().lower() not in ("0", "false", "no", "off", "")
+
+
 def _prefix(value: object) -> str:
     if not isinstance(value, str) or not value or _NOT_IN_PREFIX & set(value):
-        raise ConfigurationError(f"throttle_prefix must be text without braces, wildcards and blanks, got {value!r}")
+        raise ConfigurationError(
+            f"throttle_prefix must be text without braces, wildcards and blanks, got {value!r}: write 'shop'"
+        )
     return value
 
 
 def _group(value: object) -> str:
     if not is_group(value):
-        raise ConfigurationError(f"throttle_group must be text without braces, wildcards and blanks, got {value!r}")
+        raise ConfigurationError(
+            f"throttle_group must be text without braces, wildcards, colons and blanks, got {value!r}: write 'eu'"
+        )
     return str(value)
 
 
 def _seconds(name: str, at_least: float) -> Callable[[object], float]:
     def check(value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not at_least <= value < float("inf"):
-            raise ConfigurationError(f"{name} must be a number of seconds, {plain(at_least)} or more, got {value!r}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not at_least <= value <= _LONGEST:
+            meant = value.total_seconds() if isinstance(value, timedelta) else 0
+            fix = meant if at_least <= meant <= _LONGEST else getattr(Settings, name.removeprefix(_PREFIX))
+            raise ConfigurationError(
+                f"{name} must be a number of seconds, {plain(at_least)} or more, {_LONGEST} at the most, got "
+                f"{value!r}: write {name} = {plain(fix)}"
+            )
         return float(value)
 
     return check
@@ -179,7 +257,11 @@ def _seconds(name: str, at_least: float) -> Callable[[object], float]:
 
 def _action(value: object) -> str:
     if value not in get_args(StoreErrorAction):
-        raise ConfigurationError(f"throttle_on_store_error must be 'hold', 'run' or 'fail', got {value!r}")
+        said = str(value).lower()
+        meant = said if said in get_args(StoreErrorAction) else _ACTIONS.get(said, "hold")
+        raise ConfigurationError(
+            f"throttle_on_store_error must be 'hold', 'run' or 'fail', got {value!r}: write {meant!r}"
+        )
     return str(value)
 
 
@@ -214,7 +296,7 @@ def _refuse_without_effect(values: Mapping[str, object]) -> None:
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ConfigurationError(f"throttle_enabled must be True or False, got {value!r}")
+        raise ConfigurationError(f"throttle_enabled must be True or False, got {value!r}: write {_flag_of(value)}")
     return value
 
 

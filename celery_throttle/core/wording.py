@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["at", "counted", "end_of", "listed", "one_line", "seconds", "times"]
+__all__ = ["at", "counted", "end_of", "listed", "one_line", "seconds", "shortened", "times"]
 
 _EXACT = 10
 
@@ -41,6 +41,14 @@ def times(number: int) -> str:
 def listed(parts: list[str]) -> str:
     """Return ``a, b and c``."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+
+
+def shortened(parts: list[str], most: int, *, at_least: bool = False) -> str:
+    """Return ``a, b and 38 more``; ``at_least``: there may be others that are not among the parts."""
+    left = len(parts) - most
+    if left <= 0:
+        return listed([*parts, "maybe others"] if at_least else parts)
+    return listed([*parts[:most], f"{left} {'or more others' if at_least else 'more'}"])
 
 
 def one_line(text: str) -> str:

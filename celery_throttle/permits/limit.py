@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from celery import _state
@@ -11,13 +12,15 @@ from celery import _state
 from celery_throttle.clients import store_client
 from celery_throttle.core.asking import plain
 from celery_throttle.core.limits import Limit as LimitValue
-from celery_throttle.core.policy import Needs, is_cost, key_text, needs_text
+from celery_throttle.core.policy import MOST_COST, Needs, is_cost, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
+from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
 from celery_throttle.permits.outside import outside_of
 from celery_throttle.permits.permit import acquire, acquire_async
-from celery_throttle.settings import throttles
+from celery_throttle.settings import checked_app, throttles
+from celery_throttle.tasks.one_line import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +33,19 @@ if TYPE_CHECKING:
 __all__ = ["AsyncAcquire", "Limit"]
 
 _TEN_YEARS = 10 * 365 * 86400.0
+
+
+_acquire_tells = tells(
+    blocking="write timeout=0 not to wait",
+    wait="write timeout=30",
+    block="write timeout=0 not to wait",
+    blocking_timeout="write timeout=30",
+    max_wait="write timeout=30",
+    lease="set throttle_lease",
+    permits="write cost=2",
+    n="write cost=2",
+    count="write cost=2",
+)
 
 
 class AsyncAcquire:
@@ -56,6 +72,7 @@ class AsyncAcquire:
 class Limit(LimitValue):
     __doc__ = LimitValue.__doc__
 
+    @_acquire_tells
     def acquire(self, timeout: float | None = None, *, key: object = None, cost: int = 1, app: Any = None) -> Permit:
         """Take a permit outside of a task, in turn with the tasks that wait::
 
@@ -77,18 +94,22 @@ class Limit(LimitValue):
             Do not wait for one in the body of a task that holds a permit of the same limit: with all permits held by
             such tasks, none goes on.
         """
-        _check_timeout(timeout)
+        if timeout is not None:
+            self._seconds("timeout", timeout)
         outside = self._outside(app)
         return acquire(outside, self._needs(key, cost), (self.name, self.declared), timeout)
 
+    @_acquire_tells
     def acquire_async(
         self, timeout: float | None = None, *, key: object = None, cost: int = 1, app: Any = None
     ) -> AsyncAcquire:
         """As `acquire`, for asyncio: ``async with gpu.acquire_async(timeout=30): ...``."""
-        _check_timeout(timeout)
+        if timeout is not None:
+            self._seconds("timeout", timeout)
         needs, outside = self._needs(key, cost), self._outside(app)
         return AsyncAcquire(lambda: acquire_async(outside, needs, (self.name, self.declared), timeout))
 
+    @tells(timeout="write max_wait=30", eta="it returns one: apply_async(eta=limit.reserve())")
     def reserve(
         self, *, key: object = None, cost: int = 1, max_wait: float | None = None, app: Any = None
     ) -> ReservedStart:
@@ -110,7 +131,7 @@ class Limit(LimitValue):
             StoreUnavailable: the store did not answer.
         """
         bucket = self._bucket(key, cost)
-        longest = _TEN_YEARS if max_wait is None else max_wait
+        longest = _TEN_YEARS if max_wait is None else self._seconds("max_wait", max_wait)
         app = _app(app)
         if self.rates and not throttles(app):
             return ReservedStart.of(time.time_ns() // 1000, "")
@@ -129,23 +150,43 @@ class Limit(LimitValue):
         app = _app(app)
         return outside_of(app, self.group) if throttles(app) else Free()
 
+    def _seconds(self, option: str, value: object) -> float:
+        """Return seconds to wait, checked; more than ten years are for ever."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            raise ConfigurationError(
+                f"Limit {self.name!r}: {option} must be seconds, 0 or more, or None, got {value!r}: write {option}="
+                f"{plain(value.total_seconds() if isinstance(value, timedelta) else 30)}"
+            )
+        return min(value, _TEN_YEARS)
+
     def _needs(self, key: object, cost: int) -> Needs:
         bucket = self._bucket(key, cost)
         return Needs((bucket.text,), needs_text([(bucket, cost)]))
 
     def _bucket(self, key: object, cost: int) -> Bucket:
         if (key is None) != (self.key is None):
-            fix = "leave key out" if self.key is None else "say whose permit it is, key=..."
-            raise ConfigurationError(f"Limit {self.name!r}: {fix}")
+            fix = "it has no keys, leave key out" if self.key is None else "say whose permit it is, key='acme'"
+            raise ConfigurationError(f"Limit {self.name!r}: got key={key!r}: {fix}")
         if not is_cost(cost):
-            raise ConfigurationError(f"Limit {self.name!r}: cost must be a whole number of 1 or more, got {cost!r}")
+            raise ConfigurationError(
+                f"Limit {self.name!r}: cost must be a whole number from 1 to {MOST_COST}, got {cost!r}: write cost=2"
+            )
+        if self.permits is not None and cost > self.permits:
+            raise ConfigurationError(
+                f"Limit {self.name!r}: cost {cost} is more than its {self.permits} permits: raise the one or lower the "
+                f"other"
+            )
         return self.bucket(None if key is None else key_text(key))
+
+
+# As a program has it at its top, where it ends Celery's commands.
+Limit.__init__ = in_one_line()(LimitValue.__init__)  # type: ignore[method-assign]
 
 
 def _app(app: Any) -> Any:
     """Return the app whose store is meant."""
     if app is not None:
-        return app
+        return checked_app("acquire", app)
     # Celery's current app is one for each thread, and threads of a web server have none until somebody sets it.
     current = getattr(_state._tls, "current_app", None) or _state.default_app  # type: ignore[attr-defined] # noqa: SLF001
     if current is not None:
@@ -154,10 +195,3 @@ def _app(app: Any) -> Any:
     if len(apps) == 1:
         return apps[0]
     raise ConfigurationError("Limit: which Celery app's store is it? Write acquire(app=app), or call app.set_default()")
-
-
-def _check_timeout(timeout: object) -> None:
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-        raise ConfigurationError(f"timeout must be seconds, 0 or more, or None, got {timeout!r}")

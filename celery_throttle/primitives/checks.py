@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
 import socket
+from datetime import timedelta
+from typing import TypeVar
 
+from celery_throttle.core.asking import plain
 from celery_throttle.core.keys import LAYOUT
+from celery_throttle.core.store_url import shown as without_password
 from celery_throttle.errors import ConfigurationError
 
 __all__ = [
+    "checked_client",
     "checked_name",
     "milliseconds",
     "named_key",
@@ -22,10 +28,35 @@ __all__ = [
     "whole_number",
 ]
 
+C = TypeVar("C")
+
 _PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _PREFIX = re.compile(r"[^\x00-\x20\x7f{}*?\[\]\\]{1,200}")
 _MIN_LEASE, _MAX_LEASE = 0.01, 10 * 365 * 86400.0
 _MAX_OWNER = 200
+
+
+def checked_client(client: C, *, awaits: bool = False) -> C:
+    """Return a client if it is one, of redis-py's two kinds the right one.
+
+    Args:
+        client: as given.
+        awaits: whether it has to be one for asyncio.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    execute: object = getattr(client, "execute_command", None)
+    kind = "redis.asyncio.Redis" if awaits else "redis.Redis"
+    if execute is None:
+        given: object = without_password(client) if isinstance(client, str) else client
+        write = f"{kind}.from_url({given!r})" if isinstance(client, str) else f"{kind}(host='localhost')"
+        raise ConfigurationError(f"client must be a {kind}, got {given!r}: write {write}")
+    other = type(client).__module__.startswith("redis.") and inspect.iscoroutinefunction(execute) != awaits
+    if other:
+        given, fix = f"a {type(client).__module__}.{type(client).__name__}", "without" if awaits else "with"
+        raise ConfigurationError(f"client must be a {kind}, got {given}: or use the class {fix} Async in front")
+    return client
 
 
 def space(prefix: object) -> str:
@@ -35,7 +66,9 @@ def space(prefix: object) -> str:
         ConfigurationError: the prefix cannot be a hash tag, or would need quoting in ``SCAN MATCH``.
     """
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
-        raise ConfigurationError(f"prefix must be text without braces, wildcards and blanks, got {prefix!r}")
+        raise ConfigurationError(
+            f"prefix must be text without braces, wildcards and blanks, got {prefix!r}: write 'shop'"
+        )
     return f"{{{prefix}}}:{LAYOUT}"
 
 
@@ -55,7 +88,7 @@ def printable(what: str, text: object) -> str:
         ConfigurationError: it cannot.
     """
     if not isinstance(text, str) or not _PRINTABLE.fullmatch(text):
-        raise ConfigurationError(f"{what} must be 1 to 200 printable characters, got {text!r}")
+        raise ConfigurationError(f"{what} must be 1 to 200 printable characters, got {text!r:.80}")
     return text
 
 
@@ -66,7 +99,9 @@ def whole_number(what: str, value: object, least: int, most: int) -> int:
         ConfigurationError: it is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigurationError(f"{what} must be a whole number from {least} to {most}, got {value!r}")
+        raise ConfigurationError(
+            f"{what} must be a whole number from {least} to {most}, got {value!r}: write {what}={max(least, 2)}"
+        )
     return value
 
 
@@ -77,7 +112,10 @@ def milliseconds(what: str, seconds: object) -> int:
         ConfigurationError: not a number of seconds from a hundredth to ten years.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not _MIN_LEASE <= seconds <= _MAX_LEASE:
-        raise ConfigurationError(f"{what} must be seconds, from {_MIN_LEASE} to {_MAX_LEASE:.0f}, got {seconds!r}")
+        raise ConfigurationError(
+            f"{what} must be seconds, from {_MIN_LEASE} to {_MAX_LEASE:.0f}, got {seconds!r}: write {what}="
+            f"{plain(seconds.total_seconds() if isinstance(seconds, timedelta) else 60)}"
+        )
     return round(seconds * 1000)
 
 
@@ -90,7 +128,7 @@ def patience(blocking: bool, timeout: object) -> float:
     if timeout is None:
         return math.inf if blocking else 0.0
     if not blocking:
-        raise ConfigurationError("timeout is for blocking=True: without it the call does not wait")
+        raise ConfigurationError(f"timeout={timeout!r} is for blocking=True: without it the call does not wait")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise ConfigurationError(f"timeout must be seconds, 0 or more, or None to wait for ever, got {timeout!r}")
     return float(timeout)

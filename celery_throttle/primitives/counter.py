@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.primitives.checks import named_key, printable, space, whole_number
+from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.primitives.checks import checked_client, named_key, printable, space, whole_number
+from celery_throttle.primitives.elsewhere import COUNTER
 from celery_throttle.store.scripts import Call, Script, execute, execute_async
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ __all__ = ["AsyncCounter", "Counter"]
 _MOST = 2**53 - 1
 
 
+@constructor_tells(**COUNTER)
 class Counter:
     """A whole number that many processes share; each method is one script, so nothing is ever tried again::
 
@@ -62,7 +65,7 @@ class Counter:
     """
 
     def __init__(self, client: Redis, name: str, *, prefix: str = "throttle") -> None:
-        self._client = client
+        self._client = checked_client(client)
         self._calls = _Calls.of(name, prefix)
 
     def __repr__(self) -> str:
@@ -95,6 +98,7 @@ class Counter:
         return _value(execute(self._client, self._calls.get_and_reset(call_id)))
 
 
+@constructor_tells(**COUNTER)
 class AsyncCounter:
     """As `Counter`, on an asyncio client::
 
@@ -103,7 +107,7 @@ class AsyncCounter:
     """
 
     def __init__(self, client: AsyncRedis, name: str, *, prefix: str = "throttle") -> None:
-        self._client = client
+        self._client = checked_client(client, awaits=True)
         self._calls = _Calls.of(name, prefix)
 
     def __repr__(self) -> str:

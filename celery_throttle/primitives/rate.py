@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.core.wording import at, seconds
+from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.primitives.checks import named_key, printable, whole_number
+from celery_throttle.primitives.checks import checked_client, named_key, printable, whole_number
+from celery_throttle.primitives.elsewhere import RATE
 from celery_throttle.store.scripts import Call, Script, execute, execute_async
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class AsyncReservation(_Slot):
         return await self._limiter.cancel(self.call_id)
 
 
+@constructor_tells(**RATE)
 class RateLimiter:
     """So many starts per second, minute, hour or day, over all processes::
 
@@ -158,7 +161,7 @@ class RateLimiter:
         burst: int | Sequence[int] = 1,
         prefix: str = "throttle",
     ) -> None:
-        self._client = client
+        self._client = checked_client(client)
         self._calls = _Calls.of(name, rates, burst, prefix)
 
     def __repr__(self) -> str:
@@ -194,6 +197,7 @@ class RateLimiter:
         return bool(execute(self._client, self._calls.cancel(call_id)))
 
 
+@constructor_tells(**RATE)
 class AsyncRateLimiter:
     """As `RateLimiter`, on an asyncio client::
 
@@ -211,7 +215,7 @@ class AsyncRateLimiter:
         burst: int | Sequence[int] = 1,
         prefix: str = "throttle",
     ) -> None:
-        self._client = client
+        self._client = checked_client(client, awaits=True)
         self._calls = _Calls.of(name, rates, burst, prefix)
 
     def __repr__(self) -> str:

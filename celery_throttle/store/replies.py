@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+#: Tickets in a second, and how far before all others one is that goes back to the head: records.lua, facts.lua.
+_TICKETS, _BEFORE_ALL = 10_000, 10**14
+
+
 class Answer(IntEnum):
     """What became of a task that asked for its permits; more than these: granted, with its fencing token."""
 
@@ -70,6 +74,7 @@ class Grant:
         expired: whether it waited for too long and does not run.
         lock: what it was told of its identity lock, None if it has none.
         dropped: who dropped it, so that it does not run; "" if nobody did.
+        waited: seconds since it came to a worker, or went back to the head of its line.
     """
 
     task: str
@@ -82,6 +87,7 @@ class Grant:
     expired: bool
     lock: LockState | None = None
     dropped: str = ""
+    waited: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +243,15 @@ def _grant(raw: Any) -> Grant:
         record.get("expired", False),
         _lock(record.get("lock")),
         record.get("dropped", ""),
+        _waited(record),
     )
+
+
+def _waited(record: Any) -> float:
+    ticket = record["ticket"]
+    if ticket < 0:
+        ticket += _BEFORE_ALL
+    return max(0.0, record["since"] / 1000 - ticket / _TICKETS) if ticket else 0.0
 
 
 def _lock(plan: Any) -> LockState | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["remarks"]
 
+#: Settings of other plugins for running once, and what is written here; each plugin may well be in use beside us.
+_THEIRS = {
+    "singleton_lock_expiry": ("celery_singleton", "lock_ttl=3600 at the task"),
+    "singleton_raise_on_duplicate": ("celery_singleton", "on_conflict='raise' at the task"),
+    "singleton_backend_url": ("celery_singleton", "throttle_url"),
+    "singleton_key_prefix": ("celery_singleton", "throttle_prefix"),
+    "ONCE": ("celery_once", "throttle_url, and singleton=True, lock_ttl=3600 at the task"),
+}
 #: Words that somebody else may well have for something else: they count only beside one that is clearly ours.
 _COMMON = frozenset({"key", "burst", "weights", "cost", "until", "remember"})
 
@@ -25,6 +34,10 @@ def remarks(app: Any) -> Iterator[str]:
     """Yield a sentence, with the fix, for each setting and each option that does nothing, or not what one thinks."""
     for name, right in without_effect(app):
         yield f"Setting {name} has no effect: write {right}"
+    for name in sorted(_THEIRS.keys() & set(app.conf)):
+        module, right = _THEIRS[name]
+        if module not in sys.modules:
+            yield f"Setting {name} is one of {module}, which is not in use, and has no effect: write {right}"
     for name, task in sorted(app.tasks.items()):
         if name.startswith(("celery.", "celery_throttle.")):
             continue
@@ -44,8 +57,14 @@ def remarks(app: Any) -> Iterator[str]:
         elif not given and name not in policies_of(app) and dedup_of(task) is None and not _is_everywhere(app):
             yield (
                 f"Task {name} has base=Throttled but no option of it: it is NOT limited. "
-                f"Write limit=5, rate='100/m' or singleton=True beside it, or leave the base out"
+                f"{_write(task)}, or leave the base out"
             )
+
+
+def _write(task: Any) -> str:
+    if task.rate_limit:
+        return f"Its rate_limit is Celery's, which each worker counts for itself: write rate={task.rate_limit!r}"
+    return "Write limit=5, rate='100/m' or singleton=True beside it"
 
 
 def _given(cls: type[Any]) -> dict[str, Any]:

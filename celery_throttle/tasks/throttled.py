@@ -12,8 +12,8 @@ from celery.result import EagerResult
 
 from celery_throttle.clients import signed, store_client
 from celery_throttle.core.asking import check_function, why_not
-from celery_throttle.core.dedup import DEDUP_OPTIONS, task_dedup
-from celery_throttle.core.options import LIMIT_OPTIONS, check_option_names, check_same, task_policy
+from celery_throttle.core.dedup import DEDUP_OPTIONS, PER_CALL, task_dedup
+from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, check_same, task_policy
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 __all__ = ["Throttled"]
 
 logger = logging.getLogger(__name__)
+
+#: What Celery would take for something to be sent with the message.
+_OF_A_TASK = frozenset(TASK_OPTIONS)
 
 
 class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.7
@@ -177,6 +180,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         dedup = self._dedup()
         if dedup is None and throttle is not None:
             raise ConfigurationError(f"Task {self.name}: throttle= of a call needs singleton=True on the task")
+        if not _OF_A_TASK.isdisjoint(options):
+            raise ConfigurationError(_misplaced(str(self.name), options))
         if rest:
             options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
         send = super().apply_async
@@ -308,6 +313,13 @@ def unlock(task: Throttled, args: Any, kwargs: Any, *, by: str | None = None, wh
         return False
     by, why = signed(by, why)
     return bool(client.ask(client.store.unlock(identity, name=str(task.name), by=by, why=why)))
+
+
+def _misplaced(task_name: str, options: Mapping[str, Any]) -> str:
+    name = next(name for name in options if name in _OF_A_TASK)
+    value = f"{options[name]!r:.80}"
+    write = f"throttle={{{name!r}: {value}}}" if name in PER_CALL else "it at the task, @app.task(base=Throttled, ...)"
+    return f"Task {task_name}: {name}={value} of a call does nothing: write {write}"
 
 
 def _options(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:

@@ -198,6 +198,7 @@ class Calls:
 
     def leave(self) -> None:
         """Say goodbye, once all else is said: the store takes it for acknowledged what was parked here."""
+        self.link.drain()  # a connection that is closed with something unread may lose what was sent last
         if self.link.up and self.idle:
             self.link.send(self.store.leave(self.worker), lambda raw: None)
 

@@ -18,6 +18,7 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
+from celery_throttle.worker.notices import Notices
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.resuming import Resuming, say_withdrawn
 from celery_throttle.worker.running import Running
@@ -85,7 +86,8 @@ class Gate:
         self._undecided: dict[Run, None] = {}  # ASKING, UNSURE, PARKING
         self._asking = 0  # ASKING: each has a slot
         self._running = Running(slots, tasks, loop, self._groups)
-        self._resuming = Resuming(self._running, loop)
+        self._notices = Notices(loop, timekeeper)
+        self._resuming = Resuming(self._running, loop, self._notices)
         self._later = Later(loop, timekeeper, self._prefetch)
         self._parked_first = False
         self._grow = grow
@@ -122,6 +124,7 @@ class Gate:
     def close(self) -> None:
         """Start nothing more; what runs goes on and gives its permits to others."""
         self._closing = True
+        self._notices.close()
         self._drop_undecided()
         self._running.close()
         for calls in self.groups:
@@ -386,11 +389,10 @@ class Gate:
         """See `Decisions`."""
         self._decided(run, State.GONE)
         run.parcel = b""
-        if run.epoch == self._running.epoch:
-            logger.debug("Task %s[%s] parked", run.request.name, run.request.id)
         if not self._save(run):
             self._acknowledge(run)
             self._loop.post(self._tell_unacked, run)
+        self._notices.parked(run.request, self._groups[run.group])
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""

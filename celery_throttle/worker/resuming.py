@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.replies import Grant, Withdrawn
     from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.notices import Notices
     from celery_throttle.worker.requests import RequestFactory
     from celery_throttle.worker.running import Running
 
@@ -33,10 +34,11 @@ class Resuming:
     Args:
         running: holds their permits.
         loop: everything happens on it.
+        notices: say of it in the log.
     """
 
-    def __init__(self, running: Running, loop: Loop) -> None:
-        self._running, self._loop = running, loop
+    def __init__(self, running: Running, loop: Loop, notices: Notices) -> None:
+        self._running, self._loop, self._notices = running, loop, notices
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
         """Return a run that can start; None if there is nothing to run, which has been said then."""
@@ -64,7 +66,7 @@ class Resuming:
         if request.revoked():
             self._running.end(run, Facts(began=False, message=Message.NOBODY))
             return None
-        logger.info("Task %s[%s] resumed", request.name, request.id)
+        self._notices.resumed(request, grant.waited)
         state.task_reserved(request)
         if lock and lock.fencing_token:
             run.fence(lock.fencing_token)

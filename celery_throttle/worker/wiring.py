@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from functools import partial
@@ -15,12 +14,11 @@ from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
 from celery_throttle.settings import settings_of
-from celery_throttle.store.servers.doctor import findings
-from celery_throttle.store.servers.safety import safety_findings
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.autoscale import Growth
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
+from celery_throttle.worker.greeting import greet
 from celery_throttle.worker.groups import Group, calls_of
 from celery_throttle.worker.leases import Leases
 from celery_throttle.worker.loop import Loop, start_thread
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
     from celery_throttle.worker.calls import Calls
 
 __all__ = ["Throttling"]
-
-logger = logging.getLogger(__name__)
 
 _REVOKED_EVERY = 1.0
 _TEND_EVERY = 0.5
@@ -88,12 +84,7 @@ class Throttling:
 
     def start(self) -> None:
         """Begin."""
-        url, durability = self.settings.url, self.settings.durability
-        found = {finding: None for group in self.groups for finding in findings(group.client, url)}
-        if durability is not None:
-            found |= {each: None for group in self.groups for each in safety_findings(group.client, durability)}
-        for finding in found:
-            logger.warning("celery_throttle: %s", finding)
+        greet(self._worker.app, self.settings, self.groups)
         task_revoked.connect(self._never_runs, weak=False)
         self.timekeeper.start()
         self._leases.start()

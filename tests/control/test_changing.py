@@ -100,11 +100,15 @@ def test_more_permits_start_at_once_what_waits(run: Run, worker: TermsCaller) ->
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["set", "api", "0"], 2, "Limit api: override must be a whole number of 1 or more, got 0"),
+        (
+            ["set", "api", "0"],
+            2,
+            "Limit api: override must be a whole number of 1 or more, 999999999 at the most, got 0",
+        ),
         (["set", "nope", "3"], 1, "No limit 'nope'"),
         (["pause", "nope"], 1, "No limit 'nope'"),
         (["resume", "api", "--key", "x"], 2, "Limit 'api' has no keys"),
-        (["pause", "api", "--why", "x" * 501], 2, "why must be text of 500 characters at most"),
+        (["pause", "api", "--why", "x" * 501], 2, "Limit api: why must be text of 500 characters at most"),
     ],
 )
 def test_what_cannot_work_is_one_line(app: Any, run: Run, args: list[str], code: int, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from typing import TYPE_CHECKING
 
@@ -63,10 +64,15 @@ def test_waiting_tasks_cost_next_to_no_commands(
     redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
-    workers.start_many(2, DOORS, concurrency=2)
+    started = workers.start_many(2, DOORS, concurrency=2)
     app = workers.app(DOORS)
     app.hold.delay("first")
     journal.wait_running(1, "first")
+
+    def told() -> int:
+        logs = "\n".join(worker.log() for worker in started)
+        lines = re.findall(r"\] parked\b.*?(?:; and (\d+) more in the last second)?$", logs, re.MULTILINE)
+        return sum(1 + int(others or 0) for others in lines)
 
     def scripts() -> int:
         statistics = redis.info("commandstats")
@@ -78,6 +84,7 @@ def test_waiting_tasks_cost_next_to_no_commands(
     until(lambda: len(state.parked) == 200, timeout=30)
     # A constant number for each task that came by (park, perhaps ask before) ...
     assert scripts() - began <= 200 * 3 + 50
+    until(lambda: told() == 200, timeout=10)  # each second with parked tasks asks the store about one
     # ... and then silence, but for a look every five seconds.
     settled = scripts()
     always(lambda: scripts() <= settled + 5, seconds=2, every=0.2)

@@ -265,7 +265,7 @@ def test_a_task_says_that_its_start_was_booked(app: Celery, monkeypatch: pytest.
     [
         ({"timeout": -1}, "timeout must be seconds"),
         ({"cost": 0}, "Limit 'gpu': cost must be"),
-        ({"key": "a"}, "Limit 'gpu': leave key out"),
+        ({"key": "a"}, "Limit 'gpu': got key='a': it has no keys, leave key out"),
     ],
 )
 def test_what_cannot_work_is_refused(gpu: Limit, app: Celery, options: dict[str, Any], said: str) -> None:

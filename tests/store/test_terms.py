@@ -229,8 +229,9 @@ def test_starts_come_as_the_rate_allows(worker: TermsCaller, redis: Redis) -> No
     reply = worker.look(9)
     assert not reply.grants
     assert 0 < reply.wait <= 0.05, "it says when the next start is due"
-    until(lambda: started(worker.look(9)) == ("m2",))
-    until(lambda: started(worker.look(9)) == ("m3",))
+    came: list[str] = []
+    until(lambda: came.extend(started(worker.look(9))) or len(came) == 2)  # both at once where the machine stood still
+    assert came == ["m2", "m3"]
     assert used(redis) == {"mail": 4}
 
 

@@ -1,14 +1,22 @@
 """What people get wrong, and what they are told: the task, the option, what was given, what to write instead."""
 
+# What is tried here is wrong, and a type checker says so, too.
+# mypy: disable-error-code="arg-type, call-arg, misc"
+
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
-from celery_throttle import ConfigurationError, Limit, RateLimited, Throttled
+from celery_throttle import ConfigurationError, Limit, RateLimited, Throttle, Throttled
+from celery_throttle.primitives import AsyncIdentityLock, Counter, FairSemaphore, IdentityLock, RateLimiter, Redlock
 from celery_throttle.settings import settings_of
+from celery_throttle.tasks.remarks import remarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +37,16 @@ def settings(**conf: Any) -> Any:
     app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
     app.conf.update(**conf)
     return settings_of(app)
+
+
+APP = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+#: Nobody answers it, and nobody asks.
+CLIENT = Redis(port=1)
+GPU, TENANT, MAIL = Limit("gpu", 4), Limit("tenant", 2, key="tenant_id"), Limit("mail", rate="10/s")
+
+
+def control() -> Any:
+    return Throttle(APP).limit(GPU)
 
 
 #: Options, and what is said when the task is bound.
@@ -55,9 +73,9 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": 2, "cost": lambda: 1}, "the function given as cost takes ()"),
     ({"singleton": True, "unique_on": lambda: 1}, "the function given as unique_on takes ()"),
     ({"limit": 2, "cost": 10**7}, "cost must be a whole number from 1 to 100000,"),
-    ({"limit": 2, "start_deadline": "30"}, "start_deadline must be seconds or a timedelta, more than 0, got '30'"),
+    ({"limit": 2, "start_deadline": "30"}, "more than 0, 315360000 at the most, got '30': write start_deadline=30"),
     ({"rate": 5}, "A rate is text such as '100/m', got 5: write '5/s'"),
-    ({"rate": "5 per hour"}, "Rate '5 per hour' does not say per what: write '10/s', '100/m', '5000/h' or '1/d'"),
+    ({"rate": "5 per hour"}, "Rate '5 per hour' does not say per what: write '5/h'"),
     ({"rate": "5/minute"}, "unknown unit 'minute', write '5/m'"),
     ({"rate": "5/x"}, "unknown unit 'x', write '5/s', '5/m', '5/h' or '5/d'"),
     ({"rate": "0.5/s"}, "the count must be a whole number, got 0.5/s: write '30/m'"),
@@ -68,9 +86,159 @@ BOUND: list[tuple[dict[str, Any], str]] = [
         {"singleton": True, "until": "done"},
         "until must be one of 'finished', 'success', 'started', 'expires', got",
     ),
-    ({"singleton": True, "remember": "1h"}, "remember must be seconds or a timedelta, 0 or more, got '1h'"),
+    ({"singleton": True, "remember": "1h"}, "0 or more, 315360000 at the most, got '1h': write remember=3600"),
     ({"singleton": True, "unique_on": ["id"]}, "unique_on names 'id', but the task takes amount, order_id"),
-    ({"unique_on": ["order_id"]}, "unique_on needs singleton=True beside it"),
+    (
+        {"unique_on": ["order_id"]},
+        "unique_on needs singleton=True beside it: write singleton=True, unique_on=['order_id']",
+    ),
+    # -- limit
+    ({"limit": "5"}, "got '5'; write limit=5"),
+    ({"limit": "10/m"}, "got '10/m'; write rate='10/m'"),
+    (
+        {"limit": True},
+        "limit must be a whole number of 1 or more, a Limit or a list of up to 8 of them, got True; write",
+    ),
+    ({"limit": -1}, "got -1; write limit=5"),
+    ({"limit": 0}, "got 0; write limit=1, or let none start for now: Throttle(app).limit(task).pause()"),
+    ({"limit": []}, "got []; write limit=5"),
+    ({"limit": [5]}, "got [5]; write limit=5"),
+    ({"limit": 10**30}, f"limit must be 999999999 at the most, got {10**30}: write limit=5, or leave it out"),
+    ({"limit": [Limit("gpu", 4)] * 9}, "a list of up to 8 of them, got [Limit('gpu', 4), "),
+    ({"limit": [Limit("gpu", 4), Limit("gpu", 4)]}, "limit 'gpu' is there twice: name each limit once"),
+    (
+        {"limit": lambda order_id, amount=0: 5},
+        "; write limit=5, key='customer_id': the number is the same for each key",
+    ),
+    (
+        {"limit": [Limit("a", 1, group="eu"), Limit("b", 1, group="us")]},
+        "limit 'a' is in group 'eu' and limit 'b' in 'us', which may be on two servers",
+    ),
+    ({"limit": [Limit("a", 1, fair_by="order_id"), Limit("b", 1, fair_by="amount")]}, "both have fair_by"),
+    # -- key, fair_by, weights
+    ({"key": "order_id"}, "key needs a limit or a rate beside it: write limit=5, key='order_id'"),
+    ({"limit": 2, "key": "order"}, "key names 'order', but the task takes amount, order_id: did you mean 'order_id'?"),
+    ({"limit": 2, "key": ["order_id"]}, "got ['order_id']: write key='order_id'"),
+    ({"limit": 2, "key": ("order_id", "amount")}, "write key=lambda order_id, amount, **_: f'{order_id}/{amount}'"),
+    ({"limit": 2, "key": "order_id."}, "got 'order_id.': write key='order_id'"),
+    (
+        {"limit": 2, "key": 5},
+        "key must be the name of an argument such as 'customer_id', or a function of the arguments",
+    ),
+    ({"limit": 2, "key": "{order_id}"}, "key names '{order_id}', but the task takes amount, order_id: did you mean"),
+    ({"limit": 2, "fair_by": ["order_id", "amount"]}, "write fair_by=lambda order_id, amount, **_: "),
+    ({"fair_by": "order_id"}, "fair_by needs a limit or a rate beside it: write limit=5, fair_by='order_id'"),
+    ({"limit": 2, "weights": {"gold": 3}}, "weights needs fair_by='tenant_id' beside it"),
+    (
+        {"limit": 2, "fair_by": "order_id", "weights": [3]},
+        "weights must be a dict of numbers by value of fair_by, got [3]",
+    ),
+    (
+        {"limit": 2, "fair_by": "order_id", "weights": {"gold": 0}},
+        "weights['gold'] must be a whole number of 1 or more",
+    ),
+    ({"limit": 2, "fair_by": "order_id", "weights": {"gold": 10**6}}, "1000 at the most, got 1000000: write weights="),
+    # -- cost, start_deadline, max_parked
+    ({"cost": 2}, "cost needs a limit: write limit=5, cost=2"),
+    ({"limit": 2, "cost": 3}, "cost 3 is more than the 2 permits of limit 'shop.f': raise the one or lower the other"),
+    ({"limit": 2, "cost": 1.5}, "a function of the arguments, got 1.5: write cost=2 or cost='pages'"),
+    ({"limit": 2, "cost": "amont"}, "cost names 'amont', but the task takes amount, order_id: did you mean 'amount'?"),
+    ({"start_deadline": 30}, "start_deadline needs a limit: write limit=5, start_deadline=30"),
+    ({"limit": 2, "start_deadline": 0}, "more than 0, 315360000 at the most, got 0: write start_deadline=30"),
+    ({"limit": 2, "start_deadline": 10**12}, "315360000 at the most, got 1000000000000: write start_deadline=30"),
+    (
+        {"limit": 2, "max_parked": 0},
+        "max_parked must be a whole number of 1 or more, 999999999 at the most, got 0: write",
+    ),
+    ({"limit": 2, "max_parked": "100"}, "got '100': write max_parked=1000"),
+    ({"max_parked": 100}, "max_parked needs a limit or a rate beside it: write limit=5, max_parked=100"),
+    # -- rate, burst
+    ({"rate": 0}, "A rate is text such as '100/m', got 0: write '10/s', '100/m'"),
+    ({"rate": True}, "A rate is text such as '100/m', got True: write '10/s'"),
+    ({"rate": 100.0}, "got 100.0: write '100/s'"),
+    ({"rate": 2.5}, "got 2.5: write '150/m'"),
+    ({"rate": b"10/s"}, "got b'10/s': write '10/s'"),
+    ({"rate": (100, 60)}, "A rate is text such as '100/m', got (100, 60): write '100/m'"),
+    ({"rate": ("100", "m")}, "got ('100', 'm'): write '100/m'"),
+    ({"rate": timedelta(seconds=2)}, "got datetime.timedelta(seconds=2): write '30/m'"),
+    ({"rate": "100 per minute"}, "Rate '100 per minute' does not say per what: write '100/m'"),
+    ({"rate": "100/10s"}, "unknown unit '10s', write '10/s'"),
+    ({"rate": "100/60"}, "unknown unit '60', write '100/m'"),
+    ({"rate": "10/s, 500/h"}, "write ['10/s', '500/h']"),
+    ({"rate": "1,000/s"}, "Rate '1,000/s' does not begin with a number: write '1000/s'"),
+    ({"rate": "100/M"}, "unknown unit 'M', write '100/m'"),
+    ({"rate": "100"}, "Rate '100' does not say per what: write '10/s', '100/m', '5000/h' or '1/d'"),
+    ({"rate": ""}, "Rate '' does not say per what: write '10/s'"),
+    ({"rate": "-1/s"}, "the count must be 1 or more, got -1/s"),
+    ({"rate": f"{10**13}/s"}, "the count must be 1000000000000 at most, got 10000000000000/s: leave the rate out"),
+    ({"rate": []}, "Give one rate or up to 8, got 0: write '10/s'"),
+    ({"rate": ["10/s", "5000/h"]}, "10/s never matters beside 5000/h with a burst of 1, which starts one every 0.72 s"),
+    ({"limit": 2, "burst": 3}, "burst needs a rate beside it: write rate='100/m', burst=10"),
+    ({"rate": "1/s", "burst": [1, 2]}, "burst [1, 2] has 2 numbers for 1 rate: give one for all, burst=10, or one for"),
+    (
+        {"rate": "1/s", "burst": "10"},
+        "burst must be a whole number of 1 or more, 1000000 at the most, got '10': write burst=10",
+    ),
+    # -- singleton
+    ({"singleton": 1}, "singleton must be True or False, got 1: write singleton=True"),
+    ({"singleton": "order_id"}, "got 'order_id': write singleton=True, unique_on=['order_id']"),
+    ({"singleton": ["order_id"]}, "got ['order_id']: write singleton=True, unique_on=['order_id']"),
+    ({"singleton": True, "unique_on": "order_id"}, "got 'order_id': write unique_on=['order_id']"),
+    ({"singleton": True, "unique_on": {"order_id"}}, "unique_on must be a list of argument names such as ['order_id']"),
+    (
+        {"singleton": True, "unique_on": ["order"]},
+        "unique_on names 'order', but the task takes amount, order_id: did you mean",
+    ),
+    ({"singleton": True, "until": "until_executed"}, "got 'until_executed': write until='finished'"),
+    ({"singleton": True, "until": "executing"}, "got 'executing': write until='started'"),
+    ({"singleton": True, "until": 60}, "got 60: write until='expires', lock_ttl=60"),
+    ({"singleton": True, "until": True}, "got True: write until='finished'"),
+    ({"singleton": True, "on_conflict": "reject"}, "got 'reject': write on_conflict='skip'"),
+    ({"singleton": True, "on_conflict": True}, "got True: write on_conflict='raise'"),
+    ({"singleton": True, "on_conflict": "replaces"}, "got 'replaces': write on_conflict='replace'"),
+    ({"on_conflict": "raise"}, "on_conflict needs singleton=True beside it: write singleton=True, on_conflict='raise'"),
+    ({"singleton": True, "remember": -1}, "0 or more, 315360000 at the most, got -1: write remember=3600"),
+    ({"singleton": True, "remember": 10**10}, "315360000 at the most, got 10000000000: write remember=3600"),
+    ({"singleton": True, "remember": 60, "until": "started"}, "at its start the outcome is not known"),
+    ({"singleton": True, "remember": 60, "on_conflict": "replace"}, "what is remembered does not run again"),
+    ({"singleton": True, "until": "expires", "on_conflict": "keep_last"}, "makes no sense: use until='finished'"),
+    (
+        {"singleton": True, "lock_ttl": "1h"},
+        "lock_ttl must be seconds or a timedelta, 1 or more, 315360000 at the most",
+    ),
+    ({"singleton": True, "lock_ttl": 0}, "got 0: write lock_ttl=3600"),
+    ({"lock_ttl": 60, "remember": 5}, "lock_ttl, remember needs singleton=True beside it"),
+]
+
+#: What it is called elsewhere: by celery-once, celery-singleton, celery-heimdall, Sidekiq and its plugins, BullMQ,
+#: Oban, GoodJob, River, dramatiq.
+ELSEWHERE: list[tuple[str, object, str]] = [
+    ("once", {"keys": ["order_id"], "graceful": True}, "singleton=True, unique_on=['order_id']"),
+    ("heimdall", {"unique": True}, "singleton=True, unique_on=['order_id']"),
+    ("raise_on_duplicate", True, "on_conflict='raise'"),
+    ("on_duplicate", "skip", "on_conflict='skip'"),
+    ("lock_expiry", 60, "lock_ttl=3600"),
+    ("lock_ttl_seconds", 60, "lock_ttl=3600"),
+    ("unique_for", 60, "singleton=True, remember=3600"),
+    ("unique_args", ["order_id"], "singleton=True, unique_on=['order_id']"),
+    ("unique_until", "success", "singleton=True, until='finished'"),
+    ("unique_across_queues", True, "singleton=True"),
+    ("queueing_lock", "a", "singleton=True, unique_on=['order_id']"),
+    ("dedupe", True, "singleton=True"),
+    ("max_concurrency", 3, "limit=5"),
+    ("max_parallel", 3, "limit=5"),
+    ("permits", 3, "limit=5"),
+    ("perform_limit", 3, "limit=5"),
+    ("total_limit", 3, "limit=5"),
+    ("max_instances", 1, "limit=1"),
+    ("throttle", {"limit": 5}, "limit=5"),
+    ("enqueue_limit", 3, "max_parked=1000"),
+    ("limiter", {"max": 5, "duration": 1000}, "rate='100/m'"),
+    ("ratelimit", "5/s", "rate='100/m'"),
+    ("rate_per_minute", 5, "rate='100/m'"),
+    ("burst_size", 5, "burst=10"),
+    ("concurrency_key", "customer", "key='customer_id'"),
+    ("fairness_key", "tenant", "fair_by='tenant_id'"),
 ]
 
 
@@ -80,6 +248,78 @@ def test_what_is_said_when_a_task_is_bound(options: dict[str, Any], said: str) -
         task_of(**options)
     assert str(raised.value).startswith("Task shop.f: ")
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "value", "write"), ELSEWHERE, ids=[name for name, _, _ in ELSEWHERE])
+def test_what_is_said_of_a_name_from_elsewhere(name: str, value: object, write: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        task_of(**{name: value})
+    ours = write.partition("=")[0]
+    assert str(raised.value) == (
+        f"Task shop.f: unknown option {name!r}: celery_throttle calls this {ours}, write {write}"
+    )
+
+
+#: Misspelt, and what is meant.
+MISSPELT = [
+    ("singelton", "singleton"), ("is_singleton", "singleton"), ("remeber", "remember"), ("fairby", "fair_by"),
+    ("Limit", "limit"), ("limits", "limit"), ("keys", "key"), ("weight", "weights"), ("on_conflicts", "on_conflict"),
+    ("start_dedline", "start_deadline"), ("maxparked", "max_parked"), ("uniqueon", "unique_on"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "meant"), MISSPELT, ids=[name for name, _ in MISSPELT])
+def test_what_is_said_of_a_misspelt_option(name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^Task shop\.f: unknown option '{name}', did you mean '{meant}'\?$"):
+        task_of(limit=2, **{name: 5})
+
+
+#: Options of one call, which Celery would send along and nobody look at.
+OF_A_CALL: list[tuple[dict[str, Any], str]] = [
+    ({"limit": 5}, "limit=5 of a call does nothing: write it at the task, @app.task(base=Throttled, ...)"),
+    ({"rate": "5/s"}, "rate='5/s' of a call does nothing"),
+    ({"key": "acme"}, "key='acme' of a call does nothing"),
+    ({"remember": 60}, "remember=60 of a call does nothing"),
+    ({"on_conflict": "raise"}, "on_conflict='raise' of a call does nothing: write throttle={'on_conflict': 'raise'}"),
+    ({"unique_on": ["order_id"]}, "write throttle={'unique_on': ['order_id']}"),
+    ({"throttle": "raise"}, "throttle= of a call must be a dict with 'unique_on' or 'on_conflict', got 'raise': write"),
+    ({"throttle": {"until": "success"}}, "got {'until': 'success'}: write throttle={'on_conflict': 'raise'}"),
+    ({"throttle": {"on_conflict": "ignore"}}, "got 'ignore': write on_conflict='skip'"),
+    ({"throttle": {"unique_on": "order_id"}}, "got 'order_id': write unique_on=['order_id']"),
+    ({"throttle": {"unique_on": ["order"]}}, "unique_on: the call has no 'order', only order_id, amount"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), OF_A_CALL, ids=map(str, range(len(OF_A_CALL))))
+def test_what_is_said_of_the_options_of_a_call(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        task_of(singleton=True).apply_async((1,), **options)
+    assert str(raised.value).startswith("Task shop.f: ")
+    assert said in str(raised.value)
+
+
+#: Settings of others, and tasks that have nothing of ours: a warning at the worker's start.
+WARNED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"singleton_lock_expiry": 60}, {"limit": 2}, "Setting singleton_lock_expiry is one of celery_singleton, which is"),
+    ({"singleton_backend_url": "redis://h"}, {"limit": 2}, "and has no effect: write throttle_url"),
+    ({"singleton_raise_on_duplicate": True}, {"limit": 2}, "write on_conflict='raise' at the task"),
+    ({"singleton_key_prefix": "a"}, {"limit": 2}, "write throttle_prefix"),
+    ({"ONCE": {"backend": "celery_once.backends.Redis"}}, {"limit": 2}, "Setting ONCE is one of celery_once"),
+    (
+        {},
+        {"rate_limit": "100/m"},
+        "Its rate_limit is Celery's, which each worker counts for itself: write rate='100/m'",
+    ),
+    ({}, {}, "Task shop.f has base=Throttled but no option of it: it is NOT limited. Write limit=5"),
+]
+
+
+@pytest.mark.parametrize(("conf", "options", "said"), WARNED, ids=map(str, range(len(WARNED))))
+def test_what_a_worker_warns_of(conf: dict[str, Any], options: dict[str, Any], said: str) -> None:
+    task = task_of(**options)
+    task.app.conf.update(**conf)
+    (remark,) = remarks(task.app)
+    assert said in remark
 
 
 @pytest.mark.parametrize(
@@ -160,13 +400,16 @@ def test_whose_lock(name: str, unique_on: Any, args: tuple[Any, ...], said: str)
         getattr(task, name)(*args)
 
 
-OTHERS: list[tuple[Callable[[], object], str]] = [
+OTHERS: list[tuple[Callable[..., object], str]] = [
     (lambda: Limit("gpu"), "Limit 'gpu' has neither a number nor a rate: write Limit('gpu', 4) or Limit('gpu', rate="),
-    (lambda: Limit("gpu", "4"), "Limit 'gpu': permits must be a whole number of 1 or more, got '4'"),  # type: ignore[arg-type]
+    (
+        lambda: Limit("gpu", "4"),
+        "Limit 'gpu': permits must be a whole number of 1 or more, 999999999 at the most, got '4'",
+    ),
     (lambda: Limit("gpu", 4, burst=3), "Limit 'gpu': burst needs a rate beside it: write rate='100/m', burst=10"),
     (lambda: Limit("gpu", rate="5/x"), "unknown unit 'x', write '5/s'"),
-    (lambda: RateLimited("30"), "got '30': write RateLimited(float(answer.headers['Retry-After']))"),  # type: ignore[arg-type]
-    (lambda: RateLimited(30, limit=3), "RateLimited: limit must be a Limit or its name, got 3"),  # type: ignore[arg-type]
+    (lambda: RateLimited("30"), "got '30': write RateLimited(float(answer.headers['Retry-After']))"),
+    (lambda: RateLimited(30, limit=3), "RateLimited: limit must be a Limit or its name, got 3"),
     (
         lambda: settings(throttle_limits={"gpu": 3}),
         "limits stand at the tasks, @app.task(base=Throttled, limit=5)",
@@ -174,14 +417,177 @@ OTHERS: list[tuple[Callable[[], object], str]] = [
     (lambda: settings(throttle_rate="5/s"), "limits stand at the tasks"),
     (lambda: settings(THROTTLE_LEASE=5), "Setting 'THROTTLE_LEASE' has no effect in capitals: write 'throttle_lease'"),
     (lambda: settings(throttle_url="redis://host/abc"), "throttle_url: the database must be a number, got 'abc'"),
+    # -- Limit
+    (
+        Limit,
+        "Limit needs name: it takes name, permits, key, rate, burst, fair_by, weights, max_parked, group",
+    ),
+    (lambda: Limit(5, "gpu"), "Limit name must be 1 to 200 printable characters, got 5: write Limit('gpu', 4)"),
+    (
+        lambda: Limit("gpu", "100/m"),
+        "Limit 'gpu': permits must be a whole number of 1 or more, 999999999 at the most, got",
+    ),
+    (lambda: Limit("gpu", "100/m"), "got '100/m': write Limit('gpu', rate='100/m')"),
+    (lambda: Limit("gpu", 10**30), f"got {10**30}: write Limit('gpu', 4)"),
+    (lambda: Limit("gpu", limit=4), "Limit 'gpu' takes no limit=4: write Limit('gpu', 4)"),
+    (lambda: Limit("gpu", 4, "order_id"), "Limit 'gpu' takes 'order_id' by its name alone: write key='order_id'"),
+    (lambda: Limit("gpu", 4, fairby="a"), "Limit 'gpu' takes no fairby='a': did you mean fair_by=?"),
+    (lambda: Limit("gpu", 4, cost=2), "takes no cost=2: it stands at the task, @app.task(base=Throttled, limit=Limit("),
+    (lambda: Limit("gpu", 4, ttl=60), "takes no ttl=60: set throttle_lease"),
+    (lambda: Limit("gpu", 4, colour=1), "takes no colour=1: it takes name, permits, key, rate"),
+    (
+        lambda: Limit("gpu", 4, group="a:b"),
+        "group must be text without braces, wildcards, colons and blanks, got 'a:b'",
+    ),
+    (lambda: Limit("gpu", 4, key="a..b"), "got 'a..b': write key="),
+    # -- RateLimited
+    (RateLimited, "RateLimited needs retry_after: it takes retry_after, limit"),
+    (lambda: RateLimited(countdown=5), "RateLimited takes no countdown=5: write RateLimited(30)"),
+    (lambda: RateLimited(-1), "retry_after must be seconds or a timedelta, 0 to 315360000, got -1: write RateLimited("),
+    (lambda: RateLimited(10**12), "0 to 315360000, got 1000000000000: write RateLimited("),
+    # -- acquire, reserve
+    (lambda: GPU.acquire("5"), "Limit 'gpu': timeout must be seconds, 0 or more, or None, got '5': write timeout=30"),
+    (lambda: GPU.acquire(timedelta(minutes=1)), "got datetime.timedelta(seconds=60): write timeout=60"),
+    (lambda: GPU.acquire(blocking=False), "Limit 'gpu': acquire takes no blocking=False: write timeout=0 not to wait"),
+    (lambda: GPU.acquire(5, "acme"), "Limit 'gpu': acquire takes 'acme' by its name alone: write key='acme'"),
+    (lambda: GPU.acquire(cost=5, app=APP), "Limit 'gpu': cost 5 is more than its 4 permits: raise the one or lower"),
+    (
+        lambda: GPU.acquire(cost=0, app=APP),
+        "Limit 'gpu': cost must be a whole number from 1 to 100000, got 0: write cost=2",
+    ),
+    (lambda: GPU.acquire(key="acme", app=APP), "Limit 'gpu': got key='acme': it has no keys, leave key out"),
+    (lambda: TENANT.acquire(app=APP), "Limit 'tenant': got key=None: say whose permit it is, key='acme'"),
+    (lambda: GPU.acquire(app="proj"), "app must be the Celery app, as in app = Celery(...), got 'proj': write app=app"),
+    (lambda: GPU.acquire_async(-1), "Limit 'gpu': timeout must be seconds, 0 or more, or None, got -1"),
+    (lambda: GPU.reserve(app=APP), "Limit 'gpu' has no rate to book a start of: write rate='100/m'"),
+    (
+        lambda: MAIL.reserve(max_wait="5", app=APP),
+        "Limit 'mail': max_wait must be seconds, 0 or more, or None, got '5'",
+    ),
+    (lambda: MAIL.reserve(max_wait=-1, app=APP), "got -1: write max_wait=30"),
+    (lambda: MAIL.reserve(timeout=5), "Limit 'mail': reserve takes no timeout=5: write max_wait=30"),
+    # -- Throttle
+    (
+        lambda: Throttle("proj"),
+        "Throttle: app must be the Celery app, as in app = Celery(...), got 'proj': write app=app",
+    ),
+    (Throttle, "Throttle needs app"),
+    (lambda: Throttle(APP).limit(5), "a limit's name, the Limit or its task is wanted, got 5: write limit('api')"),
+    (lambda: Throttle(APP).limit("api", "acme"), "Throttle: limit takes 'acme' by its name alone: write key='acme'"),
+    (lambda: Throttle(APP).limit(GPU, key="acme"), "Limit 'gpu' has no keys: leave key= out, or give the limit a key"),
+    (
+        lambda: Throttle(APP).explain(""),
+        "a task's id or what delay() returned is wanted, got '': write explain(result.id)",
+    ),
+    (lambda: Throttle(APP).holders(key="acme"), "write throttle.limit('tenant', key='acme').holders()"),
+    (
+        lambda: control().override("5"),
+        "Limit gpu: override must be a whole number of 1 or more, 999999999 at the most, got '5'",
+    ),
+    (lambda: control().override(0), "got 0: use pause() to let none start"),
+    (lambda: control().override(10**12), "999999999 at the most, got 1000000000000: write override(5)"),
+    (lambda: control().override(2, 60), "LimitControl 'gpu': override takes 60 by its name alone: write until=60"),
+    (lambda: control().override(2, until="1h"), "got '1h': write until=3600 or until=timedelta(hours=1)"),
+    (lambda: control().pause(seconds=60), "LimitControl 'gpu': pause takes no seconds=60: write until=3600"),
+    (lambda: control().pause(reason="x"), "takes no reason='x': write why='their incident 42'"),
+    (lambda: control().pause(why=5), "Limit gpu: why must be text of 500 characters at most, got 5: write why="),
+    (lambda: control().parked(most=0), "most must be a whole number of 1 or more, got 0: write most=100"),
+    # -- settings
+    (lambda: settings(throttle_url="localhost:6379"), "got 'localhost:6379': write 'redis://localhost:6379/0'"),
+    (lambda: settings(throttle_url="valkey://host/0"), "got 'valkey://host/0': write 'redis://host/0'"),
+    (lambda: settings(throttle_url="redis-cluster://host"), "write 'redis+cluster://host'"),
+    (lambda: settings(throttle_url="redis://a;redis://b"), "throttle_url is one server, got 'redis://a;redis://b'"),
+    (lambda: settings(throttle_url="sentinel://host"), "add ?master_name=mymaster to throttle_url"),
+    (
+        lambda: settings(throttle_url="redis+cluster://host/3"),
+        "A cluster has only database 0: take /3 off throttle_url",
+    ),
+    (lambda: settings(throttle_url=["redis://a"]), "throttle_url must be a URL such as 'redis://host:6379/0', got"),
+    (
+        lambda: settings(throttle_prefix="a b"),
+        "throttle_prefix must be text without braces, wildcards and blanks, got 'a b'",
+    ),
+    (
+        lambda: settings(throttle_group="a:b"),
+        "throttle_group must be text without braces, wildcards, colons and blanks",
+    ),
+    (
+        lambda: settings(throttle_lease="60"),
+        "throttle_lease must be a number of seconds, 1 or more, 86400 at the most, got '60'",
+    ),
+    (lambda: settings(throttle_lease=timedelta(minutes=2)), "timedelta(seconds=120): write throttle_lease = 120"),
+    (lambda: settings(throttle_lease=10**12), "86400 at the most, got 1000000000000: write throttle_lease = 60"),
+    (
+        lambda: settings(throttle_reap_every=0),
+        "throttle_reap_every must be a number of seconds, 1 or more, 86400 at the most",
+    ),
+    (lambda: settings(throttle_on_store_error="open"), "must be 'hold', 'run' or 'fail', got 'open': write 'run'"),
+    (lambda: settings(throttle_on_store_error="closed"), "got 'closed': write 'fail'"),
+    (lambda: settings(throttle_enabled="false"), "throttle_enabled must be True or False, got 'false': write False"),
+    (lambda: settings(throttle_enabled=1), "got 1: write True"),
+    (lambda: settings(throttle_timeout=60), "Unknown setting 'throttle_timeout', did you mean 'throttle_lease'?"),
+    (
+        lambda: settings(throttle_backend="redis://h"),
+        "Unknown setting 'throttle_backend', did you mean 'throttle_url'?",
+    ),
+    (lambda: settings(throttle_fail_open=True), "did you mean 'throttle_on_store_error'?"),
+    (lambda: settings(throttle_key_prefix="a"), "did you mean 'throttle_prefix'?"),
+    (lambda: settings(throttle_disabled=True), "did you mean 'throttle_enabled'?"),
+    (lambda: settings(throttle_concurrency=5), "limits stand at the tasks"),
+    (lambda: settings(throttle={"url": "redis://h"}), "Unknown setting 'throttle': each has a name of its own, write"),
+    (lambda: settings(trottle_url="redis://h"), "Setting 'trottle_url' has no effect: write 'throttle_url'"),
+    (
+        lambda: settings(celery_throttle_lease=60),
+        "Setting 'celery_throttle_lease' has no effect: write 'throttle_lease'",
+    ),
+    # -- primitives
+    (
+        lambda: IdentityLock("redis://h"),
+        "client must be a redis.Redis, got 'redis://h': write redis.Redis.from_url('redis://h')",
+    ),
+    (lambda: IdentityLock(AsyncRedis()), "client must be a redis.Redis, got a redis.asyncio.client.Redis: or use"),
+    (lambda: AsyncIdentityLock(CLIENT), "client must be a redis.asyncio.Redis, got a redis.client.Redis: or use"),
+    (lambda: IdentityLock(CLIENT, ttl=60), "IdentityLock takes no ttl=60: write lease=60"),
+    (lambda: IdentityLock(CLIENT, "shop"), "IdentityLock takes 'shop' by its name alone: write prefix='shop'"),
+    (lambda: IdentityLock(CLIENT, lease=timedelta(seconds=90)), "got datetime.timedelta(seconds=90): write lease=90"),
+    (lambda: IdentityLock(CLIENT).acquire("a", timeout=5), "timeout=5 is for blocking=True"),
+    (lambda: FairSemaphore(CLIENT, "gpu"), "FairSemaphore needs limit: it takes client, name, limit, lease, prefix"),
+    (lambda: FairSemaphore(CLIENT, "gpu", permits=4), "FairSemaphore takes no permits=4: write limit=4"),
+    (lambda: FairSemaphore(CLIENT, "gpu", 0), "limit must be a whole number from 1 to 1000000, got 0: write limit=2"),
+    (lambda: Counter(CLIENT, "n", initial=5), "Counter takes no initial=5: it begins with 0: write counter.add(5)"),
+    (lambda: RateLimiter(CLIENT, "api", limit=5, period=60), "write RateLimiter(client, 'api', '100/m')"),
+    (lambda: RateLimiter(CLIENT, "api", "5/min"), "unknown unit 'min', write '5/m'"),
+    (lambda: Redlock(CLIENT), "Redlock needs a list of clients, got"),
+    (lambda: Redlock([CLIENT]), "Redlock needs 3 or more independent servers, got 1: for one, use IdentityLock"),
+    (lambda: Redlock([CLIENT] * 3, drift=2), "drift must be a part of the lease, 0 to"),
 ]
 
 
 @pytest.mark.parametrize(("make", "said"), OTHERS, ids=map(str, range(len(OTHERS))))
-def test_what_else_is_said(make: Callable[[], object], said: str) -> None:
+def test_what_else_is_said(make: Callable[..., object], said: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         make()
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://ana:secret@host/0", "valkey://ana:secret@host/0", "redis://a;redis://ana:secret@b", "ana:secret@host"],
+)
+def test_no_message_has_a_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        settings(throttle_url=url)
+    assert "secret" not in str(raised.value)
+
+
+def test_an_error_within_is_nobody_elses() -> None:
+    class Odd(Limit):
+        @property
+        def rates(self) -> Any:
+            raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match=r"^of its own$"):
+        Odd("gpu", 4)
 
 
 def test_a_limit_is_named_by_itself_too() -> None:

@@ -69,7 +69,7 @@ def test_a_rate_beside_limits_is_one_more() -> None:
         ({"limit": 2, "burst": 3}, r"burst needs a rate beside it"),
         ({"rate": "100"}, r"write '10/s'"),
         ({"rate": ["10/s", "5000/h"]}, r"10/s never matters beside 5000/h .* burst=\[1, 500\]"),
-        ({"rate": ["10/s", "5000/h"], "burst": [1]}, r"burst has 1 numbers for 2 rates"),
+        ({"rate": ["10/s", "5000/h"], "burst": [1]}, r"burst \[1\] has 1 number for 2 rates"),
         ({"cost": 2}, r"cost needs a limit"),
         ({"limit": 2, "cost": 3}, r"cost 3 is more than the 2 permits of limit 'app\.work'"),
         ({"limit": 2, "cost": 0}, r"cost must be a whole number from 1"),

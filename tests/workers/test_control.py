@@ -444,7 +444,7 @@ def test_who_said_it(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("option", ["by", "why"])
 @pytest.mark.parametrize("value", ["x" * 501, 7])
 def test_texts_that_cannot_work(app: Celery, option: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{option} must be text"):
+    with pytest.raises(ConfigurationError, match=f"^Limit api: {option} must be text"):
         Throttle(app).limit("api").pause(**{option: value})
 
 
@@ -473,9 +473,15 @@ def test_a_limit_that_nobody_has_declared(app: Celery, redis: Any) -> None:
         throttle.parked("zzzzzz")
     redis.hset("{throttle}:2:limits", "elsewhere", "3")
     assert throttle.limit("elsewhere").status().permits == 3
-    names: list[Any] = ["nobody", "tenant\x1facme", "", None, 5]
-    for name in names:
+    for name in ("nobody", "tenant\x1facme", ""):
         with pytest.raises(ConfigurationError, match=r"Known limits: api, elsewhere, tenant$"):
+            throttle.limit(name)
+    shown = r"^No limit 'tenant\[acme\]': write limit\('tenant', key='acme'\)\. Known limits: api, elsewhere, tenant$"
+    with pytest.raises(ConfigurationError, match=shown):
+        throttle.limit("tenant[acme]")
+    names: list[Any] = [None, 5, ["api"]]
+    for name in names:
+        with pytest.raises(ConfigurationError, match=r"a limit's name, the Limit or its task is wanted, got .*: write"):
             throttle.limit(name)
 
 

@@ -12,6 +12,8 @@ from celery_throttle.worker.outage import Outage
 from tests.workers.conftest import FEATURES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from celery_throttle.embedded import EmbeddedServer
     from tests.support.workers import Workers
 
@@ -41,6 +43,34 @@ def refused(workers: Workers, **how: Any) -> list[str]:
 def test_what_is_wrong_is_one_line(workers: Workers, conf: dict[str, Any], said: str) -> None:
     lines = refused(workers, conf=conf)
     assert lines[-1].startswith(said)
+    assert not [line for line in lines if "Traceback" in line]
+
+
+@with_a_worker
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("Limit('gpu', concurrency=4)", "Error: Limit 'gpu' takes no concurrency=4: write Limit('gpu', 4)"),
+        (
+            "Limit('gpu', rate='5 per hour')",
+            "Error: Limit 'gpu': rate: Rate '5 per hour' does not say per what: write '5/h'",
+        ),
+        (
+            "def f(order_id): ...\napp.task(f, base=Throttled, limt=5)\napp.finalize()",
+            "Error: Task mistaken.f: unknown option 'limt', did you mean 'limit'?",
+        ),
+    ],
+    ids=["limit", "rate", "option"],
+)
+def test_what_is_wrong_at_import_is_one_line(workers: Workers, tmp_path: Path, code: str, said: str) -> None:
+    (tmp_path / "mistaken.py").write_text(
+        "from celery import Celery\n"
+        "from celery_throttle import Limit, Throttled\n"
+        f"app = Celery('shop', broker={workers.broker!r})\n"
+        f"{code}\n"
+    )
+    lines = refused(workers, app="mistaken", quick=False)
+    assert lines[-1] == said
     assert not [line for line in lines if "Traceback" in line]
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.checks import patience, shown
+from celery_throttle.primitives.checks import checked_client, patience, shown
+from celery_throttle.primitives.elsewhere import LOCK
 from celery_throttle.primitives.lease.aio import AsyncHeld, in_background
 from celery_throttle.primitives.lease.base import logger, next_look
 from celery_throttle.primitives.lock.calls import Grant, LockCalls, answer, info
@@ -54,6 +56,7 @@ class AsyncHeldLock(AsyncHeld):
         self.fencing_token = fencing_token
 
 
+@constructor_tells(**LOCK)
 class AsyncIdentityLock:
     """As `IdentityLock`, on an asyncio client; both may be used on one prefix.
 
@@ -83,7 +86,7 @@ class AsyncIdentityLock:
     """
 
     def __init__(self, client: Redis, *, prefix: str = "throttle", lease: float = 60.0) -> None:
-        self._client = client
+        self._client = checked_client(client, awaits=True)
         self._calls = LockCalls(prefix, lease)
 
     async def acquire(

@@ -7,8 +7,10 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import NotAcquired
-from celery_throttle.primitives.checks import patience, shown
+from celery_throttle.primitives.checks import checked_client, patience, shown
+from celery_throttle.primitives.elsewhere import LOCK
 from celery_throttle.primitives.lease.base import next_look
 from celery_throttle.primitives.lease.sync import Held
 from celery_throttle.primitives.lock.calls import Grant, LockCalls, answer, info
@@ -61,6 +63,7 @@ class HeldLock(Held):
         self.fencing_token = fencing_token
 
 
+@constructor_tells(**LOCK)
 class IdentityLock:
     """Locks by identity: one holder for each, with a lease that ends by itself and a fencing token.
 
@@ -116,7 +119,7 @@ class IdentityLock:
     """
 
     def __init__(self, client: Redis, *, prefix: str = "throttle", lease: float = 60.0) -> None:
-        self._client = client
+        self._client = checked_client(client)
         self._calls = LockCalls(prefix, lease)
 
     def acquire(

@@ -8,8 +8,10 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.primitives.checks import milliseconds, patience, shown
+from celery_throttle.primitives.elsewhere import REDLOCK
 from celery_throttle.primitives.lease.aio import AsyncRenewableLease
 from celery_throttle.primitives.lock.calls import Grant, LockCalls
 from celery_throttle.primitives.redlock.aio_nodes import AsyncNode, ask, tell
@@ -109,6 +111,7 @@ class AsyncHeldRedlock(AsyncRenewableLease):
         return self._released
 
 
+@constructor_tells(**REDLOCK)
 class AsyncRedlock:
     """As `Redlock`, on asyncio clients; both may be used on the same servers.
 
@@ -148,7 +151,7 @@ class AsyncRedlock:
         node_timeout: float = 0.2,
         drift: float = 0.01,
     ) -> None:
-        check_servers(clients)
+        check_servers(clients, awaits=True)
         milliseconds("node_timeout", node_timeout)
         self.calls = LockCalls(prefix, lease)
         self.quorum = AsyncQuorum(clients, node_timeout)

@@ -7,8 +7,10 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.wrong_calls import constructor_tells
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.primitives.checks import milliseconds, patience, shown
+from celery_throttle.primitives.elsewhere import REDLOCK
 from celery_throttle.primitives.lease.sync import RenewableLease
 from celery_throttle.primitives.lock.calls import Grant, LockCalls
 from celery_throttle.primitives.redlock.sync_nodes import Node, ask, tell
@@ -148,6 +150,7 @@ class HeldRedlock(RenewableLease):
         return self._released
 
 
+@constructor_tells(**REDLOCK)
 class Redlock:
     """Locks by identity on the majority of N independent servers (not replicas of each other), 3, 5 or more.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
+from celery_throttle.primitives.checks import checked_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 __all__ = [
     "AGAIN",
@@ -113,8 +115,12 @@ def ended(reply: object) -> bool:
     return reply == 1
 
 
-def check_servers(clients: Sequence[object]) -> None:
-    """Raise a ConfigurationError if these are too few servers for a majority to mean something."""
+def check_servers(clients: object, *, awaits: bool = False) -> None:
+    """Raise a ConfigurationError if these are no servers, or too few for a majority to mean something."""
+    if not isinstance(clients, Sequence) or isinstance(clients, str):
+        raise ConfigurationError(f"Redlock needs a list of clients, got {clients!r}: write Redlock([a, b, c])")
+    for client in clients:
+        checked_client(client, awaits=awaits)
     if len(clients) < _FEWEST:
         raise ConfigurationError(
             f"Redlock needs {_FEWEST} or more independent servers, got {len(clients)}: for one, use IdentityLock"
@@ -124,7 +130,9 @@ def check_servers(clients: Sequence[object]) -> None:
 def checked_drift(drift: object) -> float:
     """Return how far clocks may run apart, if that is a part of a lease; else raise a ConfigurationError."""
     if isinstance(drift, bool) or not isinstance(drift, int | float) or not 0 <= drift <= _MAX_DRIFT:
-        raise ConfigurationError(f"drift must be a part of the lease, 0 to {_MAX_DRIFT}, got {drift!r}")
+        raise ConfigurationError(
+            f"drift must be a part of the lease, 0 to {_MAX_DRIFT}, got {drift!r}: write drift=0.01"
+        )
     return float(drift)
 
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_throttle.primitives.checks import patience, shown
+from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.primitives.checks import checked_client, patience, shown
+from celery_throttle.primitives.elsewhere import SEMAPHORE
 from celery_throttle.primitives.lease.aio import AsyncHeld, in_background
 from celery_throttle.primitives.lease.base import logger, next_look
 from celery_throttle.primitives.semaphore.aio_mailbox import AsyncMailboxes
@@ -61,6 +63,7 @@ class AsyncHeldPermit(AsyncHeld):
         self.name, self.holder, self.ticket = calls.name, turn.holder, granted.ticket
 
 
+@constructor_tells(**SEMAPHORE)
 class AsyncFairSemaphore:
     """As `FairSemaphore`, on an asyncio client; both may be used on one name, and stand in one line.
 
@@ -92,7 +95,7 @@ class AsyncFairSemaphore:
     """
 
     def __init__(self, client: Redis, name: str, limit: int, lease: float = 60.0, *, prefix: str = "throttle") -> None:
-        self._client = client
+        self._client = checked_client(client, awaits=True)
         self._calls = SemaphoreCalls(prefix, name, limit, lease)
         self._mailboxes = AsyncMailboxes(client, self._calls.channel)
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_throttle.primitives.checks import patience, shown
+from celery_throttle.core.wrong_calls import constructor_tells
+from celery_throttle.primitives.checks import checked_client, patience, shown
+from celery_throttle.primitives.elsewhere import SEMAPHORE
 from celery_throttle.primitives.lease.base import logger, next_look
 from celery_throttle.primitives.lease.sync import Held
 from celery_throttle.primitives.semaphore.calls import (
@@ -70,6 +72,7 @@ class HeldPermit(Held):
         self.name, self.holder, self.ticket = calls.name, turn.holder, granted.ticket
 
 
+@constructor_tells(**SEMAPHORE)
 class FairSemaphore:
     """So many permits over all programs; who asks first is served first, and a dead program loses what it had.
 
@@ -137,7 +140,7 @@ class FairSemaphore:
     """
 
     def __init__(self, client: Redis, name: str, limit: int, lease: float = 60.0, *, prefix: str = "throttle") -> None:
-        self._client = client
+        self._client = checked_client(client)
         self._calls = SemaphoreCalls(prefix, name, limit, lease)
         self._mailboxes = Mailboxes(client, self._calls.channel)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-__all__ = ["findings", "info_of", "refusal", "setting_of"]
+__all__ = ["findings", "info_of", "may_hint", "persistence_of", "refusal", "server_of", "setting_of"]
 
 _OLDEST = (6, 2)
 
@@ -79,6 +79,51 @@ def findings(client: Redis, url: str = "redis://") -> Iterator[str]:
         )
     if not info.get("aof_enabled") and setting_of(client, "save") == "":
         yield "the store is not durable, a restart loses parked tasks: set appendonly yes"
+
+
+def may_hint(connection: Any, channel: str) -> bool | None:
+    """Whether the store's user may send hints and hear them, None if the server says something else.
+
+    Args:
+        connection: to the store, not connected yet.
+        channel: of the hints; an empty one is sent, which nobody takes for anything.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: the server does not answer.
+    """
+    try:
+        connection.connect()
+        for command in (("PUBLISH", channel, ""), ("SUBSCRIBE", channel)):
+            connection.send_command(*command)
+            connection.read_response()
+    except NoPermissionError:
+        return False
+    except ResponseError:
+        return None
+    finally:
+        connection.disconnect()
+    return True
+
+
+def server_of(info: dict[str, Any]) -> str | None:
+    """Return what the server is, ``"Redis 7.0.15"`` or ``"Valkey 9.1.2"``, None if it does not say."""
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}" if "redis_version" in info else None
+
+
+def persistence_of(info: dict[str, Any], save: str | None) -> str | None:
+    """Return how the server keeps its data: ``"append-only file"``, ``"snapshots"``, ``"none"``, None: it does not say.
+
+    Args:
+        info: see `info_of`.
+        save: the setting of this name, see `setting_of`.
+    """
+    if info.get("aof_enabled"):
+        return "append-only file"
+    if save is None:
+        return None
+    return "snapshots" if save else "none"
 
 
 def info_of(client: Redis) -> dict[str, Any]:

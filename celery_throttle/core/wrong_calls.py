@@ -1,0 +1,90 @@
+"""Say of arguments that a function does not take what to write instead, where Python has a bare TypeError."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, TypeVar
+
+from celery_throttle.errors import ConfigurationError
+
+__all__ = ["constructor_tells", "tells"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+
+def tells(**instead: str) -> Callable[[F], F]:
+    """Have a call of a method with wrong arguments end with a `ConfigurationError` that says what to write.
+
+    Args:
+        instead: how arguments are called elsewhere, and what to write here.
+    """
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                wrong = _what_is_wrong(function, args, kwargs, instead)
+                if wrong is None:  # it was raised within
+                    raise
+            raise ConfigurationError(wrong)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def constructor_tells(**instead: str) -> Callable[[C], C]:
+    """As `tells`, for what makes an object of a class."""
+
+    def decorate(cls: C) -> C:
+        cls.__init__ = tells(**instead)(cls.__init__)  # type: ignore[misc]
+        return cls
+
+    return decorate
+
+
+def _what_is_wrong(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], instead: dict[str, str]
+) -> str | None:
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        parameters = list(signature.parameters.values())[1:]
+    else:
+        return None
+    what, names = _shown(function, args), [each.name for each in parameters]
+    if wrong := [name for name in kwargs if name not in names]:
+        name = wrong[0]
+        close = get_close_matches(name, names, n=1)
+        fix = instead.get(name) or (f"did you mean {close[0]}=?" if close else _taken(names))
+        return f"{what} takes no {name}={kwargs[name]!r:.80}: {fix}"
+    by_place = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if len(args) - 1 > len(by_place):
+        free = [name for name in names if name not in by_place and name not in kwargs]
+        value = f"{args[1 + len(by_place)]!r:.80}"
+        fix = f"write {free[0]}={value}" if free else "leave it out"
+        return f"{what} takes {value} by its name alone: {fix}" if free else f"{what} takes no {value}: {fix}"
+    given = {*by_place[: len(args) - 1], *kwargs}
+    missing = [each.name for each in parameters if each.default is each.empty and each.name not in given]
+    return f"{what} needs {' and '.join(missing)}: {_taken(names)}" if missing else f"{what}: {_taken(names)}"
+
+
+def _taken(names: list[str]) -> str:
+    return f"it takes {', '.join(names) or 'nothing'}"
+
+
+def _shown(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Return what was called, with the name of the object if it has one: ``Limit 'gpu': acquire``."""
+    cls, _, method = function.__qualname__.rpartition(".")
+    if method == "__init__":
+        name = args[1] if len(args) > 1 and "name" in list(inspect.signature(function).parameters)[1:2] else None
+        return f"{cls} {name!r}" if isinstance(name, str) else cls
+    name = getattr(args[0], "name", None)
+    return f"{cls} {name!r}: {method}" if isinstance(name, str) else f"{cls}: {method}"

@@ -1,0 +1,126 @@
+"""Say of tasks that they were parked and resumed: one at once, then one a second with the number of the others.
+
+A worker may park thousands a second, so each of them only counts. The one that is told of is asked for at the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.explain import explained
+from celery_throttle.core.wording import one_line, seconds, shortened
+from celery_throttle.store import views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.control.explain import Explanation
+    from celery_throttle.store.rows import Holder
+    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["Notices"]
+
+logger = logging.getLogger(__name__)
+
+_EVERY = 1.0
+#: Holders that are looked at, of all limits of the group, and those that are named.
+_LOOKED_AT, _NAMED = 50, 3
+
+
+class Notices:
+    """What a worker's log says of tasks that wait; all on the loop. Nothing at all below INFO.
+
+    Args:
+        loop: everything happens on it.
+        timekeeper: says when a second is over: the loop's own timer is emptied when the broker connection is lost.
+    """
+
+    def __init__(self, loop: Loop, timekeeper: Timekeeper) -> None:
+        self._parked = _OncePerSecond(loop, timekeeper, _ask_why)
+        self._resumed = _OncePerSecond(loop, timekeeper, _say_resumed)
+
+    def close(self) -> None:
+        """The worker is about to stop: ask nothing more."""
+        self._parked.close()
+
+    def parked(self, request: Any, calls: Calls) -> None:
+        """The store has set it aside."""
+        if logger.isEnabledFor(logging.INFO):
+            self._parked.count(request, calls)
+
+    def resumed(self, request: Any, waited: float) -> None:
+        """It starts, after so many seconds."""
+        if logger.isEnabledFor(logging.INFO):
+            self._resumed.count(request, waited)
+
+
+class _OncePerSecond:
+    """Counts, and has the last one told of with the number of the others: the first at once, then once a second."""
+
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, tell: Callable[..., None]) -> None:
+        self._loop, self._timekeeper, self._tell = loop, timekeeper, tell
+        self._counted = 0
+        self._last: tuple[Any, ...] = ()
+        self._timed = self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+
+    def count(self, *last: Any) -> None:
+        if self._closed:
+            return
+        self._counted += 1
+        self._last = last
+        if not self._timed:
+            self._timed = True
+            self._say()
+
+    def _say(self) -> None:
+        counted, self._counted = self._counted, 0
+        last, self._last = self._last, ()
+        if not counted or self._closed:
+            self._timed = False
+            return
+        self._timekeeper.later(_EVERY, lambda: self._loop.post(self._say))
+        self._tell(*last, counted - 1)
+
+
+def _say_resumed(request: Any, waited: float, others: int) -> None:
+    _log(f"Task {request.name}[{request.id}] resumed after {seconds(waited)}", others)
+
+
+def _ask_why(request: Any, calls: Calls, others: int) -> None:
+    """Ask the store for the place of a task and for who holds, and log it when the answers are there."""
+    task, task_id = f"Task {request.name}[{request.id}] parked", request.id
+    if not calls.link.up:
+        _log(task, others)
+        return
+    answers: list[Any] = []
+    calls.link.send(calls.store.explain(task_id), answers.append)
+    calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(_say_parked, task, task_id, others, answers))
+
+
+def _say_parked(task: str, task_id: str, others: int, answers: list[Any], holders: Any) -> None:
+    (view,) = answers
+    if isinstance(view, Exception) or isinstance(holders, Exception):
+        _log(task, others)  # the store is away, which is said elsewhere
+        return
+    why = explained(task_id, views.task_view(view))
+    if why.state in ("held", "unknown"):
+        _log(f"{task} for a moment", others)
+        return
+    place = f": place {why.place} in the line of {why.bucket}" if why.bucket else ""
+    _log(f"{task}{place}{_held_by(why, *views.holders(holders))}. {why.reasons[0].removesuffix('.')}", others)
+
+
+def _held_by(why: Explanation, holders: tuple[Holder, ...], more: bool) -> str:
+    ids = [each.task_id for each in holders if any(need.bucket == why.bucket for need in each.needs)]
+    return f", held by {shortened(ids, _NAMED, at_least=more)}" if ids else ""
+
+
+def _log(said: str, others: int) -> None:
+    logger.info("%s%s", one_line(said), f"; and {others} more in the last second" if others else "")
