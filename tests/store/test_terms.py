@@ -230,7 +230,12 @@ def test_starts_come_as_the_rate_allows(worker: TermsCaller, redis: Redis) -> No
     assert not reply.grants
     assert 0 < reply.wait <= 0.05, "it says when the next start is due"
     came: list[str] = []
-    until(lambda: came.extend(started(worker.look(9))) or len(came) == 2)  # both at once where the machine stood still
+
+    def both_came() -> bool:  # at once, where the machine stood still for long enough
+        came.extend(started(worker.look(9)))
+        return len(came) == 2
+
+    until(both_came)
     assert came == ["m2", "m3"]
     assert used(redis) == {"mail": 4}
 
