@@ -7,6 +7,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from celery import VERSION
 from celery.concurrency.asynpool import AsynPool
 from celery.worker import state
 
@@ -89,6 +90,24 @@ class Slots:
         offered, self._offered = self._offered, bool(pool.outbound_buffer)
         if offered or self._offered:
             offer()
+
+    def keep_jobs(self) -> None:
+        """Have the pool go on listening to its children when the broker connection is lost.
+
+        Before Celery 5.6 its `flush` may forget every job, also those that a child runs. Nobody hears how those end
+        then: here each would keep its slot and its permits until the worker stops.
+        """
+        pool = self._asyn_pool
+        if pool is None or (VERSION.major, VERSION.minor) >= (5, 6):
+            return
+        flush, jobs = self._pool.flush, pool._cache  # noqa: SLF001
+
+        def flush_the_rest() -> None:
+            accepted = {number: job for number, job in jobs.items() if job._accepted}  # noqa: SLF001
+            flush()
+            jobs.update((number, job) for number, job in accepted.items() if not job.ready())
+
+        self._pool.flush = flush_the_rest
 
     def discarded(self, request: Any) -> bool:
         """Whether the pool threw the request's job away when the consumer stopped, for good or to connect again.

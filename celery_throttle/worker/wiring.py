@@ -91,6 +91,7 @@ class Throttling:
         found = {finding: None for group in self.groups for finding in findings(group.client, url)}
         for finding in found:
             logger.warning("celery_throttle: %s", finding)
+        self._slots.keep_jobs()
         task_revoked.connect(self._never_runs, weak=False)
         self.timekeeper.start()
         self._leases.start()
