@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import VERSION
 from celery.concurrency.asynpool import AsynPool
+from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ class Slots:
         """Whether a cold shutdown has begun: it ends the pool in a signal handler, in the middle of the loop's turn."""
         flag: object = state.should_terminate
         return flag is not None and flag is not False  # 0 is a status to stop with
+
+    def stopped(self, error: BaseException) -> bool:
+        """Whether this error of `run` is a cold shutdown that has begun: the pool may have the task then."""
+        if isinstance(error, NotImplementedError):
+            # Before Celery 5.7 its signal handler raises this, that it cannot end threads, and then does not say that
+            # the worker is to end.
+            vars(state)["should_terminate"] = EX_FAILURE
+        return self.gone
 
     @property
     def size(self) -> int:
