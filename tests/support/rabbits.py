@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from amqp import Connection
-from amqp.exceptions import AMQPError
+from amqp.exceptions import AMQPError, NotFound
 
 from celery_throttle.embedded import bound_to_parent
 from tests.support.ports import free_port
@@ -65,6 +65,20 @@ class Rabbit:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._directory.cleanup()
+
+    def waiting(self, queue: str) -> int:
+        """Return how many messages nobody has taken from this queue; 0 if there is no such queue."""
+        with Connection(f"127.0.0.1:{self.port}") as connection:
+            try:
+                return int(connection.channel().queue_declare(queue, passive=True).message_count)
+            except NotFound:
+                return 0
+
+    def forget(self, *queues: str) -> None:
+        """Delete these queues, with what is in them."""
+        with Connection(f"127.0.0.1:{self.port}") as connection:
+            for queue in queues:
+                connection.channel().queue_delete(queue)
 
     def log(self) -> str:
         return (Path(self._directory.name) / "node.log").read_text(errors="replace")[-4000:]
