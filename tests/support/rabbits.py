@@ -9,7 +9,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amqp import Connection
 from amqp.exceptions import AMQPError, NotFound
@@ -70,9 +70,10 @@ class Rabbit:
         """Return how many messages nobody has taken from this queue; 0 if there is no such queue."""
         with Connection(f"127.0.0.1:{self.port}") as connection:
             try:
-                return int(connection.channel().queue_declare(queue, passive=True).message_count)
+                found: Any = connection.channel().queue_declare(queue, passive=True)
             except NotFound:
                 return 0
+            return int(found.message_count)
 
     def forget(self, *queues: str) -> None:
         """Delete these queues, with what is in them."""

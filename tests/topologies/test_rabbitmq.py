@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import VERSION
 
+from tests.conftest import new_server
 from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, Doors, counts
 from tests.support.rabbits import Rabbit, find_rabbitmq
 from tests.support.state import State
@@ -65,6 +66,16 @@ def queue(request: pytest.FixtureRequest, workers: Workers) -> str:
             task_default_queue=QUORUM, task_default_queue_type="quorum", task_default_exchange_type="topic"
         )
     return name
+
+
+@pytest.fixture
+def own_store(workers: Workers, rabbit: Rabbit) -> Iterator[EmbeddedServer]:
+    """A store of the test's own, to kill; the results are elsewhere."""
+    assert workers.broker == rabbit.url
+    with new_server(persistent=True) as running:
+        workers.conf["throttle_url"] = running.url
+        yield running
+        workers.end()
 
 
 @pytest.fixture
@@ -155,6 +166,27 @@ def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doo
     until(lambda: prefetched(app) == {2}, timeout=AT_ONCE)
     state.wait_clean()
     assert rabbit.waiting(queue) == 0
+
+
+def test_the_store_is_away(
+    rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, own_store: EmbeddedServer
+) -> None:
+    """What waits for it does not count as prefetched, so plain tasks of the same (classic) queue go on."""
+    worker = workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    own_store.kill()
+    worker.wait_for_log("cannot reach the store")
+    held = [app.hold.delay(f"held {number}") for number in range(8)]
+    app.plain.delay("plain")
+    journal.wait_running(1, "plain", timeout=AT_ONCE)
+    assert len(journal.runs()) == 1
+
+    own_store.restart()
+    doors.open_all()
+    assert len([result.get(timeout=AT_ONCE) for result in held]) == 8
+    assert journal.max_running(task=".hold") == 1
+    until(lambda: prefetched(app) == {1}, timeout=AT_ONCE)
+    assert rabbit.waiting(CLASSIC) == 0
 
 
 def prefetched(app: Any) -> set[int]:
