@@ -81,8 +81,10 @@ def test_redis_is_restarted(running: Any, journal: Journal, state: State, let_go
     """Broker and store in one: who runs goes on and keeps the permit, who was parked runs after that."""
     first = hold_late.delay("first")
     journal.wait_running(1, timeout=TIMEOUT)
-    parked = [hold_late.delay(label) for label in ("second", "third")]
-    state.wait_parked(*parked)
+    parked = []
+    for label in ("second", "third"):
+        parked.append(hold_late.delay(label))
+        state.wait_parked(parked[-1])  # one by one: each worker takes one, and the line is by when they did
 
     running.broker.restart()
     let_go("first", "second", "third")
