@@ -106,17 +106,17 @@ class Slots:
         Before Celery 5.6 its `flush` may forget every job, also those that a child runs. Nobody hears how those end
         then: here each would keep its slot and its permits until the worker stops.
         """
-        pool = self._asyn_pool
-        if pool is None or (VERSION.major, VERSION.minor) >= (5, 6):
+        if self._asyn_pool is None or (VERSION.major, VERSION.minor) >= (5, 6):
             return
-        flush, jobs = self._pool.flush, pool._cache  # noqa: SLF001
+        pool = self._pool
+        flush, jobs = pool.flush, self._asyn_pool._cache  # noqa: SLF001
 
         def flush_the_rest() -> None:
             accepted = {number: job for number, job in jobs.items() if job._accepted}  # noqa: SLF001
             flush()
             jobs.update((number, job) for number, job in accepted.items() if not job.ready())
 
-        self._pool.flush = flush_the_rest
+        pool.flush = flush_the_rest
 
     def discarded(self, request: Any) -> bool:
         """Whether the pool threw the request's job away when the consumer stopped, for good or to connect again.
