@@ -1,8 +1,12 @@
-"""Run the matrix and write the table: one environment of tox for each Python and Celery, two servers, two brokers."""
+"""Run the matrix and write the table: one environment of tox for each Python and Celery, two servers, two brokers.
+
+What the page has of other environments stays.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 from datetime import datetime, timezone
@@ -28,6 +32,8 @@ CELERYS = ("5.4", "5.5", "5.6", "5.7")
 #: Each Python and each Celery, and the corners.
 USUAL = ("3.10-5.4", "3.11-5.5", "3.12-5.6", "3.13-5.7", "3.10-5.7", "3.13-5.4")
 
+_ROW = re.compile(r"\| (3\.\d+)\.\d+ \| (5\.\d+)\.")
+
 HEAD = """# Versions
 
 Made by `python -m tests.matrix`, on {date}: real workers on each Python, Celery, server and broker. It needs tox, the
@@ -50,17 +56,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "matrix.md", help="where the table goes")
     options = parser.parse_args(arguments)
     names = [f"{python}-{celery}" for python, celery in product(PYTHONS, CELERYS)] if options.all else options.rows
-    lines: list[str] = []
     failed: list[str] = []
     for row in map(Row.parse, names or USUAL):
         if not row.possible:
-            lines.append(f"| {row.python}, not here | {row.celery} |" + " |" * 6)
+            print(f"There is no python{row.python} here.")  # noqa: T201
             continue
         found, outcomes = _outcomes(row)
-        lines.append(_line(found, outcomes))
-        failed += [f"- {row.env}: `{name}`" for each in outcomes for name in each.failed]
-        print(lines[-1], *failed, sep="\n", flush=True)  # noqa: T201
-        options.page.write_text(_page(lines, failed))
+        line = _line(found, outcomes)
+        failed += (failed_here := [f"- {row.env}: `{name}`" for each in outcomes for name in each.failed])
+        print(line, *failed_here, sep="\n", flush=True)  # noqa: T201
+        options.page.write_text(_page(options.page, row, line, failed_here))
     return bool(failed)
 
 
@@ -82,14 +87,26 @@ def _line(found: Versions, outcomes: list[Outcome]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _page(lines: list[str], failed: list[str]) -> str:
-    def paths(tests: tuple[str, ...]) -> str:
-        return ", ".join(f"`{each}`" for each in tests)
-
+def _page(before: Path, row: Row, line: str, failed: list[str]) -> str:
+    """Return the page with this row, beside those that it has of other environments."""
+    text = before.read_text() if before.exists() else ""
+    rows = {env: other for env, other in _rows(text).items() if env != row.env} | {row.env: line}
+    others = [each for each in text.splitlines() if each.startswith("- ") and not each.startswith(f"- {row.env}:")]
     head = HEAD.format(
-        date=datetime.now(timezone.utc).date(), slice=paths(SLICE), rabbitmq=paths(RABBITMQ), smoke=paths(SMOKE)
+        date=datetime.now(timezone.utc).date(), slice=_paths(SLICE), rabbitmq=_paths(RABBITMQ), smoke=_paths(SMOKE)
     )
-    return head + "\n".join(lines) + ("\n\nFailed:\n\n" + "\n".join(failed) if failed else "") + "\n"
+    table = "\n".join(rows[env] for env in sorted(rows))
+    return "\n".join([f"{head}{table}", *(["", "Failed:", "", *others, *failed] if others or failed else []), ""])
+
+
+def _rows(page: str) -> dict[str, str]:
+    """Return the rows of a page by their environment."""
+    found = ((_ROW.match(line), line) for line in page.splitlines())
+    return {Row(*match.groups()).env: line for match, line in found if match}
+
+
+def _paths(tests: tuple[str, ...]) -> str:
+    return ", ".join(f"`{each}`" for each in tests)
 
 
 if __name__ == "__main__":
