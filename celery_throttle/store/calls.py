@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
         task: its id.
         needs: the permits it takes, as needs.lua says.
         queue: whose workers can start it.
-        attempt: how many retries came before.
+        attempt: grows with each message of this task id: a retry, or what `replace` sent.
         lock: what it does with its identity lock, JSON as claims.lua says; "" if it has none.
         nonce: names this delivery as a holder; "" for one that is to be parked.
         message: of one that is to be parked.

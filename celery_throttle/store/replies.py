@@ -68,7 +68,7 @@ class Grant:
         nonce: names this delivery as a holder.
         needs: the permits it takes, as needs.lua says.
         queue: it was parked for.
-        attempt: how many retries came before.
+        attempt: grows with each message of this task id: a retry, or what `replace` sent.
         deliveries: how often it was started before.
         message: as it was parked.
         expired: whether it waited for too long and does not run.

@@ -66,9 +66,9 @@ class Running:
             run.job = self._slots.run(run.request, lambda error: self._loop.post(self._died, run, error))
         except TaskRevokedError:
             self._unstarted(run, Message.NOBODY)
-        except BaseException:
+        except BaseException as error:
             # Celery's signal handler may have raised, and the pool have the task: then it ends like all the others.
-            if not self._slots.gone:
+            if not self._slots.stopped(error):
                 self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
             raise
         if self._loop.turning and not self._slots.passed_on:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Permit", "Run", "State"]
 
+#: More than any task has retries: what `replace` sends begins to count them anew.
+_REPLACED = 1 << 20
+
 
 class State(Enum):
     """Where a run is. It occupies a slot of the pool while it is ``ASKING`` or ``RUNNING``."""
@@ -145,8 +148,9 @@ class Run:
 
     @property
     def attempt(self) -> int:
-        """How many retries came before; tells a retry from a second delivery of the same message."""
-        return int(self.request.request_dict.get("retries") or 0)
+        """Which message of this task id it is; tells a retry, or what `replace` sent, from a second delivery."""
+        sent = self.request.request_dict
+        return int(sent.get("replaced_task_nesting") or 0) * _REPLACED + int(sent.get("retries") or 0)
 
     @property
     def arrival(self) -> Arrival:

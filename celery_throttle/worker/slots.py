@@ -7,7 +7,9 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from celery import VERSION
 from celery.concurrency.asynpool import AsynPool
+from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 if TYPE_CHECKING:
@@ -34,6 +36,14 @@ class Slots:
         """Whether a cold shutdown has begun: it ends the pool in a signal handler, in the middle of the loop's turn."""
         flag: object = state.should_terminate
         return flag is not None and flag is not False  # 0 is a status to stop with
+
+    def stopped(self, error: BaseException) -> bool:
+        """Whether this error of `run` is a cold shutdown that has begun: the pool may have the task then."""
+        if isinstance(error, NotImplementedError):
+            # Before Celery 5.7 its signal handler raises this, that it cannot end threads, and then does not say that
+            # the worker is to end.
+            vars(state)["should_terminate"] = EX_FAILURE
+        return self.gone
 
     @property
     def size(self) -> int:
@@ -89,6 +99,24 @@ class Slots:
         offered, self._offered = self._offered, bool(pool.outbound_buffer)
         if offered or self._offered:
             offer()
+
+    def keep_jobs(self) -> None:
+        """Have the pool go on listening to its children when the broker connection is lost.
+
+        Before Celery 5.6 its `flush` may forget every job, also those that a child runs. Nobody hears how those end
+        then: here each would keep its slot and its permits until the worker stops.
+        """
+        if self._asyn_pool is None or (VERSION.major, VERSION.minor) >= (5, 6):
+            return
+        pool = self._pool
+        flush, jobs = pool.flush, self._asyn_pool._cache  # noqa: SLF001
+
+        def flush_the_rest() -> None:
+            accepted = {number: job for number, job in jobs.items() if job._accepted}  # noqa: SLF001
+            flush()
+            jobs.update((number, job) for number, job in accepted.items() if not job.ready())
+
+        pool.flush = flush_the_rest
 
     def discarded(self, request: Any) -> bool:
         """Whether the pool threw the request's job away when the consumer stopped, for good or to connect again.

@@ -85,6 +85,7 @@ class Throttling:
     def start(self) -> None:
         """Begin."""
         greet(self._worker.app, self.settings, self.groups)
+        self._slots.keep_jobs()
         task_revoked.connect(self._never_runs, weak=False)
         self.timekeeper.start()
         self._leases.start()

@@ -45,3 +45,15 @@ def test_a_message_that_could_not_be_acknowledged_is_at_the_broker(run: Callable
     """The connection broke, and nobody has noticed yet: it is delivered again, and must be known to have run."""
     assert run(gone=True, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.BROKER
     assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.NOBODY
+
+
+def test_an_attempt_is_later_than_those_before_it() -> None:
+    """A retry is, and what `replace` sent, which counts its retries anew; another delivery is not."""
+
+    def attempt(**sent: object) -> int:
+        return Run(SimpleNamespace(request_dict=sent), epoch=1).attempt
+
+    assert attempt() == attempt(retries=None, replaced_task_nesting=0) == 0
+    assert attempt(retries=2) == attempt(retries=2, replaced_task_nesting=None) > attempt(retries=1)
+    assert attempt(replaced_task_nesting=1) > attempt(retries=1000)
+    assert attempt(replaced_task_nesting=1, retries=1) > attempt(replaced_task_nesting=1)

@@ -329,3 +329,23 @@ def test_what_the_broker_was_told_leaves_no_note(
     assert [each.get(timeout=20) for each in parked] == [str(number) for number in range(8)]
     state.wait_empty()
     assert not list(redis.scan_iter("*:ran"))
+
+
+def test_what_replaces_a_task_that_was_just_parked(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    """It has the same id, and the store may not have heard yet that the broker has forgotten the first message."""
+    workers.start(FEATURES, concurrency=3)
+    app = workers.app(FEATURES)
+    for number in range(20):
+        # Parked, and resumed right after that: the hold ends as soon as they are there.
+        app.one_hold.delay(f"hold {number}")
+        journal.wait_running(1, f"hold {number}")
+        let_go(f"hold {number}")
+        for letter in "abc":
+            app.replace.delay(f"{number}{letter}")
+    labels = {f"{number}{letter}" for number in range(20) for letter in "abc"}
+    journal.wait_finished(140, timeout=30)
+    assert {run.label for run in journal.runs(task="features.one")} == {f"{label}-replaced" for label in labels}
+    assert len(journal.runs()) == 140
+    state.wait_empty()

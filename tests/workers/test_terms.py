@@ -236,11 +236,13 @@ def test_revoked_and_expired_tasks_cost_no_start(workers: Workers, journal: Jour
     workers.start(TERMS, concurrency=4, env=NO_LOOK)
     app = workers.app(TERMS)
     published = time.monotonic()
+    # Before the third start is due, however long it takes to publish them.
+    expires = datetime.now(timezone.utc) + timedelta(seconds=0.9)
     for label in ("first", "second"):
         app.seldom.delay(label)
     journal.wait_finished(2)
     revoked = [app.seldom.delay(f"revoked{number}") for number in range(3)]
-    expired = [app.seldom.apply_async((f"expired{number}",), expires=0.5) for number in range(12)]
+    expired = [app.seldom.apply_async((f"expired{number}",), expires=expires) for number in range(12)]
     last = app.seldom.delay("last")
     app.app.control.revoke([result.id for result in revoked])
     assert last.get(timeout=20) == "last"

@@ -2,7 +2,7 @@
 --
 -- A record is a JSON object: v (VERSION); needs: the permits it takes (see needs.lua), '' for none;
 -- queue: whose workers can start it; ticket: its place, which is when it came (see next_ticket), negative
--- for one that goes before all others; attempt: how many retries came before; nonce: which delivery holds,
+-- for one that goes before all others; attempt: grows by retry and replace; nonce: which delivery holds,
 -- absent while parked; since: when it got its permit (ms). Only where there is such a thing: place: its
 -- place in the line of a limit whose tasks take turns; turn: { bucket, who, step }, see turns.lua;
 -- deadline: until when it may wait (ms); expired: it waited for too long, and is only to be told so;

@@ -1,0 +1,113 @@
+"""Run the matrix and write the table: one environment of tox for each Python and Celery, two servers, two brokers.
+
+What the page has of other environments stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+from datetime import datetime, timezone
+from itertools import product
+from pathlib import Path
+
+from tests.matrix.cells import (
+    RABBITMQ,
+    ROOT,
+    SLICE,
+    SMOKE,
+    Outcome,
+    Row,
+    Versions,
+    rabbitmq_version,
+    run,
+    server_version,
+    versions,
+)
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+CELERYS = ("5.4", "5.5", "5.6", "5.7")
+#: Each Python and each Celery, and the corners.
+USUAL = ("3.10-5.4", "3.11-5.5", "3.12-5.6", "3.13-5.7", "3.10-5.7", "3.13-5.4")
+
+_ROW = re.compile(r"\| (3\.\d+)\.\d+ \| (5\.\d+)\.")
+
+HEAD = """# Versions
+
+Made by `python -m tests.matrix`, on {date}: real workers on each Python, Celery, server and broker. It needs tox, the
+interpreters on `PATH`, and for the columns of that name `redis-server` and `rabbitmq-server`; what is not there is left
+out.
+
+The columns of Valkey and Redis, which are broker and store in one, are {slice}.
+That of RabbitMQ, with Redis or Valkey as the store, is {rabbitmq}. The last one is {smoke}.
+
+| Python | Celery | kombu | redis-py | Valkey | Redis | RabbitMQ | pytest-celery |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; 1 if anything failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
+    parser.add_argument("rows", nargs="*", help=f"3.12-5.6 and so on; by default {' '.join(USUAL)}")
+    parser.add_argument("--all", action="store_true", help="each Python with each Celery")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "matrix.md", help="where the table goes")
+    options = parser.parse_args(arguments)
+    names = [f"{python}-{celery}" for python, celery in product(PYTHONS, CELERYS)] if options.all else options.rows
+    failed: list[str] = []
+    for row in map(Row.parse, names or USUAL):
+        if not row.possible:
+            print(f"There is no python{row.python} here.")  # noqa: T201
+            continue
+        found, outcomes = _outcomes(row)
+        line = _line(found, outcomes)
+        failed += (failed_here := [f"- {row.env}: `{name}`" for each in outcomes for name in each.failed])
+        print(line, *failed_here, sep="\n", flush=True)  # noqa: T201
+        options.page.write_text(_page(options.page, row, line, failed_here))
+    return bool(failed)
+
+
+def _outcomes(row: Row) -> tuple[Versions, list[Outcome]]:
+    wheel = run(row.env, SLICE)
+    found = versions(row)  # only now: the environment is whole after its first run
+    redis = shutil.which("redis-server")
+    outcomes = [
+        wheel.on(server_version(found.server)),
+        run(row.env, SLICE, server=redis).on(server_version(redis)) if redis else Outcome(0, 0, ()),
+        run(row.env, RABBITMQ, processes=0).on(rabbitmq_version()),
+        run(f"smoke-{row.env}", SMOKE, processes=0),
+    ]
+    return found, outcomes
+
+
+def _line(found: Versions, outcomes: list[Outcome]) -> str:
+    cells = [found.python, found.celery, found.kombu, found.redis, *map(str, outcomes)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _page(before: Path, row: Row, line: str, failed: list[str]) -> str:
+    """Return the page with this row, beside those that it has of other environments."""
+    text = before.read_text() if before.exists() else ""
+    rows = {env: other for env, other in _rows(text).items() if env != row.env} | {row.env: line}
+    others = [each for each in text.splitlines() if each.startswith("- ") and not each.startswith(f"- {row.env}:")]
+    head = HEAD.format(
+        date=datetime.now(timezone.utc).date(), slice=_paths(SLICE), rabbitmq=_paths(RABBITMQ), smoke=_paths(SMOKE)
+    )
+    table = "\n".join(rows[env] for env in sorted(rows))
+    return "\n".join([f"{head}{table}", *(["", "Failed:", "", *others, *failed] if others or failed else []), ""])
+
+
+def _rows(page: str) -> dict[str, str]:
+    """Return the rows of a page by their environment."""
+    found = ((_ROW.match(line), line) for line in page.splitlines())
+    return {Row(*match.groups()).env: line for match, line in found if match}
+
+
+def _paths(tests: tuple[str, ...]) -> str:
+    return ", ".join(f"`{each}`" for each in tests)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

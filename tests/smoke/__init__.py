@@ -1,0 +1,1 @@
+"""The main promises once more: pytest-celery's fixtures, with processes of this machine in place of containers."""

@@ -1,0 +1,175 @@
+"""What pytest-celery asks of Docker's containers, by processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pytest_celery import CeleryWorkerContainer, RedisContainer
+
+from celery_throttle.embedded import bound_to_parent
+from tests.support.waiting import until
+from tests.support.workers import children_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import ModuleType
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.journal import Journal
+
+_NO_NETWORK: dict[str, Any] = {"NetworkSettings": {"Networks": {}, "Ports": {}}}
+_READY_TIMEOUT = 60.0
+
+
+class ServerProcess:
+    """A Redis or Valkey, as Docker would show it."""
+
+    attrs = _NO_NETWORK
+
+    def __init__(self, name: str, server: EmbeddedServer) -> None:
+        self.name, self.server = name, server
+        self.id = uuid.uuid4().hex
+
+    @property
+    def status(self) -> str:
+        return "running" if self.server.running else "exited"
+
+    def reload(self) -> None:
+        """Everything here is asked anew each time."""
+
+    def logs(self) -> bytes:
+        return self.server.log.encode()
+
+    def kill(self, signal: object = None) -> None:  # noqa: ARG002 - Docker's signature; a crash is what is wanted
+        self.server.kill()
+
+    def restart(self, timeout: float) -> None:  # noqa: ARG002 - Docker's signature
+        self.server.restart()
+
+
+class WorkerProcess:
+    """A worker and its pool, as Docker would show them: SIGKILL ends both, other signals go to the worker."""
+
+    attrs = _NO_NETWORK
+
+    def __init__(self, host: str, command: Sequence[str], directory: Path, env: Mapping[str, str]) -> None:
+        self.id = self.name = host
+        self._command, self._directory, self._env = list(command), directory, dict(env)
+        self._log = directory / "worker.log"
+        self._process = self._start()
+        #: How long the log was when the process started.
+        self.before = 0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> str:
+        return "running" if self._process.poll() is None else "exited"
+
+    def reload(self) -> None:
+        """Everything here is asked anew each time."""
+
+    def logs(self) -> bytes:
+        return self._log.read_bytes()
+
+    def kill(self, number: str | int | None = None) -> None:
+        """Send a signal, by name or number; SIGKILL by default."""
+        number = signal.SIGKILL if number is None else number
+        wanted = signal.Signals[number] if isinstance(number, str) else signal.Signals(number)
+        with suppress(ProcessLookupError):
+            if wanted is not signal.SIGKILL:
+                os.kill(self.pid, wanted)
+                return
+            os.killpg(self.pid, wanted)
+        self._process.wait()
+
+    def restart(self, timeout: float) -> None:
+        """End it warmly, within so many seconds, and start it again."""
+        if self.status == "running":
+            self._process.terminate()
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self.before = len(self.logs())
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                bound_to_parent(self._command),
+                cwd=self._directory,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+
+class LocalRedis(RedisContainer):
+    """The broker or the backend: on 127.0.0.1, for the test and for the workers alike."""
+
+    @property
+    def url(self) -> str:
+        return str(self._container.server.url)
+
+    @property
+    def host_url(self) -> str:
+        return self.url
+
+    @property
+    def hostname(self) -> str:
+        return "127.0.0.1"
+
+    @property
+    def port(self) -> int:
+        return int(self._container.server.port)
+
+
+class LocalWorker(CeleryWorkerContainer):
+    """A worker with the tasks of `tests.smoke.tasks`."""
+
+    @classmethod
+    def tasks_modules(cls) -> set[ModuleType]:
+        """What the workers import; pytest-celery pings with its own."""
+        from tests.smoke import tasks  # noqa: PLC0415 - only where there is a worker to run it
+
+        return {tasks, *super().tasks_modules()}
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the worker, then of its pool."""
+        pid = self._container.pid
+        return [pid, *children_of(pid)]
+
+    def kill(self, signal: str | int | None = None) -> None:
+        self._container.kill(signal)
+
+    def _wait_ready(self, timeout: float = _READY_TIMEOUT) -> bool:
+        def ready() -> bool:
+            assert self.status == "running", self.logs()[-4000:]
+            return self.ready_prompt in self.logs()[self._container.before :]
+
+        return until(ready, timeout=timeout, describe=lambda: self.logs()[-4000:])
+
+
+def write_content(content: Mapping[str, bytes], directory: Path) -> None:
+    """Write the files of what pytest-celery calls the volume of a worker."""
+    for name, text in content.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+
+
+def will_be_killed(worker: LocalWorker, journal: Journal) -> None:
+    """Note it in the journal: what is killed cannot say that its runs have ended."""
+    journal.killed(worker.pids)

@@ -1,0 +1,195 @@
+"""RabbitMQ as the broker, Redis as the store: one node of the tests' own, and real workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import VERSION
+
+from tests.conftest import new_server
+from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, Doors, counts
+from tests.support.rabbits import Rabbit, find_rabbitmq
+from tests.support.state import State
+from tests.support.waiting import until
+from tests.support.workers import BASIC
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+CLASSIC, QUORUM = "celery", "quorum"
+QUEUES = [
+    CLASSIC,
+    pytest.param(
+        QUORUM,
+        marks=pytest.mark.skipif(
+            (VERSION.major, VERSION.minor) < (5, 5), reason="Celery 5.4 asks of a quorum queue what it does not have"
+        ),
+    ),
+]
+
+pytestmark = [
+    pytest.mark.worker,
+    pytest.mark.skipif(find_rabbitmq() is None, reason="RabbitMQ is not installed (Debian: rabbitmq-server)"),
+]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Rabbit]:
+    script = find_rabbitmq()
+    assert script
+    with Rabbit(script) as running:
+        yield running
+
+
+@pytest.fixture
+def rabbit(node: Rabbit, workers: Workers, server: EmbeddedServer) -> Iterator[Rabbit]:
+    """The workers' broker, with nothing in its queues; their store is Redis."""
+    workers.conf.update(throttle_url=server.url, worker_prefetch_multiplier=1)
+    workers.broker = node.url
+    yield node
+    workers.end()
+    node.forget(CLASSIC, QUORUM, "alpha", "media")
+
+
+@pytest.fixture
+def queue(request: pytest.FixtureRequest, workers: Workers) -> str:
+    """The only queue, of this kind."""
+    name: str = request.param
+    if name == QUORUM:
+        # Of type topic, so that Celery's delayed delivery can use it.
+        workers.conf.update(
+            task_default_queue=QUORUM, task_default_queue_type="quorum", task_default_exchange_type="topic"
+        )
+    return name
+
+
+@pytest.fixture
+def own_store(workers: Workers, rabbit: Rabbit) -> Iterator[EmbeddedServer]:
+    """A store of the test's own, to kill; the results are elsewhere."""
+    assert workers.broker == rabbit.url
+    with new_server(persistent=True) as running:
+        workers.conf["throttle_url"] = running.url
+        yield running
+        workers.end()
+
+
+@pytest.fixture
+def doors(journal: Journal) -> Doors:
+    return Doors(journal)
+
+
+@pytest.fixture
+def state(server: EmbeddedServer) -> State:
+    return State(lambda: server.url)
+
+
+@pytest.mark.parametrize("queue", QUEUES, indirect=True)
+def test_a_cap_over_two_workers(rabbit: Rabbit, workers: Workers, journal: Journal, state: State, queue: str) -> None:
+    """At once, and with a countdown, which a quorum queue leaves to RabbitMQ."""
+    workers.start_many(2, BASIC, concurrency=3, queues=queue)
+    app = workers.app(BASIC)
+    assert ("x-queue-type" in (app.app.amqp.queues[queue].queue_arguments or {})) == (queue == QUORUM)
+    labels = [str(number) for number in range(20)]
+    results = [app.work.apply_async((label, 0.05), countdown=int(label) % 2) for label in labels]
+    assert [result.get(timeout=AT_ONCE) for result in results] == labels
+    assert journal.max_running() == 2
+    assert len(journal.runs()) == 20
+    state.wait_clean()
+    assert rabbit.waiting(queue) == 0
+
+
+@pytest.mark.parametrize("queue", QUEUES, indirect=True)
+def test_a_killed_worker(
+    rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, state: State, queue: str
+) -> None:
+    """RabbitMQ delivers again at once, while the lease still runs; the second delivery waits for its end."""
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    lost = workers.start(DOORS, queues=queue)
+    app = workers.app(DOORS)
+    app.hold_late.delay("first")
+    journal.wait_running(1, "first")
+    second = app.hold_late.delay("second")
+    state.wait_parked(second)
+    workers.start(DOORS, queues=queue)
+
+    lost.kill()
+    journal.wait_started(2, timeout=WITHIN_LEASE)
+    doors.open_all()
+    journal.wait_finished(2, timeout=WITHIN_LEASE)
+    assert counts(journal) == {"first": 2, "second": 1}
+    assert journal.max_running() == 1
+    state.wait_clean()
+    assert rabbit.waiting(queue) == 0
+
+
+@pytest.mark.usefixtures("rabbit")
+def test_a_topic_route(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+    """What is parked goes on in the worker that consumes its queue, whoever gives the permit back."""
+    alpha = workers.start(SEAMS, queues="alpha")
+    media = workers.start(SEAMS, queues="media")
+    app = workers.app(SEAMS)
+    app.one.apply_async(["first"], queue="alpha")
+    journal.wait_running(1, "first")
+    video = app.one.apply_async(["video"], exchange="media", routing_key="media.video.short")
+    state.wait_parked(video)
+    sound = app.one.apply_async(["sound"], queue="alpha")
+    state.wait_parked(sound)
+    assert {each.task_id: each.queue for each in state.lines} == {video.id: "media", sound.id: "alpha"}
+
+    doors.open_all()
+    journal.wait_finished(3, timeout=AT_ONCE)
+    assert journal.order() == ["first", "video", "sound"]
+    assert [run.worker.partition("@")[0] for run in journal.runs()] == [alpha.name, media.name, alpha.name]
+    state.wait_clean()
+
+
+@pytest.mark.parametrize("queue", QUEUES, indirect=True)
+def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, state: State, queue: str) -> None:
+    """A line does not use up what a worker may prefetch, and that number is what it was afterwards."""
+    workers.start(DOORS, queues=queue, concurrency=2)
+    app = workers.app(DOORS)
+    assert prefetched(app) == {2}
+    held = [app.hold.apply_async([f"held {number}"], countdown=number % 2) for number in range(12)]
+    journal.wait_running(1)
+    until(lambda: len(state.parked) == 11, timeout=AT_ONCE, describe=state.describe)
+    app.plain.delay("plain")
+    journal.wait_running(1, "plain", timeout=AT_ONCE)
+
+    doors.open_all()
+    assert len([result.get(timeout=AT_ONCE) for result in held]) == 12
+    assert journal.max_running(task=".hold") == 1
+    until(lambda: prefetched(app) == {2}, timeout=AT_ONCE)
+    state.wait_clean()
+    assert rabbit.waiting(queue) == 0
+
+
+def test_the_store_is_away(
+    rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, own_store: EmbeddedServer
+) -> None:
+    """What waits for it does not count as prefetched, so plain tasks of the same (classic) queue go on."""
+    worker = workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    own_store.kill()
+    worker.wait_for_log("cannot reach the store")
+    held = [app.hold.delay(f"held {number}") for number in range(8)]
+    app.plain.delay("plain")
+    journal.wait_running(1, "plain", timeout=AT_ONCE)
+    assert len(journal.runs()) == 1
+
+    own_store.restart()
+    doors.open_all()
+    assert len([result.get(timeout=AT_ONCE) for result in held]) == 8
+    assert journal.max_running(task=".hold") == 1
+    until(lambda: prefetched(app) == {1}, timeout=AT_ONCE)
+    assert rabbit.waiting(CLASSIC) == 0
+
+
+def prefetched(app: Any) -> set[int]:
+    """How many messages each worker that answers lets the broker deliver."""
+    found = app.app.control.inspect(timeout=2, limit=1).stats() or {}
+    return {int(each["prefetch_count"]) for each in found.values()}
