@@ -392,6 +392,7 @@ class Gate:
         if not self._save(run):
             self._acknowledge(run)
             self._loop.post(self._tell_unacked, run)
+        logger.debug("Task %s[%s] parked", run.request.name, run.request.id)  # each; at INFO one a second
         self._notices.parked(run.request, self._groups[run.group])
 
     def has_run(self, run: Run) -> None:

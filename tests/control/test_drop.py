@@ -105,7 +105,7 @@ def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:
         ([], 2, "Error: write drop LIMIT, with --key or without, or drop --task TASK_ID"),
         (["api", "--task", "t3"], 2, "Error: write drop LIMIT"),
         (["--task", "t3", "--key", "acme"], 2, "Error: write drop LIMIT"),
-        (["api", "--yes", "--by", "x" * 501], 2, "Error: by must be text"),
+        (["api", "--yes", "--by", "x" * 501], 2, "Error: Limit api: by must be text"),
     ],
 )
 def test_what_cannot_work(run: Run, args: list[str], code: int, said: str) -> None:

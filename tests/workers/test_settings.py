@@ -28,6 +28,9 @@ SETTINGS = {
     "throttle_lease": 7,
     "throttle_reap_every": 11,
     "throttle_on_store_error": "fail",
+    "throttle_park_durability": "replicas",
+    "throttle_park_replicas": 2,
+    "throttle_park_timeout": 5,
     "throttle_enabled": False,
 }
 
@@ -55,6 +58,9 @@ def test_defaults() -> None:
         "throttle_lease": 60.0,
         "throttle_reap_every": 30.0,
         "throttle_on_store_error": "hold",
+        "throttle_park_durability": "memory",
+        "throttle_park_replicas": 1,
+        "throttle_park_timeout": 3.0,
         "throttle_enabled": True,
     }
 
