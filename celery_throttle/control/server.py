@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.servers.client import make_client
-from celery_throttle.store.servers.doctor import findings, info_of, persistence_of, server_of, setting_of
+from celery_throttle.store.servers.doctor import eviction_of, findings, info_of, persistence_of, server_of, setting_of
 from celery_throttle.store.servers.safety import safety_findings
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _facts(client: Redis, url: str, keys: Keys) -> StoreFacts:
         keys.group,
         server=server_of(info),
         role=info.get("role"),
-        eviction=info.get("maxmemory_policy") or setting_of(client, "maxmemory-policy"),
+        eviction=eviction_of(client, info),
         persistence=persistence_of(info, setting_of(client, "save")),
         missing_rights=_missing_rights(client, keys),
         latency=latency,

@@ -13,6 +13,7 @@ from celery_throttle.core.store_url import shown
 from celery_throttle.core.wording import counted, shortened
 from celery_throttle.store.servers.client import connection_factory
 from celery_throttle.store.servers.doctor import (
+    eviction_of,
     findings,
     info_of,
     may_hint,
@@ -97,8 +98,8 @@ def _look(settings: Settings, group: Group) -> _Store | None:
         server_of(info),
         hints,
         persistence_of(info, setting_of(group.client, "save")),
-        info.get("maxmemory_policy") or setting_of(group.client, "maxmemory-policy"),
-        (*findings(group.client, settings.url), *_unsafe(settings, group)),
+        eviction_of(group.client, info),
+        (*findings(group.client, settings.url, info), *_unsafe(settings, group)),
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-__all__ = ["findings", "info_of", "may_hint", "persistence_of", "refusal", "server_of", "setting_of"]
+__all__ = ["eviction_of", "findings", "info_of", "may_hint", "persistence_of", "refusal", "server_of", "setting_of"]
 
 _OLDEST = (6, 2)
 
@@ -45,7 +45,7 @@ def refusal(connection: Any) -> str | None:
     return None
 
 
-def findings(client: Redis, url: str = "redis://") -> Iterator[str]:
+def findings(client: Redis, url: str = "redis://", info: dict[str, Any] | None = None) -> Iterator[str]:
     """Yield a sentence, with the fix, for everything about the server that could break a limit.
 
     A server that cannot be reached yields nothing here: whoever uses it next says so.
@@ -53,8 +53,9 @@ def findings(client: Redis, url: str = "redis://") -> Iterator[str]:
     Args:
         client: a client of the store.
         url: how it was named.
+        info: see `info_of`; None to ask for it.
     """
-    info = info_of(client)
+    info = info_of(client) if info is None else info
     if not info:  # it says nothing about the server's fitness
         return
     mode = info.get("redis_mode") or info.get("server_mode")
@@ -71,7 +72,7 @@ def findings(client: Redis, url: str = "redis://") -> Iterator[str]:
     version = str(info.get("redis_version", ""))
     if _numbers(version) < _OLDEST:
         yield f"the store is Redis {version}: upgrade it to 6.2 or later"
-    policy = info.get("maxmemory_policy") or setting_of(client, "maxmemory-policy")
+    policy = eviction_of(client, info)
     if policy not in (None, "noeviction"):
         yield (
             f"the store may evict keys (maxmemory-policy {policy}), and with them permits and parked tasks: "
@@ -110,6 +111,11 @@ def server_of(info: dict[str, Any]) -> str | None:
     if "valkey_version" in info:
         return f"Valkey {info['valkey_version']}"
     return f"Redis {info['redis_version']}" if "redis_version" in info else None
+
+
+def eviction_of(client: Redis, info: dict[str, Any]) -> str | None:
+    """Return which keys the server evicts (its ``maxmemory-policy``), None: it does not say."""
+    return info.get("maxmemory_policy") or setting_of(client, "maxmemory-policy")
 
 
 def persistence_of(info: dict[str, Any], save: str | None) -> str | None:

@@ -7,9 +7,9 @@ local LOST, THERE, DONE = 0, 1, 2
 local function look(member)
   local attempt, task = string.match(member, '^(%d+) (.*)$')
   if has_run(task, attempt) then return DONE end
+  local record = load_record(task)  -- sets aside what cannot be read
   if load_second(task) or redis.call('HEXISTS', ASIDE, task) == 1 then return THERE end
-  local record = load_record(task)
-  if not record then return redis.call('HEXISTS', ASIDE, task) == 1 and THERE or LOST end
+  if not record then return LOST end
   if redis.call('HEXISTS', MESSAGES, task) == 1 then return THERE end
   -- It was acknowledged early, and has begun. Or a holder has put itself back, without its message.
   return record.unacked and DONE or LOST
