@@ -24,27 +24,17 @@ def simulate(*options: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(0, 2000, 250))
-def test_many_worlds(first: int) -> None:
-    said = simulate("--first", str(first), "--seeds", "250", "--steps", "200", "--jobs", "1")
-    last = said.splitlines()[-1]
-    assert last.startswith("250 seeds of 200 steps "), said
-    assert last.endswith(" 0 went wrong"), said
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_many_worlds_where_the_broker_keeps_what_is_parked() -> None:
-    """Until a replica has it, which it has late."""
-    said = simulate("--seeds", "250", "--steps", "200", "--jobs", "1", "--kept")
+@pytest.mark.parametrize("options", [(), ("--kept",)], ids=["as usual", "kept until it is safe"])
+def test_no_world_goes_wrong(options: tuple[str, ...]) -> None:
+    """A taste of it: CI plays thousands of them beside the suite (``tox -e simulation``)."""
+    said = simulate("--seeds", "40", "--steps", "200", "--jobs", "1", *options)
     assert said.splitlines()[-1].endswith(" 0 went wrong"), said
 
 
 def test_the_same_seed_is_the_same_world() -> None:
     """Whatever was played before it in the same process."""
-    together = simulate("--seeds", "10", "--jobs", "1", "--digests").splitlines()
-    for seed in (1, 6, 9):
+    together = simulate("--seeds", "4", "--jobs", "1", "--digests").splitlines()
+    for seed in (1, 3):
         *happened, came_of_it = simulate("--seed", str(seed), "-v").splitlines()
         assert len(happened) > 200
         assert came_of_it.startswith(f"seed {seed}: well, ")

@@ -1,7 +1,7 @@
-"""Workers forked from one process that has imported Celery, kombu and redis-py: half of what the start of one costs.
+"""Workers forked from one process that has imported Celery, redis-py and our package: half of what a start costs.
 
 Everything else is as in ``celery worker``: a session, standard streams, environment, directory and command line of its
-own. The app and our own package are imported by each worker itself, in the order in which it comes to them.
+own, and the app is imported by each worker itself. For apps that import our package first thing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ __all__ = ["Forked", "Nursery"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: What every worker imports, whatever its app.
+#: What every worker of such an app imports.
 _IMPORTED = (
+    "billiard.heap", "billiard.popen_fork", "billiard.sharedctypes", "billiard.synchronize",
     "celery.__main__", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log",
     "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.bin.worker",
     "celery.concurrency.prefork", "celery.concurrency.solo", "celery.concurrency.thread", "celery.events.receiver",
     "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer",
-    "celery.worker.strategy", "kombu.asynchronous.hub", "kombu.transport.filesystem", "kombu.transport.redis",
-    "redis.asyncio",
+    "celery.worker.consumer.delayed_delivery", "celery.worker.strategy",
+    "celery_throttle.control.explain", "celery_throttle.tasks.throttled", "celery_throttle.worker.bootsteps",
+    "kombu.asynchronous.hub", "kombu.transport.filesystem", "kombu.transport.redis",
+    "redis.asyncio", "tests.support.journal",
 )  # fmt: skip
 
 #: With the repository at the END of the path, as for workers that are started as commands.

@@ -35,6 +35,10 @@ LOG_TAIL = 60
 # Each costs a second or more at start and changes nothing about the gate; `quick=False` leaves them on.
 QUICK = ("--without-mingle", "--without-gossip")
 
+# Apps that import our package first thing, and those of them that do not.
+_APPS = "tests.support.apps."
+_LATE = frozenset({f"{_APPS}every"})
+
 # What is decided as Celery is imported: by the name of the pool, and by these variables.
 _PATCHING_POOLS = ("gevent", "eventlet")
 _READ_AT_IMPORT = ("C_FORCE_ROOT", "CELERY_", "PYTHON")
@@ -184,7 +188,7 @@ class Workers:
         log = self._directory / f"{name}.log"
         process: subprocess.Popen[bytes] | Forked
         with log.open("wb") as output:
-            if self._nursery and quick and pool not in _PATCHING_POOLS and not any(map(_is_read_at_import, own)):
+            if self._nursery and quick and _can_be_forked(app, pool, own):
                 process = self._nursery.start(arguments, self._directory, environment, output)
             else:
                 process = subprocess.Popen(
@@ -232,8 +236,10 @@ class Workers:
             sys.modules.pop(module.__name__, None)
 
 
-def _is_read_at_import(variable: str) -> bool:
-    return variable != "PYTHONUNBUFFERED" and variable.startswith(_READ_AT_IMPORT)
+def _can_be_forked(app: str, pool: str, variables: Mapping[str, str]) -> bool:
+    """Whether a nursery's process is what the worker would be by then."""
+    same = app.startswith(_APPS) and app not in _LATE and pool not in _PATCHING_POOLS
+    return same and not any(each != "PYTHONUNBUFFERED" and each.startswith(_READ_AT_IMPORT) for each in variables)
 
 
 def close(app: Any) -> None:

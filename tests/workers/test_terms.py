@@ -42,27 +42,31 @@ def used(state: State) -> dict[str, int]:
 # -- by key ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["by_name", "by_path", "by_function"])
-def test_each_key_has_its_own_permits(task: str, workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start_many(2, TERMS, concurrency=4)
+def test_each_key_has_its_own_permits(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+    """Whether it is an argument, a part of one, or what a function makes of them."""
+    tasks = ("by_name", "by_path", "by_function")
+    workers.start_many(2, TERMS, pool="threads", concurrency=12)
     app = workers.app(TERMS)
-    name = f"{TERMS}.{task}"
+    for task in tasks:
 
-    def argument(customer: str) -> Any:
-        return customer if task == "by_name" else {"customer": customer}
+        def argument(customer: str, task: str = task) -> Any:
+            label = f"{task}/{customer}"
+            return label if task == "by_name" else {"customer": label}
 
-    for customer in ("acme", "init", "acme", "init", "globex"):
-        getattr(app, task).delay(argument(customer))
-    # A program that knows nothing of our header.
-    app.app.send_task(name, args=[argument("acme")])
-    app.app.send_task(name, args=[argument("hooli")])
-    journal.wait_running(4)
-    state.wait_parked(3)
-    assert used(state) == {f"{task}/{customer}": 1 for customer in ("acme", "init", "globex", "hooli")}
+        for customer in ("acme", "init", "acme", "init", "globex"):
+            getattr(app, task).delay(argument(customer))
+        # A program that knows nothing of our header.
+        app.app.send_task(f"{TERMS}.{task}", args=[argument("acme")])
+        app.app.send_task(f"{TERMS}.{task}", args=[argument("hooli")])
+    each = {f"{task}/{customer}" for task in tasks for customer in ("acme", "init", "globex", "hooli")}
+    journal.wait_running(12)
+    state.wait_parked(9)
+    assert used(state) == {f"{label.partition('/')[0]}/{label}": 1 for label in each}
     let_go("go")
-    journal.wait_finished(7)
-    assert Counter(journal.order()) == {"acme": 3, "init": 2, "globex": 1, "hooli": 1}
-    assert {journal.max_running(customer) for customer in ("acme", "init", "globex", "hooli")} == {1}
+    journal.wait_finished(21)
+    of_each = {"acme": 3, "init": 2, "globex": 1, "hooli": 1}
+    assert Counter(journal.order()) == {label: of_each[label.partition("/")[2]] for label in each}
+    assert {journal.max_running(label) for label in each} == {1}
     state.wait_empty()
 
 
@@ -305,7 +309,7 @@ def test_costs(workers: Workers, journal: Journal, state: State, let_go: Any) ->
 def test_one_that_needs_many_is_not_starved_by_small_ones(
     workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
-    workers.start_many(2, TERMS, concurrency=6)
+    workers.start_many(2, TERMS, pool="threads", concurrency=12)
     app = workers.app(TERMS)
     for number in range(4):
         app.small_hold.delay(f"hold{number}")
