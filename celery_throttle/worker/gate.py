@@ -115,7 +115,7 @@ class Gate:
     def disconnected(self) -> None:
         """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
         self._running.begin_epoch()
-        self._queues = self._requests = None
+        self._queues = None
         for run in [run for calls in self.groups if calls.saving for run in calls.saving.forget()]:
             run.state = State.GONE
         self._drop_undecided()
@@ -450,7 +450,7 @@ class Gate:
 
     def resumed(self, grant: Grant, calls: Calls) -> None:
         """See `Decisions`."""
-        if self._closing or self._requests is None:
+        if self._closing or self._queues is None or self._requests is None:
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.PLACE))
             return
         run = self._resuming.run_of(grant, calls, self._requests)

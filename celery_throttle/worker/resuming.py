@@ -127,3 +127,6 @@ def say_withdrawn(each: Withdrawn, requests: RequestFactory) -> None:
         requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
     except Declined:
         logger.debug("Revoked task %s has left its line", each.task)
+    except Exception as error:  # noqa: BLE001 - not registered here, or content that it may not decode
+        logger.warning("Revoked task %s has left its line; no request can be made of it here: %r", each.task, error)
+        requests.consumer.app.backend.mark_as_revoked(each.task, "revoked")

@@ -98,6 +98,30 @@ def test_remembered_task_that_a_worker_of_an_older_release_is_given(
     assert counts(journal) == {"order 17": 1, "another": 1}
 
 
+def test_task_that_is_revoked_where_only_an_older_release_is_left(
+    workers: Workers, journal: Journal, state: State
+) -> None:
+    newer = workers.start(SEAMS, concurrency=1)
+    app = workers.app(SEAMS)
+    till = state.limit("till")
+    till.pause()
+    charge = app.charge.delay("order 17")
+    state.wait_parked(charge)
+    newer.term()
+    newer.wait()
+    older = workers.start(SEAMS, concurrency=1, env=OLDER)
+
+    charge.revoke()
+
+    until(lambda: charge.state == "REVOKED", timeout=AT_ONCE)
+    until(lambda: app.charge.locked_by("order 17") is None, timeout=AT_ONCE)
+    state.wait_clean()
+    older.term()
+    older.wait()
+    assert "Traceback" not in older.log()
+    assert not journal.runs()
+
+
 def test_line_of_very_many_queues(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     queues = [f"q{number:03}" for number in range(260)]

@@ -269,6 +269,29 @@ def test_a_countdown_keeps_the_lock_and_a_revoke_frees_it(workers: Workers, let_
     until(lambda: app.hold.locked_by("c") is None, timeout=QUICKLY)
 
 
+def test_a_revoked_duplicate_leaves_the_outcome_to_another(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    """Both would have asked for it, one comes only when the first has ended."""
+    app = workers.app(ONCE)
+    workers.start(ONCE)
+    first = app.hold.delay("a")
+    journal.wait_running(1, "a")
+    parked = app.hold.apply_async(["a"], task_id="parked")
+    late = app.hold.apply_async(["a"], task_id="late", queue="elsewhere")
+    state.wait_parked(1)
+    parked.revoke()
+    until(lambda: parked.state == "REVOKED", timeout=QUICKLY)
+    state.wait_parked(0)
+    let_go("a")
+    assert first.get(timeout=QUICKLY) == "a"
+    until(lambda: app.hold.locked_by("a") is None, timeout=QUICKLY)
+    workers.start(ONCE, queues="elsewhere")
+    assert late.get(timeout=QUICKLY) == "a"
+    assert labels(journal) == ["a"]
+    state.wait_empty()
+
+
 def test_a_revoked_task_in_the_queue_frees_its_lock(workers: Workers, journal: Journal, let_go: Any) -> None:
     app = workers.app(ONCE)
     worker = workers.start(ONCE, concurrency=1)

@@ -7,10 +7,8 @@ local function withdraw(task)
     if record.unacked then note_ran(task, record, false) end
     leave_line(task, record)
     drop_bar(task, record)
-    if record.lock then
-      will_not_ask(record.lock.identity, record.lock.asked or record.lock.first)
-      give_up_lock(record.lock.identity, task)
-    end
+    -- That it asks for no outcome is said by the worker that says that it was revoked (`never`).
+    if record.lock then give_up_lock(record.lock.identity, task) end
     state.withdrawn[#state.withdrawn + 1] = { task, redis.call('HGET', MESSAGES, task) or '' }
     forget_task(task)
   end
