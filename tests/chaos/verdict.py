@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tests.chaos.kinds import CAPS, LEASE, RATES
@@ -24,9 +25,11 @@ _LEASE_AT_RISK = LEASE * 0.6
 _TELLS_WITHIN = 1.5
 #: How long it may need to hear from a process that a run began there.
 _HEARS_WITHIN = 0.5
+#: How long a task that starts at once may need from the worker's log to its own first line in the journal.
+_BEGINS_WITHIN = 0.3
 _LOST = re.compile(r"lease_lost: task \S+\[(\S+)\]")
 _UNPUBLISHED = re.compile(r"Task \S+\[(\S+)\] reject requeue=False: (?:Connection|Error|Valkey|Redis)")
-_RECEIVED = re.compile(r"Task \S+\[(\S+)\] received")
+_RECEIVED = re.compile(r"^\[(\S+ \S+): INFO/MainProcess\] Task \S+\[(\S+)\] received$", re.MULTILINE)
 _CELERY_ENDS = {
     "Unrecoverable error: AttributeError(\"'NoneType' object has no attribute 'hostname'\")":
         "kombu cannot put messages back while the broker is down",
@@ -53,7 +56,12 @@ class Verdict:
         self._town, self._published = town, published
         self._calls = {each.call.label: each for each in published}
         self._logs = {worker.name: worker.log() for worker in town.workers.started}
-        self._received = Counter(task for log in self._logs.values() for task in _RECEIVED.findall(log))
+        #: By task id: where and when it was received.
+        self._received: dict[str, list[tuple[str, float]]] = defaultdict(list)
+        for name, log in self._logs.items():
+            for at, task in _RECEIVED.findall(log):
+                when = datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").astimezone()
+                self._received[task].append((name, when.timestamp()))
         self._unpublished = {task for log in self._logs.values() for task in _UNPUBLISHED.findall(log)}
         self._lost_lease = {task for log in self._logs.values() for task in _LOST.findall(log)}
         self._runs: list[Run] = [replace(run, worker=run.worker.partition("@")[0]) for run in town.journal.runs()]
@@ -88,6 +96,10 @@ class Verdict:
             # `RateLimited` puts it back in line, but by the worker's word, and nobody else has its message.
             self.excused["early acknowledged, and its worker was killed before it could put it back"] += 1
             return
+        if not call.kind.late and not runs and self._killed_at_once(each):
+            # A process says that it has a job, which is acknowledged then, and only after that begins it.
+            self.excused["early acknowledged, and its process was killed before it began"] += 1
+            return
         if why := self._celery_lost(each, runs):
             self.excused[f"lost: {why}"] += 1
             return
@@ -105,9 +117,17 @@ class Verdict:
         stopped = run.stopped or _FOREVER
         return any(self._troubles("killed", run.worker, stopped - 0.05, self._told_by(run.worker, stopped)))
 
+    def _killed_at_once(self, each: Published) -> bool:
+        """Whether a worker, or a process of it, was killed in the moment in which it may have started a task."""
+        return any(
+            trouble.worker == worker and "killed" in trouble.what and 0 <= trouble.began - at < _BEGINS_WITHIN
+            for worker, at in self._received[each.task_id]
+            for trouble in self._town.troubles
+        )
+
     def _celery_lost(self, each: Published, runs: list[Run]) -> str:
         """Why it never came to the gate (again), if it did not."""
-        received = self._received[each.task_id]
+        received = len(self._received[each.task_id])
         if not received:
             # kombu takes a message out of its list before it notes that it has it.
             return "the broker's transport lost it on its way to a worker"
