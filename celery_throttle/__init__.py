@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.tasks.ours import register
 
 if TYPE_CHECKING:
-    from celery_throttle.control.throttle import Throttle
+    from celery_throttle.control.throttle_control import ThrottleControl
     from celery_throttle.errors import (
         ConfigurationError,
         DuplicateTask,
@@ -32,7 +32,7 @@ __all__ = [
     "Permit",
     "RateLimited",
     "StoreUnavailable",
-    "Throttle",
+    "ThrottleControl",
     "ThrottleError",
     "Throttled",
 ]
@@ -44,7 +44,7 @@ _PLACES = {
     "Limit": "permits",
     "Permit": "permits",
     "RateLimited": "tasks.rate_limited",
-    "Throttle": "control.throttle",
+    "ThrottleControl": "control.throttle_control",
     "Throttled": "tasks.throttled",
 }
 

@@ -118,7 +118,8 @@ def _overdue(reader: Reader) -> Iterator[str]:
 
 def _set_aside(reader: Reader) -> Iterator[str]:
     for each in reader.set_aside(MOST):
-        yield f"Task {each.task_id} cannot start, its record in the store is {each.why}: see Throttle(app).set_aside()"
+        why = f"its record in the store is {each.why}: see ThrottleControl(app).set_aside()"
+        yield f"Task {each.task_id} cannot start, {why}"
 
 
 def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator[str]:

@@ -110,7 +110,7 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
     elif state == "set aside":
         yield (
             f"Its record in the store is {view.aside}, so it cannot start, and its line went on without it: see "
-            f"Throttle(app).set_aside()."
+            f"ThrottleControl(app).set_aside()."
         )
     elif state == "held":
         yield from _held(view)

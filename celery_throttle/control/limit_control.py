@@ -39,7 +39,7 @@ _tells = tells(
 
 
 class LimitControl:
-    """Steers one limit, or one key of it; see `Throttle.limit`.
+    """Steers one limit, or one key of it; see `ThrottleControl.limit`.
 
     What is said of a key comes before what is said of its limit; a pause of either stops it. ``until`` of each method
     is a datetime (without a timezone: the app's), or seconds or a timedelta from now, by the store's clock; None: until

@@ -14,13 +14,22 @@ from celery_throttle.core.asking import answer_of, plain, taken
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["DEDUP_OPTIONS", "PER_CALL", "Dedup", "LockPlan", "OnConflict", "Until", "task_dedup", "with_fencing_token"]
+__all__ = [
+    "DEDUP_OPTIONS",
+    "PER_CALL",
+    "Dedup",
+    "LockPlan",
+    "LockUntil",
+    "OnConflict",
+    "task_dedup",
+    "with_fencing_token",
+]
 
-Until = Literal["finished", "success", "started", "expires"]
+LockUntil = Literal["finished", "success", "started", "expires"]
 OnConflict = Literal["return_existing", "raise", "skip", "replace", "keep_last"]
 
 #: What needs ``singleton=True`` beside it.
-DEDUP_OPTIONS = ("unique_on", "until", "on_conflict", "remember", "lock_ttl")
+DEDUP_OPTIONS = ("unique_on", "lock_until", "on_conflict", "remember", "lock_ttl")
 #: What one call may have otherwise, in ``throttle=``.
 PER_CALL = ("unique_on", "on_conflict")
 
@@ -28,7 +37,7 @@ _WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make
 _QUOTE = json.encoder.encode_basestring_ascii  # what the encoder writes for a text, without the way there
 _NEWEST = ("replace", "keep_last")
 _LONGEST = 10 * 365 * 86400.0
-#: How others call what `until` and `on_conflict` can be.
+#: How others call what `lock_until` and `on_conflict` can be.
 _MEANT = {
     "until_executed": "finished",
     "until_and_while_executing": "finished",
@@ -83,8 +92,8 @@ class Dedup:
     Attributes:
         unique_on: the arguments that make calls the same: names or dotted paths, or a function of all arguments; None
             for all of them.
-        until: when another call may come: when it has ended (``finished``), when it has succeeded (``success``: after a
-            failure only it may run again, until ``lock_ttl`` has passed), when it has begun (``started``), or
+        lock_until: when another call may come: when it has ended (``finished``), when it has succeeded (``success``:
+            after a failure only it may run again, until ``lock_ttl`` has passed), when it has begun (``started``), or
             ``lock_ttl`` after it was published, whatever became of it (``expires``).
         on_conflict: what happens to another call before that.
         remember: seconds for which the outcome of a success counts.
@@ -92,7 +101,7 @@ class Dedup:
     """
 
     unique_on: tuple[str, ...] | Callable[..., object] | None = None
-    until: Until = "finished"
+    lock_until: LockUntil = "finished"
     on_conflict: OnConflict = "return_existing"
     remember: float = 0.0
     lock_ttl: float = 86400.0
@@ -101,7 +110,7 @@ class Dedup:
     def spec(self) -> str:
         """The part of a plan's that is the same for all calls."""
         remember, ttl = round(self.remember * 1000), round(self.lock_ttl * 1000)
-        said = {"until": self.until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
+        said = {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
         return _WRITE(said)[1:-1]
 
     def plan(
@@ -196,7 +205,7 @@ def task_dedup(
         return None
     dedup = Dedup(
         unique_on=_unique_on(task_name, given.get("unique_on")),
-        until=_one_of(task_name, "until", given.get("until", "finished"), Until),
+        lock_until=_one_of(task_name, "lock_until", given.get("lock_until", "finished"), LockUntil),
         on_conflict=_one_of(task_name, "on_conflict", given.get("on_conflict", "return_existing"), OnConflict),
         remember=_seconds(task_name, "remember", given.get("remember", 0.0), 0.0),
         lock_ttl=_seconds(task_name, "lock_ttl", given.get("lock_ttl", 86400.0), 1.0),
@@ -207,22 +216,17 @@ def task_dedup(
 
 
 def _check_together(task_name: str, dedup: Dedup) -> None:
-    remember, until, conflict = dedup.remember > 0, dedup.until, dedup.on_conflict
-    newest = conflict in _NEWEST
-    for wrong, options, why in (
-        (remember and until == "started", "remember with until='started'", "at its start the outcome is not known"),
-        (remember and until == "expires", "remember with until='expires'", "lock_ttl alone says how long it counts"),
-        (remember and newest, f"remember with on_conflict={conflict!r}", "what is remembered does not run again"),
-        (until == "expires" and newest, f"until='expires' with on_conflict={conflict!r}", "use until='finished'"),
-        (until == "success" and newest, f"until='success' with on_conflict={conflict!r}", "use until='finished'"),
-        (
-            until == "started" and conflict == "keep_last",
-            "until='started' with on_conflict='keep_last'",
-            "use 'replace'",
-        ),
+    remember, until, conflict = dedup.remember > 0, dedup.lock_until, dedup.on_conflict
+    newest, lock_until, on_conflict = conflict in _NEWEST, f"lock_until={until!r}", f"on_conflict={conflict!r}"
+    for wrong, option, other, why in (
+        (remember and until == "started", "remember", lock_until, "at its start the outcome is not known"),
+        (remember and until == "expires", "remember", lock_until, "lock_ttl alone says how long it counts"),
+        (remember and newest, "remember", on_conflict, "what is remembered does not run again"),
+        (until in ("expires", "success") and newest, lock_until, on_conflict, "use lock_until='finished'"),
+        (until == "started" and conflict == "keep_last", lock_until, on_conflict, "use 'replace'"),
     ):
         if wrong:
-            raise ConfigurationError(f"Task {task_name}: {options} makes no sense: {why}")
+            raise ConfigurationError(f"Task {task_name}: {option} with {other} makes no sense: {why}")
 
 
 def _check_parameters(task_name: str, dedup: Dedup, parameters: set[str] | None) -> None:
@@ -263,8 +267,8 @@ def _one_of(task_name: str, option: str, value: object, choices: Any) -> Any:
     known = ", ".join(map(repr, get_args(choices)))
     close = get_close_matches(str(value).lower(), get_args(choices), n=1)
     meant = next((each for each in (_MEANT.get(str(value)), *close) if each in get_args(choices)), get_args(choices)[0])
-    lasts = isinstance(value, (int, float, timedelta)) and not isinstance(value, bool) and option == "until"
-    fix = f"until='expires', lock_ttl={value!r}" if lasts else f"{option}={meant!r}"
+    lasts = isinstance(value, (int, float, timedelta)) and not isinstance(value, bool) and option == "lock_until"
+    fix = f"lock_until='expires', lock_ttl={value!r}" if lasts else f"{option}={meant!r}"
     raise ConfigurationError(f"Task {task_name}: {option} must be one of {known}, got {value!r}: write {fix}")
 
 

@@ -53,7 +53,8 @@ _ELSEWHERE = {
     "unique_args": "singleton=True, unique_on=['order_id']",
     "unique_lock": "singleton=True",
     "unique_across_queues": "singleton=True",
-    "unique_until": "singleton=True, until='finished'",
+    "unique_until": "singleton=True, lock_until='finished'",
+    "until": "lock_until='finished'",
     "queueing_lock": "singleton=True, unique_on=['order_id']",
     "dedupe": "singleton=True",
     "permits": "limit=5",
@@ -141,7 +142,7 @@ def _instead_of(limit: object) -> str:
     if isinstance(limit, str) and "/" in limit:
         return f"rate={limit!r}"
     if limit == 0 and not isinstance(limit, bool):
-        return "limit=1, or let none start for now: Throttle(app).limit(task).pause()"
+        return "limit=1, or let none start for now: ThrottleControl(app).limit(task).pause()"
     if callable(limit):
         return "limit=5, key='customer_id': the number is the same for each key"
     return "limit=5 or limit=Limit('gpu', 4)"

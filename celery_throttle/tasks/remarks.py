@@ -27,7 +27,7 @@ _THEIRS = {
     "ONCE": ("celery_once", "throttle_url, and singleton=True, lock_ttl=3600 at the task"),
 }
 #: Words that somebody else may well have for something else: they count only beside one that is clearly ours.
-_COMMON = frozenset({"key", "burst", "weights", "cost", "until", "remember"})
+_COMMON = frozenset({"key", "burst", "weights", "cost", "remember"})
 
 
 def remarks(app: Any) -> Iterator[str]:

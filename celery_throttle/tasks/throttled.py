@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from celery_throttle.clients import StoreClient
-    from celery_throttle.core.dedup import Dedup, OnConflict, Until
+    from celery_throttle.core.dedup import Dedup, LockUntil, OnConflict
     from celery_throttle.core.limits import Limit, Part
     from celery_throttle.core.policy import Policy
     from celery_throttle.core.rates import Rate
@@ -78,8 +78,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         singleton: one call with the same arguments is pending or runs at a time; what follows needs it.
         unique_on: which arguments count: names, dotted paths (``["order.id"]``), or a function of the arguments; an
             empty list: none, one call of the task at a time. By default all count.
-        until: when the next may come: the first has ``"finished"`` (default), ended in ``"success"``, or ``"started"``;
-            ``"expires"``: ``lock_ttl`` after the first was published.
+        lock_until: when the next may come: the first has ``"finished"`` (default), ended in ``"success"``, or
+            ``"started"``; ``"expires"``: ``lock_ttl`` after the first was published.
         on_conflict: what ``apply_async`` does with a duplicate: ``"return_existing"`` (default) returns the
             `AsyncResult` of the first, ``"raise"`` raises `DuplicateTask`, ``"skip"`` returns a result that has ended
             as REVOKED ("skipped: ..."), ``"replace"`` revokes the first if it has not begun, ``"keep_last"`` has one
@@ -109,7 +109,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     start_deadline: ClassVar[float | timedelta | None] = None
     singleton: ClassVar[bool] = False
     unique_on: ClassVar[Sequence[str] | Callable[..., object] | None] = None
-    until: ClassVar[Until | None] = None
+    lock_until: ClassVar[LockUntil | None] = None
     on_conflict: ClassVar[OnConflict | None] = None
     remember: ClassVar[float | timedelta | None] = None
     lock_ttl: ClassVar[float | timedelta | None] = None

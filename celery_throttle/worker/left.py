@@ -32,7 +32,8 @@ def anybody_left(app: Any) -> bool:
         if count:
             logger.warning(
                 "celery_throttle: throttle_enabled is False, and %s tasks are parked%s: this worker starts them under "
-                "their limits, and all others at once; Throttle(app).limit(...).disable() lifts a limit for them, too",
+                "their limits, and all others at once; ThrottleControl(app).limit(...).disable() lifts a limit for "
+                "them, too",
                 f"{count} or more" if count >= MOST else count,
                 f" in group {group!r}" if group else "",
             )

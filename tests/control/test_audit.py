@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_throttle import ConfigurationError, Limit, Throttle, Throttled
+from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
 from celery_throttle.store.rows import Change
 from tests.control.test_looking import names
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
 
 
-def actions(throttle: Throttle, *args: Any, **options: Any) -> list[str]:
+def actions(throttle: ThrottleControl, *args: Any, **options: Any) -> list[str]:
     return [each.action for each in throttle.audit(*args, **options)]
 
 
@@ -52,8 +52,8 @@ def test_every_command_that_changes_something_is_told_of(app: Any, run: Run) -> 
 
 
 def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run) -> None:
-    Throttle(app).limit("tenant", key="acme").override(5, until=60, by="ana", why="ünïcode")
-    (change,) = Throttle(app).audit()
+    ThrottleControl(app).limit("tenant", key="acme").override(5, until=60, by="ana", why="ünïcode")
+    (change,) = ThrottleControl(app).audit()
     (row,) = run("audit", "--json").json
     assert row.keys() == names(Change)
     assert (row["action"], row["limit"], row["key"], row["before"]) == ("override", "tenant", "acme", None)
@@ -61,7 +61,7 @@ def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run) -> None:
 
 
 def test_of_one_limit_or_key(app: Any, run: Run) -> None:
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     throttle.limit("api").pause()
     throttle.limit("tenant").disable()
     throttle.limit("tenant", key="acme").override(3)
@@ -78,7 +78,7 @@ def test_of_all_groups(app: Any) -> None:
     @app.task(base=Throttled, limit=Limit("apart", 2, group="other"), name="apart", shared=False)  # type: ignore[untyped-decorator]
     def apart() -> None: ...
 
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     for limit in ("api", "apart", "api"):
         throttle.limit(limit).pause()
     assert [each.limit for each in throttle.audit()] == ["api", "apart", "api"]
@@ -89,7 +89,7 @@ def test_what_a_task_unlocks_is_told_of(app: Any) -> None:
     first = app.tasks["charge"].delay(17, amount=5)
     assert app.tasks["charge"].unlock(17, amount=5)
     assert not app.tasks["charge"].unlock(17, amount=5)
-    (change,) = Throttle(app).audit()
+    (change,) = ThrottleControl(app).audit()
     assert (change.action, change.task_name, change.task_id, change.why) == ("unlock", "charge", first.id, "")
     assert change.by.startswith(f"{getpass.getuser()}@")
 
@@ -110,11 +110,11 @@ def test_what_cannot_work(run: Run, args: list[str], code: int, said: str) -> No
 
 def test_no_number_of_rows(app: Any) -> None:
     with pytest.raises(ConfigurationError, match="most must be a whole number of 1 or more, got 0"):
-        Throttle(app).audit(most=0)
+        ThrottleControl(app).audit(most=0)
 
 
 def test_from_a_shell_without_an_app(shell: Shell, app: Any) -> None:
-    Throttle(app).limit("api").pause(by="ana", why="incident 42")
+    ThrottleControl(app).limit("api").pause(by="ana", why="incident 42")
     url = shell.env["BROKER_URL"]
     ended = shell.run("throttle", "audit", "--url", url, "--prefix", "test")
     assert (ended.code, ended.err) == (0, "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from celery_throttle import Limit, Throttle
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.cli.params import duration
 from celery_throttle.store.replies import Locked
 from celery_throttle.store.rows import LockStatus
@@ -42,20 +42,20 @@ def test_a_change_and_its_end(app: Any, run: Run, change: str) -> None:
     ended = run(*words(change), "--for", "2h", "--why", "big day", "--by", "ana")
     assert (ended.code, ended.err) == (0, "")
     assert "(big day)" in ended.rows[1][-1]
-    status = Throttle(app).limit("api").status()
+    status = ThrottleControl(app).limit("api").status()
     said = getattr(status, WHAT[change])
     assert (said.by, said.why, said.until - said.since) == ("ana", "big day", timedelta(hours=2))
     others = {getattr(status, what) for each, what in WHAT.items() if each != change}
     assert others == {None}
     ended = run(ENDS[change], "api", "--by", "bob")
     assert (ended.code, len(ended.lines)) == (0, 2)
-    assert getattr(Throttle(app).limit("api").status(), WHAT[change]) is None
+    assert getattr(ThrottleControl(app).limit("api").status(), WHAT[change]) is None
 
 
 @each_change
 def test_it_is_for_good_and_by_whoever_is_here(app: Any, run: Run, change: str) -> None:
     run(*words(change))
-    said = getattr(Throttle(app).limit("api").status(), WHAT[change])
+    said = getattr(ThrottleControl(app).limit("api").status(), WHAT[change])
     assert (said.until, said.why) == (None, "")
     assert said.by.startswith(f"{getpass.getuser()}@")
 
@@ -79,7 +79,7 @@ def test_nothing_to_end(run: Run, change: str) -> None:
 def test_one_key(app: Any, run: Run, change: str) -> None:
     assert run(*words(change, "tenant"), "--key", "acme").rows[1][0] == "tenant[acme]"
     for key, is_said in (("acme", True), ("other", False), (None, False)):
-        assert bool(getattr(Throttle(app).limit("tenant", key=key).status(), WHAT[change])) == is_said
+        assert bool(getattr(ThrottleControl(app).limit("tenant", key=key).status(), WHAT[change])) == is_said
     assert run(ENDS[change], "tenant", "--json").json["changed"] is False
     assert run(ENDS[change], "tenant[acme]", "--json").json["changed"] is True
 
@@ -116,8 +116,8 @@ def test_what_cannot_work_is_one_line(app: Any, run: Run, args: list[str], code:
     assert (ended.code, ended.out) == (code, "")
     (line,) = ended.err.splitlines()
     assert line.startswith(f"Error: {said}")
-    assert Throttle(app).limit("api").status().override is None
-    assert Throttle(app).limit("api").status().paused is None
+    assert ThrottleControl(app).limit("api").status().override is None
+    assert ThrottleControl(app).limit("api").status().paused is None
 
 
 @pytest.mark.parametrize("args", [["set", "api", "many"], ["set", "api"], ["pause"], ["pause", "api", "--for", "2x"]])
@@ -125,7 +125,7 @@ def test_what_is_written_wrong(app: Any, run: Run, args: list[str]) -> None:
     ended = run(*args)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines()[-1].startswith("Error: ")
-    assert Throttle(app).limit("api").status().paused is None
+    assert ThrottleControl(app).limit("api").status().paused is None
 
 
 @pytest.mark.parametrize(
@@ -155,18 +155,18 @@ def test_a_hold_is_ended_early(app: Any, run: Run, worker: TermsCaller) -> None:
     ended = run("release-hold", "api", "--by", "ana", "--why", "they are back")
     assert (ended.code, ended.err, ended.rows[1]) == (0, "", ["api", "0 of 2", "2"])
     assert started(worker.look(4)) == ("t1", "t2"), "it was sent back to the head of its line"
-    (change,) = Throttle(app).audit("api")
+    (change,) = ThrottleControl(app).audit("api")
     assert (change.action, change.by, change.why, change.after) == ("release-hold", "ana", "they are back", None)
     assert change.before
     assert (change.before.by, change.before.why) == ("t1", "rate limited")
     ended = run("release-hold", "api")
     assert (ended.code, ended.lines[0]) == (0, "api was not held back.")
     assert run("release-hold", "api", "--json").json["changed"] is False
-    assert len(Throttle(app).audit()) == 1
+    assert len(ThrottleControl(app).audit()) == 1
 
 
 def test_holds_of_one_key_or_of_all(app: Any, run: Run, worker: TermsCaller) -> None:
-    limit = Throttle(app).limit("tenant")
+    limit = ThrottleControl(app).limit("tenant")
     limit.pause(why="goes on")
     limit.resume()
     for tenant in ("a", "b", "c"):
@@ -175,11 +175,11 @@ def test_holds_of_one_key_or_of_all(app: Any, run: Run, worker: TermsCaller) -> 
         worker.send_back(limited, 3600.0)
     assert run("release-hold", "tenant[a]", "--json").json["changed"] is True
     assert started(worker.look(4)) == ("ta",)
-    Throttle(app).limit("tenant", key="c").pause()
+    ThrottleControl(app).limit("tenant", key="c").pause()
     assert limit.release_hold()
     assert not limit.release_hold()
     assert started(worker.look(4)) == ("tb",), "the pause of a key is another thing"
-    assert [str(each.bucket) for each in Throttle(app).status() if each.held_back] == []
+    assert [str(each.bucket) for each in ThrottleControl(app).status() if each.held_back] == []
 
 
 # -- identity locks ----------------------------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ def test_all_locks(app: Any, run: Run) -> None:
     ended = run("locks")
     assert ended.rows[0] == ["TASK", "STATE", "SINCE", "EXPIRES IN", "FENCING TOKEN"]
     assert [row[:2] for row in ended.rows[1:]] == [[first.id, "queued"], [second.id, "queued"]]
-    assert [each.task_id for each in Throttle(app).locks()] == [first.id, second.id]
-    assert str(Throttle(app).locks()[0]).startswith(f"Task[{first.id}] has lock ")
+    assert [each.task_id for each in ThrottleControl(app).locks()] == [first.id, second.id]
+    assert str(ThrottleControl(app).locks()[0]).startswith(f"Task[{first.id}] has lock ")
     rows = run("locks", "--json").json
     assert [row["task_id"] for row in rows] == [first.id, second.id]
     assert rows[0].keys() == names(LockStatus)
@@ -253,5 +253,5 @@ def test_permits_of_lost_workers(app: Any, run: Run, worker: TermsCaller, redis:
     assert run("reap").out == "No lease has ended.\n"
     expire(redis, "lost")
     assert run("reap").rows == [["TASK", "HELD"], ["lost", "tenant[acme], api"]]
-    assert [each.task_id for each in Throttle(app).holders()] == ["alive"]
+    assert [each.task_id for each in ThrottleControl(app).holders()] == ["alive"]
     assert run("reap", "--json").json == []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from celery_throttle import Limit, Throttle
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import diagnosis
 from celery_throttle.control.diagnosis import Diagnosis
 from celery_throttle.control.server import RIGHTS, StoreFacts, _more_findings
@@ -195,7 +195,7 @@ def test_holders_that_nobody_clears(app: Any, worker: TermsCaller, redis: Redis)
     assert message.startswith(
         "Workers that are lost or cut off from the store still hold permits for 1 task (the lease of"
     )
-    Throttle(app).reap()
+    ThrottleControl(app).reap()
     assert found(app) == []
 
 
@@ -209,7 +209,7 @@ def test_records_that_nobody_can_read(app: Any, worker: TermsCaller, redis: Redi
 
 def test_a_queue_that_was_passed_over(app: Any, worker: TermsCaller, redis: Redis) -> None:
     other = TermsCaller(redis, "cccccccc", "q2")
-    throttle, one = Throttle(app), terms(API).same
+    throttle, one = ThrottleControl(app), terms(API).same
     worker.know(API)
     throttle.limit("api").pause()
     other.put("left behind", one)
@@ -247,7 +247,7 @@ def test_a_queue_that_nobody_consumes(app: Any, workers: Workers, redis: Redis) 
     workers.start(queues="consumed")
     caller = TermsCaller(redis, "bbbbbbbb", "consumed", "elsewhere")
     caller.know(API)
-    Throttle(app).limit("api").pause()
+    ThrottleControl(app).limit("api").pause()
     for task, queue in (("one", "consumed"), ("two", "elsewhere"), ("three", "elsewhere")):
         caller.put(task, terms(API).same, queue=queue)
     caller.put("outside", terms(API).same, queue="~4711", outside=True)

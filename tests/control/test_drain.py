@@ -11,7 +11,7 @@ import pytest
 from kombu import compression
 from kombu.exceptions import OperationalError
 
-from celery_throttle import Throttle
+from celery_throttle import ThrottleControl
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.rows import Drained
 from tests.control.conftest import make_app, run_in
@@ -84,7 +84,7 @@ def full(worker: TermsCaller) -> TermsCaller:
 def test_a_message_is_what_it_was(app: Any, full: TermsCaller, options: dict[str, Any]) -> None:
     app.conf.accept_content = ["json", "pickle"]
     before = park(app, full, "t1", ONE, **options)
-    assert Throttle(app).drain() == (Drained("q", 1, 0),)
+    assert ThrottleControl(app).drain() == (Drained("q", 1, 0),)
     after = take(app, "q")
     assert (after.body, after.headers) == (before.body, before.headers)
     assert (after.content_type, after.content_encoding) == (before.content_type, before.content_encoding)
@@ -108,7 +108,7 @@ def test_all_of_them_in_order(app: Any, full: TermsCaller, redis: Redis) -> None
         park(app, (full, other)[number % 2], f"t{number:03}", needs, queue=("q", "q2")[number % 2])
     parked = [f"t{number:03}" for number in range(130)]
     assert set(peek(redis).parked) == set(parked)
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     assert throttle.drain(dry_run=True) == throttle.drain(by="ana", why="bye") == (
         Drained("q", 65, 0), Drained("q2", 65, 0),
     )  # fmt: skip
@@ -127,10 +127,10 @@ def test_what_has_to_stay(app: Any, full: TermsCaller, redis: Redis) -> None:
     once.put("first", API, lock=plan_of().spec, message=pack(take(app, "q")))
     once.put_once("duplicate", plan_of(), API)
     park(app, full, "dropped", of("acme"))
-    Throttle(app).drop("dropped")
+    ThrottleControl(app).drop("dropped")
     full.put("unreadable", ONE, message=b"7")
-    assert Throttle(app).drain(dry_run=True) == (Drained("q", 2, 2),)
-    assert Throttle(app).drain() == (Drained("q", 1, 3),)
+    assert ThrottleControl(app).drain(dry_run=True) == (Drained("q", 2, 2),)
+    assert ThrottleControl(app).drain() == (Drained("q", 1, 3),)
     assert take_all(app, "q") == ["first"]
     assert set(peek(redis).parked) == {"duplicate", "dropped", "unreadable"}
     found = once.locked()
@@ -154,7 +154,7 @@ def test_without_yes_it_says_how_many(app: Any, run: Run, full: TermsCaller) -> 
     ]
     assert run("drain", "--json").json == {"done": False, "queues": [{"queue": "q", "tasks": 3, "left": 0}]}
     assert take_all(app, "q") == []
-    assert Throttle(app).limit("api").status().parked == 3
+    assert ThrottleControl(app).limit("api").status().parked == 3
 
 
 def test_with_yes_it_does_it(app: Any, run: Run, full: TermsCaller) -> None:
@@ -219,13 +219,13 @@ def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Re
         park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
     tripwire(fails)
     with pytest.raises(OperationalError):
-        Throttle(app).drain()
+        ThrottleControl(app).drain()
     store = peek(redis)
     assert store.waiting("api") == ["t3", "t4"]
     assert take_all(app, "q") == ["t0", "t1", "t2"]
-    assert [each.tasks for each in Throttle(app).audit()] == [3]
+    assert [each.tasks for each in ThrottleControl(app).audit()] == [3]
     tripwire(nothing)
-    Throttle(app).drain()
+    ThrottleControl(app).drain()
     assert take_all(app, "q") == ["t3", "t4"]
 
 
@@ -239,14 +239,14 @@ def test_who_is_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, 
     child = os.fork()
     if not child:
         try:
-            Throttle(app).drain()
+            ThrottleControl(app).drain()
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
     assert sorted(peek(redis).messages) == [f"t{number}" for number in range(5)]
-    assert Throttle(app).limit("api").status().parked == 0
+    assert ThrottleControl(app).limit("api").status().parked == 0
     ids = [f"t{number}" for number in range(5)]
-    until(lambda: Throttle(app).reap() and peek(redis).waiting("api") == ids)
+    until(lambda: ThrottleControl(app).reap() and peek(redis).waiting("api") == ids)
     tripwire(nothing)
-    assert Throttle(app).drain() == (Drained("q", 5, 0),)
+    assert ThrottleControl(app).drain() == (Drained("q", 5, 0),)
     assert take_all(app, "q") == ["t0", "t1", "t2", *ids]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_throttle import ConfigurationError, Limit, Throttle
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from tests.control.test_looking import API, of, park
 from tests.store.terms_caller import terms
 
@@ -34,7 +34,7 @@ def waiting(worker: TermsCaller) -> None:
 
 
 def parked(app: Any) -> dict[str, int]:
-    return {str(each.bucket): each.parked for each in Throttle(app).status() if each.parked}
+    return {str(each.bucket): each.parked for each in ThrottleControl(app).status() if each.parked}
 
 
 ALL = {"api": 3, "tenant[acme]": 2, "tenant[zeta]": 2}
@@ -57,7 +57,7 @@ def test_without_yes_it_says_how_many(app: Any, run: Run) -> None:
         assert ended.out == f"{tasks} would be dropped" + ("; --yes does it.\n" if count else ".\n")
         assert run("drop", *args, "--json").json == {"done": False, "tasks": count}
     assert parked(app) == ALL
-    assert Throttle(app).audit() == ()
+    assert ThrottleControl(app).audit() == ()
 
 
 @pytest.mark.usefixtures("waiting")
@@ -80,7 +80,7 @@ def test_with_yes_it_does_it(app: Any, run: Run) -> None:
 
 @pytest.mark.usefixtures("waiting")
 def test_from_python(app: Any, worker: TermsCaller) -> None:
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     assert throttle.limit("api").drop(dry_run=True) == 3
     assert throttle.drop("t3", by="ana")
     assert not throttle.drop("t3")
@@ -95,7 +95,7 @@ def test_from_python(app: Any, worker: TermsCaller) -> None:
 def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:
     wanted: Any = 7
     with pytest.raises(ConfigurationError, match=r"drop: a task's id .* got 7: write drop\(result.id\)"):
-        Throttle(app).drop(wanted)
+        ThrottleControl(app).drop(wanted)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kombu.message import Message
 
-from celery_throttle import Limit, Throttle
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import plain, span
 from celery_throttle.control.explain import Explanation
@@ -69,8 +69,8 @@ def test_how_every_limit_stands(run: Run, worker: TermsCaller) -> None:
 
 def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run, worker: TermsCaller) -> None:
     worker.arrive("t", terms(API).same)
-    Throttle(app).limit("api").override(5, until=3600, by="ana", why="ünïcode")
-    (status,) = Throttle(app).status()
+    ThrottleControl(app).limit("api").override(5, until=3600, by="ana", why="ünïcode")
+    (status,) = ThrottleControl(app).status()
     (row,) = run("status", "--json").json
     assert row.keys() == names(LimitStatus)
     assert {name: row[name] for name in ("name", "permits", "in_force", "held", "declared")} == {
@@ -109,14 +109,14 @@ def test_rows_that_are_left_out_are_told_of(run: Run, worker: TermsCaller) -> No
 )
 def test_what_was_said(app: Any, run: Run, worker: TermsCaller, say: Callable[[Any], None], state: str) -> None:
     worker.arrive("t", terms(API).same)
-    say(Throttle(app).limit("api"))
+    say(ThrottleControl(app).limit("api"))
     assert run("status").rows[1][3:] == [state]
 
 
 def test_until_when_it_was_said(app: Any, run: Run, worker: TermsCaller) -> None:
     worker.know(API)
-    Throttle(app).limit("api").pause(until=3600, by="ana")
-    paused = Throttle(app).limit("api").status().paused
+    ThrottleControl(app).limit("api").pause(until=3600, by="ana")
+    paused = ThrottleControl(app).limit("api").status().paused
     assert paused
     assert paused.until
     assert run("status").rows[1][-1] == f"paused until {paused.until:%Y-%m-%d %H:%M:%S} UTC by ana"
@@ -124,7 +124,7 @@ def test_until_when_it_was_said(app: Any, run: Run, worker: TermsCaller) -> None
 
 def test_what_others_wrote_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
     worker.know(API)
-    Throttle(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07 ünï")
+    ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07 ünï")
     ended = run("status")
     assert ended.rows[1][-1] == r"paused by \x1b[2J (two\nlines\r\x07 ünï)"
     assert len(ended.lines) == 2
@@ -161,7 +161,7 @@ def test_who_holds_and_who_waits(app: Any, run: Run, worker: TermsCaller, redis:
     limits, holders, parked = (part.split("\n") for part in ended.out.strip("\n").split("\n\n"))
     assert limits == ["LIMIT    HELD  PARKED  STATE", "api    2 of 2       2  full"]
     rows = {line.split()[0]: line for line in holders}
-    since = {each.task_id: f"{each.since:%Y-%m-%d %H:%M:%S} UTC" for each in Throttle(app).holders()}
+    since = {each.task_id: f"{each.since:%Y-%m-%d %H:%M:%S} UTC" for each in ThrottleControl(app).holders()}
     assert rows["TASK"].split() == ["TASK", "HOLDS", "WORKER", "SINCE", "LEASE", "LEFT", "QUEUE"]
     assert re.fullmatch(rf"one   api    aaaaaaaa  {since['one']}  (9m \d+s|10m 0s) +q", rows["one"])
     assert re.fullmatch(rf"two   api    aaaaaaaa  {since['two']}  ended \d+d \d+h ago +q", rows["two"])
@@ -244,7 +244,7 @@ def test_why_it_waits(app: Any, run: Run, worker: TermsCaller) -> None:
         worker.arrive(f"t{number}", terms(API).same)
     ended = run("explain", "t3")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == f"{Throttle(app).explain('t3')}\n"
+    assert ended.out == f"{ThrottleControl(app).explain('t3')}\n"
     assert "Limit api is full: 2 of 2 permits are held." in ended.lines
     shown = run("explain", "t3", "--json").json
     assert shown.keys() == names(Explanation)

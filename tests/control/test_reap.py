@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle import Limit, Throttle
+from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.reader import Reclaimed
 from celery_throttle.store.rows import Need
 from tests.store.caller import started
@@ -23,10 +23,10 @@ def test_very_many_of_them(app: Any, worker: TermsCaller, redis: Redis) -> None:
     for number in range(230):
         worker.arrive(f"t{number}", many)
     expire(redis, *(f"t{number}" for number in range(230)))
-    cleared = Throttle(app).reap()
+    cleared = ThrottleControl(app).reap()
     assert len({each.task_id for each in cleared}) == 230
     assert cleared[0] == Reclaimed(cleared[0].task_id, (Need("wide", None, 1),))
-    assert Throttle(app).limit("wide").status().held == 0
+    assert ThrottleControl(app).limit("wide").status().held == 0
 
 
 def test_who_waited_for_it_goes_on(app: Any, worker: TermsCaller, redis: Redis) -> None:
@@ -34,5 +34,5 @@ def test_who_waited_for_it_goes_on(app: Any, worker: TermsCaller, redis: Redis) 
     worker.arrive("lost", one)
     worker.arrive("next", one)
     expire(redis, "lost")
-    Throttle(app).reap()
+    ThrottleControl(app).reap()
     assert started(worker.look()) == ("next",)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 
-from celery_throttle import Limit, NotAcquired, Throttle
+from celery_throttle import Limit, NotAcquired, ThrottleControl
 from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, queued, script_calls
 from tests.support.waiting import always, until
 from tests.support.workers import close
@@ -56,7 +56,7 @@ def test_many_threads_that_wait_for_a_rate(app: Any, redis: Redis) -> None:
     threads = [threading.Thread(target=wait) for _ in range(THREADS)]
     for thread in threads:
         thread.start()
-    control = Throttle(app).limit(mail)
+    control = ThrottleControl(app).limit(mail)
     until(lambda: control.status().parked > THREADS - 5, timeout=AT_ONCE)
     began, calls, most = time.monotonic(), script_calls(redis), 0
 

@@ -23,7 +23,7 @@ from celery.worker import state
 from celery.worker.strategy import default as default_strategy
 from redis.exceptions import NoScriptError
 
-from celery_throttle import Throttle, clients
+from celery_throttle import ThrottleControl, clients
 from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
@@ -632,7 +632,7 @@ class Operator:
     """Steers limits as an operator does."""
 
     def __init__(self, app: Any) -> None:
-        self._app, self._throttle = app, Throttle(app)
+        self._app, self._throttle = app, ThrottleControl(app)
 
     def say(self, limit: str, what: str, *args: Any) -> None:
         control = self._throttle.limit(limit)

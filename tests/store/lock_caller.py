@@ -16,7 +16,7 @@ from tests.store.peek import KEY, peek
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.core.dedup import OnConflict, Until
+    from celery_throttle.core.dedup import LockUntil, OnConflict
     from celery_throttle.store.replies import Claimed, Locked, Reply
     from tests.store.caller import What
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 def plan_of(
     identity: str = "same",
     *,
-    until: Until = "finished",
+    lock_until: LockUntil = "finished",
     on_conflict: OnConflict = "return_existing",
     remember: float = 0.0,
     lock_ttl: float = 3600.0,
 ) -> LockPlan:
     """What a task does with its lock."""
-    return LockPlan(identity, Dedup(None, until, on_conflict, remember, lock_ttl))
+    return LockPlan(identity, Dedup(None, lock_until, on_conflict, remember, lock_ttl))
 
 
 class Started(NamedTuple):

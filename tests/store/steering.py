@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Steering:
-    """What `celery_throttle.Throttle` does, without an app."""
+    """What `celery_throttle.ThrottleControl` does, without an app."""
 
     def __init__(self, client: Redis) -> None:
         self.client, self.store = client, Store(KEYS, LEASE)

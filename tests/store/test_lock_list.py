@@ -45,7 +45,7 @@ def test_in_each_state(worker: LockCaller, redis: Redis) -> None:
     worker.put("t3", API, lock=plan_of("parked").spec, message=MESSAGE)
     worker.end(worker.start("t4", plan_of("done", remember=60)))
     worker.end(worker.start("t5", plan_of("free")))
-    worker.start("t6", plan_of("started", until="started"))
+    worker.start("t6", plan_of("started", lock_until="started"))
     found = locks(redis)
     assert {name: (each.task_id, each.state, each.worker, each.task_name) for name, each in found.items()} == {
         "published": ("t1", "queued", None, None),

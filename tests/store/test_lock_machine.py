@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from celery_throttle.core.dedup import LockPlan, OnConflict, Until
+    from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict
     from tests.store.peek import Snapshot
 
 GPU = Limit("gpu", 1)
@@ -38,7 +38,7 @@ SLOTS = 8
 T = TypeVar("T")
 picks = st.integers(0, 9)
 outcomes = st.sampled_from(("done", "done", "failed", "retry", "ignored", "again", "return", "requeue"))
-untils: st.SearchStrategy[tuple[Until, float]] = st.sampled_from(
+untils: st.SearchStrategy[tuple[LockUntil, float]] = st.sampled_from(
     (
         ("finished", 0.0),
         ("finished", 0.0),
@@ -73,7 +73,7 @@ class LockMachine(RuleBasedStateMachine):
         super().__init__()
         self.client.flushall()
         self.callers = (LockCaller(self.client, "aaaaaaaa", "a"), LockCaller(self.client, "bbbbbbbb", "a", "b"))
-        self.policies: dict[str, tuple[Until, float]] = {}
+        self.policies: dict[str, tuple[LockUntil, float]] = {}
         self.published = 0
         #: what the broker has not delivered
         self.broker: list[Message] = []
@@ -94,7 +94,7 @@ class LockMachine(RuleBasedStateMachine):
         self.before: Snapshot = peek(self.client)
 
     @initialize(first=untils, second=untils)
-    def policies_are(self, first: tuple[Until, float], second: tuple[Until, float]) -> None:
+    def policies_are(self, first: tuple[LockUntil, float], second: tuple[LockUntil, float]) -> None:
         """Of each task that is published: it belongs to its arguments, what to do on conflict to the call."""
         self.policies = dict(zip(IDENTITIES, (first, second), strict=True))
 
@@ -114,7 +114,7 @@ class LockMachine(RuleBasedStateMachine):
             conflict = "return_existing"
         if conflict == "keep_last" and until == "started":
             conflict = "replace"
-        plan = plan_of(identity, until=until, on_conflict=conflict, remember=remember)
+        plan = plan_of(identity, lock_until=until, on_conflict=conflict, remember=remember)
         task = f"t{self.published}"
         self.published += 1
         me = self.callers[0]
@@ -125,7 +125,7 @@ class LockMachine(RuleBasedStateMachine):
                 assert other
                 if how != "awaited":
                     return
-            plan = plan_of(identity, until=until, on_conflict=conflict, remember=remember)
+            plan = plan_of(identity, lock_until=until, on_conflict=conflict, remember=remember)
             plan = type(plan)(identity, plan.dedup, claim, other if answer == TAKEN else "")
         self.broker.append(Message(task, plan, GPU if limited else None, queue))
         if at_once:

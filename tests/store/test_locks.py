@@ -16,7 +16,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.core.dedup import OnConflict, Until
+    from celery_throttle.core.dedup import LockUntil, OnConflict
     from celery_throttle.core.limits import Limit
     from tests.store.lock_caller import Started
 
@@ -393,7 +393,7 @@ def test_a_revoked_one_that_is_parked_frees_its_lock(worker: LockCaller, one: Li
 
 def test_until_success_a_failure_keeps_the_lock(worker: LockCaller) -> None:
     """Only the same task may run again."""
-    plan = plan_of(until="success")
+    plan = plan_of(lock_until="success")
     worker.end(worker.start("t1", plan), "failed")
     assert state_of(worker) == ("t1", "failed")
     assert worker.claim("t2", plan)[:2] == (TAKEN, "t1")
@@ -403,7 +403,7 @@ def test_until_success_a_failure_keeps_the_lock(worker: LockCaller) -> None:
 
 
 def test_until_started_it_is_free_from_the_start_on(worker: LockCaller) -> None:
-    plan = plan_of(until="started")
+    plan = plan_of(lock_until="started")
     assert worker.claim("t1", plan)[0] == CLAIMED
     assert worker.claim("t2", plan)[0] == TAKEN
     first = worker.start("t1", plan)
@@ -420,7 +420,7 @@ def test_until_started_it_is_free_from_the_start_on(worker: LockCaller) -> None:
 @pytest.mark.parametrize("outcome", ["done", "failed"])
 def test_until_expires_the_outcome_does_not_matter(worker: LockCaller, redis: Redis, outcome: str) -> None:
     """From when it was published, to the millisecond."""
-    plan = plan_of(until="expires")
+    plan = plan_of(lock_until="expires")
     worker.claim("t1", plan)
     ends = peek(redis).lock_ends()
     held = worker.start("t1", plan)
@@ -433,7 +433,7 @@ def test_until_expires_the_outcome_does_not_matter(worker: LockCaller, redis: Re
 
 
 def test_until_expires_a_retry_does_not_begin_it_again(worker: LockCaller, redis: Redis) -> None:
-    plan = plan_of(until="expires")
+    plan = plan_of(lock_until="expires")
     worker.claim("t1", plan, least=3000)
     ends = peek(redis).lock_ends()
     worker.end(worker.start("t1", plan), "retry")
@@ -445,7 +445,7 @@ def test_until_expires_a_retry_does_not_begin_it_again(worker: LockCaller, redis
 
 def test_until_expires_an_interrupted_one_keeps_its_lock(worker: LockCaller, redis: Redis) -> None:
     """Whatever became of it."""
-    plan = plan_of(until="expires")
+    plan = plan_of(lock_until="expires")
     worker.claim("t1", plan)
     ends = peek(redis).lock_ends()
     worker.end(worker.start("t1", plan), "ignored")
@@ -656,7 +656,7 @@ def test_a_lock_that_another_one_runs_with_is_lost(worker: LockCaller, peer: Loc
 
 def test_a_started_one_that_is_put_back_leaves_the_lock_of_others_alone(worker: LockCaller, redis: Redis) -> None:
     """It has been free since the start."""
-    plan = plan_of(until="started")
+    plan = plan_of(lock_until="started")
     held = worker.start("t1", plan)
     redis.flushall()
     worker.claim("t2", plan)
@@ -891,10 +891,10 @@ def assert_empty(redis: Redis) -> None:
 @pytest.mark.parametrize("conflict", ["return_existing", "raise", "skip", "replace", "keep_last"])
 @pytest.mark.parametrize("until_", ["finished", "started"])
 def test_when_all_is_over_nothing_is_left(
-    worker: LockCaller, one: Limit, redis: Redis, until_: Until, conflict: OnConflict, *, limited: bool
+    worker: LockCaller, one: Limit, redis: Redis, until_: LockUntil, conflict: OnConflict, *, limited: bool
 ) -> None:
     """Whatever the policy."""
-    plan = plan_of(until=until_, on_conflict=conflict)
+    plan = plan_of(lock_until=until_, on_conflict=conflict)
     running: list[Started] = []
     for number in range(4):
         mine = worker.publish(f"t{number}", plan)
@@ -908,8 +908,8 @@ def test_when_all_is_over_nothing_is_left(
 
 
 @pytest.mark.parametrize("until_", ["finished", "success", "expires"])
-def test_what_was_remembered_goes_when_its_time_has_passed(brief: LockCaller, redis: Redis, until_: Until) -> None:
-    plan = plan_of(until=until_, remember=0.02 if until_ == "finished" else 0.0, lock_ttl=0.05)
+def test_what_was_remembered_goes_when_its_time_has_passed(brief: LockCaller, redis: Redis, until_: LockUntil) -> None:
+    plan = plan_of(lock_until=until_, remember=0.02 if until_ == "finished" else 0.0, lock_ttl=0.05)
     brief.claim("t1", plan, least=0.05)
     brief.end(brief.start("t1", plan), "done" if until_ == "finished" else "failed")
     until(lambda: brief.locked() is None)

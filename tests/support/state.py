@@ -1,4 +1,4 @@
-"""The store as an operator sees it: through `Throttle`, and as keys that have to go away, whatever is in them."""
+"""The store as an operator sees it, through `ThrottleControl`, and as keys that go away, whatever is in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from redis import Redis
 
-from celery_throttle import Throttle
+from celery_throttle import ThrottleControl
 from celery_throttle.errors import ConfigurationError
 from tests.support.waiting import until
 
@@ -37,16 +37,16 @@ class State:
 
     def __init__(self, url: Callable[[], str], **settings: str) -> None:
         self._url, self._settings = url, settings
-        self._throttles: dict[str, Throttle] = {}
+        self._throttles: dict[str, ThrottleControl] = {}
 
     @property
-    def throttle(self) -> Throttle:
+    def throttle(self) -> ThrottleControl:
         url = self._url()
         if url not in self._throttles:
             # No settings of the workers: whoever looks needs none of their tasks either.
             app = Celery("state", broker="memory://", set_as_current=False)
             app.conf.update(throttle_url=url, **self._settings)
-            self._throttles[url] = Throttle(app)
+            self._throttles[url] = ThrottleControl(app)
         return self._throttles[url]
 
     def client(self) -> Redis:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_throttle import Limit, NotAcquired, Throttle
+from celery_throttle import Limit, NotAcquired, ThrottleControl
 from tests.support.clusters import PRIMARIES, ask, slot_of
 from tests.topologies.tools import let_go
 
@@ -44,7 +44,7 @@ def test_each_group_is_on_its_own_node(cluster: Cluster, workers: Workers, journ
     with_keys = [node for node in cluster.nodes if b"role:master" in ask(node, "INFO", "replication")]
     used = [ask(node, "KEYS", f"{{{prefix}*:used") for node in with_keys]
     assert sorted(len(keys) for keys in used) == [1] * PRIMARIES
-    throttle = Throttle(app.app)
+    throttle = ThrottleControl(app.app)
     assert {status.name: status.held for status in throttle.status()} == {"eu": 2, "us": 1, app.anywhere.name: 1}
     with pytest.raises(NotAcquired):
         app.us.acquire(0, app=app.app)

@@ -35,18 +35,18 @@ def test_a_timedelta_is_seconds() -> None:
         ({"unique_on": "order_id"}, "unique_on"),
         ({"unique_on": [1]}, "unique_on"),
         ({"unique_on": ["nothing"]}, "'nothing', but the task takes amount, order_id"),
-        ({"until": "done"}, "until"),
+        ({"lock_until": "done"}, "lock_until"),
         ({"on_conflict": "ignore"}, "on_conflict"),
         ({"remember": "1d"}, "remember"),
         ({"remember": True}, "remember"),
         ({"lock_ttl": 0}, "lock_ttl"),
-        ({"remember": 5, "until": "started"}, "until='started'"),
-        ({"remember": 5, "until": "expires"}, "until='expires'"),
+        ({"remember": 5, "lock_until": "started"}, "lock_until='started'"),
+        ({"remember": 5, "lock_until": "expires"}, "lock_until='expires'"),
         ({"remember": 5, "on_conflict": "replace"}, "on_conflict='replace'"),
         ({"remember": 5, "on_conflict": "keep_last"}, "on_conflict='keep_last'"),
-        ({"until": "expires", "on_conflict": "replace"}, "until='expires'"),
-        ({"until": "success", "on_conflict": "keep_last"}, "until='success'"),
-        ({"until": "started", "on_conflict": "keep_last"}, "until='started'"),
+        ({"lock_until": "expires", "on_conflict": "replace"}, "lock_until='expires'"),
+        ({"lock_until": "success", "on_conflict": "keep_last"}, "lock_until='success'"),
+        ({"lock_until": "started", "on_conflict": "keep_last"}, "lock_until='started'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], named: str) -> None:
@@ -59,7 +59,7 @@ def test_any_argument_of_a_task_that_takes_any() -> None:
     assert dedup(None, unique_on=["anything"]).unique_on == ("anything",)
 
 
-@pytest.mark.parametrize("options", [5, {"until": "started"}, {"on_conflict": "no"}, {"unique_on": 5}])
+@pytest.mark.parametrize("options", [5, {"lock_until": "started"}, {"on_conflict": "no"}, {"unique_on": 5}])
 def test_bad_options_of_a_call(options: object) -> None:
     with pytest.raises(ConfigurationError, match=r"Task shop\.charge"):
         dedup().for_call("shop.charge", options)
@@ -89,7 +89,7 @@ def test_a_plan_as_the_scripts_want_it_is_json(text: str) -> None:
     plan = LockPlan(text, dedup(remember=1.5, lock_ttl=60), "17", text)
     assert json.loads(plan.spec) == {
         "identity": text,
-        "until": "finished",
+        "lock_until": "finished",
         "remember_ms": 1500,
         "ttl_ms": 60000,
         "on_conflict": "return_existing",

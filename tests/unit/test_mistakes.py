@@ -13,7 +13,7 @@ from celery import Celery
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from celery_throttle import ConfigurationError, Limit, RateLimited, Throttle, Throttled
+from celery_throttle import ConfigurationError, Limit, RateLimited, ThrottleControl, Throttled
 from celery_throttle.primitives import AsyncIdentityLock, Counter, FairSemaphore, IdentityLock, RateLimiter, Redlock
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.remarks import remarks
@@ -46,7 +46,7 @@ GPU, TENANT, MAIL = Limit("gpu", 4), Limit("tenant", 2, key="tenant_id"), Limit(
 
 
 def control() -> Any:
-    return Throttle(APP).limit(GPU)
+    return ThrottleControl(APP).limit(GPU)
 
 
 #: Options, and what is said when the task is bound.
@@ -83,7 +83,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"rate": "1/s", "burst": 0}, "burst must be a whole number of 1 or more, 1000000 at the most, got 0"),
     ({"rate": "1/s", "burst": 10**7}, "burst must be a whole number of 1 or more, 1000000 at the most, got 10000000"),
     (
-        {"singleton": True, "until": "done"},
+        {"singleton": True, "lock_until": "done"},
         "until must be one of 'finished', 'success', 'started', 'expires', got",
     ),
     ({"singleton": True, "remember": "1h"}, "0 or more, 315360000 at the most, got '1h': write remember=3600"),
@@ -100,7 +100,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
         "limit must be a whole number of 1 or more, a Limit or a list of up to 8 of them, got True; write",
     ),
     ({"limit": -1}, "got -1; write limit=5"),
-    ({"limit": 0}, "got 0; write limit=1, or let none start for now: Throttle(app).limit(task).pause()"),
+    ({"limit": 0}, "got 0; write limit=1, or let none start for now: ThrottleControl(app).limit(task).pause()"),
     ({"limit": []}, "got []; write limit=5"),
     ({"limit": [5]}, "got [5]; write limit=5"),
     ({"limit": 10**30}, f"limit must be 999999999 at the most, got {10**30}: write limit=5, or leave it out"),
@@ -189,19 +189,22 @@ BOUND: list[tuple[dict[str, Any], str]] = [
         {"singleton": True, "unique_on": ["order"]},
         "unique_on names 'order', but the task takes amount, order_id: did you mean",
     ),
-    ({"singleton": True, "until": "until_executed"}, "got 'until_executed': write until='finished'"),
-    ({"singleton": True, "until": "executing"}, "got 'executing': write until='started'"),
-    ({"singleton": True, "until": 60}, "got 60: write until='expires', lock_ttl=60"),
-    ({"singleton": True, "until": True}, "got True: write until='finished'"),
+    ({"singleton": True, "lock_until": "until_executed"}, "got 'until_executed': write lock_until='finished'"),
+    ({"singleton": True, "lock_until": "executing"}, "got 'executing': write lock_until='started'"),
+    ({"singleton": True, "lock_until": 60}, "got 60: write lock_until='expires', lock_ttl=60"),
+    ({"singleton": True, "lock_until": True}, "got True: write lock_until='finished'"),
     ({"singleton": True, "on_conflict": "reject"}, "got 'reject': write on_conflict='skip'"),
     ({"singleton": True, "on_conflict": True}, "got True: write on_conflict='raise'"),
     ({"singleton": True, "on_conflict": "replaces"}, "got 'replaces': write on_conflict='replace'"),
     ({"on_conflict": "raise"}, "on_conflict needs singleton=True beside it: write singleton=True, on_conflict='raise'"),
     ({"singleton": True, "remember": -1}, "0 or more, 315360000 at the most, got -1: write remember=3600"),
     ({"singleton": True, "remember": 10**10}, "315360000 at the most, got 10000000000: write remember=3600"),
-    ({"singleton": True, "remember": 60, "until": "started"}, "at its start the outcome is not known"),
+    ({"singleton": True, "remember": 60, "lock_until": "started"}, "at its start the outcome is not known"),
     ({"singleton": True, "remember": 60, "on_conflict": "replace"}, "what is remembered does not run again"),
-    ({"singleton": True, "until": "expires", "on_conflict": "keep_last"}, "makes no sense: use until='finished'"),
+    (
+        {"singleton": True, "lock_until": "expires", "on_conflict": "keep_last"},
+        "makes no sense: use lock_until='finished'",
+    ),
     (
         {"singleton": True, "lock_ttl": "1h"},
         "lock_ttl must be seconds or a timedelta, 1 or more, 315360000 at the most",
@@ -221,7 +224,8 @@ ELSEWHERE: list[tuple[str, object, str]] = [
     ("lock_ttl_seconds", 60, "lock_ttl=3600"),
     ("unique_for", 60, "singleton=True, remember=3600"),
     ("unique_args", ["order_id"], "singleton=True, unique_on=['order_id']"),
-    ("unique_until", "success", "singleton=True, until='finished'"),
+    ("unique_until", "success", "singleton=True, lock_until='finished'"),
+    ("until", "success", "lock_until='finished'"),
     ("unique_across_queues", True, "singleton=True"),
     ("queueing_lock", "a", "singleton=True, unique_on=['order_id']"),
     ("dedupe", True, "singleton=True"),
@@ -283,7 +287,7 @@ OF_A_CALL: list[tuple[dict[str, Any], str]] = [
     ({"on_conflict": "raise"}, "on_conflict='raise' of a call does nothing: write throttle={'on_conflict': 'raise'}"),
     ({"unique_on": ["order_id"]}, "write throttle={'unique_on': ['order_id']}"),
     ({"throttle": "raise"}, "throttle= of a call must be a dict with 'unique_on' or 'on_conflict', got 'raise': write"),
-    ({"throttle": {"until": "success"}}, "got {'until': 'success'}: write throttle={'on_conflict': 'raise'}"),
+    ({"throttle": {"lock_until": "success"}}, "got {'lock_until': 'success'}: write throttle={'on_conflict': 'raise'}"),
     ({"throttle": {"on_conflict": "ignore"}}, "got 'ignore': write on_conflict='skip'"),
     ({"throttle": {"unique_on": "order_id"}}, "got 'order_id': write unique_on=['order_id']"),
     ({"throttle": {"unique_on": ["order"]}}, "unique_on: the call has no 'order', only order_id, amount"),
@@ -466,20 +470,29 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     ),
     (lambda: MAIL.reserve(max_wait=-1, app=APP), "got -1: write max_wait=30"),
     (lambda: MAIL.reserve(timeout=5), "Limit 'mail': reserve takes no timeout=5: write max_wait=30"),
-    # -- Throttle
+    # -- ThrottleControl
     (
-        lambda: Throttle("proj"),
-        "Throttle: app must be the Celery app, as in app = Celery(...), got 'proj': write app=app",
+        lambda: ThrottleControl("proj"),
+        "ThrottleControl: app must be the Celery app, as in app = Celery(...), got 'proj': write app=app",
     ),
-    (Throttle, "Throttle needs app"),
-    (lambda: Throttle(APP).limit(5), "a limit's name, the Limit or its task is wanted, got 5: write limit('api')"),
-    (lambda: Throttle(APP).limit("api", "acme"), "Throttle: limit takes 'acme' by its name alone: write key='acme'"),
-    (lambda: Throttle(APP).limit(GPU, key="acme"), "Limit 'gpu' has no keys: leave key= out, or give the limit a key"),
+    (ThrottleControl, "ThrottleControl needs app"),
     (
-        lambda: Throttle(APP).explain(""),
+        lambda: ThrottleControl(APP).limit(5),
+        "the name of a limit, the Limit or its task is wanted, got 5: write limit('api')",
+    ),
+    (
+        lambda: ThrottleControl(APP).limit("api", "acme"),
+        "ThrottleControl: limit takes 'acme' by its name alone: write key='acme'",
+    ),
+    (
+        lambda: ThrottleControl(APP).limit(GPU, key="acme"),
+        "Limit 'gpu' has no keys: leave key= out, or give the limit a key",
+    ),
+    (
+        lambda: ThrottleControl(APP).explain(""),
         "a task's id or what delay() returned is wanted, got '': write explain(result.id)",
     ),
-    (lambda: Throttle(APP).holders(key="acme"), "write throttle.limit('tenant', key='acme').holders()"),
+    (lambda: ThrottleControl(APP).holders(key="acme"), "write throttle.limit('tenant', key='acme').holders()"),
     (
         lambda: control().override("5"),
         "Limit gpu: override must be a whole number of 1 or more, 999999999 at the most, got '5'",

@@ -1,4 +1,4 @@
-"""`Throttle(app)` beside real workers, which look for work on their own only once an hour."""
+"""`ThrottleControl(app)` beside real workers, which look for work on their own only once an hour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery import Celery, chord, group
 from celery.exceptions import TaskRevokedError
 from redis.exceptions import RedisError
 
-from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttle, Throttled
+from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
 from celery_throttle.store.rows import Drained, Need
 from tests.support.waiting import until
 
@@ -33,12 +33,12 @@ worker = pytest.mark.worker
 LATE = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 
-def steer(workers: Workers) -> tuple[Any, Throttle]:
+def steer(workers: Workers) -> tuple[Any, ThrottleControl]:
     app = workers.app(STEERED)
-    return app, Throttle(app.app)
+    return app, ThrottleControl(app.app)
 
 
-def wait_held(throttle: Throttle, limit: str, count: int) -> None:
+def wait_held(throttle: ThrottleControl, limit: str, count: int) -> None:
     until(lambda: throttle.limit(limit).status().held == count)
 
 
@@ -366,10 +366,11 @@ def test_what_is_drained_beside_workers_is_parked_again(
 
 def test_who_does_not_steer_does_not_load_it() -> None:
     code = (
-        "import sys, celery_throttle as c; print('celery_throttle.control' in sys.modules, c.Throttle, 'x' in dir(c))"
+        "import sys, celery_throttle as c;"
+        "print('celery_throttle.control' in sys.modules, c.ThrottleControl, 'x' in dir(c))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout == "False <class 'celery_throttle.control.throttle.Throttle'> False\n"
+    assert shown.stdout == "False <class 'celery_throttle.control.throttle_control.ThrottleControl'> False\n"
 
 
 # -- saying it right ---------------------------------------------------------------------------------------------------
@@ -394,18 +395,18 @@ def app(server: EmbeddedServer, redis: object) -> Celery:
 @pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "4", None, 10**9])
 def test_an_override_that_cannot_work(app: Celery, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"Limit api: override must be a whole number of 1 or more") as raised:
-        Throttle(app).limit("api").override(value)
+        ThrottleControl(app).limit("api").override(value)
     assert ("use pause()" in str(raised.value)) == (value == 0)
 
 
 @pytest.mark.parametrize("until", [0, -1, True, "soon", float("nan"), float("inf"), timedelta(0), 1e300, LATE])
 def test_an_end_that_cannot_work(app: Celery, until: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"Limit api: until must be a datetime, or seconds"):
-        Throttle(app).limit("api").pause(until=until)
+        ThrottleControl(app).limit("api").pause(until=until)
 
 
 def test_an_end_that_is_over(app: Celery) -> None:
-    limit = Throttle(app).limit("api")
+    limit = ThrottleControl(app).limit("api")
     for over in (datetime(2001, 1, 1, tzinfo=timezone.utc), datetime(1960, 1, 1)):  # noqa: DTZ001 - the app's
         with pytest.raises(ConfigurationError, match="is over already, by the store's clock"):
             limit.disable(until=over)
@@ -413,7 +414,7 @@ def test_an_end_that_is_over(app: Celery) -> None:
 
 
 def test_a_datetime_without_a_timezone_is_the_apps(app: Celery) -> None:
-    limit = Throttle(app).limit("api")
+    limit = ThrottleControl(app).limit("api")
     limit.pause(until=datetime(2199, 1, 1, 9))  # noqa: DTZ001 - the app's
     paused = limit.status().paused
     assert paused
@@ -422,7 +423,7 @@ def test_a_datetime_without_a_timezone_is_the_apps(app: Celery) -> None:
 
 def test_who_said_it(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "celery_throttle.control.limit_control")
-    limit = Throttle(app).limit("tenant", key="acme")
+    limit = ThrottleControl(app).limit("tenant", key="acme")
     limit.override(7, why="big day")
     override = limit.status().override
     assert override
@@ -445,7 +446,7 @@ def test_who_said_it(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("value", ["x" * 501, 7])
 def test_texts_that_cannot_work(app: Celery, option: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"^Limit api: {option} must be text"):
-        Throttle(app).limit("api").pause(**{option: value})
+        ThrottleControl(app).limit("api").pause(**{option: value})
 
 
 def test_a_user_without_a_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,7 +457,7 @@ def test_a_user_without_a_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("getpass.getuser", nobody)
     clients._whoami.cache_clear()
-    limit = Throttle(app).limit("api")
+    limit = ThrottleControl(app).limit("api")
     limit.pause()
     clients._whoami.cache_clear()
     paused = limit.status().paused
@@ -465,7 +466,7 @@ def test_a_user_without_a_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_limit_that_nobody_has_declared(app: Celery, redis: Any) -> None:
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     message = r"^No limit 'apy', did you mean 'api'\? Known limits: api, tenant$"
     with pytest.raises(ConfigurationError, match=message):
         throttle.limit("apy")
@@ -494,7 +495,7 @@ def test_a_limit_by_its_task(app: Celery) -> None:
     @app.task(name="plain", shared=False)
     def plain() -> None: ...
 
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     assert repr(throttle.limit(app.tasks["call"])) == "<LimitControl api>"
     assert repr(throttle.limit(app.tasks["serve"], key="acme")) == "<LimitControl tenant[acme]>"
     assert throttle.holders(app.tasks["call"]) == ()
@@ -506,7 +507,7 @@ def test_a_limit_by_its_task(app: Celery) -> None:
 
 
 def test_a_call_by_what_delay_returned(app: Any) -> None:
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     assert throttle.explain(app.AsyncResult("some-id")) == throttle.explain("some-id")
     nothing: Any = None
     with pytest.raises(ConfigurationError, match=r"explain: .* got None: write explain\(result\.id\)"):
@@ -514,7 +515,7 @@ def test_a_call_by_what_delay_returned(app: Any) -> None:
 
 
 def test_keys(app: Celery) -> None:
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     with pytest.raises(ConfigurationError, match="Limit 'api' has no keys: leave key= out"):
         throttle.limit("api", key="x")
     assert throttle.limit("tenant", key=17).key == "17"
@@ -523,7 +524,7 @@ def test_keys(app: Celery) -> None:
 
 
 def test_how_many(app: Celery) -> None:
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     calls: list[Callable[[], object]] = [
         lambda: throttle.parked(most=0), lambda: throttle.holders(most=-1), lambda: throttle.status(most=True),
     ]  # fmt: skip
@@ -534,7 +535,7 @@ def test_how_many(app: Celery) -> None:
 
 def test_a_store_that_does_not_answer(own_server: EmbeddedServer) -> None:
     app = Celery("shop", broker=own_server.url, set_as_current=False)
-    throttle = Throttle(app)
+    throttle = ThrottleControl(app)
     limit = throttle.limit(Limit("api", 1))
     limit.pause()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_throttle import ConfigurationError, NotAcquired, Throttle
+from celery_throttle import ConfigurationError, NotAcquired, ThrottleControl
 from tests.support.waiting import until
 from tests.workers.conftest import State
 
@@ -106,7 +106,7 @@ def test_a_duplicate_and_a_permit_outside_of_tasks_are_looked_for_in_the_right_g
 def test_throttle_sees_and_steers_all_groups(workers: Workers, journal: Journal, states: dict[str, State]) -> None:
     workers.start(GROUPS, concurrency=8)
     app = workers.app(GROUPS)
-    throttle = Throttle(app.app)
+    throttle = ThrottleControl(app.app)
     publish(app)
     journal.wait_running(4)
     states["eu"].wait_parked(2)

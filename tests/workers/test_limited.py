@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import chord
 
-from celery_throttle import ConfigurationError, LimitExceeded, Throttle
+from celery_throttle import ConfigurationError, LimitExceeded, ThrottleControl
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -118,16 +118,16 @@ def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers
     app = workers.app(LIMITED)
     with pytest.raises(ConfigurationError, match=r"call_about raised RateLimited\(limit='nope'\), .* only 'api'"):
         app.call_about.delay("a", "nope").get(timeout=20)
-    assert Throttle(app.app).limit("api").status().held_back is None
+    assert ThrottleControl(app.app).limit("api").status().held_back is None
     app.call_about.delay("a", "api")
-    until(lambda: Throttle(app.app).limit("api").status().held_back is not None)
+    until(lambda: ThrottleControl(app.app).limit("api").status().held_back is not None)
 
 
 def test_a_hold_is_ended_early(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     """Workers, which look on their own once an hour, hear of it."""
     workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
-    limit = Throttle(app.app).limit(app.call)
+    limit = ThrottleControl(app.app).limit(app.call)
     for label in ("a", "b"):
         app.call.delay(label, 3600)
         until(lambda: limit.status().held_back is not None)

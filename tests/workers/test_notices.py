@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from celery_throttle import Throttle
+from celery_throttle import ThrottleControl
 from celery_throttle.store.scripts import Script
 from tests.support.waiting import until
 from tests.workers.conftest import FEATURES, State
@@ -132,7 +132,7 @@ def test_on_pools_without_a_loop_of_their_own(
 ) -> None:
     worker = workers.start(FEATURES, pool=pool, concurrency=1)
     app = workers.app(FEATURES)
-    single = Throttle(app.app).limit("single")
+    single = ThrottleControl(app.app).limit("single")
     single.pause(by="ana", why="their incident 42")
     parked = app.one_hold.delay("a")
     (line,) = worker.wait_for_log(rf"\[{parked.id}\] parked: .*")

@@ -250,7 +250,7 @@ def test_the_first_of_several_brokers_is_the_store(brokers: Any) -> None:
         {"singleton": True, "unique_on": "a"},
         {"singleton": True, "unique_on": ["missing"]},
         {"singleton": True, "on_conflict": "ignore"},
-        {"singleton": True, "until": "executed"},
+        {"singleton": True, "lock_until": "executed"},
         {"singleton": True, "remember": -1},
         {"singleton": True, "lock_ttl": 0},
         {"singleton": True, "singletons": 1},

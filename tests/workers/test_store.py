@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from celery_throttle import Throttle
+from celery_throttle import ThrottleControl
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
@@ -160,7 +160,7 @@ def test_a_user_with_the_least_rights(
         state.wait_parked(4)
         revoked.revoke()
         state.wait_parked(3)
-        throttle = Throttle(app.app)
+        throttle = ThrottleControl(app.app)
         throttle.limit("single").override(1)
         assert throttle.limit("single").reset()
         assert "single" in {limit.name for limit in throttle.status()}

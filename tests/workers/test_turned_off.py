@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
 
-from celery_throttle import ConfigurationError, Limit, StoreUnavailable, Throttle, Throttled
+from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
 from celery_throttle.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("log_as_before")
@@ -106,7 +106,7 @@ def test_nobody_has_a_lock(app: Any) -> None:
 
 def test_who_steers_limits_is_told_that_there_is_no_redis() -> None:
     with pytest.raises(StoreUnavailable, match=r"throttle_enabled is False and no Redis is known: .*throttle_url"):
-        Throttle(make_app()).status()
+        ThrottleControl(make_app()).status()
 
 
 def test_what_is_wrong_is_refused_all_the_same() -> None:

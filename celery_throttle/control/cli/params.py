@@ -11,7 +11,7 @@ import click
 from celery.app.utils import find_app
 
 from celery_throttle.control.cli.session import blank_app
-from celery_throttle.control.throttle import Throttle
+from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.core.policy import limits_of
 from celery_throttle.tasks.registry import policies_of
 
@@ -38,14 +38,14 @@ def duration(text: str) -> timedelta:
     return length
 
 
-def _known(ctx: click.Context) -> tuple[Any, Throttle]:
+def _known(ctx: click.Context) -> tuple[Any, ThrottleControl]:
     """Return the app that a half-written command line means; nothing of it has been carried out."""
     url = ctx.params.get("url")
     named = blank_app(url, ctx.params.get("prefix")) if url else ctx.find_root().params["app"]
     app = find_app(named) if isinstance(named, str) else named  # with Celery 5.4 click has found it
     app.loader.import_default_modules()
     app.finalize(auto=True)
-    return app, Throttle(app)
+    return app, ThrottleControl(app)
 
 
 def _limits(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:

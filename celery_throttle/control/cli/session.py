@@ -12,7 +12,7 @@ from celery.bin.base import CeleryCommand, CeleryOption
 
 from celery_throttle.control.cli.columns import LIMITS, limits
 from celery_throttle.control.cli.output import Output
-from celery_throttle.control.throttle import Throttle
+from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
@@ -70,7 +70,7 @@ class Session:
 
     def __init__(self, app: Any, output: Output, *, by_url: bool) -> None:
         self.app, self.output, self.by_url = app, output, by_url
-        self.throttle = Throttle(app)
+        self.throttle = ThrottleControl(app)
 
     def limit(self, name: str, key: str | None) -> LimitControl:
         """Return what steers a limit, or one key of it, also if it is written as it is shown: ``tenant[acme]``."""

@@ -95,12 +95,12 @@ def hold_last(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, until="started")
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="started")
 def hold_started(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, until="success")
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="success")
 def fails(self: Any, label: str) -> None:
     _quick(self, label)
     raise ValueError(label)
@@ -112,7 +112,7 @@ def fails_finished(self: Any, label: str) -> None:
     raise ValueError(label)
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, until="expires", lock_ttl=3)
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="expires", lock_ttl=3)
 def hourly(self: Any, label: str) -> str:
     return _quick(self, label)
 

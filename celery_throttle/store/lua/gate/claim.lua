@@ -33,7 +33,7 @@ end
 
 local function claim_own(lock)
   if lock.state == 'done' then return 0, task, '0' end
-  if plan['until'] ~= 'expires' then lock.floor = math.max(lock.floor, NOW + least_ms) end
+  if plan.lock_until ~= 'expires' then lock.floor = math.max(lock.floor, NOW + least_ms) end
   save_lock(identity, lock, lock_till(identity))
   return 2, '', lock.claim
 end

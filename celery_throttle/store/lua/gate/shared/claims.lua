@@ -52,7 +52,7 @@ local function claim_again(task, plan, lock)
   if lock.state == 'failed' or lock.state == 'started' then
     lock.state = 'queued'
     save_lock(plan.identity, lock, NOW + plan.ttl_ms)
-  elseif lock.state == 'queued' and plan['until'] ~= 'expires' then
+  elseif lock.state == 'queued' and plan.lock_until ~= 'expires' then
     save_lock(plan.identity, lock, math.max(lock_till(plan.identity), NOW + plan.ttl_ms))
   end
   return 'run', ''

@@ -11,16 +11,16 @@ local function lock_started(task, record)
   local back = lock.state == 'running' and lock.nonce == record.nonce and plan.fence ~= '0'
   if not back then plan.fence = next_stamp() end
   lock.nonce, lock.fence, lock.since = record.nonce, plan.fence, NOW
-  lock.state = plan['until'] == 'started' and 'started' or 'running'
+  lock.state = plan.lock_until == 'started' and 'started' or 'running'
   -- From the claim on: the one time that nothing else changes.
-  lock.floor = plan['until'] == 'expires' and math.max(lock.floor, lock_till(plan.identity)) or 0
+  lock.floor = plan.lock_until == 'expires' and math.max(lock.floor, lock_till(plan.identity)) or 0
   save_lock(plan.identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
 end
 
 -- Keep the lock of a task that runs, or bring it back after the store lost it; false if another task has it.
 local function renew_lock(task, record)
   local plan = record.lock
-  if plan.verdict ~= 'run' or plan['until'] == 'started' or plan.unlocked then return true end
+  if plan.verdict ~= 'run' or plan.lock_until == 'started' or plan.unlocked then return true end
   local lock = load_lock(plan.identity)
   if lock and lock.task == task and lock.state == 'done' then return true end
   if lock and lock.state ~= 'queued' and (lock.task ~= task or lock.state ~= 'running') then return false end
@@ -68,9 +68,9 @@ local function outcome_told(plan, outcome)
 end
 
 local function lasts(plan, lock, outcome)
-  if plan['until'] == 'expires' then return lock.floor end
+  if plan.lock_until == 'expires' then return lock.floor end
   if outcome == 'success' then return NOW + plan.remember_ms end
-  return plan['until'] == 'success' and NOW + plan.ttl_ms or NOW
+  return plan.lock_until == 'success' and NOW + plan.ttl_ms or NOW
 end
 
 -- The duplicates that were published while it was pending will ask for its outcome.
@@ -102,9 +102,9 @@ local function lock_ended(task, record, nonce, outcome)
     save_lock(identity, lock, lasts(plan, lock, outcome))
   elseif outcome == 'waits' then
     lock.state = 'queued'
-    local lasting = plan['until'] == 'expires' and lock.floor > NOW
+    local lasting = plan.lock_until == 'expires' and lock.floor > NOW
     save_lock(identity, lock, lasting and lock.floor or NOW + plan.ttl_ms)
-  elseif lock.floor > NOW and (outcome == 'lost' or plan['until'] == 'expires') then
+  elseif lock.floor > NOW and (outcome == 'lost' or plan.lock_until == 'expires') then
     lock.state = 'queued'
     save_lock(identity, lock, lock.floor)
   else
@@ -115,7 +115,7 @@ end
 -- A run goes on, but no other delivery, for which its lock was to last, will follow.
 local function keep_no_longer(identity, lock)
   local record = load_record(lock.task)
-  if record and record.lock and record.lock['until'] ~= 'expires' then
+  if record and record.lock and record.lock.lock_until ~= 'expires' then
     lock.floor = 0
     write_lock(identity, lock)
   end

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
 
-__all__ = ["Throttle"]
+__all__ = ["ThrottleControl"]
 
 logger = logging.getLogger(__name__)
 
 
-class Throttle:
+class ThrottleControl:
     """The limits of an app's store: how they stand, who holds and who waits, and what is said of them at run time::
 
-        throttle = Throttle(app)
+        throttle = ThrottleControl(app)
         throttle.limit("api").override(2, until=timedelta(hours=1), why="their incident 42")
         throttle.limit("tenant", key="acme").pause(why="asked us to stop")
         print(throttle.explain(task_id))
@@ -61,7 +61,7 @@ class Throttle:
 
     @tells()
     def __init__(self, app: Any) -> None:
-        self._app = checked_app("Throttle", app)
+        self._app = checked_app("ThrottleControl", app)
 
     @tells(name="write throttle.limit('api')", task="write throttle.limit(task)")
     def limit(self, limit: str | Limit | Task[..., Any], *, key: object = None) -> LimitControl:
@@ -80,7 +80,8 @@ class Throttle:
         name: Any = limit.name if isinstance(limit, Limit) else limit
         if not isinstance(name, str):
             raise ConfigurationError(
-                f"Throttle.limit: a limit's name, the Limit or its task is wanted, got {name!r}: write limit('api')"
+                f"ThrottleControl.limit: the name of a limit, the Limit or its task is wanted, got {name!r}: "
+                "write limit('api')"
             )
         known = limits_of(self._policies())
         if isinstance(limit, Limit):
