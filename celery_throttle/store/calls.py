@@ -219,9 +219,9 @@ class Store:
         """Say that a task has succeeded, to be remembered for so many seconds."""
         return self._call("succeeded", identity, task, str(fencing_token), round(remember * 1000))
 
-    def give_up(self, identity: str, task: str) -> Call:
-        """Free the identity lock of a task that will never run."""
-        return self._call("give_up", identity, task)
+    def give_up(self, identity: str, task: str, first: str = "") -> Call:
+        """Free the identity lock of a task that will never run, nor ask for the outcome of that other one."""
+        return self._call("give_up", identity, task, first)
 
     def locked(self, identity: str) -> Call:
         """Ask who has an identity lock."""

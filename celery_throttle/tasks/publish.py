@@ -99,7 +99,7 @@ def publish(
     try:
         result = send(args, kwargs, **options)
     except BaseException:
-        _give_up(task, client, plan, task_id)
+        _give_up(task, client, plan, task_id, first)
         raise
     if answer == replies.REPLACED and other:
         task.app.control.revoke(other)
@@ -129,9 +129,9 @@ def _claim(
         return replies.CLAIMED, "", "0"
 
 
-def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str) -> None:
+def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str, first: str) -> None:
     try:
-        client.ask(client.store.give_up(plan.identity, task_id))
+        client.ask(client.store.give_up(plan.identity, task_id, first))
     except StoreUnavailable as error:
         logger.warning("celery_throttle: the lock of %s[%s] stays until its ttl: %s", task.name, task_id, error)
 

@@ -137,8 +137,8 @@ class LockCaller(Caller):
         token = started.token if token is None else token
         return cast("int", execute(self.client, self.store.succeeded(identity, started.task, token, remember)))
 
-    def give_up(self, identity: str, task: str) -> int:
-        return cast("int", execute(self.client, self.store.give_up(identity, task)))
+    def give_up(self, identity: str, task: str, first: str = "") -> int:
+        return cast("int", execute(self.client, self.store.give_up(identity, task, first)))
 
     def unlock(self, identity: str, task: str = "", **signed: str) -> int:
         return cast("int", execute(self.client, self.store.unlock(identity, task, **signed)))

@@ -737,6 +737,14 @@ def test_an_awaited_duplicate_that_goes_back_in_line_is_counted_once(worker: Loc
     assert told(worker.arrive("t3", third, slots=1)) == [("t3", "conclude", "t1")]
 
 
+def test_an_awaited_duplicate_that_could_not_be_published_asks_for_nothing(worker: LockCaller, redis: Redis) -> None:
+    held = worker.start("t1", PLAN)
+    assert worker.publish("t2", PLAN, awaited=True).first == "t1"
+    assert worker.give_up("same", "t2", "t1") == 0
+    worker.end(held)
+    assert_empty(redis)
+
+
 def test_an_unannounced_duplicate_does_not_take_the_place_of_an_awaited_one(worker: LockCaller) -> None:
     held = worker.start("t1", PLAN)
     awaited = worker.publish("t2", PLAN, awaited=True)

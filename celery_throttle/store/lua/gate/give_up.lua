@@ -1,7 +1,10 @@
 -- A task will never run (its publishing failed): its identity lock is free, and whoever waits for it is next.
--- KEYS, ARGV[1] as in shared/begin.lua; then identity, task id.
+-- KEYS, ARGV[1] as in shared/begin.lua; then identity, task id, the task whose outcome it would have asked
+-- for ('': none).
 -- Returns 1: it had the lock (or was to run next), 0: it had not, or it runs.
 redis.call('ZREM', LEASES, '')
-local answer = give_up_lock(argument(), argument())
+local identity, task, first = argument(), argument(), argument()
+local answer = give_up_lock(identity, task)
+will_not_ask(identity, first)
 serve()
 return answer
