@@ -126,7 +126,8 @@ class Nursery:
 def main(line: int) -> None:
     """Be the nursery, and then each of the workers."""
     for name in _IMPORTED:
-        importlib.import_module(name)
+        with suppress(ModuleNotFoundError):  # not in every version of Celery
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
     if arguments := _next_worker(socket.socket(fileno=line)):
