@@ -482,7 +482,7 @@ def test_a_limit_that_nobody_has_declared(app: Celery, redis: Any) -> None:
         throttle.limit("tenant[acme]")
     names: list[Any] = [None, 5, ["api"]]
     for name in names:
-        with pytest.raises(ConfigurationError, match=r"a limit's name, the Limit or its task is wanted, got .*: write"):
+        with pytest.raises(ConfigurationError, match=r"the name of a limit, the Limit or its task is wanted, got .*: write"):
             throttle.limit(name)
 
 
