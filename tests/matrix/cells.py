@@ -62,8 +62,11 @@ class Row:
 
     @property
     def possible(self) -> bool:
-        """Whether this Python is here."""
-        return shutil.which(f"python{self.python}") is not None
+        """Whether this Python is here, and no mere stand-in of a version manager."""
+        found = shutil.which(f"python{self.python}")
+        if found is None:
+            return False
+        return subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0
 
 
 @dataclass(frozen=True, slots=True)
