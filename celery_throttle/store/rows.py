@@ -167,7 +167,7 @@ class Holder:
     Attributes:
         task_id: of the task.
         needs: the permits it holds; none for one that only has an identity lock.
-        worker: the id of its worker in this store.
+        worker: its worker in this store: node, process id and a part of its own, as in ``celery@web1/4242/1f3a9c2e``.
         lease_left: seconds until its permits can be reclaimed unless its worker renews them; negative: overdue.
         queue: the queue it came from, None if that is not known.
         deliveries: how often it was started before, by workers that were lost.
@@ -315,7 +315,7 @@ class LockStatus:
         since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
         expires_in: seconds until the lock ends by itself; a running task renews it.
         fencing_token: of the last grant, 0 before the first.
-        worker: the id of the worker where it runs, None if it does not.
+        worker: where it runs, as in `Holder`; None if it does not.
         next_id: the task that runs next (``on_conflict="keep_last"``), None if there is none.
     """
 

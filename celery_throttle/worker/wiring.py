@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from celery.worker import state
 from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
+from celery_throttle.core.naming import worker_name
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 from celery_throttle.worker import remember
@@ -63,7 +63,7 @@ class Throttling:
         self.loop = loop = Loop(self._hub, threaded=threaded)
         if worker.hub is None:
             self.loop.reattach()  # else with the worker's event loop
-        worker_id = uuid.uuid4().hex[:8]
+        name = worker_name(worker.hostname)
         tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings)
 
         def make_calls(group: str, gate: Gate) -> Calls:
@@ -72,7 +72,7 @@ class Throttling:
                 gate,
                 settings=settings,
                 declared=tasks.declared(group),
-                worker=worker_id,
+                worker=name,
                 loop=loop,
                 timekeeper=timekeeper,
             )

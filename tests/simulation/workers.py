@@ -175,7 +175,6 @@ def installed(here: Here) -> Iterator[None]:
     global _run_numbers, _heard_us
     _run_numbers, _heard_us = here.number, here.heard_us
     now = here.clock.monotonic
-    hexes = lambda: SimpleNamespace(hex=f"{here.number():08x}")  # noqa: E731
     with ExitStack() as stack:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
@@ -189,7 +188,7 @@ def installed(here: Here) -> Iterator[None]:
         put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
         put(wiring, "Loop", Loop)
         put(wiring, "greet", lambda app, settings, groups: None)
-        put(wiring, "uuid", SimpleNamespace(uuid4=hexes))
+        put(wiring, "worker_name", lambda node: f"{here.number():08x}")
         put(wiring, "task_revoked", _OwnSignal(here))
         put(groups, "connection_factory", lambda url, keys: partial(_new_pipe, here, here.worker))
         put(groups, "make_client", lambda url, keys: AskingClient(here.network, here.worker))
@@ -373,7 +372,9 @@ class Worker:
         self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
         with here.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
-            self._throttling: Any = wiring.Throttling(SimpleNamespace(app=app, pool=self.pool, hub=self.hub))
+            self._throttling: Any = wiring.Throttling(
+                SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
+            )
             self.consumer = self._consumer()
             self._throttling.start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -47,6 +48,23 @@ def nothing_starts(app: Any, journal: Journal) -> None:
     before = len(journal.runs())
     app.plain.delay("meanwhile").get(timeout=20)
     assert len(journal.runs()) == before + 1
+
+
+@worker
+def test_who_holds_says_where(workers: Workers, journal: Journal, let_go: Any) -> None:
+    """The worker's node and process, and of a permit outside of tasks the machine's."""
+    here = workers.start(STEERED)
+    app, throttle = steer(workers)
+    task = app.call.delay("a")
+    journal.wait_running(1)
+    (holder,) = throttle.holders()
+    assert re.fullmatch(rf"{here.name}@.+/{here.pid}/[0-9a-f]{{8}}", holder.worker)
+    assert f"on worker {holder.worker}," in throttle.explain(task.id).reasons[0]
+    let_go("a")
+    task.get(timeout=20)
+    with app.api.acquire(app=app.app):
+        (holder,) = throttle.holders()
+        assert re.fullmatch(rf"{re.escape(socket.gethostname())}/{os.getpid()}/[0-9a-f]{{8}}", holder.worker)
 
 
 # -- steering ----------------------------------------------------------------------------------------------------------
@@ -482,7 +500,9 @@ def test_a_limit_that_nobody_has_declared(app: Celery, redis: Any) -> None:
         throttle.limit("tenant[acme]")
     names: list[Any] = [None, 5, ["api"]]
     for name in names:
-        with pytest.raises(ConfigurationError, match=r"the name of a limit, the Limit or its task is wanted, got .*: write"):
+        with pytest.raises(
+            ConfigurationError, match=r"the name of a limit, the Limit or its task is wanted, got .*: w"
+        ):
             throttle.limit(name)
 
 

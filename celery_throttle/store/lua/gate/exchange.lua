@@ -1,6 +1,6 @@
 -- All that a worker has to say at once, and the slots it has for parked tasks. Calls are numbered; one
 -- that was carried out before is only answered again.
--- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of worker: its id, number: of the call,
+-- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of worker: its name, number: of the call,
 -- slots, queues: those that it serves, clock_ms: when it was put together, on a clock of the worker's, and
 -- arrays of objects, or of arrays. All but the first four may be left out:
 --   ended    task, nonce, message, result, began: see shared/facts.lua
@@ -29,7 +29,8 @@
 --   withdrawn  { task id, message } of those that left their line; hints: 0 if they may not be published
 -- or, if nothing was done: { 'declare' } since the store was emptied, { 'overtaken' } by a later call.
 local said = object()
-state.worker, state.call, state.slots, state.queues = said.worker, said.number, said.slots, said.queues
+state.holder, state.worker, state.call = said.worker, id_of(said.worker), said.number
+state.slots, state.queues = said.slots, said.queues
 for _, queue in ipairs(said.queues) do state.serves[queue] = true end
 
 if not is_known() then return { 'declare' } end

@@ -18,7 +18,7 @@ local function renew(arrival)
     return (not record.lock or renew_lock(task, record)) and RENEWED or LOST
   end
   -- A later call may have said that it has ended.
-  if load_worker(said.worker).number > said.number then return LATER end
+  if load_worker(id_of(said.worker)).number > said.number then return LATER end
   local held = record_of(arrival)
   if held.lock then held.lock.fence = arrival.lock.fence end
   held.nonce = nonce

@@ -54,7 +54,7 @@ end
 -- A call that was carried out before.
 local function answer_again(before, rows)
   redis.call('ZREM', LEASES, '')
-  state.slots, state.grants = 0, still_held(before.granted, state.worker .. ':' .. state.call .. '.')
+  state.slots, state.grants = 0, still_held(before.granted, state.holder .. ':' .. state.call .. '.')
   local asked = {}
   for i, row in ipairs(rows) do
     name_buckets(row.needs)

@@ -44,20 +44,20 @@ local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local NOW_US = clock[1] * 1000000 + clock[2]
 local LEASE_MS = tonumber(ARGV[1])
 
--- worker, call: whose numbered call this is; call_before: the one before it; late_ms: how much later than
--- usual it comes; clock_off: see workers.lua; queues, serves: which queues it serves; slots: how many more
--- parked tasks it takes; grants: ids of those it got; rules: what is known of each bucket; touched: buckets
--- to be looked at; ready: lanes that became ready here; was_ready: buckets and queues that had one before;
--- began: buckets that had no line before; later: queues of which something can start after a time;
--- withdrawn: what was taken out of its line; named: buckets that the caller hears of; hot: lanes that are
--- ready for the caller itself, and the ticket of the first; saved: records as they were written; lanes,
--- firsts, heads: what was read of lanes, their first tasks and the first lanes of buckets; tries: what
--- bounds the loops. What is found out when it matters: said, settling, settled, parked, all_served,
--- first_lease, mute.
+-- worker, call: whose numbered call this is; holder: its whole name; call_before: the one before it;
+-- late_ms: how much later than usual it comes; clock_off: see workers.lua; queues, serves: which queues it
+-- serves; slots: how many more parked tasks it takes; grants: ids of those it got; rules: what is known of
+-- each bucket; touched: buckets to be looked at; ready: lanes that became ready here; was_ready: buckets and
+-- queues that had one before; began: buckets that had no line before; later: queues of which something can
+-- start after a time; withdrawn: what was taken out of its line; named: buckets that the caller hears of;
+-- hot: lanes that are ready for the caller itself, and the ticket of the first; saved: records as they were
+-- written; lanes, firsts, heads: what was read of lanes, their first tasks and the first lanes of buckets;
+-- tries: what bounds the loops. What is found out when it matters: said, settling, settled, parked,
+-- all_served, first_lease, mute.
 local state = {
-  worker = '', call = 0, call_before = 0, late_ms = 0, queues = {}, serves = {}, slots = 0, grants = {},
-  rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {}, withdrawn = {}, named = {},
-  hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {}, tries = 1000,
+  worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, queues = {}, serves = {}, slots = 0,
+  grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {}, withdrawn = {},
+  named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {}, tries = 1000,
 }
 
 local next_argument = 1

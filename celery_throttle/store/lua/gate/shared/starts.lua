@@ -65,7 +65,7 @@ local function start_first(lane)
   leave_line(first.task, record)
   if record.lock and not lock_allows(first.task, record) then return enqueue(first.task, record) end
   if record.turn and record.ticket > 0 then turn_served(record) end
-  hold(first.task, record, state.worker .. ':' .. state.call .. '.' .. #state.grants, true)
+  hold(first.task, record, state.holder .. ':' .. state.call .. '.' .. #state.grants, true)
   state.slots = state.slots - 1
   state.grants[#state.grants + 1] = first.task
 end

@@ -7,6 +7,11 @@
 -- store's (ms); till: until when all this is kept (ms).
 local KEPT_MS, CLOCK_SET_MS = 86400000, 1000
 
+-- The part of a worker's name that no other has; all of it is kept only of who holds.
+local function id_of(worker)
+  return string.match(worker, '[^/]*$')
+end
+
 local function load_worker(worker)
   local packed = redis.call('HGET', WORKERS, worker)
   return packed and cjson.decode(packed) or { number = 0 }
