@@ -142,7 +142,7 @@ def _completed(own: Mapping[str, Any], limit: Limit | None = None) -> str:
         needed["rate"] = "100/m"
     if "weights" in own and "fair_by" not in own and (limit is None or limit.fair_by is None):
         needed["fair_by"] = "tenant_id"
-    return ", ".join(f"{name}={value!r:.80}" for name, value in (needed | own).items())
+    return ", ".join(f"{name}={value!r:.80}" for name, value in {**needed, **own}.items())
 
 
 def _instead_of(limit: object) -> str:

@@ -1,10 +1,11 @@
 """What people get wrong, and what they are told: the task, the option, what was given, what to write instead."""
 
 # What is tried here is wrong, and a type checker says so, too.
-# mypy: disable-error-code="arg-type, call-arg, misc"
+# mypy: disable-error-code="arg-type, attr-defined, call-arg, misc"
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
 from datetime import timedelta
@@ -639,6 +640,45 @@ def test_no_message_has_a_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         settings(throttle_url=url)
     assert "secret" not in str(raised.value)
+
+
+def with_the_limit() -> None:
+    with GPU:
+        pass
+
+
+async def async_with_the_limit() -> None:
+    async with GPU:
+        pass
+
+
+def with_what_is_for_asyncio() -> None:
+    with GPU.acquire_async(app=APP):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (with_the_limit, "Limit 'gpu': it takes a permit to be held: write with limit.acquire(timeout=30): ..."),
+        (
+            lambda: asyncio.run(async_with_the_limit()),
+            "Limit 'gpu': it takes a permit to be held: write async with limit.acquire_async(timeout=30): ...",
+        ),
+        (
+            GPU.release,
+            "Limit 'gpu': release() gives back a permit: write permit = limit.acquire(), then permit.release()",
+        ),
+        (
+            with_what_is_for_asyncio,
+            "acquire_async is for async with: or write with limit.acquire(timeout=30): ...",
+        ),
+    ],
+)
+def test_a_limit_is_no_permit(wrong: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        wrong()
+    assert str(raised.value) == said
 
 
 def test_an_error_within_is_nobody_elses() -> None:
