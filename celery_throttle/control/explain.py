@@ -36,7 +36,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a task is doing at the gate, and why.
+    """What a task is doing, and why.
 
     Attributes:
         task_id: of the task.

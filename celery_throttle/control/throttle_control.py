@@ -170,7 +170,7 @@ class ThrottleControl:
 
     @tells()
     def explain(self, task_id: str | AsyncResult[Any]) -> Explanation:
-        """Return what a task is doing at the gate, and why it waits if it does.
+        """Return what a task is doing, and why it waits if it does.
 
         Of a task that is in its queue still, or waits for its ETA, nothing more is known here than that.
 

@@ -97,10 +97,13 @@ def why_not(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[s
 
 
 def taken(path: str, parameters: Iterable[str]) -> str:
-    """Return which parameters a task takes, and which one is probably meant: ``takes order_id, did you mean ...?``."""
+    """Return which parameters a task takes, and which one is probably meant: ``takes order_id: did you mean ...?``."""
     names = sorted(parameters)
+    if not names:
+        return "takes nothing: leave it out"
     close = get_close_matches(path.partition(".")[0], names, n=1)
-    return f"takes {', '.join(names) or 'nothing'}" + (f": did you mean {close[0]!r}?" if close else "")
+    fix = f"did you mean {close[0]!r}?" if close else "name one of these"
+    return f"takes {', '.join(names)}: {fix}"
 
 
 def plain(number: float) -> str:

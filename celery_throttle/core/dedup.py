@@ -226,7 +226,8 @@ def _check_together(task_name: str, dedup: Dedup) -> None:
         (until == "started" and conflict == "keep_last", lock_until, on_conflict, "use 'replace'"),
     ):
         if wrong:
-            raise ConfigurationError(f"Task {task_name}: {option} with {other} makes no sense: {why}")
+            fix = "" if why.startswith("use ") else ", so leave one of them out"
+            raise ConfigurationError(f"Task {task_name}: {option} with {other} makes no sense: {why}{fix}")
 
 
 def _check_parameters(task_name: str, dedup: Dedup, parameters: set[str] | None) -> None:

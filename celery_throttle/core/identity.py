@@ -79,6 +79,6 @@ def pick(arguments: Mapping[str, object], path: str) -> object:
         try:
             found = found[name] if isinstance(found, Mapping) else getattr(found, name)
         except (KeyError, AttributeError):
-            only = ", ".join(arguments) or "nothing"
-            raise ConfigurationError(f"the call has no {path!r}, only {only}") from None
+            only = f", only {', '.join(arguments)}" if arguments else ""
+            raise ConfigurationError(f"the call has no {path!r}{only}") from None
     return found

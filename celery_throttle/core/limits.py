@@ -198,7 +198,10 @@ class Limit:
                 )
         if self.weights is not None:
             if self.fair_by is None:
-                raise ConfigurationError(f"Limit {self.name!r}: weights needs fair_by='tenant_id' beside it")
+                raise ConfigurationError(
+                    f"Limit {self.name!r}: weights needs fair_by beside it: write fair_by='tenant_id', "
+                    f"weights={self.weights!r:.80}"
+                )
             if not isinstance(self.weights, Mapping):
                 raise ConfigurationError(
                     f"Limit {self.name!r}: weights must be a dict of numbers by value of fair_by, got "
@@ -247,7 +250,8 @@ def _one_part(option: str, given: object) -> str:
     if names and all(map(str.isidentifier, names)):
         several = "/".join(f"{{{name}}}" for name in names)
         return f"{option}=lambda {', '.join(names)}, **_: f'{several}'"
-    return f"{option}={(isinstance(given, str) and given.strip('.')) or 'customer_id'!r}"
+    path = ".".join(filter(None, given.split("."))) if isinstance(given, str) else ""
+    return f"{option}={path or 'customer_id'!r}"
 
 
 def _check_each_matters(name: str, rates: Sequence[tuple[Rate, Any]]) -> None:

@@ -35,7 +35,7 @@ def _meant(given: object) -> str | None:
 def _read(text: str) -> str | None:
     several = [part.strip() for part in re.split("[,;]", text)]
     if len(several) > 1 and all(map(_RIGHT.fullmatch, several)):
-        return f"[{', '.join(map(repr, several))}]"
+        return f"[{', '.join(map(repr, several))}], burst={_bursts(several)}"
     found = _LOOSELY.fullmatch(text.replace(",", ""))
     if found is None:
         return None
@@ -43,6 +43,13 @@ def _read(text: str) -> str | None:
     if times is None:
         return repr(f"{count}/{unit}") if found[3] and unit in SECONDS else None
     return _in_units(Fraction(count, int(times) * SECONDS[unit])) if int(times) and unit in SECONDS else None
+
+
+def _bursts(rates: list[str]) -> list[int]:
+    """Return the bursts with which each of several rates matters: what a slower one allows may be used in advance."""
+    counts = [int(rate.partition("/")[0]) for rate in rates]
+    pace = [Fraction(count, SECONDS[rate[-1]]) for count, rate in zip(counts, rates, strict=True)]
+    return [1 if each == max(pace) else max(count, 2) for count, each in zip(counts, pace, strict=True)]
 
 
 def _in_units(per_second: Fraction) -> str | None:

@@ -109,9 +109,9 @@ def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
     limit, own = given.get("limit"), {name: given[name] for name in _OWN if name in given}
     if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1):
         if limit is None and own and "rate" not in own:
-            names, fix = ", ".join(own), ", ".join(f"{name}={value!r:.80}" for name, value in own.items())
+            needed, first = ("a rate", "rate='100/m'") if "burst" in own else ("a limit or a rate", "limit=5")
             raise ConfigurationError(
-                f"Task {task_name}: {names} needs a limit or a rate beside it: write limit=5, {fix}"
+                f"Task {task_name}: {', '.join(own)} needs {needed} beside it: write {first}, {_completed(own)}"
             )
         if limit is not None and limit > MOST_PERMITS:
             raise ConfigurationError(
@@ -130,9 +130,19 @@ def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
     if "rate" not in own:
         raise ConfigurationError(
             f"Task {task_name}: {', '.join(own)} belongs in the Limit here: "
-            f"write limit=Limit({limits[0].name!r}, {limits[0].permits}, {next(iter(own))}=...)"
+            f"write limit={repr(limits[0])[:-1]}, {_completed(own, limits[0])})"
         )
     return [*limits, _own_limit(task_name, None, {**own, "group": limits[0].group})]
+
+
+def _completed(own: Mapping[str, Any], limit: Limit | None = None) -> str:
+    """Return how to write options, with those before them that they need and that the limit does not have."""
+    needed: dict[str, Any] = {}
+    if "burst" in own and limit is not None and not limit.rates:
+        needed["rate"] = "100/m"
+    if "weights" in own and "fair_by" not in own and (limit is None or limit.fair_by is None):
+        needed["fair_by"] = "tenant_id"
+    return ", ".join(f"{name}={value!r:.80}" for name, value in {**needed, **own}.items())
 
 
 def _instead_of(limit: object) -> str:
@@ -176,7 +186,7 @@ def _check_together(task_name: str, limits: Sequence[Limit]) -> None:
     if len(fair) > 1:
         raise ConfigurationError(
             f"Task {task_name}: limits {' and '.join(map(repr, fair))} both have fair_by: a task takes turns in one "
-            f"line only"
+            f"line only, so leave it out of all but one"
         )
 
 

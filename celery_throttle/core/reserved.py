@@ -13,16 +13,16 @@ class ReservedStart(datetime):
     """When it is (UTC); as the ``eta`` of a task with that limit it is not counted again.
 
     Attributes:
-        pool: the limit it was booked of, with its key; "" for a copy that came through a broker or a pickle.
+        bucket: the limit it was booked of, with its key; "" for a copy that came through a broker or a pickle.
     """
 
-    pool = ""
+    bucket = ""
 
     @classmethod
-    def of(cls, us: int, pool: str) -> ReservedStart:
+    def of(cls, us: int, bucket: str) -> ReservedStart:
         """Return the start that many microseconds after the epoch."""
         at = _EPOCH + timedelta(microseconds=us)
         clock = (at.hour, at.minute, at.second, at.microsecond)
         start = cls(at.year, at.month, at.day, *clock, tzinfo=timezone.utc)
-        start.pool = pool
+        start.bucket = bucket
         return start

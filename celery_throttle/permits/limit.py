@@ -17,6 +17,7 @@ from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
+from celery_throttle.permits.misused import NotAPermit, OnlyAsync
 from celery_throttle.permits.outside import outside_of
 from celery_throttle.permits.permit import acquire, acquire_async
 from celery_throttle.settings import checked_app, throttles
@@ -48,7 +49,7 @@ _acquire_tells = tells(
 )
 
 
-class AsyncAcquire:
+class AsyncAcquire(OnlyAsync):
     """What ``acquire_async`` returns: await it for the `Permit`, or use it in an ``async with`` statement."""
 
     def __init__(self, acquire: Callable[[], Any]) -> None:
@@ -69,7 +70,7 @@ class AsyncAcquire:
             await asyncio.shield(asyncio.to_thread(self._permit.__exit__, kind, error, traceback))
 
 
-class Limit(LimitValue):
+class Limit(NotAPermit, LimitValue):
     __doc__ = LimitValue.__doc__
 
     @_acquire_tells

@@ -255,7 +255,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         """Say in the message which of its limits' permits the call needs: found out once, kept with it."""
         policy = policies_of(self.app).get(str(self.name))
         start = options.get("eta")
-        reserved = policy is not None and policy.paced and isinstance(start, ReservedStart) and start.pool
+        reserved = policy is not None and policy.paced and isinstance(start, ReservedStart) and start.bucket
         if policy is None or not (policy.varies or reserved):
             return options
         # Of an eager task they are found, too: whoever tests with it is told of a key that does not fit.

@@ -85,10 +85,10 @@ class Gate:
         self._granted: deque[Run] = deque()  # GRANTED
         self._undecided: dict[Run, None] = {}  # ASKING, UNSURE, PARKING
         self._asking = 0  # ASKING: each has a slot
-        self._running = Running(slots, tasks, loop, self._groups)
         self._notices = Notices(loop, timekeeper)
+        self._running = Running(slots, tasks, loop, self._groups, self._notices)
         self._resuming = Resuming(self._running, loop, self._notices)
-        self._later = Later(loop, timekeeper, self._prefetch)
+        self._later = Later(loop, timekeeper, self._prefetch, self._notices)
         self._parked_first = False
         self._grow = grow
         self._closing = False
@@ -392,7 +392,6 @@ class Gate:
         if not self._save(run):
             self._acknowledge(run)
             self._loop.post(self._tell_unacked, run)
-        logger.debug("Task %s[%s] parked", run.request.name, run.request.id)  # each; at INFO one a second
         self._notices.parked(run.request, self._groups[run.group])
 
     def has_run(self, run: Run) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.notices import Notices
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.timekeeper import Timekeeper
 
@@ -33,10 +34,11 @@ class Later:
         loop: everything happens on it.
         timekeeper: says when.
         prefetch: called with how many more messages the broker may deliver, so that others go on meanwhile.
+        notices: say in the log who is held.
     """
 
-    def __init__(self, loop: Loop, timekeeper: Timekeeper, prefetch: Callable[[int], None]) -> None:
-        self._loop, self._timekeeper, self._prefetch = loop, timekeeper, prefetch
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, prefetch: Callable[[int], None], notices: Notices) -> None:
+        self._loop, self._timekeeper, self._prefetch, self._notices = loop, timekeeper, prefetch, notices
         self.runs: set[Run] = set()
 
     def crowded(self, run: Run, again: Callable[[Run], None]) -> None:
@@ -47,7 +49,7 @@ class Later:
         if len(self.runs) <= _HELD_MOST:
             self._prefetch(1)
         if run.refusals == 1:
-            logger.info("Task %s[%s] waits here: max_parked", run.request.name, run.request.id)
+            self._notices.crowded(run.request)
         if len(self.runs) == _HELD_MOST:
             logger.warning(
                 "celery_throttle: %d tasks wait in this worker because as many are parked as max_parked allows; "

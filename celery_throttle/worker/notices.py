@@ -1,4 +1,4 @@
-"""Say of tasks that they were parked and resumed: one at once, then one a second with the number of the others.
+"""Say of tasks that they wait, and why, and that they were resumed: one at once, then one a second with a count.
 
 A worker may park thousands a second, so each of them only counts. The one that is told of is asked for at the store.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.store.rows import Holder
+    from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
@@ -42,6 +43,8 @@ class Notices:
     def __init__(self, loop: Loop, timekeeper: Timekeeper) -> None:
         self._parked = _OncePerSecond(loop, timekeeper, _ask_why)
         self._resumed = _OncePerSecond(loop, timekeeper, _say_resumed)
+        self._limited = _OncePerSecond(loop, timekeeper, _say_limited)
+        self._crowded = _OncePerSecond(loop, timekeeper, _say_crowded)
 
     def close(self) -> None:
         """The worker is about to stop: ask nothing more."""
@@ -49,6 +52,7 @@ class Notices:
 
     def parked(self, request: Any, calls: Calls) -> None:
         """The store has set it aside."""
+        logger.debug("Task %s[%s] parked", request.name, request.id)  # each; at INFO one a second
         if logger.isEnabledFor(logging.INFO):
             self._parked.count(request, calls)
 
@@ -56,6 +60,18 @@ class Notices:
         """It starts, after so many seconds."""
         if logger.isEnabledFor(logging.INFO):
             self._resumed.count(request, waited)
+
+    def limited(self, request: Any, error: RateLimited) -> None:
+        """Its body has raised `RateLimited`."""
+        logger.debug("Task %s[%s] is rate limited", request.name, request.id)
+        if logger.isEnabledFor(logging.INFO):
+            self._limited.count(request, error)
+
+    def crowded(self, request: Any) -> None:
+        """It may not be parked, since as many are as may be (``max_parked``)."""
+        logger.debug("Task %s[%s] waits here", request.name, request.id)
+        if logger.isEnabledFor(logging.INFO):
+            self._crowded.count(request)
 
 
 class _OncePerSecond:
@@ -91,6 +107,16 @@ class _OncePerSecond:
 
 def _say_resumed(request: Any, waited: float, others: int) -> None:
     _log(f"Task {request.name}[{request.id}] resumed after {seconds(waited)}", others)
+
+
+def _say_limited(request: Any, error: RateLimited, others: int) -> None:
+    _log(f"Task {request.name}[{request.id}] is rate limited: {error}", others)
+
+
+def _say_crowded(request: Any, others: int) -> None:
+    _log(
+        f"Task {request.name}[{request.id}] waits here, unacknowledged: as many are parked as max_parked allows", others
+    )
 
 
 def _ask_why(request: Any, calls: Calls, others: int) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.notices import Notices
     from celery_throttle.worker.runs import Permit, Run
     from celery_throttle.worker.slots import Slots
     from celery_throttle.worker.tasks import Tasks
@@ -39,6 +40,7 @@ class Running:
         tasks: what each request needs.
         loop: everything happens on it.
         groups: the calls of each group, by its name.
+        notices: say in the log who raised `RateLimited`.
 
     Attributes:
         runs: what the pool has.
@@ -46,8 +48,8 @@ class Running:
         epoch: of the broker connection, counted.
     """
 
-    def __init__(self, slots: Slots, tasks: Tasks, loop: Loop, groups: Mapping[str, Calls]) -> None:
-        self._slots, self._tasks, self._loop, self._groups = slots, tasks, loop, groups
+    def __init__(self, slots: Slots, tasks: Tasks, loop: Loop, groups: Mapping[str, Calls], notices: Notices) -> None:
+        self._slots, self._tasks, self._loop, self._groups, self._notices = slots, tasks, loop, groups, notices
         self.runs: set[Run] = set()
         self.closed: set[str] = set()
         self.epoch = 0
@@ -113,7 +115,7 @@ class Running:
         self._over(run)
         costs = costs_of(run.needs.text)
         about = [each for each in costs if error.limit in (None, each[0].name)] or costs
-        logger.info("Task %s[%s] is rate limited: %s", request.name, request.id, error)
+        self._notices.limited(request, error)
         request.send_event("throttle-rate-limited", retry_after=error.retry_after)
         # It has been packed before, or could be: its message came from a broker.
         run.parcel = pack(request.message)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 async def pay(request: Request) -> JSONResponse:
-    """A click on "Pay": 202 and the id of the task that charges; of the same one, however often it is clicked."""
+    """A click on "Pay": 202 and the id of the task that charges; each later click gets the same id."""
     order_id, amount = await _payment(request)
     return JSONResponse({"task_id": await run_in_threadpool(_charge, order_id, amount)}, status_code=202)
 

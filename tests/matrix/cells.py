@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SLICE = (
     "tests/failures/test_broker_lost.py",
     "tests/failures/test_child_lost.py",
+    "tests/failures/test_once_lost.py",
     "tests/failures/test_second_delivery.py",
     "tests/failures/test_shutdown.py",
     "tests/failures/test_worker_lost.py",

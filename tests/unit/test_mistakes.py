@@ -1,10 +1,13 @@
 """What people get wrong, and what they are told: the task, the option, what was given, what to write instead."""
 
 # What is tried here is wrong, and a type checker says so, too.
-# mypy: disable-error-code="arg-type, call-arg, misc"
+# mypy: disable-error-code="arg-type, attr-defined, call-arg, misc"
 
 from __future__ import annotations
 
+import asyncio
+import re
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +29,13 @@ def body(order_id: Any, amount: int = 0) -> None:
     """Be a task."""
 
 
-def task_of(**options: Any) -> Any:
+def any_arguments(**_: Any) -> None:
+    """Be a task that takes what examples are about."""
+
+
+def task_of(function: Any = body, /, **options: Any) -> Any:
     app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    app.task(body, name="shop.f", shared=False, base=Throttled, **options)
+    app.task(function, name="shop.f", shared=False, base=Throttled, **options)
     app.finalize()
     return app.tasks["shop.f"]
 
@@ -49,6 +56,8 @@ def control() -> Any:
     return ThrottleControl(APP).limit(GPU)
 
 
+#: How a message says what to do instead.
+FIX = re.compile(r"[:;,] (write|use|did you mean|give|have it|raise|name|leave|round)\b|, so leave")
 #: Options, and what is said when the task is bound.
 BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": "gpu"}, "limit must be a whole number of 1 or more, a Limit or a list"),
@@ -59,10 +68,10 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ),
     ({"limit": {"gpu": 3}}, "got {'gpu': 3}; write limit=5 or limit=Limit('gpu', 4)"),
     ({"limit": ("gpu", 3)}, "got ('gpu', 3); write limit=5 or limit=Limit('gpu', 4)"),
-    ({"limit": Limit("a", 2), "burst": 3}, "burst belongs in the Limit here: write limit=Limit('a', 2, burst=...)"),
+    ({"limit": Limit("a", 2), "burst": 3}, "in the Limit here: write limit=Limit('a', 2, rate='100/m', burst=3)"),
     ({"limt": 5}, "unknown option 'limt', did you mean 'limit'?"),
     ({"concurrency": 5}, "unknown option 'concurrency': celery_throttle calls this limit, write limit=5"),
-    ({"limit": 2, "key": "customer"}, "key names 'customer', but the task takes amount, order_id"),
+    ({"limit": 2, "key": "customer"}, "key names 'customer', but the task takes amount, order_id: name one of these"),
     (
         {"limit": 2, "key": lambda: 1},
         "which takes (order_id, amount=0): write key=lambda order_id, amount: ...",
@@ -121,6 +130,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": 2, "key": ["order_id"]}, "got ['order_id']: write key='order_id'"),
     ({"limit": 2, "key": ("order_id", "amount")}, "write key=lambda order_id, amount, **_: f'{order_id}/{amount}'"),
     ({"limit": 2, "key": "order_id."}, "got 'order_id.': write key='order_id'"),
+    ({"limit": 2, "key": "order_id..customer"}, "got 'order_id..customer': write key='order_id.customer'"),
     (
         {"limit": 2, "key": 5},
         "key must be the name of an argument such as 'customer_id', or a function of the arguments",
@@ -128,7 +138,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": 2, "key": "{order_id}"}, "key names '{order_id}', but the task takes amount, order_id: did you mean"),
     ({"limit": 2, "fair_by": ["order_id", "amount"]}, "write fair_by=lambda order_id, amount, **_: "),
     ({"fair_by": "order_id"}, "fair_by needs a limit or a rate beside it: write limit=5, fair_by='order_id'"),
-    ({"limit": 2, "weights": {"gold": 3}}, "weights needs fair_by='tenant_id' beside it"),
+    ({"limit": 2, "weights": {"gold": 3}}, "weights needs fair_by beside it: write fair_by='tenant_id', weights="),
     (
         {"limit": 2, "fair_by": "order_id", "weights": [3]},
         "weights must be a dict of numbers by value of fair_by, got [3]",
@@ -151,6 +161,13 @@ BOUND: list[tuple[dict[str, Any], str]] = [
         "max_parked must be a whole number of 1 or more, 999999999 at the most, got 0: write",
     ),
     ({"limit": 2, "max_parked": "100"}, "got '100': write max_parked=1000"),
+    ({"burst": 5}, "burst needs a rate beside it: write rate='100/m', burst=5"),
+    (
+        {"key": "order_id", "burst": 5},
+        "key, burst needs a rate beside it: write rate='100/m', key='order_id', burst=5",
+    ),
+    ({"weights": {"a": 2}}, "a limit or a rate beside it: write limit=5, fair_by='tenant_id', weights={'a': 2}"),
+    ({"limit": Limit("a", 2, key="order_id"), "max_parked": 7}, "limit=Limit('a', 2, key='order_id', max_parked=7)"),
     ({"max_parked": 100}, "max_parked needs a limit or a rate beside it: write limit=5, max_parked=100"),
     # -- rate, burst
     ({"rate": 0}, "A rate is text such as '100/m', got 0: write '10/s', '100/m'"),
@@ -164,7 +181,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"rate": "100 per minute"}, "Rate '100 per minute' does not say per what: write '100/m'"),
     ({"rate": "100/10s"}, "unknown unit '10s', write '10/s'"),
     ({"rate": "100/60"}, "unknown unit '60', write '100/m'"),
-    ({"rate": "10/s, 500/h"}, "write ['10/s', '500/h']"),
+    ({"rate": "10/s, 500/h"}, "write ['10/s', '500/h'], burst=[1, 500]"),
     ({"rate": "1,000/s"}, "Rate '1,000/s' does not begin with a number: write '1000/s'"),
     ({"rate": "100/M"}, "unknown unit 'M', write '100/m'"),
     ({"rate": "100"}, "Rate '100' does not say per what: write '10/s', '100/m', '5000/h' or '1/d'"),
@@ -252,6 +269,38 @@ def test_what_is_said_when_a_task_is_bound(options: dict[str, Any], said: str) -
         task_of(**options)
     assert str(raised.value).startswith("Task shop.f: ")
     assert said in str(raised.value)
+    assert FIX.search(str(raised.value))
+
+
+def written(message: str, names: dict[str, Any]) -> list[dict[str, Any]]:
+    """The options that a message says one should write, each way that it names; none if they are no code."""
+    option, text = re.match(r"Task shop\.f: (?:(rate): )?", message)[1], message.rpartition("write ")[2]  # type: ignore[index]
+    ways = re.split(r" or (?=\w+=)", text)
+    if text.endswith("..."):
+        return []
+    if option and not re.match(r"\w+=", text):
+        ways = [f"{option}={text}" if text[:1] == "[" else f"{option}={text.partition(', ')[0]}"]
+    with suppress(SyntaxError):
+        return [eval(f"dict({re.split(': (?=[a-z])|, or ', way)[0]})", names) for way in ways]
+    return []
+
+
+@pytest.mark.parametrize("options", [options for options, _ in BOUND], ids=map(str, range(len(BOUND))))
+def test_what_one_is_told_to_write_works(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        task_of(**options)
+    wrong = re.findall(r"\w+", str(raised.value).removeprefix("Task shop.f: ").removeprefix("unknown option"))[0]
+    for fix in written(str(raised.value), {"Limit": Limit}):
+        task_of(any_arguments, **{name: value for name, value in options.items() if name != wrong} | fix)
+
+
+def test_of_most_messages_it_is_tried_what_one_is_told_to_write() -> None:
+    tried = 0
+    for options, _ in BOUND:
+        with pytest.raises(ConfigurationError) as raised:
+            task_of(**options)
+        tried += bool(written(str(raised.value), {"Limit": Limit}))
+    assert tried > len(BOUND) * 3 / 4
 
 
 @pytest.mark.parametrize(("name", "value", "write"), ELSEWHERE, ids=[name for name, _, _ in ELSEWHERE])
@@ -364,7 +413,7 @@ CALLED: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
     ({"limit": 2, "key": "order_id"}, (object(),), "key: cannot compare object values: name an argument that is text"),
     ({"limit": 2, "fair_by": "order_id"}, (object(),), "fair_by: cannot compare object values"),
     ({"limit": 2, "key": "order_id.customer"}, (3,), "key: the call has no 'order_id.customer', only order_id, amount"),
-    ({"limit": 2, "key": "order_id"}, (), "key: the call has no 'order_id', only nothing (missing order_id)"),
+    ({"limit": 2, "key": "order_id"}, (), "key: the call has no 'order_id' (missing order_id)"),
     ({"limit": 2, "cost": lambda *_: "3"}, (1,), "cost must be a whole number from 1 to 100000, got '3': write cost=2"),
     (
         {"singleton": True},
@@ -443,7 +492,7 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
         lambda: Limit("gpu", 4, group="a:b"),
         "group must be text without braces, wildcards, colons and blanks, got 'a:b'",
     ),
-    (lambda: Limit("gpu", 4, key="a..b"), "got 'a..b': write key="),
+    (lambda: Limit("gpu", 4, key="a..b"), "got 'a..b': write key='a.b'"),
     # -- RateLimited
     (RateLimited, "RateLimited needs retry_after: it takes retry_after, limit"),
     (lambda: RateLimited(countdown=5), "RateLimited takes no countdown=5: write RateLimited(30)"),
@@ -591,6 +640,45 @@ def test_no_message_has_a_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         settings(throttle_url=url)
     assert "secret" not in str(raised.value)
+
+
+def with_the_limit() -> None:
+    with GPU:
+        pass
+
+
+async def async_with_the_limit() -> None:
+    async with GPU:
+        pass
+
+
+def with_what_is_for_asyncio() -> None:
+    with GPU.acquire_async(app=APP):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (with_the_limit, "Limit 'gpu': it takes a permit to be held: write with limit.acquire(timeout=30): ..."),
+        (
+            lambda: asyncio.run(async_with_the_limit()),
+            "Limit 'gpu': it takes a permit to be held: write async with limit.acquire_async(timeout=30): ...",
+        ),
+        (
+            GPU.release,
+            "Limit 'gpu': release() gives back a permit: write permit = limit.acquire(), then permit.release()",
+        ),
+        (
+            with_what_is_for_asyncio,
+            "acquire_async is for async with: or write with limit.acquire(timeout=30): ...",
+        ),
+    ],
+)
+def test_a_limit_is_no_permit(wrong: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        wrong()
+    assert str(raised.value) == said
 
 
 def test_an_error_within_is_nobody_elses() -> None:

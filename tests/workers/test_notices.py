@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 TERMS, ONCE = "tests.support.apps.terms", "tests.support.apps.once"
+LIMITED = "tests.support.apps.limited"
 MANY = 600
 
 
@@ -178,6 +179,35 @@ def test_a_flood_is_a_line_a_second(
     journal.wait_finished(1 + MANY, timeout=60)
     until(lambda: sum(told(worker, r"Task \S+one\[\S+\] resumed")) == MANY, timeout=10, describe=worker.tail)
     assert len(told(worker, r"Task \S+one\[\S+\] resumed")) < MANY / 10
+
+
+def test_a_flood_of_those_told_to_come_later_is_a_line_a_second(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    worker = workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    app.call.delay("a", 0.001)
+    until(lambda: len(journal.runs()) >= 40, timeout=30)
+    let_go("a")
+    state.wait_empty()
+    said = r"Task \S+call\[\S+\] is rate limited: asked too often, again in 0\.001 s"
+    until(lambda: sum(told(worker, said)) == len(journal.runs()) - 1, timeout=10, describe=worker.tail)
+    assert told(worker, said)[0] == 1
+    assert len(told(worker, said)) < len(journal.runs()) / 3
+
+
+def test_a_flood_of_those_that_may_not_be_parked_is_a_line_a_second(workers: Workers, journal: Journal) -> None:
+    worker = workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    app.crowd.delay("first")
+    journal.wait_running(1)
+    many = 100
+    for number in range(2 + many):  # two may wait; whoever sends by name is not stopped
+        app.app.send_task(app.crowd.name, args=[str(number)])
+    said = r"Task \S+crowd\[\S+\] waits here, unacknowledged: as many are parked as max_parked allows"
+    until(lambda: sum(told(worker, said)) == many, timeout=30, describe=worker.tail)
+    assert told(worker, said)[0] == 1
+    assert len(told(worker, said)) < many / 5
 
 
 def test_nobody_asks_where_nobody_reads(

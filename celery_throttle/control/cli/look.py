@@ -65,9 +65,9 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
 @command("explain")
 @click.argument("task_id")
 def explain(session: Session, task_id: str) -> int:
-    """What a task is doing at the gate, and why it waits.
+    """What a task is doing, and why it waits.
 
-    Ends with 1 if the gate does not know the task.
+    Ends with 1 if no worker has seen the task yet, or it has ended.
     """
     explanation = session.throttle.explain(task_id)
     if session.output.as_json:

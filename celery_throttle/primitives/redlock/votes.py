@@ -118,7 +118,7 @@ def ended(reply: object) -> bool:
 def check_servers(clients: object, *, awaits: bool = False) -> None:
     """Raise a ConfigurationError if these are no servers, or too few for a majority to mean something."""
     if not isinstance(clients, Sequence) or isinstance(clients, str):
-        raise ConfigurationError(f"Redlock needs a list of clients, got {clients!r}: write Redlock([a, b, c])")
+        raise ConfigurationError(f"Redlock needs a list of clients, got {clients!r:.80}: write Redlock([a, b, c])")
     for client in clients:
         checked_client(client, awaits=awaits)
     if len(clients) < _FEWEST:

@@ -1,0 +1,44 @@
+"""What is tried with a limit, or with what ``acquire_async`` returns, as if it were a permit: says what to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery_throttle.errors import ConfigurationError
+
+__all__ = ["NotAPermit", "OnlyAsync"]
+
+
+class NotAPermit:
+    """Stands in a limit for what its permits have."""
+
+    name: str
+
+    if not TYPE_CHECKING:  # a type checker says it as well, as long as it does not know of these
+
+        def release(self, *_: Any, **__: Any) -> NoReturn:
+            raise self._wrong("release() gives back a permit: write permit = limit.acquire(), then permit.release()")
+
+        def __enter__(self) -> NoReturn:
+            raise self._wrong("it takes a permit to be held: write with limit.acquire(timeout=30): ...")
+
+        async def __aenter__(self) -> NoReturn:
+            raise self._wrong("it takes a permit to be held: write async with limit.acquire_async(timeout=30): ...")
+
+        def __exit__(self, *_: object) -> None: ...
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    def _wrong(self, why: str) -> ConfigurationError:
+        return ConfigurationError(f"Limit {self.name!r}: {why}")
+
+
+class OnlyAsync:
+    """Stands in what is for ``async with`` alone."""
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise ConfigurationError("acquire_async is for async with: or write with limit.acquire(timeout=30): ...")
+
+        def __exit__(self, *_: object) -> None: ...
