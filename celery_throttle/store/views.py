@@ -29,6 +29,12 @@ __all__ = [
 ]
 
 
+#: A ticket is when a task came, in tenths of ms; of one that goes before all others it is less by this (facts.lua).
+_TICKS, _BEFORE_ALL = 10_000, 100_000_000_000_000
+#: What makes the text of a ticket sort as its number (records.lua).
+_NOUGHT = 10**15
+
+
 @dataclass(frozen=True)
 class Ahead:
     """Those in a task's line that came before it, by queue.
@@ -108,6 +114,11 @@ class ParkedId(NamedTuple):
     task: str
     queue: str
     what: str
+
+    @property
+    def since(self) -> datetime | None:
+        """When it came."""
+        return _came(int(self.ticket) - _NOUGHT)
 
 
 def parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
@@ -310,6 +321,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
         record.get("queue", ""),
         place,
         record.get("deliveries", 0),
+        _came(record.get("ticket")),
     )
 
 
@@ -326,6 +338,13 @@ def _lock(raw: bytes) -> tuple[str, str, datetime] | None:
         return None
     lock = json.loads(raw)
     return lock["state"], lock["task"], _when(lock["since"])
+
+
+def _came(ticket: Any) -> datetime | None:
+    try:
+        return datetime.fromtimestamp((ticket + _BEFORE_ALL if ticket < 0 else ticket) / _TICKS, timezone.utc)
+    except (TypeError, ValueError, OverflowError, OSError):  # nobody can read it
+        return None
 
 
 def _when(milliseconds: float) -> datetime:
