@@ -16,6 +16,7 @@ _MODULES = {
     "status": "look",
     "show": "look",
     "explain": "look",
+    "report": "report",
     "top": "top",
     "set": "steer",
     "reset": "steer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["FOUND", "NotFound", "Session", "Unreachable", "blank_app", "command"]
+__all__ = ["FOUND", "NotFound", "Session", "Unreachable", "blank_app", "command", "typed_before"]
 
 #: The exit code of a command that found something that needs attention.
 FOUND = 1
@@ -89,6 +90,20 @@ class Session:
         keyed |= {row.name for row in rows if row.key is not None}
         nothing = "No limits are known: no worker has declared any."
         self.output.table(LIMITS, limits(rows, keyed), title=title, nothing=nothing)
+
+
+def typed_before(argv: Sequence[str]) -> str | None:
+    """Return how a command line names its app: ``celery -A proj``; None if it does not."""
+    words = iter(argv[1:])
+    for word in words:
+        if word in ("-A", "--app"):
+            return shlex.join(["celery", "-A", next(words, "proj")])
+        for option in ("--app=", "-A"):
+            if word.startswith(option):
+                return shlex.join(["celery", "-A", word.removeprefix(option)])
+        if word == "throttle":
+            return None
+    return None
 
 
 def blank_app(url: str, prefix: str | None) -> Any:
