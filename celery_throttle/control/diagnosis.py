@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.control.queues import OUTSIDE, consumed
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.control.server import StoreFacts, examine
 from celery_throttle.core.limits import described
@@ -22,16 +23,12 @@ if TYPE_CHECKING:
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.rows import LimitStatus, Parked
 
-__all__ = ["OUTSIDE", "OVERDUE", "Diagnosis", "consumed", "declared_otherwise", "diagnose", "examined", "readers"]
+__all__ = ["OVERDUE", "Diagnosis", "declared_otherwise", "diagnose", "examined", "readers"]
 
 #: Seconds. Workers and beat look this often at least, so a lease that ended longer ago was seen by nobody.
 OVERDUE = 5.0
 #: Lines that are looked at, each with one call.
 _MOST_LINES = 50
-#: Seconds that workers have to answer.
-_PATIENCE = 1.0
-#: How the queue of a permit outside of tasks begins: the process that waits for it is its only worker.
-OUTSIDE = "~"
 
 
 @dataclass(frozen=True)
@@ -161,17 +158,3 @@ def _passed_over(reader: Reader, parked: list[Parked]) -> set[str]:
     last = {(each.limit, each.key): each.task_id for each in parked}
     views = (reader.explain(task_id) for task_id in list(last.values())[:_MOST_LINES])
     return {each.queue for view in views for each in view.ahead if each.passed_over}
-
-
-def consumed(app: Any) -> set[str] | None:
-    """Return the queues of the workers that answer, None if none does or none can be asked."""
-    if not app.conf.broker_write_url:  # Celery would ask one that nobody has named
-        return None
-    try:
-        with app.connection_for_write(connect_timeout=_PATIENCE) as connection:
-            connection.ensure_connection(max_retries=1, timeout=_PATIENCE)
-            asks = app.control.inspect(timeout=_PATIENCE, connection=connection)
-            answers: dict[str, list[dict[str, Any]]] | None = asks.active_queues()
-    except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
-        return None
-    return {queue["name"] for queues in answers.values() for queue in queues} if answers else None

@@ -15,9 +15,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.causes import Look, causes
-from celery_throttle.control.diagnosis import OUTSIDE, OVERDUE, consumed, declared_otherwise, examined, readers
+from celery_throttle.control.diagnosis import OVERDUE, declared_otherwise, examined, readers
 from celery_throttle.control.findings import Commands, Finding, in_order, waiting
 from celery_throttle.control.lines import first_lines
+from celery_throttle.control.queues import OUTSIDE, consumed
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.core.wording import at, counted, shortened, span
 from celery_throttle.errors import StoreUnavailable

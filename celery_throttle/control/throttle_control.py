@@ -14,8 +14,10 @@ from celery.result import AsyncResult
 from celery_throttle.clients import signed
 from celery_throttle.control.drain import drain
 from celery_throttle.control.explain import explained
+from celery_throttle.control.exposition import exposition
 from celery_throttle.control.findings import Commands
 from celery_throttle.control.limit_control import MOST, LimitControl, count
+from celery_throttle.control.metrics import measured
 from celery_throttle.control.reader import AT_ONCE, Reader
 from celery_throttle.control.report import report
 from celery_throttle.core.buckets import Bucket
@@ -206,6 +208,13 @@ class ThrottleControl:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LONGEST:
             raise ConfigurationError(f"patience must be seconds, 0 or more, got {patience!r}: write patience=600")
         return report(self._app, Commands(command), timedelta(seconds=seconds))
+
+    def metrics(self) -> str:
+        """Return how the limits stand as text for Prometheus, in its own format and OpenMetrics' at once.
+
+        Keys are summed: the number of series grows with the limits alone.
+        """
+        return exposition(measured(self._app))
 
     @tells()
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:

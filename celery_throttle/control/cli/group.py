@@ -32,6 +32,7 @@ _MODULES = {
     "audit": "audit",
     "reap": "reap",
     "doctor": "doctor",
+    "metrics": "metrics",
 }
 
 

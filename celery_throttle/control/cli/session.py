@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["FOUND", "NotFound", "Session", "Unreachable", "blank_app", "command", "typed_before"]
+__all__ = ["FOUND", "NotFound", "Session", "Unreachable", "Wrong", "blank_app", "command", "typed_before"]
 
 #: The exit code of a command that found something that needs attention.
 FOUND = 1
