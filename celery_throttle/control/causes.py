@@ -181,7 +181,8 @@ def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str)
     if not (stuck or look.is_long(line.since)) or (told and not stuck):
         return
     why = " ".join([*_reasons(line, view), *_longest(mine)])
-    do = (look.commands.throttle("show", full.bucket),)
+    more = str((full.in_force or 0) + 1)
+    do = (look.commands.throttle("show", full.bucket), look.commands.throttle("set", full.bucket, more, dry_run=True))
     if stuck and last:
         ago = span((look.now - last).total_seconds())
         what = f"Limit {full.bucket} is full, and nothing has started on it for {ago}: {waits}."

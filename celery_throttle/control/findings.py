@@ -65,15 +65,16 @@ class Commands(NamedTuple):
     begin: str = "celery -A proj"
     options: tuple[str, ...] = ()
 
-    def throttle(self, command: str, bucket: Bucket | None = None) -> str:
+    def throttle(self, command: str, bucket: Bucket | None = None, *values: str, dry_run: bool = False) -> str:
         """Return a ``throttle`` command, to be pasted into a shell whatever the names are."""
         words = [command]
         if bucket is not None:
             words += [] if bucket.key is None else [f"--key={bucket.key}"]
+            words += ["--dry-run"] if dry_run else []
             words += ["--", bucket.name] if bucket.name.startswith("-") else [bucket.name]
         # What stands behind "--" is no option any more.
         words[1:1] = self.options
-        return f"{self.begin} throttle {shlex.join(words)}"
+        return f"{self.begin} throttle {shlex.join([*words, *values])}"
 
     def worker(self, queue: str) -> str:
         """Return what starts a worker of a queue."""

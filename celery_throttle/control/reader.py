@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
-    from celery_throttle.store.views import Lent, ParkedId, TaskView
+    from celery_throttle.store.views import Lent, ParkedId, TaskView, Waiter
 
 __all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
 
@@ -127,6 +127,10 @@ class Reader:
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return who waits, for this limit or at all."""
         return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
+
+    def waiters(self, bucket: Bucket, most: int) -> list[Waiter]:
+        """Return who stands in the lines of this limit, and what each takes."""
+        return views.waiters(self.ask(self.store.parked(bucket.text, min(most, MOST))))
 
     def parked_ids(self, bucket: Bucket | None) -> Iterator[ParkedId]:
         """Yield all who wait and need permits of this limit, or at all; lane by lane."""

@@ -17,6 +17,7 @@ __all__ = [
     "Lent",
     "ParkedId",
     "TaskView",
+    "Waiter",
     "changes",
     "holders",
     "lent",
@@ -26,6 +27,7 @@ __all__ = [
     "set_aside",
     "statuses",
     "task_view",
+    "waiters",
 ]
 
 
@@ -105,6 +107,37 @@ def holders(raw: Any) -> tuple[tuple[Holder, ...], bool]:
 def parked(raw: Any) -> tuple[Parked, ...]:
     """Read the reply of parked.lua."""
     return tuple(_parked(*row) for row in raw)
+
+
+class Waiter(NamedTuple):
+    """A parked task in the line of a limit, and what it takes to start it; ``turns``: where its place is ``turn``."""
+
+    task: str
+    line: Bucket
+    queue: str
+    ticket: float
+    needs: tuple[Need, ...]
+    turns: Bucket | None
+    turn: float
+
+    def place(self, bucket: Bucket) -> float:
+        """Return its place in the line of a bucket."""
+        return self.turn if bucket == self.turns else self.ticket
+
+
+def waiters(raw: Any) -> list[Waiter]:
+    """Read the reply of parked.lua about a limit, but for what nobody can read."""
+    found = []
+    for line, _, task, packed, _ in raw:
+        try:
+            record = json.loads(packed)
+            needs, ticket, queue = _needs(record["needs"]), float(record["ticket"]), str(record["queue"])
+            turns = Bucket.parse(record["turn"][0]) if "turn" in record else None
+            turn = float(record.get("place", ticket))
+        except (ValueError, KeyError, TypeError, AttributeError):  # it is set aside when its turn comes
+            continue
+        found.append(Waiter(task.decode(), Bucket.parse(line.decode()), queue, ticket, needs, turns, turn))
+    return found
 
 
 class ParkedId(NamedTuple):

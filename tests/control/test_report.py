@@ -195,6 +195,9 @@ def test_a_command_can_be_pasted_whatever_the_names_are(app: Any, run: Run, work
 def test_a_command_about_names_that_look_like_options() -> None:
     begin = Commands("celery", ("--url", "redis://x"))
     assert begin.throttle("resume", Bucket("--yes", "-k")) == "celery throttle resume --url redis://x --key=-k -- --yes"
+    assert shlex.split(begin.throttle("set", Bucket("-x"), "3", dry_run=True))[4:] == [
+        "redis://x", "--dry-run", "--", "-x", "3",
+    ]  # fmt: skip
     assert begin.worker("a b") == "celery -A proj worker -Q 'a b'"
 
 
@@ -261,7 +264,7 @@ def test_full_and_busy_is_a_remark(app: Any, worker: TermsCaller, redis: Redis) 
         r"Limit api is full: 1 task waits, the first for 1h 0m; its last start was \d\.\d s ago\.", found.what
     )
     assert "Task one has held longest" in found.why
-    assert found.do == ("celery -A proj throttle show api",)
+    assert found.do == ("celery -A proj throttle show api", "celery -A proj throttle set --dry-run api 3")
 
 
 def test_full_for_a_moment_is_nothing(app: Any, worker: TermsCaller) -> None:
