@@ -160,7 +160,7 @@ def _kept_waiting(look: Look, line: Line, view: TaskView) -> Iterator[Finding]:
     long, bucket = look.is_long(line.since), line.status.bucket
     if full and not full.declared:
         what = f"No worker has declared limit {full.bucket}: {waits}."
-        why = "The store does not know how many permits it has: its data was lost, or only its keys are older."
+        why = "The store does not know how many permits it has; a worker of its tasks says so when it starts."
         yield _of_line(line, "undeclared", long, what, why, (look.commands.worker(view.queue),), view.queue)
     elif full:
         yield from _full(look, line, view, full, waits)

@@ -127,10 +127,12 @@ def _settling(seconds: float, commands: Commands) -> Finding:
 def _of_group(
     app: Any, reader: Reader, now: datetime, patience: timedelta, commands: Commands, unchecked: list[str]
 ) -> Iterator[Finding]:
-    statuses = reader.status(MOST, ("waiting", "said", "limits"))
+    statuses = reader.status(MOST, ("limits", "said", "waiting"))
     lines, waited_for = first_lines(reader, statuses, _MOST_LINES), sum(1 for each in statuses if each.parked)
     if len(statuses) >= MOST:
-        unchecked.append(f"More limits and keys than {MOST}: those that nobody waits for first.")
+        unchecked.append(
+            f"More limits and keys than {MOST}: limits come before keys, and those first of which something was said."
+        )
     if waited_for > len(lines):
         unchecked.append(
             f"{waited_for - len(lines)} of {waited_for} lines: those of limits that are stopped come first, then those "

@@ -7,8 +7,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click import ClickException
 
 from celery_throttle import Limit, ThrottleControl, Throttled
+from celery_throttle.control.cli.metrics import _replace
 from celery_throttle.control.exposition import Metric, Sample, exposition
 from celery_throttle.control.metrics import _OF_GROUPS, _OF_LIMITS
 from tests.control.conftest import make_app, run_in
@@ -260,6 +262,8 @@ def test_a_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     assert ended.err.splitlines()[-1].endswith("x.prom cannot be written: No such file or directory")
     (tmp_path / "taken.prom").mkdir()
     assert run("metrics", "--to", str(tmp_path / "taken.prom")).code == 2
+    with pytest.raises(ClickException):
+        _replace(tmp_path / "taken.prom", "text")
     assert [each.name for each in tmp_path.iterdir()] == ["taken.prom"]
 
 

@@ -13,6 +13,7 @@ from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import causes, report
+from celery_throttle.control.cli.session import typed_before
 from celery_throttle.control.findings import KINDS, Commands, Finding, in_order
 from celery_throttle.control.report import Report
 from celery_throttle.core.buckets import Bucket
@@ -235,6 +236,15 @@ def test_an_override(app: Any, worker: TermsCaller) -> None:
     assert found.do == ("celery -A proj throttle reset api",)
 
 
+def test_more_permits_than_the_code_has_are_no_alarm(app: Any, worker: TermsCaller) -> None:
+    worker.know(API)
+    ThrottleControl(app).limit("api").override(3)
+    for number in range(3):
+        worker.arrive(f"t{number}", ONE)
+    worker.put("waits", ONE, age=HOUR)
+    assert kinds(app) == ["overridden", "full"]
+
+
 def test_more_run_than_the_code_allows(app: Any, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").disable()
@@ -283,6 +293,19 @@ def test_full_and_nothing_starts_is_an_alarm(app: Any, worker: TermsCaller, redi
     )
     assert found.why.startswith("Limit api is full: 2 of 2 permits are held.")
     assert found.why.endswith("on worker aaaaaaaa.")
+
+
+def test_of_holders_that_were_not_all_seen_nothing_is_said(
+    app: Any, worker: TermsCaller, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the others may have started just now."""
+    full(worker)
+    for task in ("one", "two"):
+        held_since(redis, task, HOUR)
+    monkeypatch.setattr(report, "MOST", 1)
+    (found,) = told(app)
+    assert (found.kind, found.alarm) == ("full", False)
+    assert "last start" not in found.what
 
 
 def test_a_task_that_needs_more_than_is_free(app: Any, worker: TermsCaller, redis: Redis) -> None:
@@ -431,6 +454,17 @@ def test_it_costs_no_more_where_there_is_more(app: Any, worker: TermsCaller, red
     assert any("of 300 lines" in each for each in verdict.unchecked)
 
 
+def test_a_limit_is_not_hidden_by_keys(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(30):
+        worker.put(f"t{number}", of(f"k{number}"))
+    worker.know(API)
+    ThrottleControl(app).limit("api").pause()
+    worker.put("t", ONE, age=HOUR)
+    monkeypatch.setattr(report, "MOST", 5)
+    assert kinds(app)[0] == "PAUSED"
+    assert any("More limits and keys than 5" in each for each in ThrottleControl(app).report().unchecked)
+
+
 # -- in a shell --------------------------------------------------------------------------------------------------------
 
 
@@ -445,6 +479,21 @@ def test_the_command_is_the_one_of_this_shell(shell: Shell, redis: Redis) -> Non
     ended = shell.run("throttle", "report", "--url", shell.env["BROKER_URL"])
     assert ended.code == 0
     assert f"  do:  celery throttle enable --url {shell.env['BROKER_URL']} gpu\n" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "begin"),
+    [
+        ("celery -A shop throttle report", {}, "celery -A shop"),
+        ("celery -Ashop -q throttle report", {"APP": "other"}, "celery -A shop"),
+        ("celery --app shop throttle report", {}, "celery -A shop"),
+        ("celery -b redis://:secret@x throttle report", {"CELERY_APP": "shop"}, "celery -A shop"),
+        ("celery throttle report -A shop", {"APP": "a b"}, "celery -A 'a b'"),
+        ("python", {}, "celery -A proj"),
+    ],
+)
+def test_how_the_app_was_named(line: str, environ: dict[str, str], begin: str) -> None:
+    assert typed_before(line.split(" "), environ) == begin
 
 
 def test_the_store_cannot_be_reached(shell: Shell) -> None:

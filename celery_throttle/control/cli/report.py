@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def report(session: Session, patience: timedelta) -> int:
 def _commands(session: Session) -> Commands:
     """How what is to be typed begins: as this command does, but for passwords."""
     if not session.by_url:
-        return Commands(typed_before(sys.argv) or "celery -A proj")
+        return Commands(typed_before(sys.argv, os.environ))
     settings = settings_of(session.app)
     prefix = () if settings.prefix == settings.__class__.prefix else ("--prefix", settings.prefix)
     return Commands("celery", ("--url", shown(settings.url), *prefix))

@@ -21,7 +21,7 @@ from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import LimitStatus
@@ -92,18 +92,18 @@ class Session:
         self.output.table(LIMITS, limits(rows, keyed), title=title, nothing=nothing)
 
 
-def typed_before(argv: Sequence[str]) -> str | None:
-    """Return how a command line names its app: ``celery -A proj``; None if it does not."""
+def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return how the command line of this process names its app: ``celery -A proj``."""
     words = iter(argv[1:])
+    named = environ.get("APP") or environ.get("CELERY_APP") or "proj"
     for word in words:
-        if word in ("-A", "--app"):
-            return shlex.join(["celery", "-A", next(words, "proj")])
-        for option in ("--app=", "-A"):
-            if word.startswith(option):
-                return shlex.join(["celery", "-A", word.removeprefix(option)])
         if word == "throttle":
-            return None
-    return None
+            break
+        if word in ("-A", "--app"):
+            named = next(words, named)
+        elif word.startswith(("-A", "--app=")):
+            named = word.removeprefix("--app=").removeprefix("-A")
+    return shlex.join(["celery", "-A", named])
 
 
 def blank_app(url: str, prefix: str | None) -> Any:
