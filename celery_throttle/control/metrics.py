@@ -31,7 +31,7 @@ _PREFIX = "celery_throttle_"
 #: By limit, with all its keys.
 _OF_LIMITS = {
     "permits_declared": "Permits that the code declares; for each key of a limit that has keys.",
-    "permits": "Permits in force now, with overrides; for each key of a limit that has keys. None: any number.",
+    "permits": "Permits in force now, with overrides; for each key of a limit that has keys. No sample: any number.",
     "held": "Permits held, of all keys.",
     "parked": "Tasks that wait and need its permits, of all keys.",
     "oldest_wait_seconds": "How long the first in its line has waited, of all keys the longest; 0 if nobody waits.",
