@@ -211,6 +211,17 @@ def test_all_keys_and_one(app: Any, worker: TermsCaller) -> None:
     assert all_started(worker) == 2
 
 
+def test_those_who_take_turns(app: Any, worker: TermsCaller) -> None:
+    fair = Limit("fair", 1, fair_by="who")
+    for number in range(6):
+        cost = 2 if number == 5 else 1
+        needs = terms(fair, cost=cost).needs({"keys": {}, "fair": ["bob" if number == 5 else "ana", 1]})
+        worker.arrive(f"t{number}", needs)
+    found = said(app, 3, "fair")
+    ThrottleControl(app).limit("fair").override(3)
+    assert (found.starts, found.parked) == (all_started(worker), 5)
+
+
 def test_the_first_thousand_are_looked_at(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecast, "MOST", 3)
     fill(worker, 9)

@@ -114,7 +114,7 @@ def test_it_says_the_time_of_the_store(app: Any, redis: Redis) -> None:
     verdict = ThrottleControl(app).report()
     after, _ = redis.time()
     assert before <= verdict.at.timestamp() <= after + 1
-    assert 0 < verdict.took < 10
+    assert 0 < verdict.took < 60
 
 
 def test_the_same_state_is_the_same_verdict(app: Any, worker: TermsCaller, redis: Redis) -> None:
@@ -271,7 +271,7 @@ def test_full_and_busy_is_a_remark(app: Any, worker: TermsCaller, redis: Redis) 
     (found,) = told(app)
     assert (found.kind, found.alarm) == ("full", False)
     assert re.fullmatch(
-        r"Limit api is full: 1 task waits, the first for 1h 0m; its last start was \d\.\d s ago\.", found.what
+        r"Limit api is full: 1 task waits, the first for 1h 0m; its last start was \S+ s ago\.", found.what
     )
     assert "Task one has held longest" in found.why
     assert found.do == ("celery -A proj throttle show api", "celery -A proj throttle set --dry-run api 3")
