@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.control.queues import OUTSIDE, consumed
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.control.server import StoreFacts, examine
 from celery_throttle.core.limits import described
@@ -22,16 +23,12 @@ if TYPE_CHECKING:
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.rows import LimitStatus, Parked
 
-__all__ = ["Diagnosis", "diagnose"]
+__all__ = ["OVERDUE", "Diagnosis", "declared_otherwise", "diagnose", "examined", "readers"]
 
 #: Seconds. Workers and beat look this often at least, so a lease that ended longer ago was seen by nobody.
-_OVERDUE = 5.0
+OVERDUE = 5.0
 #: Lines that are looked at, each with one call.
 _MOST_LINES = 50
-#: Seconds that workers have to answer.
-_PATIENCE = 1.0
-#: How the queue of a permit outside of tasks begins: the process that waits for it is its only worker.
-_OUTSIDE = "~"
 
 
 @dataclass(frozen=True)
@@ -57,39 +54,55 @@ def diagnose(app: Any) -> Diagnosis:
         StoreUnavailable: the store does not answer, or does not let us in.
     """
     app.finalize(auto=True)
-    settings = settings_of(app)
-    groups = sorted({settings.group, *groups_of(app)})
     stores: list[StoreFacts] = []
     findings: list[str] = []
     unchecked: list[str] = []
-    for group in groups if "+cluster://" in settings.url else groups[:1]:
-        facts, found = examine(settings.url, settings.keys(group), settings.durability)
+    for facts, found in examined(app):
         stores.append(facts)
         findings += found
         unchecked += [f"The store does not tell: {', '.join(facts.unknown)}."] if facts.unknown else []
     findings += remarks(app)
-    for group in groups:
-        reader = Reader(app, group)
+    for reader in readers(app):
         try:
-            findings += [*_declared_otherwise(app, reader), *_overdue(reader), *_set_aside(reader)]
+            otherwise = [told for _, told in declared_otherwise(app, reader)]
+            findings += [*otherwise, *_overdue(reader), *_set_aside(reader)]
             findings += _nobody_consumes(app, reader, unchecked)
         except StoreUnavailable as error:  # it has just told how it is, so it is this that it refuses
             findings.append(f"who holds and who waits cannot be read: {error}")
     return Diagnosis(tuple(stores), tuple(dict.fromkeys(findings)), tuple(dict.fromkeys(unchecked)))
 
 
-def _declared_otherwise(app: Any, reader: Reader) -> Iterator[str]:
-    """Yield where workers of another version than this code have said something else."""
+def examined(app: Any) -> Iterator[tuple[StoreFacts, list[str]]]:
+    """Yield the facts of each server that has limits of the app, and a sentence for what is wrong with it."""
+    settings = settings_of(app)
+    groups = _groups(app) if "+cluster://" in settings.url else _groups(app)[:1]
+    for group in groups:
+        yield examine(settings.url, settings.keys(group), settings.durability)
+
+
+def readers(app: Any) -> Iterator[Reader]:
+    """Yield one for each group of limits."""
+    for group in _groups(app):
+        yield Reader(app, group)
+
+
+def _groups(app: Any) -> list[str]:
+    return sorted({settings_of(app).group, *groups_of(app)})
+
+
+def declared_otherwise(app: Any, reader: Reader) -> Iterator[tuple[str, str]]:
+    """Yield the limits of which workers of another version than this code have said something else, and what."""
     group_of = settings_of(app).group_of
     limits = limits_of(policies_of(app).values())
     ours = {name: limit for name, limit in limits.items() if group_of(limit.group) == reader.group}
     for stands in reader.stand(list(ours)):
         limit = ours[stands.name]
         if stands.declared and _of_code(limit) != _of_store(stands):
-            yield (
+            told = (
                 f"Limit {limit.name} is {described(limit.declared)} in this code, and {_shown(stands)} in that of the "
                 f"worker that started last: restart the workers that have the older one"
             )
+            yield limit.name, told
 
 
 def _of_code(limit: Limit) -> tuple[object, ...]:
@@ -107,7 +120,7 @@ def _shown(stands: LimitStatus) -> str:
 
 
 def _overdue(reader: Reader) -> Iterator[str]:
-    overdue = [each for each in reader.holders(None, MOST) if each.lease_left < -_OVERDUE]
+    overdue = [each for each in reader.holders(None, MOST) if each.lease_left < -OVERDUE]
     if overdue:
         yield (
             f"Workers that are lost or cut off from the store still hold permits for {counted(len(overdue), 'task')} "
@@ -124,14 +137,14 @@ def _set_aside(reader: Reader) -> Iterator[str]:
 
 def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator[str]:
     """Yield the queues of parked tasks that no worker takes."""
-    parked = [each for each in reader.parked(None, MOST) if each.queue and not each.queue.startswith(_OUTSIDE)]
+    parked = [each for each in reader.parked(None, MOST) if each.queue and not each.queue.startswith(OUTSIDE)]
     waiting = Counter(each.queue for each in parked)
     passed = _passed_over(reader, parked)
-    consumed = _consumed(app) if parked else set()
-    if consumed is None:
+    taken = consumed(app) if parked else set()
+    if taken is None:
         unchecked.append("Which queues the workers consume: none answered a remote control command within a second.")
     for queue, count in sorted(waiting.items()):
-        if consumed is not None and queue not in consumed:
+        if taken is not None and queue not in taken:
             yield (
                 f"{counted(count, 'task')} of queue {queue!r} {'wait' if count > 1 else 'waits'}, and no worker that "
                 f"answers consumes it: start one with -Q {queue}"
@@ -145,17 +158,3 @@ def _passed_over(reader: Reader, parked: list[Parked]) -> set[str]:
     last = {(each.limit, each.key): each.task_id for each in parked}
     views = (reader.explain(task_id) for task_id in list(last.values())[:_MOST_LINES])
     return {each.queue for view in views for each in view.ahead if each.passed_over}
-
-
-def _consumed(app: Any) -> set[str] | None:
-    """Return the queues of the workers that answer, None if none does or none can be asked."""
-    if not app.conf.broker_write_url:  # Celery would ask one that nobody has named
-        return None
-    try:
-        with app.connection_for_write(connect_timeout=_PATIENCE) as connection:
-            connection.ensure_connection(max_retries=1, timeout=_PATIENCE)
-            asks = app.control.inspect(timeout=_PATIENCE, connection=connection)
-            answers: dict[str, list[dict[str, Any]]] | None = asks.active_queues()
-    except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
-        return None
-    return {queue["name"] for queues in answers.values() for queue in queues} if answers else None

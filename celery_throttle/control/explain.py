@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import LimitStatus, Said
     from celery_throttle.store.views import TaskView
 
-__all__ = ["Explanation", "TaskState", "explained"]
+__all__ = ["Explanation", "TaskState", "explained", "in_words"]
 
 TaskState = Literal["held", "parked", "waiting for its identity lock", "ended without running", "set aside", "unknown"]
 
@@ -174,12 +174,14 @@ def _parked(task_id: str, view: TaskView) -> Iterator[str]:
 
 def _limit_reasons(task_id: str, view: TaskView, limit: LimitStatus, cost: int) -> Iterator[str]:
     if limit.paused:
-        yield f"Limit {limit.paused.limit} is paused {_said(limit.paused)}."
+        yield f"Limit {limit.paused.limit} is paused {in_words(limit.paused)}."
     if limit.held_back:
-        yield f"Limit {limit.held_back.limit} is held back {_said(limit.held_back)}."
-    if limit.in_force is not None and limit.held + min(cost, max(limit.in_force, 1)) > limit.in_force:
+        yield f"Limit {limit.held_back.limit} is held back {in_words(limit.held_back)}."
+    if not limit.has_room(cost):
         number = (
-            f": {limit.override.permits} instead of {_number(limit)} {_said(limit.override)}" if limit.override else ""
+            f": {limit.override.permits} instead of {_number(limit)} {in_words(limit.override)}"
+            if limit.override
+            else ""
         )
         wanted = f", and it needs {cost}" if cost > 1 else ""
         yield f"Limit {limit.bucket} is full: {limit.held} of {limit.in_force} permits are held{wanted}{number}."
@@ -221,7 +223,8 @@ def _number(limit: LimitStatus) -> str:
     return "any number" if limit.permits is None else str(limit.permits)
 
 
-def _said(said: Said) -> str:
+def in_words(said: Said) -> str:
+    """Return who said something, when, why and until when: ``since ... by ana, because: their incident``."""
     until = f" until {at(said.until)}" if said.until else ""
     why = f", because: {said.why}" if said.why else ""
     by = f" by {said.by}" if said.by else ""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from celery_throttle.clients import signed
+from celery_throttle.control.forecast import forecast
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
 
@@ -66,13 +68,17 @@ class LimitControl:
 
         More take effect at once; with fewer, those that run go on, and none starts until there is room.
         """
-        if not _is_whole(permits) or permits > _MOST_PERMITS:
-            fix = "use pause() to let none start" if permits == 0 else "write override(5)"
-            raise ConfigurationError(
-                f"Limit {self._bucket}: override must be a whole number of 1 or more, {_MOST_PERMITS} at the most, got "
-                f"{permits!r}: {fix}"
-            )
+        self._check("override", permits)
         self._say("override", permits, until, by, why)
+
+    @_tells
+    def forecast(self, permits: int) -> Forecast:
+        """Return what an override would do: how many start at once, and what keeps the others. Changes nothing.
+
+        How long until the line is gone cannot be said from what the store has, nor whether workers have free slots.
+        """
+        self._check("forecast", permits)
+        return forecast(self._place, self._bucket, permits)
 
     @_tells
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
@@ -152,6 +158,14 @@ class LimitControl:
         """Return who changed what of it at run time, newest first; without a key, of all keys too."""
         return self._place.audit(self._bucket, count("most", most))
 
+    def _check(self, method: str, permits: object) -> None:
+        if not _is_whole(permits) or permits > _MOST_PERMITS:
+            fix = "use pause() to let none start" if permits == 0 else f"write {method}(5)"
+            raise ConfigurationError(
+                f"Limit {self._bucket}: {method} must be a whole number of 1 or more, {_MOST_PERMITS} at the most, got "
+                f"{permits!r}: {fix}"
+            )
+
     def _say(self, what: Literal["override", "pause", "disable"], value: int, until: Until, by: Any, why: Any) -> None:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         written = self._until(until)
@@ -211,5 +225,5 @@ def count(option: str, value: int) -> int:
     return value
 
 
-def _is_whole(value: object) -> bool:
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1

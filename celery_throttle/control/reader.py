@@ -12,10 +12,11 @@ from celery_throttle.store import views
 from celery_throttle.store.rows import Need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
 
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
-    from celery_throttle.store.views import Lent, ParkedId, TaskView
+    from celery_throttle.store.views import Lent, ParkedId, TaskView, Waiter
 
 __all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
 
@@ -55,11 +56,21 @@ class Reader:
         self._client = client = store_client(app, group)
         self.store, self.ask = client.store, client.ask
 
-    def status(self, most: int) -> tuple[LimitStatus, ...]:
-        """Return how the limits stand, and those keys that somebody holds, waits for or has said something of."""
+    def clock(self) -> tuple[datetime, float]:
+        """Return the store's time, and for how many seconds nothing starts since it has just lost its data."""
+        view = self.explain("")
+        return view.now, view.settling
+
+    def status(
+        self, most: int, sources: Iterable[str] = ("limits", "said", "used", "waiting")
+    ) -> tuple[LimitStatus, ...]:
+        """Return how the limits stand, and those keys that somebody holds, waits for or has said something of.
+
+        Where there are more, limits before keys, and what is found first: where to look, in this order.
+        """
         limits: dict[str, None] = {}
         keys: dict[str, None] = {}
-        for source in ("limits", "said", "used", "waiting"):
+        for source in sources:
             for page in self._pages(source) if len(limits) + len(keys) < most else ():
                 for name in page:
                     (limits if Bucket.parse(name).key is None else keys)[name] = None
@@ -116,6 +127,10 @@ class Reader:
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return who waits, for this limit or at all."""
         return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
+
+    def waiters(self, bucket: Bucket, most: int) -> list[Waiter]:
+        """Return who stands in the lines of this limit, and what each takes."""
+        return views.waiters(self.ask(self.store.parked(bucket.text, min(most, MOST))))
 
     def parked_ids(self, bucket: Bucket | None) -> Iterator[ParkedId]:
         """Yield all who wait and need permits of this limit, or at all; lane by lane."""

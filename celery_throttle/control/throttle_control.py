@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,12 @@ from celery.result import AsyncResult
 from celery_throttle.clients import signed
 from celery_throttle.control.drain import drain
 from celery_throttle.control.explain import explained
+from celery_throttle.control.exposition import exposition
+from celery_throttle.control.findings import Commands
 from celery_throttle.control.limit_control import MOST, LimitControl, count
+from celery_throttle.control.metrics import measured
 from celery_throttle.control.reader import AT_ONCE, Reader
+from celery_throttle.control.report import report
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
@@ -29,11 +34,15 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.control.reader import Reclaimed
+    from celery_throttle.control.report import Report
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
 
 __all__ = ["ThrottleControl"]
 
 logger = logging.getLogger(__name__)
+
+#: A century, in seconds.
+_LONGEST = 3.2e9
 
 
 class ThrottleControl:
@@ -183,6 +192,29 @@ class ThrottleControl:
         task_id = _task_id("explain", task_id)
         found = [explained(task_id, place.explain(task_id)) for place in self._places()]
         return next((each for each in found if each.state != "unknown"), found[0])
+
+    @tells()
+    def report(self, *, patience: float | timedelta = 600, command: str = "celery -A proj") -> Report:
+        """Return one verdict: what is wrong, why, and what to do next; the same for the same state.
+
+        Args:
+            patience: seconds, or a timedelta; who waits for longer, for a reason that somebody can end, is an alarm.
+            command: how your commands begin, for what to type.
+
+        Raises:
+            ConfigurationError: patience is no number of seconds.
+        """
+        seconds: Any = patience.total_seconds() if isinstance(patience, timedelta) else patience
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LONGEST:
+            raise ConfigurationError(f"patience must be seconds, 0 or more, got {patience!r}: write patience=600")
+        return report(self._app, Commands(command), timedelta(seconds=seconds))
+
+    def metrics(self) -> str:
+        """Return how the limits stand as text for Prometheus, in its own format and OpenMetrics' at once.
+
+        Keys are summed: the number of series grows with the limits alone.
+        """
+        return exposition(measured(self._app))
 
     @tells()
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["at", "counted", "end_of", "listed", "one_line", "seconds", "shortened", "times"]
+__all__ = ["at", "counted", "end_of", "listed", "one_line", "seconds", "shortened", "span", "times"]
 
 _EXACT = 10
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def at(when: datetime) -> str:
@@ -26,6 +27,22 @@ def end_of(since: datetime, until: datetime) -> str:
 def seconds(number: float) -> str:
     """Return seconds: ``0.4 s``, ``48 s``."""
     return f"{number:.1f} s" if number < _EXACT else f"{number:.0f} s"
+
+
+def span(seconds: float) -> str:
+    """Return how long something takes: ``0.4 s``, ``12 s``, ``3m 20s``, ``2h 5m``, ``3d 4h``."""
+    if seconds < 0:
+        return f"-{span(-seconds)}"
+    if seconds < 9.95:  # noqa: PLR2004 - where one digit more tells something
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m {whole % _MINUTE}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
+    return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
 
 
 def counted(number: int, noun: str) -> str:

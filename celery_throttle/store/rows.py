@@ -140,7 +140,11 @@ class LimitStatus:
     @property
     def full(self) -> bool:
         """Whether as many run as may."""
-        return self.in_force is not None and self.held >= self.in_force
+        return not self.has_room(1)
+
+    def has_room(self, cost: int) -> bool:
+        """Whether so many permits are free; a task that takes more than there are runs alone."""
+        return self.in_force is None or self.held + min(cost, max(self.in_force, 1)) <= self.in_force
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,7 @@ class Parked:
         queue: the queue whose workers can start it; that of a permit outside of tasks begins with ``~``.
         place: in its line, 1 for the first.
         deliveries: how often it was started before, by workers that were lost.
+        since: when it came to a worker, or back in line; None if its record is not readable.
     """
 
     task_id: str
@@ -214,6 +219,7 @@ class Parked:
     queue: str
     place: int
     deliveries: int
+    since: datetime | None = None
 
     def __str__(self) -> str:
         line = (

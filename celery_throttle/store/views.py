@@ -17,6 +17,7 @@ __all__ = [
     "Lent",
     "ParkedId",
     "TaskView",
+    "Waiter",
     "changes",
     "holders",
     "lent",
@@ -26,7 +27,14 @@ __all__ = [
     "set_aside",
     "statuses",
     "task_view",
+    "waiters",
 ]
+
+
+#: A ticket is when a task came, in tenths of ms; of one that goes before all others it is less by this (facts.lua).
+_TICKS, _BEFORE_ALL = 10_000, 100_000_000_000_000
+#: What makes the text of a ticket sort as its number (records.lua).
+_NOUGHT = 10**15
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,37 @@ def parked(raw: Any) -> tuple[Parked, ...]:
     return tuple(_parked(*row) for row in raw)
 
 
+class Waiter(NamedTuple):
+    """A parked task in the line of a limit, and what it takes to start it; ``turns``: where its place is ``turn``."""
+
+    task: str
+    line: Bucket
+    queue: str
+    ticket: float
+    needs: tuple[Need, ...]
+    turns: Bucket | None
+    turn: float
+
+    def place(self, bucket: Bucket) -> float:
+        """Return its place in the line of a bucket."""
+        return self.turn if bucket == self.turns else self.ticket
+
+
+def waiters(raw: Any) -> list[Waiter]:
+    """Read the reply of parked.lua about a limit, but for what nobody can read."""
+    found = []
+    for line, _, task, packed, _ in raw:
+        try:
+            record = json.loads(packed)
+            needs, ticket, queue = _needs(record["needs"]), float(record["ticket"]), str(record["queue"])
+            turns = Bucket.parse(record["turn"][0]) if "turn" in record else None
+            turn = float(record.get("place", ticket))
+        except (ValueError, KeyError, TypeError, AttributeError):  # it is set aside when its turn comes
+            continue
+        found.append(Waiter(task.decode(), Bucket.parse(line.decode()), queue, ticket, needs, turns, turn))
+    return found
+
+
 class ParkedId(NamedTuple):
     """A parked task; ``what``: it ``runs`` in its turn, ``waits`` for another's lock, or is only to be ``told``."""
 
@@ -108,6 +147,11 @@ class ParkedId(NamedTuple):
     task: str
     queue: str
     what: str
+
+    @property
+    def since(self) -> datetime | None:
+        """When it came."""
+        return _came(int(self.ticket) - _NOUGHT)
 
 
 def parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
@@ -310,6 +354,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
         record.get("queue", ""),
         place,
         record.get("deliveries", 0),
+        _came(record.get("ticket")),
     )
 
 
@@ -326,6 +371,13 @@ def _lock(raw: bytes) -> tuple[str, str, datetime] | None:
         return None
     lock = json.loads(raw)
     return lock["state"], lock["task"], _when(lock["since"])
+
+
+def _came(ticket: Any) -> datetime | None:
+    try:
+        return datetime.fromtimestamp((ticket + _BEFORE_ALL if ticket < 0 else ticket) / _TICKS, timezone.utc)
+    except (TypeError, ValueError, OverflowError, OSError):  # nobody can read it
+        return None
 
 
 def _when(milliseconds: float) -> datetime:

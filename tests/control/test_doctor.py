@@ -222,7 +222,7 @@ def test_a_queue_that_was_passed_over(app: Any, worker: TermsCaller, redis: Redi
 
 
 def test_nobody_is_asked_where_nobody_waits(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "_consumed", lambda app: pytest.fail("asked"))
+    monkeypatch.setattr(diagnosis, "consumed", lambda app: pytest.fail("asked"))
     assert diagnosis.diagnose(app).unchecked == ()
 
 

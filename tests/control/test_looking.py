@@ -165,10 +165,11 @@ def test_who_holds_and_who_waits(app: Any, run: Run, worker: TermsCaller, redis:
     assert rows["TASK"].split() == ["TASK", "HOLDS", "WORKER", "SINCE", "LEASE", "LEFT", "QUEUE"]
     assert re.fullmatch(rf"one   api    aaaaaaaa  {since['one']}  (9m \d+s|10m 0s) +q", rows["one"])
     assert re.fullmatch(rf"two   api    aaaaaaaa  {since['two']}  ended \d+d \d+h ago +q", rows["two"])
+    came = [f"{each.since:%Y-%m-%d %H:%M:%S} UTC".split() for each in ThrottleControl(app).parked("api")]
     assert [line.split() for line in parked] == [
-        ["PLACE", "TASK", "NAME", "LINE", "QUEUE"],
-        ["1", "three", "call", "api", "q"],
-        ["2", "four", "call", "api", "q"],
+        ["PLACE", "TASK", "NAME", "LINE", "SINCE", "QUEUE"],
+        ["1", "three", "call", "api", *came[0], "q"],
+        ["2", "four", "call", "api", *came[1], "q"],
     ]
 
 

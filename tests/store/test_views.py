@@ -186,6 +186,25 @@ def test_who_waits_in_which_place(worker: TermsCaller, other: TermsCaller, steer
     assert steering.parked("ap") == ()
 
 
+def test_since_when_they_wait(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    """Also who goes before all others, since it was told to slow down."""
+    run = worker.take("back", ONE)
+    worker.put("early", ONE, age=3600)
+    worker.send_back(run, 60)
+    now = peek(redis).now / 1000
+    waits = {each.task_id: now - each.since.timestamp() for each in steering.parked("api") if each.since}
+    assert list(waits) == ["back", "early"]
+    assert -0.01 < waits["back"] < 10  # the clock was read in whole ms
+    assert 3600 <= waits["early"] < 3610
+
+
+@pytest.mark.parametrize("ticket", ['"x"', "1e300", "null"])
+def test_since_when_is_not_readable(worker: TermsCaller, steering: Steering, redis: Redis, ticket: str) -> None:
+    worker.put("t", ONE)
+    redis.hset(KEY["records"], "t", f'{{"ticket":{ticket}}}')
+    assert [each.since for each in steering.parked("api")] == [None]
+
+
 def test_who_waits_for_any_key(worker: TermsCaller, steering: Steering) -> None:
     keyed = terms(TENANT)
     for tenant in "ab":

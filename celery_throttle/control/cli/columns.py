@@ -91,6 +91,7 @@ PARKED = (
     Column("TASK", lambda row: row.task_id),
     Column("NAME", lambda row: row.task_name or ""),
     Column("LINE", _line),
+    Column("SINCE", lambda row: when(row.since)),
     Column("QUEUE", lambda row: row.queue),
     Column("STARTED BEFORE", lambda row: row.deliveries or "", right=True),
 )

@@ -16,6 +16,7 @@ _MODULES = {
     "status": "look",
     "show": "look",
     "explain": "look",
+    "report": "report",
     "top": "top",
     "set": "steer",
     "reset": "steer",
@@ -31,6 +32,7 @@ _MODULES = {
     "audit": "audit",
     "reap": "reap",
     "doctor": "doctor",
+    "metrics": "metrics",
 }
 
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from celery_throttle.core.wording import at
+from celery_throttle.core.wording import at, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["Column", "Output", "plain", "readable", "span", "when"]
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 class Column(NamedTuple):
@@ -90,22 +88,6 @@ def plain(text: str) -> str:
 def when(time: datetime | None) -> str:
     """Return a moment as `explain` says it, but for the seconds' fraction."""
     return "" if time is None else at(time.astimezone(timezone.utc))
-
-
-def span(seconds: float) -> str:
-    """Return how long something takes: ``0.4 s``, ``12 s``, ``3m 20s``, ``2h 5m``, ``3d 4h``."""
-    if seconds < 0:
-        return f"-{span(-seconds)}"
-    if seconds < 9.95:  # noqa: PLR2004 - where one digit more tells something
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m {whole % _MINUTE}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
-    return f"{whole // _DAY}d {whole % _DAY // _HOUR}h"
 
 
 def _aligned(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iterable[str]:

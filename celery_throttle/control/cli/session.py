@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,12 @@ from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["FOUND", "NotFound", "Session", "Unreachable", "blank_app", "command"]
+__all__ = ["FOUND", "NotFound", "Session", "Unreachable", "Wrong", "blank_app", "command", "typed_before"]
 
 #: The exit code of a command that found something that needs attention.
 FOUND = 1
@@ -89,6 +90,20 @@ class Session:
         keyed |= {row.name for row in rows if row.key is not None}
         nothing = "No limits are known: no worker has declared any."
         self.output.table(LIMITS, limits(rows, keyed), title=title, nothing=nothing)
+
+
+def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return how the command line of this process names its app: ``celery -A proj``."""
+    words = iter(argv[1:])
+    named = environ.get("APP") or environ.get("CELERY_APP") or "proj"
+    for word in words:
+        if word == "throttle":
+            break
+        if word in ("-A", "--app"):
+            named = next(words, named)
+        elif word.startswith(("-A", "--app=")):
+            named = word.removeprefix("--app=").removeprefix("-A")
+    return shlex.join(["celery", "-A", named])
 
 
 def blank_app(url: str, prefix: str | None) -> Any:

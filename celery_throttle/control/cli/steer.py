@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from celery_throttle.control.cli.session import Session
+    from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.limit_control import LimitControl
 
 __all__ = ["COMMANDS"]
@@ -24,15 +25,24 @@ __all__ = ["COMMANDS"]
 @click.argument("permits", type=int)
 @params.key
 @params.lasts
+@click.option("--dry-run", is_flag=True, help="Only say what it would do.")
 @params.by
 @params.why
-def set_(session: Session, limit: str, permits: int, key: str | None, lasts: timedelta | None, **said: Any) -> None:
+def set_(
+    session: Session, limit: str, permits: int, key: str | None, lasts: timedelta | None, dry_run: bool, **said: Any
+) -> None:
     """Have another number of permits for now (an override).
 
     More take effect at once. With fewer, those that run go on, and none starts until there is room. The code's number
     stays visible beside it; reset ends it.
+
+    --dry-run says how many would start at once, and what would keep the
+    others: it asks the workers which queues they consume, and changes nothing.
     """
     steers = session.limit(limit, key)
+    if dry_run:
+        _say_forecast(session, steers.forecast(permits))
+        return
     steers.override(permits, until=lasts, **said)
     _show(session, steers)
 
@@ -114,6 +124,13 @@ def release_hold(session: Session, limit: str, key: str | None, **said: Any) -> 
     """
     steers = session.limit(limit, key)
     _show(session, steers, changed=steers.release_hold(**said), nothing="{} was not held back.")
+
+
+def _say_forecast(session: Session, forecast: Forecast) -> None:
+    if session.output.as_json:
+        session.output.json(forecast)
+    else:
+        session.output.say(forecast)
 
 
 def _show(session: Session, steers: LimitControl, *, changed: bool = True, nothing: str = "") -> None:

@@ -1,0 +1,54 @@
+"""``metrics``."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from celery_throttle.control.cli.session import Wrong, command
+from celery_throttle.control.exposition import exposition
+from celery_throttle.control.metrics import measured
+
+if TYPE_CHECKING:
+    from celery_throttle.control.cli.session import Session
+
+__all__ = ["COMMANDS"]
+
+
+@command("metrics")
+@click.option("--to", type=click.Path(dir_okay=False, path_type=Path), help="A file that takes them, all at once.")
+def metrics(session: Session, to: Path | None) -> None:
+    """How the limits stand, as text for Prometheus.
+
+    With --to for a textfile collector: the file has either what it had, or
+    all that is new. If the store does not answer, it stays as it is.
+    """
+    found = measured(session.app)
+    if to is not None:
+        _replace(to, exposition(found))
+    if session.output.as_json:
+        session.output.json(found)
+    elif to is None:
+        click.echo(exposition(found), nl=False)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that nobody ever reads half of it; others may read it as the umask says."""
+    # Collectors read what ends in .prom alone.
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        with beside.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise Wrong(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+COMMANDS = {"metrics": metrics}

@@ -1,0 +1,122 @@
+"""How the limits stand, as metrics: a few series for each limit, however many keys it has.
+
+The keys of a limit are summed, so the number of series is bounded by the number of limits. What is read is bounded too:
+where there is more, ``celery_throttle_cut`` is 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.diagnosis import OVERDUE, readers
+from celery_throttle.control.exposition import Metric, Sample
+from celery_throttle.control.lines import first_lines
+from celery_throttle.control.reader import MOST
+from celery_throttle.core.buckets import Bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from celery_throttle.control.lines import Line
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.rows import LimitStatus
+
+__all__ = ["measured"]
+
+#: Lines of each group whose first is looked at, each with one call: those where most wait.
+_MOST_LINES = 100
+_PREFIX = "celery_throttle_"
+
+#: By limit, with all its keys.
+_OF_LIMITS = {
+    "permits_declared": "Permits that the code declares; for each key of a limit that has keys.",
+    "permits": "Permits in force now, with overrides; for each key of a limit that has keys. No sample: any number.",
+    "held": "Permits held, of all keys.",
+    "parked": "Tasks that wait and need its permits, of all keys.",
+    "oldest_wait_seconds": "How long the first in its line has waited, of all keys the longest; 0 if nobody waits.",
+    "next_start_seconds": "How long until its rates allow a start, of all keys the longest; 0 if they do.",
+    "keys": "Keys of it that somebody holds, waits for or has said something of.",
+    "full": "How many have no permit free: the limit itself, or keys of it.",
+    "paused": "How many are paused: the limit itself, or keys of it.",
+    "disabled": "How many are not enforced: the limit itself, or keys of it.",
+    "held_back": "How many a task's RateLimited holds back: the limit itself, or keys of it.",
+    "overridden": "How many have another number of permits for now: the limit itself, or keys of it.",
+}
+#: By group of limits.
+_OF_GROUPS = {
+    "holders": "Tasks, and others, that hold permits or an identity lock.",
+    "workers": "Workers, and processes, that hold permits or an identity lock under a lease that has not ended.",
+    "leases_overdue": "Holders whose lease ended more than 5 s ago, and which nobody has reclaimed.",
+    "set_aside": "Tasks that cannot start, since nobody can read their records.",
+    "settling_seconds": "How long nothing starts yet, since the store has just lost its data.",
+    "store_time_seconds": "The store's clock when this was read.",
+    "cut": "1 if there is more than was looked at: 1000 limits and keys, 1000 holders, 100 lines.",
+}
+_SAID = {"paused": "paused", "disabled": "disabled", "held_back": "held_back", "overridden": "override"}
+
+
+def measured(app: Any) -> tuple[Metric, ...]:
+    """Return the metrics of an app's store.
+
+    Raises:
+        ConfigurationError: a setting cannot work.
+        StoreUnavailable: the store does not answer, or refuses.
+    """
+    app.finalize(auto=True)
+    metrics = {name: Metric(f"{_PREFIX}{name}", told) for name, told in (_OF_LIMITS | _OF_GROUPS).items()}
+    for reader in readers(app):
+        for name, sample in _samples(reader):
+            metrics[name].samples.append(sample)
+    return tuple(metrics.values())
+
+
+def _samples(reader: Reader) -> Iterator[tuple[str, Sample]]:
+    now, settling = reader.clock()
+    statuses = reader.status(MOST)
+    lines = first_lines(reader, statuses, _MOST_LINES)
+    holders, aside = reader.holders(None, MOST), reader.set_aside(MOST)
+    waited_for = sum(1 for each in statuses if each.parked)
+    group = {
+        "holders": len(holders),
+        "workers": len({each.worker for each in holders if each.lease_left > 0}),
+        "leases_overdue": sum(each.lease_left < -OVERDUE for each in holders),
+        "set_aside": len(aside),
+        "settling_seconds": settling,
+        "store_time_seconds": now.timestamp(),
+        "cut": int(max(len(statuses), len(holders), len(aside)) >= MOST or waited_for > len(lines)),
+    }
+    for name, value in group.items():
+        yield name, Sample({"group": reader.group}, value)
+    limits: dict[str, list[LimitStatus]] = {}
+    for each in statuses:
+        limits.setdefault(each.name, []).append(each)
+    for limit, rows in limits.items():
+        of_limit = [each for each in lines if each.status.name == limit]
+        for name, value in _of_limit(rows, of_limit, now):
+            yield name, Sample({"group": reader.group, "limit": limit}, value)
+
+
+def _of_limit(rows: list[LimitStatus], lines: list[Line], now: datetime) -> Iterator[tuple[str, float]]:
+    whole = next((each for each in rows if each.key is None), None)
+    if whole and whole.declared and whole.permits is not None:
+        yield "permits_declared", whole.permits
+    if whole and whole.declared and whole.in_force is not None:
+        yield "permits", whole.in_force
+    yield "held", sum(each.held for each in rows)
+    yield "parked", sum(each.parked for each in rows)
+    waits = [(now - each.since).total_seconds() for each in lines if each.since]
+    yield "oldest_wait_seconds", max([0.0, *waits])
+    yield "next_start_seconds", max(each.next_start_in for each in rows)
+    yield "keys", sum(each.key is not None for each in rows)
+    yield "full", sum(each.full for each in rows)
+    for name, attribute in _SAID.items():
+        yield name, len({_scope(each, attribute) for each in rows} - {None})
+
+
+def _scope(status: LimitStatus, attribute: str) -> Bucket | None:
+    """Return of what this was said that holds for a limit or a key of it."""
+    said = getattr(status, attribute)
+    if said is None:
+        return None
+    return Bucket(status.name) if said.limit == str(Bucket(status.name)) else status.bucket

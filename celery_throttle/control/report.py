@@ -1,0 +1,216 @@
+"""One verdict: what is wrong, why, what to do next.
+
+The same state gives the same verdict, in the same order: each finding comes from one fixed rule, and rules do not weigh
+each other. An alarm is what loses work, or lets it wait longer than ``patience`` for a reason that somebody can end;
+all else is a remark. What it costs is bounded by the numbers below, whatever the store has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.causes import Look, causes
+from celery_throttle.control.diagnosis import OVERDUE, declared_otherwise, examined, readers
+from celery_throttle.control.findings import Commands, Finding, in_order, waiting
+from celery_throttle.control.lines import first_lines
+from celery_throttle.control.queues import OUTSIDE, consumed
+from celery_throttle.control.reader import MOST, Reader
+from celery_throttle.core.wording import at, counted, shortened, span
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.tasks.remarks import remarks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Report", "report"]
+
+#: Of each group of limits: lines that are looked at, each with two calls; parked tasks whose queues are.
+_MOST_LINES, _MOST_PARKED = 50, 2000
+#: Seconds after which what was read first says nothing of now.
+_STALE = 15.0
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Report:
+    """How everything is, in one verdict.
+
+    Attributes:
+        at: the store's time when it was read.
+        took: seconds from the first to the last look.
+        alarms: what needs somebody, the worst first.
+        remarks: what is worth knowing.
+        unchecked: a sentence for each thing that could not be looked at.
+    """
+
+    at: datetime
+    took: float
+    alarms: tuple[Finding, ...]
+    remarks: tuple[Finding, ...]
+    unchecked: tuple[str, ...]
+
+    def __str__(self) -> str:
+        told = counted(len(self.alarms), "alarm") if self.alarms else "nothing needs attention"
+        more = f", {counted(len(self.remarks), 'remark')}" if self.remarks else ""
+        lines = [f"{at(self.at)}: {told}{more}."]
+        return "\n".join([*lines, *map(str, self.alarms + self.remarks), *(f"? {each}" for each in self.unchecked)])
+
+
+@dataclass(frozen=True)
+class _Queue:
+    """Parked tasks of one queue: how many were seen, and when the first of them came."""
+
+    count: int
+    since: datetime
+
+
+def report(app: Any, commands: Commands, patience: timedelta) -> Report:
+    """Look at the store, the limits and the lines, and say what is wrong.
+
+    Raises:
+        ConfigurationError: a setting cannot work.
+        StoreUnavailable: the store does not answer, or does not let us in.
+    """
+    app.finalize(auto=True)
+    began, now = time.monotonic(), None
+    found: list[Finding] = []
+    unchecked: list[str] = []
+    queues: dict[str, _Queue] = {}
+    found += _of_servers(app, commands)
+    for reader in readers(app):
+        try:
+            read_at, settling = reader.clock()
+            now = now or read_at
+            if settling:
+                found.append(_settling(settling, commands))
+            else:
+                found += _of_group(app, reader, read_at, patience, commands, unchecked)
+                queues |= _queues(reader, queues)
+        except StoreUnavailable as error:
+            found.append(Finding("store", True, "Who holds and who waits cannot be read.", str(error)))
+    at_last = now or datetime.now(timezone.utc)
+    found += _nobody_consumes(app, queues, at_last, patience, commands, unchecked)
+    took = time.monotonic() - began
+    if took > _STALE:
+        unchecked.append(f"Whether all of this is so still: reading it took {span(took)}.")
+    ordered = in_order(_once(found))
+    alarms, others = (tuple(each for each in ordered if each.alarm is alarm) for alarm in (True, False))
+    return Report(at_last, round(took, 3), alarms, others, tuple(dict.fromkeys(unchecked)))
+
+
+def _of_servers(app: Any, commands: Commands) -> Iterator[Finding]:
+    """Yield what is wrong with the servers and the options of tasks: an alarm where nothing can start."""
+    doctor = (commands.throttle("doctor"),)
+    for facts, found in examined(app):
+        useless = facts.role not in (None, "master") or bool(facts.missing_rights)
+        for told in found:
+            yield Finding("store" if useless else "set-up", useless, f"{told[0].upper()}{told[1:]}.", do=doctor)
+    for told in remarks(app):
+        yield Finding("set-up", False, told, do=doctor)
+
+
+def _settling(seconds: float, commands: Commands) -> Finding:
+    return Finding(
+        "settling",
+        True,
+        f"The store has lost its data: nothing starts for another {span(seconds)}.",
+        "What was held is being put back by the workers, so nothing can be said of it yet.",
+        (commands.throttle("report"),),
+    )
+
+
+def _of_group(
+    app: Any, reader: Reader, now: datetime, patience: timedelta, commands: Commands, unchecked: list[str]
+) -> Iterator[Finding]:
+    statuses = reader.status(MOST, ("limits", "said", "waiting"))
+    lines, waited_for = first_lines(reader, statuses, _MOST_LINES), sum(1 for each in statuses if each.parked)
+    if len(statuses) >= MOST:
+        unchecked.append(
+            f"More limits and keys than {MOST}: limits come before keys, and those first of which something was said."
+        )
+    if waited_for > len(lines):
+        unchecked.append(
+            f"{waited_for - len(lines)} of {waited_for} lines: those of limits that are stopped come first, then those "
+            "where most wait."
+        )
+    holders = reader.holders(None, MOST)
+    yield from causes(Look(reader, now, patience, statuses, lines, holders, commands))
+    overdue = [each for each in holders if each.lease_left < -OVERDUE]
+    if overdue:
+        tasks = [each.task_id for each in overdue]
+        yield Finding(
+            "lost",
+            True,
+            f"Workers that are lost or cut off from the store still hold permits for {counted(len(tasks), 'task')}: "
+            f"{shortened(tasks, _NAMED)}.",
+            f"The lease of {tasks[0]} ended {span(-overdue[0].lease_left)} ago, and no worker and no beat has looked "
+            "since.",
+            (commands.throttle("reap"),),
+        )
+    yield from _set_aside(reader)
+    for name, told in declared_otherwise(app, reader):
+        yield Finding("declared", False, f"{told}.", limit=name)
+
+
+def _set_aside(reader: Reader) -> Iterator[Finding]:
+    aside = sorted(reader.set_aside(MOST), key=lambda each: (each.since, each.task_id))
+    for why in dict.fromkeys(each.why for each in aside):
+        tasks = [each.task_id for each in aside if each.why == why]
+        since = next(each.since for each in aside if each.why == why)
+        yield Finding(
+            "set-aside",
+            True,
+            f"{counted(len(tasks), 'task')} cannot start: {shortened(tasks, _NAMED)}.",
+            f"Their records in the store are {why}, the first since {at(since)}.",
+            ("ThrottleControl(app).set_aside() has the records; their messages are kept for a week.",),
+            since=since,
+        )
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+def _queues(reader: Reader, known: dict[str, _Queue]) -> dict[str, _Queue]:
+    """Return the queues of those who are parked; permits outside of tasks have none that a worker consumes."""
+    counts: Counter[str] = Counter()
+    since: dict[str, datetime] = {queue: each.since for queue, each in known.items()}
+    for each in islice(reader.parked_ids(None), _MOST_PARKED):
+        arrived = each.since
+        if arrived is not None and each.queue and not each.queue.startswith(OUTSIDE):
+            counts[each.queue] += 1
+            since[each.queue] = min(since.get(each.queue, arrived), arrived)
+    before = {queue: each.count for queue, each in known.items()}
+    return {queue: _Queue(count + before.get(queue, 0), since[queue]) for queue, count in counts.items()}
+
+
+def _nobody_consumes(
+    app: Any, queues: dict[str, _Queue], now: datetime, patience: timedelta, commands: Commands, unchecked: list[str]
+) -> Iterator[Finding]:
+    """Yield the queues of parked tasks that no worker takes."""
+    taken = consumed(app) if queues else set()
+    if taken is None:
+        unchecked.append("Which queues the workers consume: none answered a remote control command within a second.")
+        return
+    for queue in sorted(queues.keys() - taken):
+        count, since = queues[queue].count, queues[queue].since
+        yield Finding(
+            "no-worker",
+            now - since > patience,
+            f"No worker that answers consumes queue {queue!r}: {waiting(count, since, now)}.",
+            "Workers were asked by remote control.",
+            (commands.worker(queue),),
+            queue=queue,
+            waits=count,
+            since=since,
+        )
+
+
+def _once(found: list[Finding]) -> Iterator[Finding]:
+    """Leave out that nobody takes the first of a line where nobody consumes its queue."""
+    without = {each.queue for each in found if each.kind == "no-worker"}
+    yield from (each for each in dict.fromkeys(found) if each.kind != "no-slot" or each.queue not in without)

@@ -1,0 +1,281 @@
+"""``celery throttle set LIMIT N --dry-run``, ``limit.forecast(N)``: held against what the number does."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
+from celery_throttle.control import forecast
+from celery_throttle.control.forecast import Bound, Forecast
+from celery_throttle.control.queues import OUTSIDE
+from tests.control.test_looking import API, TENANT, names, of
+from tests.store.caller import started
+from tests.store.peek import KEY, peek
+from tests.store.terms_caller import TermsCaller, terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from tests.control.conftest import Ended
+
+    Run = Callable[..., Ended]
+
+ONE = terms(API).same
+BOTH = terms(API, TENANT)
+
+
+@pytest.fixture(autouse=True)
+def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if workers consumed the queue of the tests."""
+    monkeypatch.setattr(forecast, "consumed", lambda _: {"q"})
+
+
+def fill(worker: TermsCaller, count: int) -> None:
+    for number in range(count):
+        worker.arrive(f"t{number}", ONE)
+
+
+def said(app: Any, permits: int, limit: str = "api", key: str | None = None) -> Forecast:
+    return ThrottleControl(app).limit(limit, key=key).forecast(permits)
+
+
+def all_started(worker: TermsCaller) -> int:
+    """How many really start, where there are slots for all."""
+    count = 0
+    while found := started(worker.look(50)):
+        count += len(found)
+    return count
+
+
+# -- how many start ----------------------------------------------------------------------------------------------------
+
+
+def test_more_permits(app: Any, run: Run, worker: TermsCaller) -> None:
+    fill(worker, 12)
+    ended = run("set", "api", "5", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.lines == [
+        "api: 5 permits instead of 2.",
+        "3 tasks would start at once, if workers have slots for them.",
+        "7 tasks would wait on: limit api is full, 5 of 5 permits are held then.",
+    ]
+    assert ThrottleControl(app).limit("api").status().override is None
+    ThrottleControl(app).limit("api").override(5)
+    assert all_started(worker) == 3
+
+
+def test_as_json(run: Run, worker: TermsCaller) -> None:
+    fill(worker, 4)
+    shown = run("set", "api", "3", "--dry-run", "--json").json
+    assert shown.keys() == names(Forecast)
+    assert (shown["starts"], shown["permits"], shown["permits_before"], shown["parked"]) == (1, 3, 2, 2)
+    (bound,) = shown["bounds"]
+    assert bound.keys() == names(Bound)
+    assert (bound["limit"], bound["tasks"]) == ("api", 1)
+
+
+def test_as_many_as_wait(app: Any, worker: TermsCaller) -> None:
+    fill(worker, 4)
+    assert str(said(app, 9)).splitlines()[1:] == [
+        "2 tasks would start at once, if workers have slots for them.",
+        "Nobody would wait for it any longer.",
+    ]
+
+
+def test_nobody_waits(app: Any, worker: TermsCaller) -> None:
+    fill(worker, 1)
+    assert str(said(app, 9)).splitlines() == [
+        "api: 9 permits instead of 2.", "0 tasks would start at once.", "Nobody waits for it.",
+    ]  # fmt: skip
+
+
+def test_fewer_permits(app: Any, worker: TermsCaller) -> None:
+    fill(worker, 3)
+    found = said(app, 1)
+    assert (found.starts, found.drains) == (0, 1)
+    assert "1 more run than may then: none starts in their place until they have ended." in str(found)
+
+
+def test_one_that_needs_more_than_is_free_keeps_those_behind_it(app: Any, worker: TermsCaller) -> None:
+    fill(worker, 2)
+    for number in range(3):
+        worker.put(f"wide{number}", terms(API, cost=3).same)
+        worker.put(f"narrow{number}", ONE)
+    found = said(app, 6)
+    assert (found.starts, found.bounds[0].tasks) == (2, 4)
+    ThrottleControl(app).limit("api").override(6)
+    assert all_started(worker) == 2
+
+
+# -- what binds next ---------------------------------------------------------------------------------------------------
+
+
+def test_another_limit(app: Any, worker: TermsCaller) -> None:
+    fill(worker, 2)
+    for number in range(4):
+        worker.put(f"w{number}", BOTH.needs({"keys": {"tenant": "acme"}}))
+    worker.put("other", BOTH.needs({"keys": {"tenant": "zeta"}}))
+    worker.look()  # they have come to the line of the limit that refuses them
+    found = said(app, 10)
+    assert found.starts == 2
+    assert [(each.limit, each.key, each.tasks) for each in found.bounds] == [("tenant", "acme", 3)]
+    assert "limit tenant[acme] is full, 1 of 1 permits are held then" in found.bounds[0].why
+    ThrottleControl(app).limit("api").override(10)
+    assert all_started(worker) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "starts", "why"),
+    [
+        (lambda limit: limit.pause(), 0, "limit api is paused"),
+        (lambda limit: limit.disable(), 2, ""),
+    ],
+)
+def test_what_was_said_of_it(
+    app: Any, worker: TermsCaller, change: Callable[[Any], None], starts: int, why: str
+) -> None:
+    fill(worker, 4)
+    change(ThrottleControl(app).limit("api"))
+    found = said(app, 3)
+    assert (found.starts, [each.why for each in found.bounds]) == (starts, [why] if why else [])
+    ThrottleControl(app).limit("api").override(3)
+    assert all_started(worker) == starts
+
+
+def test_a_hold(app: Any, worker: TermsCaller) -> None:
+    run = worker.arrive("t", ONE)
+    assert run
+    worker.send_back(run, 60)
+    assert [each.why for each in said(app, 9).bounds] == ["limit api is held back"]
+
+
+def test_a_rate(app: Any, worker: TermsCaller) -> None:
+    mail = terms(Limit("mail", 1, rate="1/h", burst=3)).same
+    for number in range(6):
+        worker.arrive(f"t{number}", mail)
+    found = said(app, 9, "mail")
+    assert (found.starts, found.at_most) == (3, True)  # of a burst of 3, of which one is taken
+    assert found.bounds[0].why == "the rate of limit mail (1/h) allows no more at once"
+    assert str(found).splitlines()[1].startswith("At most 3 tasks would start at once")
+    ThrottleControl(app).limit("mail").override(9)
+    assert all_started(worker) == 2
+    assert "allows the next start in" in said(app, 10, "mail").bounds[0].why
+
+
+def test_a_queue_that_nobody_consumes(app: Any, worker: TermsCaller) -> None:
+    fill(worker, 2)
+    worker.put("elsewhere", ONE, queue="mail")
+    worker.put("here", ONE)
+    worker.put("outside", ONE, queue=f"{OUTSIDE}4711", outside=True)
+    found = said(app, 3)
+    assert [(each.queue, each.limit, each.tasks) for each in found.bounds] == [("mail", None, 1), (None, "api", 1)]
+    assert (found.starts, found.unchecked) == (1, ())
+
+
+def test_workers_that_nobody_can_ask(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(forecast, "consumed", asked.append)
+    assert (said(app, 3).unchecked, asked) == ((), [])  # nobody is asked where nobody waits
+    fill(worker, 3)
+    found = said(app, 3)
+    assert (found.starts, len(asked)) == (1, 1)
+    assert str(found).splitlines()[-1].startswith("? Which queues the workers consume")
+
+
+def test_a_store_that_has_just_lost_its_data(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    fill(worker, 3)
+    redis.hset(KEY["meta"], "settling", f"{peek(redis).now + 60_000:.0f}")
+    assert said(app, 3).unchecked == ("What is held: the store has just lost its data, and workers put it back.",)
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def test_all_keys_and_one(app: Any, worker: TermsCaller) -> None:
+    for key in ("a", "b"):
+        for number in range(4):
+            worker.arrive(f"{key}{number}", of(key))
+    throttle = ThrottleControl(app)
+    assert (said(app, 3, "tenant").starts, said(app, 3, "tenant", "a").starts) == (4, 2)
+    assert said(app, 3, "tenant").parked == 6
+    throttle.limit("tenant", key="b").override(2)
+    all_started(worker)
+    assert said(app, 3, "tenant").starts == 2  # what was said of a key comes first
+    throttle.limit("tenant").override(3)
+    assert all_started(worker) == 2
+
+
+def test_those_who_take_turns(app: Any, worker: TermsCaller) -> None:
+    fair = Limit("fair", 1, fair_by="who")
+    for number in range(6):
+        cost = 2 if number == 5 else 1
+        needs = terms(fair, cost=cost).needs({"keys": {}, "fair": ["bob" if number == 5 else "ana", 1]})
+        worker.arrive(f"t{number}", needs)
+    found = said(app, 3, "fair")
+    ThrottleControl(app).limit("fair").override(3)
+    assert (found.starts, found.parked) == (all_started(worker), 5)
+
+
+def test_the_first_thousand_are_looked_at(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "MOST", 3)
+    fill(worker, 9)
+    found = said(app, 4)
+    assert (found.starts, found.looked_at, found.parked) == (2, 3, 7)
+    assert "Of 7 tasks that wait, 3 in its lines were looked at." in str(found)
+
+
+def test_records_that_nobody_can_read(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    fill(worker, 4)
+    redis.hset(KEY["records"], "t2", "{")
+    assert said(app, 9).starts == 1
+
+
+@pytest.mark.parametrize("permits", [0, -1, 10**9, True, "5", None])
+def test_no_number(app: Any, permits: Any) -> None:
+    with pytest.raises(ConfigurationError, match="Limit api: forecast must be a whole number of 1 or more"):
+        said(app, permits)
+
+
+def test_a_number_that_cannot_work(run: Run) -> None:
+    ended = run("set", "api", "0", "--dry-run")
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+
+
+# -- against what happens ----------------------------------------------------------------------------------------------
+
+
+#: In which lanes go to another line together, or a task is refused by two limits at once.
+TELLING = (314, 436, 464, 485, 579, 771, 827, 1058, 1110, 1135, 1213, 1452)
+
+
+@pytest.mark.parametrize("seed", [*range(40), *TELLING])
+def test_what_is_said_is_what_happens(app: Any, worker: TermsCaller, seed: int) -> None:
+    """Tasks of any needs, in any order; then another number of any limit."""
+    chance = random.Random(seed)
+    limits = [API, TENANT, Limit("third", 3)]
+    for number in range(chance.randrange(5, 40)):
+        some = [each for each in limits if chance.random() < 0.6] or [API]
+        needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
+        worker.arrive(f"t{number}", needs)
+    all_started(worker)  # what can start without a change
+    meant = chance.choice(limits)
+    worker.know(meant)
+    key = chance.choice("abc") if meant is TENANT and chance.random() < 0.5 else None
+    permits = chance.randrange(1, 12)
+    found = ThrottleControl(app).limit(meant, key=key).forecast(permits)
+    ThrottleControl(app).limit(meant, key=key).override(permits)
+    assert found.starts == all_started(worker)
+
+
+def test_text_is_one_line_whatever_the_names_are() -> None:
+    told = Forecast("a\nb", None, 1, None, 0, False, 0, (Bound("x\x1by", 1),), 0, 0)
+    assert str(told).splitlines() == [
+        "a b: 1 permits instead of any number.", "0 tasks would start at once.", "1 task would wait on: x y.",
+    ]  # fmt: skip
+    assert len(str(replace(told, parked=3)).splitlines()) == 4
