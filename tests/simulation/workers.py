@@ -373,7 +373,9 @@ class Worker:
         self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
         with here.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
-            self._throttling: Any = wiring.Throttling(SimpleNamespace(app=app, pool=self.pool, hub=self.hub))
+            self._throttling: Any = wiring.Throttling(
+                SimpleNamespace(app=app, pool=self.pool, hub=self.hub, hostname=self.name)
+            )
             self.consumer = self._consumer()
             self._throttling.start()
 
