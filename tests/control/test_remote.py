@@ -350,3 +350,13 @@ def test_celery_lists_them_without_an_app(shell: Shell) -> None:
     for name, steers in STEERS.items():
         assert f"{name} {steers.signature}" in " ".join(listed.split())
         assert f"`{name} {steers.signature.partition(' [')[0]}`" in described
+
+
+def test_a_worker_that_no_command_has_started(shell: Shell) -> None:
+    """Where the group of `celery throttle` was never loaded."""
+    program = (
+        "import json, sys; sys.path.append(sys.argv.pop(1)); from tests.support.apps.steered import app\n"
+        "app.Worker(pool='solo', loglevel='ERROR'); from celery.worker.control import Panel\n"
+        "assert 'celery.bin.celery' not in sys.modules; print(json.dumps(sorted(Panel.data)))"
+    )
+    assert {"throttle", *STEERS} <= set(shell.run(program=program).json)
