@@ -92,5 +92,6 @@ def _shown(arguments: Mapping[str, Any]) -> str:
     limit = arguments.get("limit")
     words = [limit.get("limit") if isinstance(limit, dict) else limit, arguments.get("permits")]
     words += [arguments[word] for word in WORDS if word in arguments]
-    words += [f"{name}={value}" for name, value in arguments.items() if name not in ("limit", "permits", *WORDS)]
+    others = arguments.keys() - {"limit", "permits", "request", *WORDS}
+    words += [f"{name}={value}" for name, value in arguments.items() if name in others]
     return " ".join(f"{word}"[:80] for word in words if word is not None) or "nothing"

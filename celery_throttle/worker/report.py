@@ -33,12 +33,13 @@ _NAMED = 100
 def report(gate: Gate, slots: Slots, settings: Settings) -> dict[str, Any]:
     """Return it as JSON has it: moments as ISO 8601 in UTC, durations in seconds. Asks nobody; on the loop."""
     here = gate.here
+    taken = len(here.running) + sum(run.state is State.ASKING for run in here.asking)
     held = [permit for calls in gate.groups for permit in calls.held.values() if permit.run is not None]
     held_back = [(why, run) for why, runs in here.held_back.items() for run in runs]
     return {
         "versions": versions(),
         "store": shown(settings.url),
-        "slots": {"size": slots.size, "free": max(gate.free_slots, 0)},
+        "slots": {"size": slots.size, "free": max(slots.size - taken, 0)},
         "groups": [_group(calls) for calls in gate.groups],
         "held": _listed(held, _holder),
         "waiting": _listed(here.waiting, _task),

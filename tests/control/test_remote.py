@@ -14,7 +14,7 @@ import pytest
 import celery_throttle
 from celery_throttle import ThrottleControl
 from celery_throttle.control.panel import STEERS
-from tests.support.remote import name_of, tell, throttle_in
+from tests.support.remote import name_of, steer, throttle_in
 from tests.support.waiting import until
 from tests.support.workers import BASIC, ROOT
 
@@ -50,7 +50,7 @@ def since(told: str) -> timedelta:
     return datetime.now(timezone.utc) - datetime.fromisoformat(told)
 
 
-def steer(workers: Workers) -> tuple[Any, ThrottleControl]:
+def look(workers: Workers) -> tuple[Any, ThrottleControl]:
     module = workers.app(STEERED)
     return module, ThrottleControl(module.app)
 
@@ -61,15 +61,19 @@ def steer(workers: Workers) -> tuple[Any, ThrottleControl]:
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_what_is_held_and_what_waits(workers: Workers, journal: Journal, pool: str) -> None:
     worker = workers.start(STEERED, pool=pool, concurrency=3)
-    app, throttle = steer(workers)
+    app, throttle = look(workers)
     first = app.both.delay("first", "acme")
     others = [app.work.delay(label) for label in "ab"]
     journal.wait_running(3)
     app.work.delay("parked")
     until(lambda: throttle.limit("pair").status().parked == 1)
     waiting = app.serve.delay("waiting", "zeta")
-    said = until(lambda: (found := throttle_in(app.app, worker))["waiting"]["count"] and found)
 
+    def settled() -> Any:
+        said = throttle_in(app.app, worker)
+        return said if said["waiting"]["count"] and not said["asking"]["count"] else None
+
+    said = until(settled)
     assert said["slots"] == {"size": 3, "free": 0}
     assert {each["task_id"] for each in said["held"]["tasks"]} == {first.id, *(each.id for each in others)}
     (held,) = [each for each in said["held"]["tasks"] if each["task_id"] == first.id]
@@ -81,7 +85,7 @@ def test_what_is_held_and_what_waits(workers: Workers, journal: Journal, pool: s
     assert held == names | {"lease_lost": False, "runs": True}
     (waits,) = said["waiting"]["tasks"]
     assert (waits["task_id"], waits["needs"][0]["key"]) == (waiting.id, "zeta")
-    assert said["asking"] == said["unthrottled"] == NOBODY
+    assert said["unthrottled"] == NOBODY
     assert said["held_back"] == {**NOBODY, "counts": {}}
     let_go(journal, "first", "a", "b", "parked", "waiting")
     journal.wait_finished(5)
@@ -92,13 +96,13 @@ def test_what_is_held_and_what_waits(workers: Workers, journal: Journal, pool: s
 def test_how_the_store_is_reached(workers: Workers, ana: str, pool: str) -> None:
     workers.conf["throttle_url"] = ana
     worker = workers.start(STEERED, pool=pool, concurrency=1)
-    app, throttle = steer(workers)
+    app, throttle = look(workers)
     app.plain.delay("x").get(timeout=20)
 
     def answered() -> Any:
         said = throttle_in(app.app, worker)
         last = said["groups"][0]["last_call"]
-        return said if last and last["took"] is not None else None
+        return said if last and last["took"] is not None and said["slots"]["free"] else None
 
     said = until(answered)
     assert said["versions"]["celery_throttle"] == celery_throttle.__version__
@@ -130,12 +134,12 @@ def ana(redis: Redis, workers: Workers) -> Iterator[str]:
 def test_solo_answers_between_two_tasks(workers: Workers, journal: Journal) -> None:
     """And what came meanwhile waits here for the only slot, or has been parked."""
     worker = workers.start(STEERED, pool="solo", concurrency=1)
-    app, throttle = steer(workers)
+    app, throttle = look(workers)
     throttle.limit("api").pause()
     app.call.delay("parked")
     until(lambda: throttle.limit("api").status().parked == 1)
-    said = throttle_in(app.app, worker)
-    assert said["held"] == said["waiting"] == said["asking"] == NOBODY
+    said = until(lambda: (found := throttle_in(app.app, worker))["asking"] == NOBODY and found)
+    assert said["held"] == said["waiting"] == NOBODY
     let_go(journal, "parked")
     throttle.limit("api").resume()
     journal.wait_finished(1)
@@ -181,7 +185,7 @@ def test_a_worker_that_throttles_nothing(workers: Workers) -> None:
     worker = workers.start(BASIC, conf={"throttle_enabled": False})
     app = workers.app(BASIC)
     assert throttle_in(app.app, worker) == {"groups": []}
-    assert tell(app.app, "throttle_pause", worker, limit="api") == [{"error": "no task of this worker is throttled"}]
+    assert steer(app.app, "throttle_pause", worker, limit="api") == [{"error": "no task of this worker is throttled"}]
 
 
 # -- control -----------------------------------------------------------------------------------------------------------
@@ -190,12 +194,12 @@ def test_a_worker_that_throttles_nothing(workers: Workers) -> None:
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_every_command(workers: Workers, pool: str) -> None:
     worker = workers.start(STEERED, pool=pool, concurrency=1)
-    app, throttle = steer(workers)
+    app, throttle = look(workers)
     app.plain.delay("x").get(timeout=20)
     until(lambda: throttle.limit("api").status().declared)
 
     def say(command: str, limit: str = "api", **arguments: Any) -> Any:
-        (answer,) = tell(app.app, command, worker, limit=limit, **arguments)
+        (answer,) = steer(app.app, command, worker, limit=limit, **arguments)
         return answer
 
     assert say("throttle_override", permits=3, by="ana", why="day") == {"ok": "api 0/1, override 3 by ana (day)"}
@@ -225,7 +229,7 @@ def test_a_hold_is_released(workers: Workers, journal: Journal) -> None:
     app.call_about.delay("x", "api")
     until(lambda: throttle.limit("api").status().held_back)
     let_go(journal, "x")
-    (answer,) = tell(app.app, "throttle_release_hold", worker, limit="api", by="ana")
+    (answer,) = steer(app.app, "throttle_release_hold", worker, limit="api", by="ana")
     assert answer["ok"].startswith("api ")
     assert "held back" not in answer["ok"]
     journal.wait_finished(2)
@@ -251,7 +255,7 @@ def test_a_hold_is_released(workers: Workers, journal: Journal) -> None:
 )
 def test_what_cannot_work(steered: tuple[Any, Worker], command: str, arguments: dict[str, Any], said: str) -> None:
     app, worker = steered
-    (answer,) = tell(app.app, command, worker, **arguments)
+    (answer,) = steer(app.app, command, worker, **arguments)
     assert list(answer) == ["error"]
     assert answer["error"].startswith(said)
     assert "\n" not in answer["error"]
@@ -263,7 +267,7 @@ def test_what_cannot_work(steered: tuple[Any, Worker], command: str, arguments: 
 def steered(workers: Workers) -> tuple[Any, Worker]:
     """The app `STEERED` and a worker of it that has said what its limits are."""
     worker = workers.start(STEERED, pool="threads", concurrency=1)
-    app, throttle = steer(workers)
+    app, throttle = look(workers)
     until(lambda: throttle.limit("api").status().declared)
     return app, worker
 
@@ -274,14 +278,14 @@ def steered(workers: Workers) -> tuple[Any, Worker]:
 def test_the_first_worker_does_it(workers: Workers) -> None:
     """And all answer as if they had; the audit has it once."""
     several = workers.start_many(3, STEERED, concurrency=1)
-    app, throttle = steer(workers)
+    app, throttle = look(workers)
     until(lambda: throttle.limit("api").status().declared)
     for number, (command, more) in enumerate(
         [("throttle_override", {"permits": 4}), ("throttle_reset", {}), ("throttle_pause", {"for": 600}),
          ("throttle_resume", {}), ("throttle_disable", {}), ("throttle_enable", {})]
     ):  # fmt: skip
         signed = {"limit": "api", "by": "ana", "request": f"r{number}"}
-        answers = tell(app.app, command, *several, limit=signed, **more)
+        answers = steer(app.app, command, *several, limit=signed, **more)
         assert answers == [answers[0]] * 3
         assert list(answers[0]) == ["ok"]
         assert "There was" not in answers[0]["ok"]
@@ -293,7 +297,7 @@ def test_the_first_worker_does_it(workers: Workers) -> None:
 def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
     """It was frozen, or a solo worker was busy: by now somebody else may have taken it back."""
     prompt, late = workers.start_many(2, STEERED, concurrency=1)
-    app, throttle = steer(workers)
+    app, throttle = look(workers)
     limit = throttle.limit("api")
     until(lambda: limit.status().declared)
     late.freeze()
@@ -306,7 +310,9 @@ def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
     assert limit.status().paused is None
     assert [each.action for each in limit.audit()] == ["resume", "pause"]
     # That it was told to is not the reason why nothing happened.
-    assert tell(app.app, "throttle_pause", late, limit=signed | {"request": "s"})[0]["ok"].startswith("api 0/1, paused")
+    assert steer(app.app, "throttle_pause", late, limit=signed | {"request": "s"})[0]["ok"].startswith(
+        "api 0/1, paused"
+    )
     assert prompt.running
 
 
@@ -315,7 +321,7 @@ def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
 
 def test_from_a_shell(workers: Workers, shell: Shell) -> None:
     several = workers.start_many(2, STEERED, concurrency=1)
-    _, throttle = steer(workers)
+    _, throttle = look(workers)
     until(lambda: throttle.limit("api").status().declared)
     named = ("-A", STEERED)
     only = ("-t", "10", "-d", ",".join(map(name_of, several)))

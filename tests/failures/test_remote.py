@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE
-from tests.support.remote import tell, throttle_in
+from tests.support.remote import steer, tell, throttle_in
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_the_store_is_away(
 
     store.restart() if how == "killed" else store.thaw()
     until(lambda: throttle_in(app.app, worker)["groups"][0]["up"], timeout=AT_ONCE)
-    until(lambda: "ok" in tell(app.app, "throttle_resume", worker, limit=app.hold.name)[0], timeout=AT_ONCE)
+    until(lambda: "ok" in steer(app.app, "throttle_resume", worker, limit=app.hold.name)[0], timeout=AT_ONCE)
     doors.open_all()
     journal.wait_finished(6, timeout=AT_ONCE)
     state.wait_clean()
@@ -114,3 +114,36 @@ def test_a_lease_that_was_lost(workers: Workers, journal: Journal, doors: Doors,
     assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
     doors.open_all()
     journal.wait_finished(2, timeout=AT_ONCE)
+
+
+def test_what_runs_without_a_permit_that_it_needs(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+) -> None:
+    workers.conf["throttle_on_store_error"] = "run"
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    store.kill()
+    worker.wait_for_log("cannot reach the store")
+    runs = app.hold.delay("runs")
+    journal.wait_running(1, "runs")
+    (told,) = throttle_in(app.app, worker)["unthrottled"]["tasks"]
+    assert (told["task_id"], told["queue"]) == (runs.id, "celery")
+    assert told["needs"] == [{"limit": app.hold.name, "key": None, "permits": 1}]
+    doors.open_all()
+    journal.wait_finished(1)
+
+
+def test_what_is_not_safe_yet(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors) -> None:
+    """Its message stays with the broker: the replica that it is to be on does not exist."""
+    assert store.port
+    workers.conf["throttle_park_durability"] = "replicas"
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    kept = app.hold.delay("kept")
+    said = until(lambda: (found := throttle_in(app.app, worker))["held_back"]["count"] and found)
+    assert said["held_back"]["counts"] == {"not safe yet": 1}
+    assert [each["task_id"] for each in said["held_back"]["tasks"]] == [kept.id]
+    doors.open_all()
+    journal.wait_finished(2)
