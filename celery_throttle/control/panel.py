@@ -61,8 +61,10 @@ def register() -> None:
 
 
 def _inspect(state: Any, **_: Any) -> Any:
+    from celery_throttle.control.versions import versions  # noqa: PLC0415 - only a worker needs them
+
     throttling = _throttling(state)
-    return {"groups": []} if throttling is None else throttling.remote.inspect()
+    return {"versions": versions(), "groups": []} if throttling is None else throttling.remote.inspect()
 
 
 def _steer(name: str) -> Any:

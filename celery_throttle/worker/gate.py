@@ -189,7 +189,6 @@ class Gate:
         }
         return Here(
             running=_by_age(self._running.runs),
-            granted=tuple(self._granted),
             waiting=tuple(self._waiting),
             asking=tuple(run for run in self._undecided if run not in unsure),
             held_back={why: _by_age(runs) for why, runs in held_back.items() if runs},

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from datetime import datetime, timedelta, timezone
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import redis
-from celery import __version__ as celery_version
-
-from celery_throttle import __version__
+from celery_throttle.control.versions import versions
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.store_url import shown
 from celery_throttle.worker.runs import State
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Permit, Run
     from celery_throttle.worker.slots import Slots
 
-__all__ = ["report", "versions"]
+__all__ = ["report"]
 
 #: Tasks that are named; of the others it is only said how many there are.
 _NAMED = 100
@@ -47,16 +43,6 @@ def report(gate: Gate, slots: Slots, settings: Settings) -> dict[str, Any]:
         "held_back": _listed(held_back, lambda each: {**_task(each[1]), "why": each[0]})
         | {"counts": {why: len(runs) for why, runs in here.held_back.items()}},
         "unthrottled": _listed([run for run in here.running if run.permit is None], _task),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what matters here."""
-    return {
-        "celery_throttle": __version__,
-        "celery": celery_version,
-        "redis": redis.__version__,
-        "python": platform.python_version(),
     }
 
 

@@ -213,18 +213,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Here:
-    """All runs that a worker has, by what they wait for.
+    """The runs that a worker has, by what they wait for; those with permits that wait for a slot are among its holders.
 
     Attributes:
         running: those that the pool has.
-        granted: have their permits, and wait for a slot.
         waiting: wait for a slot, and hold nothing.
         asking: wait for the store's word.
         held_back: wait unacknowledged until something passes, by what that is.
     """
 
     running: tuple[Run, ...]
-    granted: tuple[Run, ...]
     waiting: tuple[Run, ...]
     asking: tuple[Run, ...]
     held_back: dict[str, tuple[Run, ...]]

@@ -184,7 +184,9 @@ def test_plain_tasks_run_unthrottled(workers: Workers, journal: Journal) -> None
 def test_a_worker_that_throttles_nothing(workers: Workers) -> None:
     worker = workers.start(BASIC, conf={"throttle_enabled": False})
     app = workers.app(BASIC)
-    assert throttle_in(app.app, worker) == {"groups": []}
+    said = throttle_in(app.app, worker)
+    assert (said.keys(), said["groups"]) == ({"versions", "groups"}, [])
+    assert said["versions"]["celery_throttle"] == celery_throttle.__version__
     assert steer(app.app, "throttle_pause", worker, limit="api") == [{"error": "no task of this worker is throttled"}]
 
 
