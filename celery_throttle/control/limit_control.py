@@ -17,14 +17,23 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
 
-__all__ = ["MOST", "LimitControl", "count"]
+__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "count"]
 
 logger = logging.getLogger(__name__)
 
 Until = datetime | timedelta | float | None
 
 MOST = 1000
+#: What is said of a limit when there was nothing to take back, by what takes it back.
+NOTHING_TO_DO = {
+    "reset": "There was no override of {}.",
+    "resume": "{} was not paused.",
+    "enable": "{} was not disabled.",
+    "release_hold": "{} was not held back.",
+}
 _MOST_PERMITS = 10**9 - 1
+#: What control.lua answers when the change was made before, for the same request.
+_MADE_BEFORE = 2
 #: A century, in seconds.
 _LONGEST = 3.2e9
 _LATEST_YEAR = 2200
@@ -55,12 +64,21 @@ class LimitControl:
         key: the value of its key, None for the limit itself.
     """
 
-    def __init__(self, place: Reader, name: str, key: str | None) -> None:
+    def __init__(self, place: Reader, name: str, key: str | None, request: str = "") -> None:
         self._place, self.name, self.key = place, name, key
         self._bucket = Bucket(name, key)
+        self._request = request
 
     def __repr__(self) -> str:
         return f"<LimitControl {self._bucket}>"
+
+    def once(self, request: str) -> LimitControl:
+        """Return the same for a change that several are told to make: the first makes it, the others find it made.
+
+        Args:
+            request: a word of its own for this change, the same for all of them.
+        """
+        return LimitControl(self._place, self.name, self.key, request)
 
     @_tells
     def override(self, permits: int, *, until: Until = None, by: str | None = None, why: str = "") -> None:
@@ -174,6 +192,8 @@ class LimitControl:
             raise ConfigurationError(
                 f"Limit {self._bucket}: until={until!r} is over already, by the store's clock: write until=3600"
             )
+        if answer == _MADE_BEFORE:
+            return
         number = f" {value}" if what == "override" else ""
         logger.info(
             "Limit %s: %s%s by %s, until %s: %s",
@@ -185,7 +205,10 @@ class LimitControl:
     ) -> bool:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         bucket = bucket or self._bucket
-        there = self._tell(bucket, what, "", "0", by, why) > 0
+        answer = self._tell(bucket, what, "", "0", by, why)
+        if answer == _MADE_BEFORE:
+            return True
+        there = answer > 0
         done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
         came_of_it = (f": {why}" if why else "") if there else ", but there was nothing to do"
         logger.info("Limit %s: %s by %s%s", bucket, done, by, came_of_it)
@@ -193,7 +216,7 @@ class LimitControl:
 
     def _tell(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:
         ask, store = self._place.ask, self._place.store
-        answer = ask(store.control(bucket.text, what, value, until, by, why))
+        answer = ask(store.control(bucket.text, what, value, until, by, why, self._request))
         after = b""
         while answer >= 0:
             after = ask(store.wake(bucket.text, after.decode()))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.report import Report
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
 
-__all__ = ["ThrottleControl"]
+__all__ = ["ThrottleControl", "as_shown"]
 
 logger = logging.getLogger(__name__)
 
@@ -304,6 +304,22 @@ class ThrottleControl:
     def _policies(self) -> Iterable[Any]:
         self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are
         return policies_of(self._app).values()
+
+
+def as_shown(throttle: ThrottleControl, name: str, key: object) -> tuple[str, object]:
+    """Return name and key of a limit that may be written as it is shown: ``tenant[acme]``.
+
+    Raises:
+        ConfigurationError: there is no such limit.
+    """
+    try:
+        throttle.limit(name)
+    except ConfigurationError:
+        limit, bracket, rest = name.partition("[")
+        if key is not None or not bracket or not rest.endswith("]"):
+            raise
+        return as_shown(throttle, limit, rest[:-1])
+    return name, key
 
 
 def _task_id(method: str, task: object) -> str:

@@ -231,9 +231,9 @@ class Store:
         """Take an identity lock away from that task id (``""``: from whichever has it); ``name`` is the task's."""
         return self._call("unlock", identity, task, name, by, why)
 
-    def control(self, bucket: str, what: str, value: str, until: str, by: str, why: str) -> Call:
+    def control(self, bucket: str, what: str, value: str, until: str, by: str, why: str, request: str = "") -> Call:
         """Say something of a bucket at run time, or take it back (value ""), as control.lua has it; then `wake`."""
-        return self._call("control", bucket, what, value, until, by, why)
+        return self._call("control", bucket, what, value, until, by, why, request)
 
     def wake(self, bucket: str, after: str) -> Call:
         """Look at what a change of a bucket lets start, and hint to those who can."""

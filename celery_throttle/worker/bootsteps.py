@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery import __version__ as celery_version
 from celery import bootsteps
 
+from celery_throttle.control import panel
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
@@ -63,6 +64,7 @@ class WorkerStep(bootsteps.StartStopStep):
         _refuse_unknown_celery(worker)
         _refuse_closed_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
+        panel.register()  # where no `celery` command has, as with `app.Worker()`
         if any(dedup.remember for dedup in dedups_of(worker.app).values()):
             remember.begin()  # now: the pool's processes are not there yet
         worker.process_task = worker.throttling.arrive

@@ -119,6 +119,8 @@ class Calls:
         paused: whether nothing is sent, since the store answers, but refuses.
         freed: runs that ended since the last call and whose bucket has a line.
         lazy_since: when there first was something to say that can wait.
+        asked_at: when a call was sent last, on the clock of ``time.monotonic``; None if none was.
+        took: how many seconds the last answer took.
     """
 
     def __init__(
@@ -141,9 +143,11 @@ class Calls:
         self.paused = False
         self.look_at: float | None = None
         self.lazy_since: float | None = None
+        self.asked_at: float | None = None
+        self.took: float | None = None
         self._nonces = itertools.count(1)
         self._under_way: tuple[Batch, Call] | None = None
-        self._asked_at, self._late = 0.0, 0  # when it was sent last, and how often its reply was too late
+        self._late = 0  # how often its reply was too late
         self._ready = False  # the store knows this worker's limits
         self._unheard = False  # it refused to hear them
         self._birth = ""
@@ -165,6 +169,16 @@ class Calls:
         """Whether nothing waits to be sent or answered."""
         return self._under_way is None and not self.outbox.urgent and not self.outbox.lazy
 
+    @property
+    def answered(self) -> bool:
+        """Whether no call is under way."""
+        return self._under_way is None
+
+    @property
+    def hears_hints(self) -> bool:
+        """Whether hints come here."""
+        return self._listener.up and not self._mute
+
     def nonce(self) -> str:
         """A new name for one delivery."""
         return f"{self.worker}:{next(self._nonces):x}"
@@ -183,7 +197,7 @@ class Calls:
     def _ask(self) -> None:
         """Send the call under way, or send it again."""
         if self._under_way is not None:
-            self._asked_at = monotonic()
+            self.asked_at = monotonic()
             self.link.send(self._under_way[1], self._heard)
 
     def wait(self) -> None:
@@ -274,8 +288,9 @@ class Calls:
             self.link.send(call, partial(_renewed, some))
 
     def _heard(self, raw: Any) -> None:
-        if isinstance(raw, StoreUnavailable) or self._under_way is None:
+        if isinstance(raw, StoreUnavailable) or self._under_way is None or self.asked_at is None:
             return  # under way still, for all we know
+        self.took = monotonic() - self.asked_at
         if isinstance(raw, Exception):
             self._refused(raw)
             return
@@ -283,7 +298,7 @@ class Calls:
         if reply is None:  # the store was emptied
             self.up()
             return
-        if monotonic() - self._asked_at > self.store.lease / 3 and self._late < _LATE_MOST:
+        if self.took > self.store.lease / 3 and self._late < _LATE_MOST:
             # This worker was stopped, and what it was granted may have been given to others since.
             self._late += 1
             self._ask()

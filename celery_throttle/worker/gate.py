@@ -22,7 +22,7 @@ from celery_throttle.worker.notices import Notices
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.resuming import Resuming, say_withdrawn
 from celery_throttle.worker.running import Running
-from celery_throttle.worker.runs import Permit, Run, State
+from celery_throttle.worker.runs import Here, Permit, Run, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -174,6 +174,25 @@ class Gate:
             self._more_waits(calls)
         elif kind == "line":
             self._shut(name, calls)
+
+    @property
+    def here(self) -> Here:
+        """All that is here, oldest first."""
+        saving = [run for calls in self.groups if calls.saving is not None for run in calls.saving.held]
+        # The call that they are in is sent again when the store is back.
+        unsure = {run: None for run in self._undecided if not self._groups[run.group].link.up}
+        held_back = {
+            "store away": [*unsure, *(run for outage in self._outages.values() for run in outage.held)],
+            "store refuses": [run for run in self._later.runs if run.asks],
+            "max_parked": [run for run in self._later.runs if not run.asks],
+            "not safe yet": saving,
+        }
+        return Here(
+            running=_by_age(self._running.runs),
+            waiting=tuple(self._waiting),
+            asking=tuple(run for run in self._undecided if run not in unsure),
+            held_back={why: _by_age(runs) for why, runs in held_back.items() if runs},
+        )
 
     def _stops(self) -> bool:
         if not self._closing and self._slots.gone:
@@ -559,3 +578,7 @@ class Gate:
             qos.increment_eventually(more)
         elif qos is not None and more < 0:
             qos.decrement_eventually(-more)
+
+
+def _by_age(runs: Iterable[Run]) -> tuple[Run, ...]:
+    return tuple(sorted(runs, key=lambda run: run.came))

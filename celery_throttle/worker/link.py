@@ -44,7 +44,11 @@ def _tell(callback: Callable[[Any], None], reply: Any) -> None:
 
 
 class _Wire:
-    """A connection that comes back by itself, within a third of a lease. `up` tells whether it stands now."""
+    """A connection that comes back by itself, within a third of a lease. `up` tells whether it stands now.
+
+    Attributes:
+        since: when it came or went last, on the clock of ``time.monotonic``.
+    """
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper, make: Callable[[], Any], lease: float) -> None:
         self._loop, self._timekeeper, self._make = loop, timekeeper, make
@@ -55,6 +59,7 @@ class _Wire:
         self._stale = False  # it broke under our hands and is to be dropped in the loop's next turn
         self._pause = _FIRST_PAUSE
         self._closed = False
+        self.since = monotonic()
 
     @property
     def up(self) -> bool:
@@ -105,7 +110,7 @@ class _Wire:
         if self._closed or self._connection is not None:  # `connect_now` was quicker
             connection.disconnect()
             return
-        self._connection = connection
+        self._connection, self.since = connection, monotonic()
         self._socket = connection._sock  # noqa: SLF001  # the event loop needs the socket; kombu does the same
         # With TLS the socket may have something to read that is no reply, and reading would wait for one.
         tls = isinstance(self._socket, ssl.SSLSocket)
@@ -116,6 +121,7 @@ class _Wire:
         connection, self._connection = self._connection, None
         self._stale = False
         if connection is not None:
+            self.since = monotonic()
             self._loop.remove_reader(self._socket)
             connection.disconnect()
 

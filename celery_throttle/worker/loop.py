@@ -10,7 +10,8 @@ import os
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Loop", "start_thread"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class _Reader:
@@ -85,10 +88,27 @@ class Loop:
 
     def call(self, function: Callable[..., None], *args: Any) -> None:
         """Run a function for the consumer: at once if the loop lives in the calling thread."""
-        if self.threaded or (self._home is not None and threading.get_ident() != self._home):
+        if self._is_elsewhere:
             self.post(function, *args)
         else:
             function(*args)
+
+    def ask(self, function: Callable[[], T], seconds: float) -> T:
+        """Return what a function returns that reads here; from any thread, which waits so many seconds at most.
+
+        Raises:
+            concurrent.futures.TimeoutError: the loop was busy for so long.
+        """
+        if not self._is_elsewhere:
+            return function()
+        answer: Future[T] = Future()
+        self.post(_answer, answer, function)
+        return answer.result(seconds)
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether the calling thread is none that the loop lives in."""
+        return self.threaded or (self._home is not None and threading.get_ident() != self._home)
 
     def wake(self) -> None:
         """Make the hub take another turn without waiting."""
@@ -158,6 +178,13 @@ def _run(function: Callable[..., None], *args: Any) -> None:
         function(*args)
     except Exception:
         logger.exception("celery_throttle: error in %r", function)
+
+
+def _answer(answer: Future[T], function: Callable[[], T]) -> None:
+    try:
+        answer.set_result(function())
+    except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+        answer.set_exception(error)
 
 
 def start_thread(hub: Hub, stopped: threading.Event) -> threading.Thread:

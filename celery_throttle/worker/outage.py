@@ -101,8 +101,13 @@ class Outage:
         return held
 
     @property
+    def held(self) -> tuple[Run, ...]:
+        """Those that came before, oldest first."""
+        return tuple(self._held)
+
+    @property
     def holds(self) -> bool:
-        """Whether it has some that came before."""
+        """Whether it has some."""
         return bool(self._held)
 
     @property

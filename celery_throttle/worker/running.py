@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import TaskRevokedError
@@ -156,7 +157,7 @@ class Running:
 
     def hold_permit(self, run: Run, permit: Permit) -> None:
         """A run has its permits: their lease is renewed from now on."""
-        run.permit = permit
+        run.permit, run.held_since = permit, monotonic()
         self._groups[run.group].held[run.nonce] = permit
 
     def forget_permit(self, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from celery_throttle.store.calls import Arrival, Succession
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
 
-__all__ = ["Permit", "Run", "State"]
+__all__ = ["Here", "Permit", "Run", "State"]
 
 #: More than any task has retries: what `replace` sends begins to count them anew.
 _REPLACED = 1 << 20
@@ -91,6 +92,7 @@ class Run:
         stored: whether the store keeps the message, because it was parked and resumed.
         state: see `State`.
         permit: what it holds; None if nothing, or not yet.
+        held_since: when it got its permit, on the clock of ``time.monotonic``.
         job: what the pool made of it.
         keeps: whether the broker keeps its message until what is parked is safe.
         asks: whether it asks for its permits also where there is a line, since a full store cannot park it.
@@ -104,6 +106,7 @@ class Run:
         "came",
         "epoch",
         "group",
+        "held_since",
         "job",
         "keeps",
         "lock",
@@ -136,6 +139,7 @@ class Run:
         self.lock = ""
         self.state = State.WAITING
         self.permit: Permit | None = None
+        self.held_since = 0.0
         self.job: Any = None
         self.asks = self.requeue = self.keeps = False
         self.refusals = 0
@@ -205,3 +209,20 @@ class Run:
         late = not self.stored and self.epoch != epoch and request.task.acks_late
         comes_again = late or self.at_broker or self.redelivered
         return Message.BROKER if comes_again and result is not Result.NOTHING else Message.NOBODY
+
+
+@dataclass(frozen=True)
+class Here:
+    """The runs that a worker has, by what they wait for; those with permits that wait for a slot are among its holders.
+
+    Attributes:
+        running: those that the pool has.
+        waiting: wait for a slot, and hold nothing.
+        asking: wait for the store's word.
+        held_back: wait unacknowledged until something passes, by what that is.
+    """
+
+    running: tuple[Run, ...]
+    waiting: tuple[Run, ...]
+    asking: tuple[Run, ...]
+    held_back: dict[str, tuple[Run, ...]]

@@ -102,6 +102,11 @@ class Saving:
         self.link = connect(self)
         loop.every_turn(self.tick)
 
+    @property
+    def held(self) -> tuple[Run, ...]:
+        """Those that are not safe yet."""
+        return tuple(self._held)
+
     def hold(self, run: Run) -> None:
         """Keep one that was parked."""
         self._held[run] = None

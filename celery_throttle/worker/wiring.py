@@ -23,6 +23,8 @@ from celery_throttle.worker.groups import Group, calls_of
 from celery_throttle.worker.leases import Leases
 from celery_throttle.worker.loop import Loop, start_thread
 from celery_throttle.worker.queues import Queues
+from celery_throttle.worker.remote import Remote
+from celery_throttle.worker.report import report
 from celery_throttle.worker.requests import RequestFactory
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.slots import Slots
@@ -81,6 +83,7 @@ class Throttling:
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._leases = Leases(self.groups, settings.lease, timekeeper)
+        self.remote = Remote(worker.app, worker.hostname, loop, partial(report, self.gate, self._slots, settings))
 
     def start(self) -> None:
         """Begin."""

@@ -36,9 +36,10 @@ class Steering:
         until: str = "0",
         why: str = "w",
         by: str = "ana@desk",
+        request: str = "",
     ) -> int:
         bucket = limit.name if isinstance(limit, Limit) else limit
-        answer = cast("int", self.ask(self.store.control(bucket, what, str(value), until, by, why)))
+        answer = cast("int", self.ask(self.store.control(bucket, what, str(value), until, by, why, request)))
         after = b""
         while answer >= 0:
             after = cast("bytes", self.ask(self.store.wake(bucket, after.decode())))

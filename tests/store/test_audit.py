@@ -103,3 +103,27 @@ def test_they_are_in_order_though_the_clock_was_set_back(steering: Steering, red
     for number in (1, 2, 3):
         steering.say(API, "override", number)
     assert [each.after.permits for each in steering.audit() if each.after] == [3, 2, 1]
+
+
+# -- what several are told to do ---------------------------------------------------------------------------------------
+
+
+def test_the_first_to_carry_out_a_request_changes_something(steering: Steering) -> None:
+    assert [steering.say(API, "pause", request="r1", by=by) for by in ("ana", "bob")] == [1, 2]
+    assert [steering.unsay(API, "pause", request="r2", by=by) for by in ("ana", "bob")] == [1, 2]
+    assert [(each.action, each.by) for each in steering.audit()] == [("resume", "ana"), ("pause", "ana")]
+    assert steering.say(API, "pause", request="r1") == 2, "as late as it may come"
+    assert steering.stands(API).paused is None
+
+
+def test_a_request_changes_several_buckets(steering: Steering) -> None:
+    """As the end of a hold of a limit and of all its keys; whoever is late finds fewer of them."""
+    assert [steering.say(name, "pause", request="r") for name in ("a", "b", "a")] == [1, 1, 2]
+    assert steering.unsay("c", "hold", request="r") == 2, "something was done, if not there"
+    assert steering.unsay("c", "hold", request="s") == 0
+    assert len(steering.audit()) == 2
+
+
+def test_what_nobody_else_is_told_is_done_each_time(steering: Steering) -> None:
+    assert [steering.say(API, "pause") for _ in range(2)] == [1, 1]
+    assert len(steering.audit()) == 2

@@ -9,6 +9,8 @@ import click
 from celery.bin.base import handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
+from celery_throttle.control import panel
+
 __all__ = ["throttle"]
 
 #: Where each command is, in the order of the help.
@@ -61,3 +63,6 @@ def throttle(ctx: click.Context, **_: Any) -> None:
     is no such limit or task; 2 the command or the configuration is wrong;
     3 the store cannot be reached, or refuses.
     """
+
+
+panel.register()  # beside it, so that `celery inspect` and `celery control` know ours, too

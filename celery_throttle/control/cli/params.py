@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,28 +10,21 @@ from celery.app.utils import find_app
 
 from celery_throttle.control.cli.session import blank_app
 from celery_throttle.control.throttle_control import ThrottleControl
+from celery_throttle.core import durations
 from celery_throttle.core.policy import limits_of
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
 
 __all__ = ["by", "duration", "key", "lasts", "limit", "most", "optional_limit", "why", "yes"]
-
-_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-_PART = r"(\d+(?:\.\d+)?)"
-_DURATION = re.compile("".join(f"(?:{_PART}{unit})?" for unit in _UNITS))
 
 
 def duration(text: str) -> timedelta:
     """Read ``90s``, ``10m``, ``2h``, ``1d`` or several of them, ``1h30m``; more than 0."""
-    found = _DURATION.fullmatch(text)
-    parts = found.groups() if found else ()
-    try:
-        length = timedelta(**{unit: float(part) for unit, part in zip(_UNITS.values(), parts, strict=False) if part})
-    except OverflowError:
-        length = timedelta(0)
-    if not length:
+    length = durations.duration(text)
+    if length is None:
         raise click.BadParameter(f"{text!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
     return length
 

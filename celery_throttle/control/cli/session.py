@@ -13,7 +13,7 @@ from celery.bin.base import CeleryCommand, CeleryOption
 
 from celery_throttle.control.cli.columns import LIMITS, limits
 from celery_throttle.control.cli.output import Output
-from celery_throttle.control.throttle_control import ThrottleControl
+from celery_throttle.control.throttle_control import ThrottleControl, as_shown
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
@@ -76,13 +76,10 @@ class Session:
     def limit(self, name: str, key: str | None) -> LimitControl:
         """Return what steers a limit, or one key of it, also if it is written as it is shown: ``tenant[acme]``."""
         try:
-            self.throttle.limit(name)
+            name, known_key = as_shown(self.throttle, name, key)
         except ConfigurationError as error:
-            limit, bracket, rest = name.partition("[")
-            if key is not None or not bracket or not rest.endswith("]"):
-                raise NotFound(str(error)) from None
-            return self.limit(limit, rest[:-1])
-        return self.throttle.limit(name, key=key)
+            raise NotFound(str(error)) from None
+        return self.throttle.limit(name, key=known_key)
 
     def show_limits(self, rows: Sequence[LimitStatus], *, title: str = "") -> None:
         """Write how limits stand, as a table."""

@@ -8,6 +8,7 @@ import click
 
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.session import command
+from celery_throttle.control.limit_control import NOTHING_TO_DO
 from celery_throttle.core.buckets import Bucket
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def set_(
 def reset(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """End an override: the code's number holds again."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.reset(**said), nothing="There was no override of {}.")
+    _show(session, steers, changed=steers.reset(**said), nothing=NOTHING_TO_DO["reset"])
 
 
 @command("pause")
@@ -82,7 +83,7 @@ def pause(session: Session, limit: str, key: str | None, lasts: timedelta | None
 def resume(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """End a pause: what waits starts at once, as far as there is room."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.resume(**said), nothing="{} was not paused.")
+    _show(session, steers, changed=steers.resume(**said), nothing=NOTHING_TO_DO["resume"])
 
 
 @command("disable")
@@ -109,7 +110,7 @@ def disable(session: Session, limit: str, key: str | None, lasts: timedelta | No
 def enable(session: Session, limit: str, key: str | None, **said: Any) -> None:
     """Enforce the limit again; what runs goes on."""
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.enable(**said), nothing="{} was not disabled.")
+    _show(session, steers, changed=steers.enable(**said), nothing=NOTHING_TO_DO["enable"])
 
 
 @command("release-hold")
@@ -123,7 +124,7 @@ def release_hold(session: Session, limit: str, key: str | None, **said: Any) -> 
     Without --key: the limit and all its keys.
     """
     steers = session.limit(limit, key)
-    _show(session, steers, changed=steers.release_hold(**said), nothing="{} was not held back.")
+    _show(session, steers, changed=steers.release_hold(**said), nothing=NOTHING_TO_DO["release_hold"])
 
 
 def _say_forecast(session: Session, forecast: Forecast) -> None:

@@ -1,11 +1,11 @@
 -- Say something of a limit, or of one key of it, at run time; or take it back.
 -- KEYS, ARGV[1] as in shared/begin.lua; then bucket, what is said ('override', 'pause', 'disable',
 -- 'hold'), value ('': take it back; permits for an override, else 1), until ('0': for good, '+ms': for so
--- long, or ms), by, why.
--- Returns 1: done, 0: there was nothing to take back, or -1: that time is over. wake.lua is to be called
--- after this one.
+-- long, or ms), by, why, request ('': none; names one that several are told to carry out).
+-- Returns 1: done, 2: done before, for the same request, 0: there was nothing to take back, or -1: that
+-- time is over. wake.lua is to be called after this one.
 local bucket, what, value = argument(), argument(), argument()
-local till, by, why = argument(), argument(), argument()
+local till, by, why, request = argument(), argument(), argument(), argument()
 -- The first write is never refused, so that a pause can be ended also while the store is full.
 redis.call('ZREM', LEASES, '')
 
@@ -13,16 +13,21 @@ local until_ms = tonumber(till)
 if string.sub(till, 1, 1) == '+' then until_ms = NOW + until_ms end
 if value ~= '' and until_ms ~= 0 and until_ms <= NOW then return -1 end
 
+-- However late the others come: what was taken back since is not said again.
+local changed = request ~= '' and changed_for(request)
+if changed and changed[bucket] then return 2 end
+
 -- Whoever says something clears some of what has ended.
 reap_ends(4)
 local said = load_said(bucket)
 local before, permits_before = spoken({ said }, what), permits_in_force(bucket)
 said[what] = value ~= '' and { tonumber(value), until_ms, by, why, NOW } or nil
 save_said(bucket, said)
-if value == '' and not before then return 0 end
+if value == '' and not before then return changed and 2 or 0 end
 local ends = { override = 'reset', pause = 'resume', disable = 'enable', hold = 'release-hold' }
 note_change({
   action = value ~= '' and what or ends[what], bucket = bucket, by = by, why = why,
+  request = request ~= '' and request or nil,
   before = before, after = said[what],
   permits_before = permits_before, permits_after = permits_in_force(bucket),
 })

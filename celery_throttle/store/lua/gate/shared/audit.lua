@@ -6,7 +6,7 @@
 -- where there is such a thing: bucket: which was changed; before, after: what was said of it until then,
 -- and from then on, as in said.lua; permits_before, permits_after: in force (-1: any number); task, name: id
 -- and name of the task whose lock it was, id of the one that was dropped; tasks: how many were dropped,
--- or drained.
+-- or drained; request: names one that several workers were told to carry out.
 local CHANGES_KEPT = 200
 
 local function note_change(change)
@@ -27,6 +27,19 @@ local function note_tasks(change, tasks, number)
   change.tasks = tasks
   note_change(change)
   return change.number
+end
+
+-- The buckets that were changed for a request, nil if none was.
+local function changed_for(request)
+  local buckets = nil
+  for _, packed in ipairs(redis.call('ZRANGE', AUDIT, 0, -1)) do
+    local change = cjson.decode(packed)
+    if change.request == request then
+      buckets = buckets or {}
+      buckets[change.bucket] = true
+    end
+  end
+  return buckets
 end
 
 local function permits_in_force(bucket)

@@ -1,0 +1,97 @@
+"""Carry out what ``celery control throttle_pause`` and the like ask for, in a worker that was told to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.limit_control import NOTHING_TO_DO
+from celery_throttle.control.panel import STEERS, WORDS
+from celery_throttle.control.throttle_control import ThrottleControl, as_shown
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.durations import duration
+from celery_throttle.errors import ConfigurationError, ThrottleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+
+__all__ = ["carry_out"]
+
+_OPTIONS = {"key", "why", "by", "request"}
+
+
+def carry_out(app: Any, command: str, arguments: Mapping[str, Any], *, by: str) -> dict[str, str]:
+    """Change a limit; return ``{"ok": how it stands then}``, or ``{"error": one line}``.
+
+    Args:
+        app: the worker's.
+        command: one of `STEERS`.
+        arguments: as they were sent: ``limit``, ``permits``, ``key``, ``for`` (seconds, or ``"10m"``), ``why``, ``by``,
+            and ``request``, which is the same for all who are told to; or in words, ``why=...``.
+        by: who does it, if that was not said.
+    """
+    try:
+        return {"ok": _carried_out(app, command, _options(command, arguments, by))}
+    except ThrottleError as error:
+        return {"error": " ".join(str(error).split())}
+
+
+def _carried_out(app: Any, command: str, options: dict[str, Any]) -> str:
+    throttle = ThrottleControl(app)
+    name, key = as_shown(throttle, options.pop("limit"), options.pop("key", None))
+    limit = throttle.limit(name, key=key).once(options.pop("request", ""))
+    method = STEERS[command].method
+    if STEERS[command].lasts:
+        options["until"] = _seconds(options.pop("for", None))
+    changed = getattr(limit, method)(**options)
+    nothing = NOTHING_TO_DO[method].format(Bucket(limit.name, limit.key)) if changed is False else ""
+    return f"{nothing} {limit.status()}".lstrip()
+
+
+def _options(command: str, arguments: Mapping[str, Any], by: str) -> dict[str, Any]:
+    """Return what was sent, by its names."""
+    steers, given = STEERS[command], dict(arguments)
+    words = [str(given.pop(word)) for word in WORDS if word in given]
+    limit = given.pop("limit", None)
+    # The command line adds who sends it; others may not.
+    options = {"by": by} | (limit if isinstance(limit, dict) else {"limit": limit}) | given
+    wanted = {"limit"} | ({"permits"} if steers.permits else set())
+    known = wanted | _OPTIONS | ({"for"} if steers.lasts else set())
+    options |= _said(words, known - wanted)
+    texts = [options.get(name) for name in ("limit", "request") if name in options]
+    if not wanted <= options.keys() <= known or not all(isinstance(text, str) for text in texts):
+        raise ConfigurationError(f"{command} wants {steers.signature}, got {_shown(arguments)}")
+    if isinstance(permits := options.get("permits"), str) and permits.isdecimal():
+        options["permits"] = int(permits)
+    return options
+
+
+def _said(words: list[str], names: set[str]) -> dict[Any, str]:
+    """Read each ``name=value``; the first may be a key alone. What is none of these, or comes twice, is None's."""
+    found: dict[Any, str] = {}
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if not equals:
+            name, value = "" if number else "key", word
+        found[name if name in names and name not in found else None] = value
+    return found
+
+
+def _seconds(lasts: object) -> Any:
+    """Return how long something lasts as `LimitControl` takes it, which checks what is no text."""
+    if not isinstance(lasts, str):
+        return lasts
+    length: timedelta | None = duration(lasts)
+    if length is None:
+        raise ConfigurationError(f"for={lasts!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
+    return length
+
+
+def _shown(arguments: Mapping[str, Any]) -> str:
+    """Return what was sent, as people write it."""
+    limit = arguments.get("limit")
+    words = [limit.get("limit") if isinstance(limit, dict) else limit, arguments.get("permits")]
+    words += [arguments[word] for word in WORDS if word in arguments]
+    others = arguments.keys() - {"limit", "permits", "request", *WORDS}
+    words += [f"{name}={value}" for name, value in arguments.items() if name in others]
+    return " ".join(f"{word}"[:80] for word in words if word is not None) or "nothing"

@@ -1,0 +1,66 @@
+"""Answer Celery's remote control, in the thread that consumes: at once, or not much later."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.remote import carry_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from celery_throttle.worker.loop import Loop
+
+__all__ = ["Remote"]
+
+#: Seconds for which the consumer waits at most: it can only answer before it goes on, and whoever asked waits a second.
+_PATIENCE = 0.5
+
+
+class Remote:
+    """Answers the commands of `celery_throttle.control.panel`.
+
+    Args:
+        app: the worker's.
+        hostname: of the worker, as Celery calls it.
+        loop: of the gate.
+        report: returns what `inspect` says; called on the loop.
+    """
+
+    def __init__(self, app: Any, hostname: str, loop: Loop, report: Callable[[], dict[str, Any]]) -> None:
+        self._app, self._hostname, self._loop, self._report = app, hostname, loop, report
+        self._one_at_a_time = threading.Lock()
+
+    def inspect(self) -> dict[str, Any]:
+        """Return what only this worker knows."""
+        try:
+            return self._loop.ask(self._report, _PATIENCE)
+        except NotInTime:
+            return {"error": f"the gate of this worker is busy: no answer within {_PATIENCE:g} s"}
+
+    def steer(self, command: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Change a limit, in a thread: a store that says nothing must not keep the worker from its tasks."""
+        if not self._one_at_a_time.acquire(blocking=False):
+            return {"error": "the store has not answered the last command yet: ask again in a second"}
+        answer: Future[dict[str, str]] = Future()
+        threading.Thread(
+            target=self._carry_out, args=(answer, command, arguments), name="celery-throttle-control", daemon=True
+        ).start()
+        try:
+            return answer.result(_PATIENCE)
+        except NotInTime:
+            return {"error": f"the store did not answer within {_PATIENCE:g} s: it may be done or not, do it again"}
+
+    def _carry_out(self, answer: Future[dict[str, str]], command: str, arguments: Mapping[str, Any]) -> None:
+        try:
+            done: Any = carry_out(self._app, command, arguments, by=f"celery control at {self._hostname}")
+        except Exception as error:  # noqa: BLE001 - Celery tells of it, as of its own commands
+            done = error
+        self._one_at_a_time.release()  # first: who has the answer may ask again
+        if isinstance(done, Exception):
+            answer.set_exception(done)
+        else:
+            answer.set_result(done)

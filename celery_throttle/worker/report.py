@@ -1,0 +1,100 @@
+"""What only a worker knows: what it holds, what waits in it and why, and how it reaches the store."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.versions import versions
+from celery_throttle.core.policy import costs_of
+from celery_throttle.core.store_url import shown
+from celery_throttle.worker.runs import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from celery_throttle.core.settings import Settings
+    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.gate import Gate
+    from celery_throttle.worker.runs import Permit, Run
+    from celery_throttle.worker.slots import Slots
+
+__all__ = ["report"]
+
+#: Tasks that are named; of the others it is only said how many there are.
+_NAMED = 100
+
+
+def report(gate: Gate, slots: Slots, settings: Settings) -> dict[str, Any]:
+    """Return it as JSON has it: moments as ISO 8601 in UTC, durations in seconds. Asks nobody; on the loop."""
+    here = gate.here
+    taken = len(here.running) + sum(run.state is State.ASKING for run in here.asking)
+    held = [permit for calls in gate.groups for permit in calls.held.values() if permit.run is not None]
+    held_back = [(why, run) for why, runs in here.held_back.items() for run in runs]
+    return {
+        "versions": versions(),
+        "store": shown(settings.url),
+        "slots": {"size": slots.size, "free": max(slots.size - taken, 0)},
+        "groups": [_group(calls) for calls in gate.groups],
+        "held": _listed(held, _holder),
+        "waiting": _listed(here.waiting, _task),
+        "asking": _listed(here.asking, _task),
+        "held_back": _listed(held_back, lambda each: {**_task(each[1]), "why": each[0]})
+        | {"counts": {why: len(runs) for why, runs in here.held_back.items()}},
+        "unthrottled": _listed([run for run in here.running if run.permit is None], _task),
+    }
+
+
+def _group(calls: Calls) -> dict[str, Any]:
+    """Return how a group of limits is reached."""
+    link, last = calls.link, None
+    if calls.asked_at is not None:
+        took = round(calls.took, 6) if calls.took is not None and calls.answered else None
+        last = {"number": calls.number, "age": round(monotonic() - calls.asked_at, 3), "took": took}
+    return {
+        "group": calls.group,
+        "worker": calls.worker,
+        "up": link.up,
+        "since": _moment(link.since),
+        "refuses": calls.paused,
+        "hints": calls.hears_hints,
+        "queues": list(calls.queues),
+        "last_call": last,
+    }
+
+
+def _listed(rows: Sequence[Any], shown_as: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "count": len(rows),
+        "tasks": [shown_as(row) for row in rows[:_NAMED]],
+        "more": max(len(rows) - _NAMED, 0),
+    }
+
+
+def _task(run: Run) -> dict[str, Any]:
+    needs = [{"limit": each.name, "key": each.key, "permits": cost} for each, cost in costs_of(run.needs.text)]
+    return {
+        "task_id": run.request.id,
+        "task_name": run.request.name,
+        "queue": run.queue or None,
+        "needs": needs,
+        "since": _moment(run.came),
+    }
+
+
+def _holder(permit: Permit) -> dict[str, Any]:
+    run: Any = permit.run
+    return {
+        **_task(run),
+        "since": _moment(run.held_since),
+        "lease_lost": permit.lost,
+        "runs": run.state is State.RUNNING,
+        "worker_pid": run.request.worker_pid,
+    }
+
+
+def _moment(time: float) -> str:
+    """Return a time on the clock of ``time.monotonic`` as others have it."""
+    ago = timedelta(seconds=monotonic() - time)
+    return (datetime.now(timezone.utc) - ago).isoformat(timespec="milliseconds")

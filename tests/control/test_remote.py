@@ -1,0 +1,370 @@
+"""``celery inspect throttle`` and ``celery control throttle_pause``: what only a worker knows, and steering by it."""
+
+from __future__ import annotations
+
+import getpass
+import platform
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import celery
+import pytest
+
+import celery_throttle
+from celery_throttle import ThrottleControl
+from celery_throttle.control.panel import STEERS
+from tests.support.remote import name_of, steer, throttle_in
+from tests.support.waiting import until
+from tests.support.workers import BASIC, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+
+    from tests.control.conftest import Shell
+    from tests.support.journal import Journal
+    from tests.support.workers import Worker, Workers
+
+pytestmark = pytest.mark.worker
+
+STEERED = "tests.support.apps.steered"
+LIMITED = "tests.support.apps.limited"
+NOBODY: dict[str, Any] = {"count": 0, "tasks": [], "more": 0}
+API = {"limit": "api", "key": None, "permits": 1}
+ACME = {"limit": "tenant", "key": "acme", "permits": 1}
+
+
+def let_go(journal: Journal, *labels: str) -> None:
+    for label in labels:
+        Path(f"{journal.path}.{label}").touch()
+
+
+def ids(tasks: Any) -> list[str]:
+    return [each["task_id"] for each in tasks["tasks"]]
+
+
+def since(told: str) -> timedelta:
+    """How long ago that is."""
+    return datetime.now(timezone.utc) - datetime.fromisoformat(told)
+
+
+def look(workers: Workers) -> tuple[Any, ThrottleControl]:
+    module = workers.app(STEERED)
+    return module, ThrottleControl(module.app)
+
+
+# -- inspect -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_what_is_held_and_what_waits(workers: Workers, journal: Journal, pool: str) -> None:
+    worker = workers.start(STEERED, pool=pool, concurrency=3)
+    app, throttle = look(workers)
+    first = app.both.delay("first", "acme")
+    others = [app.work.delay(label) for label in "ab"]
+    journal.wait_running(3)
+    app.work.delay("parked")
+    until(lambda: throttle.limit("pair").status().parked == 1)
+    waiting = app.serve.delay("waiting", "zeta")
+
+    def settled() -> Any:
+        said = throttle_in(app.app, worker)
+        return said if said["waiting"]["count"] and not said["asking"]["count"] else None
+
+    said = until(settled)
+    assert said["slots"] == {"size": 3, "free": 0}
+    assert {each["task_id"] for each in said["held"]["tasks"]} == {first.id, *(each.id for each in others)}
+    (held,) = [each for each in said["held"]["tasks"] if each["task_id"] == first.id]
+    assert sorted(held.pop("needs"), key=str) == sorted([API, ACME], key=str)
+    assert timedelta() < since(held.pop("since")) < timedelta(minutes=2)
+    pid = held.pop("worker_pid")
+    assert pool == "gevent" or pid in {worker.pid, *worker.children()}, "greenlets are numbered by Celery"
+    names = {"task_id": first.id, "task_name": app.both.name, "queue": "celery"}
+    assert held == names | {"lease_lost": False, "runs": True}
+    (waits,) = said["waiting"]["tasks"]
+    assert (waits["task_id"], waits["needs"][0]["key"]) == (waiting.id, "zeta")
+    assert said["unthrottled"] == NOBODY
+    assert said["held_back"] == {**NOBODY, "counts": {}}
+    let_go(journal, "first", "a", "b", "parked", "waiting")
+    journal.wait_finished(5)
+    until(lambda: throttle_in(app.app, worker)["held"] == NOBODY)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_how_the_store_is_reached(workers: Workers, ana: str, pool: str) -> None:
+    workers.conf["throttle_url"] = ana
+    worker = workers.start(STEERED, pool=pool, concurrency=1)
+    app, throttle = look(workers)
+    app.plain.delay("x").get(timeout=20)
+
+    def answered() -> Any:
+        said = throttle_in(app.app, worker)
+        last = said["groups"][0]["last_call"]
+        return said if last and last["took"] is not None and said["slots"]["free"] else None
+
+    said = until(answered)
+    assert said["versions"]["celery_throttle"] == celery_throttle.__version__
+    assert (said["versions"]["celery"], said["versions"]["python"]) == (celery.__version__, platform.python_version())
+    assert said["store"] == ana.replace("secret", "**")
+    (group,) = said["groups"]
+    assert (group["group"], group["up"], group["refuses"], group["hints"]) == ("", True, False, True)
+    assert group["queues"] == ["celery"]
+    assert timedelta() < since(group["since"]) < timedelta(minutes=2)
+    last = group["last_call"]
+    assert last["number"] >= 1
+    assert 0 <= last["took"] <= 20
+    assert 0 <= last["age"] <= 120
+    assert said["slots"] == {"size": 1, "free": 1}
+    app.call.delay("held")
+    if pool != "solo":  # which answers when the task has ended, as Celery's own commands
+        (holder,) = until(lambda: throttle.limit("api").holders())
+        assert holder.worker == group["worker"], "as `celery throttle show` has it"
+
+
+@pytest.fixture
+def ana(redis: Redis, workers: Workers) -> Iterator[str]:
+    """The URL of the server for a user with a password."""
+    redis.acl_setuser("ana", enabled=True, passwords=["+secret"], keys="*", channels="*", commands=["+@all"])
+    yield workers.broker.replace("://", "://ana:secret@")
+    redis.acl_deluser("ana")
+
+
+def test_solo_answers_between_two_tasks(workers: Workers, journal: Journal) -> None:
+    """And what came meanwhile waits here for the only slot, or has been parked."""
+    worker = workers.start(STEERED, pool="solo", concurrency=1)
+    app, throttle = look(workers)
+    throttle.limit("api").pause()
+    app.call.delay("parked")
+    until(lambda: throttle.limit("api").status().parked == 1)
+    said = until(lambda: (found := throttle_in(app.app, worker))["asking"] == NOBODY and found)
+    assert said["held"] == said["waiting"] == NOBODY
+    let_go(journal, "parked")
+    throttle.limit("api").resume()
+    journal.wait_finished(1)
+    until(lambda: throttle_in(app.app, worker)["held"] == NOBODY)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_what_is_held_back_and_what_runs_unthrottled(workers: Workers, journal: Journal, pool: str) -> None:
+    worker = workers.start(LIMITED, pool=pool, concurrency=2)
+    app = workers.app(LIMITED)
+    tasks = [app.crowd.delay("first")]
+    journal.wait_running(1)
+    # Not by `delay`, which looks how many wait.
+    tasks += [app.app.send_task(app.crowd.name, [f"{number}"]) for number in range(105)]
+
+    def all_there() -> Any:
+        said = throttle_in(app.app, worker)
+        return said if said["held_back"]["count"] == 103 else None  # two may be parked
+
+    said = until(all_there, timeout=30)
+    assert ids(said["held"]) == [tasks[0].id]
+    assert said["held_back"]["counts"] == {"max_parked": 103}
+    assert len(said["held_back"]["tasks"]) == 100
+    assert said["held_back"]["more"] == 3
+    assert {each["why"] for each in said["held_back"]["tasks"]} == {"max_parked"}
+    assert set(ids(said["held_back"])) < {task.id for task in tasks}
+
+
+def test_plain_tasks_run_unthrottled(workers: Workers, journal: Journal) -> None:
+    doors = "tests.support.apps.doors"
+    worker = workers.start(doors, concurrency=2)
+    app = workers.app(doors)
+    plain = app.plain.delay("plain")
+    journal.wait_running(1)
+    said = throttle_in(app.app, worker)
+    (runs,) = said["unthrottled"]["tasks"]
+    assert (runs["task_id"], runs["task_name"], runs["needs"]) == (plain.id, app.plain.name, [])
+    assert said["slots"] == {"size": 2, "free": 1}
+    assert said["held"] == NOBODY
+
+
+def test_a_worker_that_throttles_nothing(workers: Workers) -> None:
+    worker = workers.start(BASIC, conf={"throttle_enabled": False})
+    app = workers.app(BASIC)
+    said = throttle_in(app.app, worker)
+    assert (said.keys(), said["groups"]) == ({"versions", "groups"}, [])
+    assert said["versions"]["celery_throttle"] == celery_throttle.__version__
+    assert steer(app.app, "throttle_pause", worker, limit="api") == [{"error": "no task of this worker is throttled"}]
+
+
+# -- control -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+def test_every_command(workers: Workers, pool: str) -> None:
+    worker = workers.start(STEERED, pool=pool, concurrency=1)
+    app, throttle = look(workers)
+    app.plain.delay("x").get(timeout=20)
+    until(lambda: throttle.limit("api").status().declared)
+
+    def say(command: str, limit: str = "api", **arguments: Any) -> Any:
+        (answer,) = steer(app.app, command, worker, limit=limit, **arguments)
+        return answer
+
+    assert say("throttle_override", permits=3, by="ana", why="day") == {"ok": "api 0/1, override 3 by ana (day)"}
+    assert throttle.limit("api").status().in_force == 3
+    assert say("throttle_reset") == {"ok": "api 0/1"}
+    assert say("throttle_reset") == {"ok": "There was no override of api. api 0/1"}
+    assert say("throttle_pause", "tenant", key="acme", **{"for": "10m"})["ok"].startswith("tenant[acme] 0/1, paused ")
+    paused = throttle.limit("tenant", key="acme").status().paused
+    assert paused
+    assert paused.by == f"celery control at {name_of(worker)}"
+    assert paused.until
+    assert (paused.until - paused.since).total_seconds() == 600
+    assert say("throttle_resume", "tenant[acme]") == {"ok": "tenant[acme] 0/1"}
+    assert say("throttle_resume", "tenant[acme]") == {"ok": "tenant[acme] was not paused. tenant[acme] 0/1"}
+    assert say("throttle_disable", by="ana") == {"ok": "api 0/1, disabled by ana"}
+    assert say("throttle_enable") == {"ok": "api 0/1"}
+    assert say("throttle_enable") == {"ok": "api was not disabled. api 0/1"}
+    assert say("throttle_release_hold") == {"ok": "api was not held back. api 0/1"}
+    actions = [each.action for each in throttle.audit()]
+    assert actions == ["enable", "disable", "resume", "pause", "reset", "override"]
+
+
+def test_a_hold_is_released(workers: Workers, journal: Journal) -> None:
+    worker = workers.start(LIMITED, concurrency=1)
+    app = workers.app(LIMITED)
+    throttle = ThrottleControl(app.app)
+    app.call_about.delay("x", "api")
+    until(lambda: throttle.limit("api").status().held_back)
+    let_go(journal, "x")
+    (answer,) = steer(app.app, "throttle_release_hold", worker, limit="api", by="ana")
+    assert answer["ok"].startswith("api ")
+    assert "held back" not in answer["ok"]
+    journal.wait_finished(2)
+    assert [(each.action, each.by) for each in throttle.audit("api")] == [("release-hold", "ana")]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "said"),
+    [
+        ("throttle_pause", {"limit": "apy"}, "No limit 'apy', did you mean 'api'? Known limits: api, pair, "),
+        ("throttle_pause", {"limit": "api", "key": "acme"}, "Limit 'api' has no keys: leave key= out, "),
+        ("throttle_pause", {}, "throttle_pause wants LIMIT [KEY] [for=2h] [why=...] [by=...], got nothing"),
+        ("throttle_pause", {"limit": 7}, "throttle_pause wants LIMIT [KEY] [for=2h] [why=...] [by=...], got 7"),
+        ("throttle_pause", {"limit": "api", "word1": "wyh=x"}, "throttle_pause wants LIMIT [KEY] [for=2h] "),
+        ("throttle_pause", {"limit": "api", "for": "soon"}, "for='soon' is no duration: write 90s, 10m, "),
+        ("throttle_pause", {"limit": "api", "for": -1}, "Limit api: until must be a datetime, or seconds "),
+        ("throttle_pause", {"limit": "api", "why": "x" * 501}, "Limit api: why must be text of 500 characters "),
+        ("throttle_resume", {"limit": "api", "for": 60}, "throttle_resume wants LIMIT [KEY] [why=...] [by=...], got "),
+        ("throttle_override", {"limit": "api"}, "throttle_override wants LIMIT N [KEY] [for=2h] "),
+        ("throttle_override", {"limit": "api", "permits": "0"}, "Limit api: override must be a whole number of 1 or "),
+        ("throttle_override", {"limit": "api", "permits": "many"}, "Limit api: override must be a whole number of 1 "),
+    ],
+)
+def test_what_cannot_work(steered: tuple[Any, Worker], command: str, arguments: dict[str, Any], said: str) -> None:
+    app, worker = steered
+    (answer,) = steer(app.app, command, worker, **arguments)
+    assert list(answer) == ["error"]
+    assert answer["error"].startswith(said)
+    assert "\n" not in answer["error"]
+    assert "Traceback" not in worker.log()
+    assert ThrottleControl(app.app).audit() == ()
+
+
+@pytest.fixture
+def steered(workers: Workers) -> tuple[Any, Worker]:
+    """The app `STEERED` and a worker of it that has said what its limits are."""
+    worker = workers.start(STEERED, pool="threads", concurrency=1)
+    app, throttle = look(workers)
+    until(lambda: throttle.limit("api").status().declared)
+    return app, worker
+
+
+# -- many workers ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_worker_does_it(workers: Workers) -> None:
+    """And all answer as if they had; the audit has it once."""
+    several = workers.start_many(3, STEERED, concurrency=1)
+    app, throttle = look(workers)
+    until(lambda: throttle.limit("api").status().declared)
+    for number, (command, more) in enumerate(
+        [("throttle_override", {"permits": 4}), ("throttle_reset", {}), ("throttle_pause", {"for": 600}),
+         ("throttle_resume", {}), ("throttle_disable", {}), ("throttle_enable", {})]
+    ):  # fmt: skip
+        signed = {"limit": "api", "by": "ana", "request": f"r{number}"}
+        answers = steer(app.app, command, *several, limit=signed, **more)
+        assert answers == [answers[0]] * 3
+        assert list(answers[0]) == ["ok"]
+        assert "There was" not in answers[0]["ok"]
+        assert "was not" not in answers[0]["ok"]
+        assert len(throttle.audit()) == number + 1
+    assert {each.by for each in throttle.audit()} == {"ana"}
+
+
+def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
+    """It was frozen, or a solo worker was busy: by now somebody else may have taken it back."""
+    prompt, late = workers.start_many(2, STEERED, concurrency=1)
+    app, throttle = look(workers)
+    limit = throttle.limit("api")
+    until(lambda: limit.status().declared)
+    late.freeze()
+    signed = {"limit": "api", "by": "ana", "request": "r"}
+    app.app.control.broadcast("throttle_pause", arguments={"limit": signed})
+    until(lambda: limit.status().paused)
+    assert limit.resume()
+    late.thaw()
+    throttle_in(app.app, late)  # it takes commands in their order
+    assert limit.status().paused is None
+    assert [each.action for each in limit.audit()] == ["resume", "pause"]
+    # That it was told to is not the reason why nothing happened.
+    assert steer(app.app, "throttle_pause", late, limit=signed | {"request": "s"})[0]["ok"].startswith(
+        "api 0/1, paused"
+    )
+    assert prompt.running
+
+
+# -- from a shell ------------------------------------------------------------------------------------------------------
+
+
+def test_from_a_shell(workers: Workers, shell: Shell) -> None:
+    several = workers.start_many(2, STEERED, concurrency=1)
+    _, throttle = look(workers)
+    until(lambda: throttle.limit("api").status().declared)
+    named = ("-A", STEERED)
+    only = ("-t", "10", "-d", ",".join(map(name_of, several)))
+
+    inspected = shell.run(*named, "inspect", *only, "--json", "throttle")
+    assert (inspected.code, inspected.err) == (0, "")
+    assert inspected.json.keys() == set(map(name_of, several))
+    assert {each["groups"][0]["up"] for each in inspected.json.values()} == {True}
+
+    paused = shell.run(*named, "control", *only, "throttle_pause", "tenant", "acme", "for=10m", "why=incident 42")
+    assert (paused.code, paused.err) == (0, "")
+    assert paused.out.count("OK") == 2
+    (change,) = throttle.audit()
+    assert (change.limit, change.key, change.why) == ("tenant", "acme", "incident 42")
+    assert change.by.startswith(f"{getpass.getuser()}@")
+    assert change.after
+    assert change.after.until
+
+    wrong = shell.run(*named, "control", *only, "--json", "throttle_override", "api", "none")
+    assert {tuple(each) for reply in wrong.json for each in reply.values()} == {("error",)}
+    too_many = shell.run(*named, "control", "throttle_resume", "api", *"abcde")
+    assert too_many.code == 2
+    assert "takes arguments: LIMIT [KEY] [why=...] [by=...]" in too_many.err
+    assert len(throttle.audit()) == 1
+    assert not any("Traceback" in worker.log() for worker in several)
+
+
+def test_celery_lists_them_without_an_app(shell: Shell) -> None:
+    described = (ROOT / "docs" / "command.md").read_text()
+    assert "\n  throttle " in shell.run("inspect", "--list").out
+    listed = shell.run("control", "--list").out
+    for name, steers in STEERS.items():
+        assert f"{name} {steers.signature}" in " ".join(listed.split())
+        assert f"`{name} {steers.signature.partition(' [')[0]}`" in described
+
+
+def test_a_worker_that_no_command_has_started(shell: Shell) -> None:
+    """Where the group of `celery throttle` was never loaded."""
+    program = (
+        "import json, sys; sys.path.append(sys.argv.pop(1)); from tests.support.apps.steered import app\n"
+        "app.Worker(pool='solo', loglevel='ERROR'); from celery.worker.control import Panel\n"
+        "assert 'celery.bin.celery' not in sys.modules; print(json.dumps(sorted(Panel.data)))"
+    )
+    assert {"throttle", *STEERS} <= set(shell.run(program=program).json)

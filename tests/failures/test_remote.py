@@ -1,0 +1,149 @@
+"""Remote control while the store is away, full or has taken a permit: it answers at once, and nobody waits for it."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, SHORT_LEASE, WITHIN_LEASE
+from tests.support.remote import steer, tell, throttle_in
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.state import State
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_the_store_is_away(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, pool: str, how: str
+) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(DOORS, pool=pool, concurrency=2)
+    app = workers.app(DOORS)
+    first = app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.hold.delay("parked"))
+    before = throttle_in(app.app, worker)["groups"][0]
+    assert before["up"]
+
+    store.kill() if how == "killed" else store.freeze()
+    if how == "frozen":  # nobody has noticed yet: the command finds out
+        asked = monotonic()
+        (answer,) = tell(app.app, "throttle_pause", worker, limit=app.hold.name)
+        assert answer["error"].startswith("the store did not answer within 0.5 s")
+        assert monotonic() - asked < AT_ONCE
+    held_back = [app.hold.delay(f"late {number}") for number in range(3)]
+
+    def noticed() -> Any:
+        said = throttle_in(app.app, worker)
+        return said if not said["groups"][0]["up"] and said["held_back"]["count"] == len(held_back) else None
+
+    said = until(noticed, timeout=AT_ONCE, describe=worker.tail)
+    assert said["held_back"]["counts"] == {"store away": len(held_back)}
+    assert [each["task_id"] for each in said["held_back"]["tasks"]] == [each.id for each in held_back]
+    assert [each["task_id"] for each in said["held"]["tasks"]] == [first.id]
+    (group,) = said["groups"]
+    assert group["since"] > before["since"]
+    assert group["last_call"]["number"] >= before["last_call"]["number"]
+
+    def refused() -> str:
+        (answer,) = tell(app.app, "throttle_pause", worker, limit=app.hold.name)
+        assert list(answer) == ["error"]
+        return answer["error"] if answer["error"].startswith("the store did not answer, or refused: ") else ""
+
+    if how == "killed":
+        until(refused, timeout=AT_ONCE)
+    assert "Traceback" not in worker.log()
+    doors.open("plain")
+    assert app.plain.delay("plain").get(timeout=AT_ONCE) == "plain"
+
+    store.restart() if how == "killed" else store.thaw()
+    until(lambda: throttle_in(app.app, worker)["groups"][0]["up"], timeout=AT_ONCE)
+    until(lambda: "ok" in steer(app.app, "throttle_resume", worker, limit=app.hold.name)[0], timeout=AT_ONCE)
+    doors.open_all()
+    journal.wait_finished(6, timeout=AT_ONCE)
+    state.wait_clean()
+
+
+@pytest.mark.parametrize("store", [{"options": {"maxmemory-policy": "noeviction"}}], indirect=True)
+def test_the_store_is_full(store: EmbeddedServer, workers: Workers, journal: Journal, state: State) -> None:
+    assert store.port
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.hold.delay("parked"))
+    with state.client() as client:
+        client.config_set("maxmemory", 1)
+    waits = app.hold.delay("waits")
+
+    def refused() -> Any:
+        said = throttle_in(app.app, worker)
+        return said if said["groups"][0]["refuses"] and said["held_back"]["count"] else None
+
+    said = until(refused, timeout=AT_ONCE)
+    assert said["groups"][0]["up"]
+    (held_back,) = said["held_back"]["tasks"]
+    assert (held_back["task_id"], held_back["why"]) == (waits.id, "store refuses")
+    assert said["held_back"]["counts"] == {"store refuses": 1}
+
+
+def test_a_lease_that_was_lost(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    frozen = workers.start(DOORS, concurrency=1, queues="first")
+    workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    first = app.hold.apply_async(["first"], queue="first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.hold.delay("second"))
+    frozen.freeze()
+    journal.wait_running(1, "second", timeout=WITHIN_LEASE)
+    frozen.thaw()
+    frozen.wait_for_log("lease_lost: ")
+    (held,) = throttle_in(app.app, frozen)["held"]["tasks"]
+    assert (held["task_id"], held["lease_lost"], held["runs"]) == (first.id, True, True)
+    doors.open_all()
+    journal.wait_finished(2, timeout=AT_ONCE)
+
+
+def test_what_runs_without_a_permit_that_it_needs(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+) -> None:
+    workers.conf["throttle_on_store_error"] = "run"
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    store.kill()
+    worker.wait_for_log("cannot reach the store")
+    runs = app.hold.delay("runs")
+    journal.wait_running(1, "runs")
+    (told,) = throttle_in(app.app, worker)["unthrottled"]["tasks"]
+    assert (told["task_id"], told["queue"]) == (runs.id, "celery")
+    assert told["needs"] == [{"limit": app.hold.name, "key": None, "permits": 1}]
+    doors.open_all()
+    journal.wait_finished(1)
+
+
+def test_what_is_not_safe_yet(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors) -> None:
+    """Its message stays with the broker: the replica that it is to be on does not exist."""
+    assert store.port
+    workers.conf["throttle_park_durability"] = "replicas"
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    kept = app.hold.delay("kept")
+    said = until(lambda: (found := throttle_in(app.app, worker))["held_back"]["count"] and found)
+    assert said["held_back"]["counts"] == {"not safe yet": 1}
+    assert [each["task_id"] for each in said["held_back"]["tasks"]] == [kept.id]
+    doors.open_all()
+    journal.wait_finished(2)

@@ -1,0 +1,47 @@
+"""Celery's remote control, as a test uses it: asks certain workers, and waits as long as those take."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.support.workers import Worker
+
+__all__ = ["name_of", "steer", "tell", "throttle_in"]
+
+#: What a worker says that does not wait any longer: on a machine that is busy it has to be asked again.
+TOO_SLOW = ("the store did not answer within", "the store has not answered the last", "the gate of this worker is busy")
+
+
+def name_of(worker: Worker) -> str:
+    """What Celery calls a worker."""
+    return f"{worker.name}@{socket.gethostname()}"
+
+
+def tell(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[Any]:
+    """Have these workers carry out a command, once; return what each answered."""
+    names = [name_of(worker) for worker in workers]
+    replies = app.control.broadcast(command, arguments=arguments, destination=names, reply=True, timeout=20)
+    answers = {name: answer for reply in replies for name, answer in reply.items()}
+    return [answers[name] for name in names]
+
+
+def steer(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[Any]:
+    """Have these workers carry out one change, which they are told of until each has answered; return what they did."""
+    arguments = {"request": uuid.uuid4().hex} | arguments
+
+    def answered() -> list[Any]:
+        answers = tell(app, command, *workers, **arguments)
+        return [] if any(str(each.get("error", "")).startswith(TOO_SLOW) for each in answers) else answers
+
+    return until(answered, timeout=30)
+
+
+def throttle_in(app: Any, worker: Worker) -> Any:
+    """What ``celery inspect throttle`` says of a worker."""
+    (answer,) = steer(app, "throttle", worker)
+    return answer

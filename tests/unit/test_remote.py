@@ -1,0 +1,91 @@
+"""How long the thread that consumes waits for an answer to remote control: not longer than it has to."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu.asynchronous import Hub
+from kombu.asynchronous.timer import Timer
+
+from celery_throttle.worker import remote
+from celery_throttle.worker.loop import Loop, start_thread
+from celery_throttle.worker.remote import Remote
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAITS = 30.0
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """One that turns in a thread of its own."""
+    hub, stopped = Hub(Timer()), threading.Event()
+    made = Loop(hub, threaded=True)
+    made.reattach()
+    thread = start_thread(hub, stopped)
+    yield made
+    made.post(stopped.set)
+    thread.join(WAITS)
+    made.close()
+    hub.close()
+
+
+@pytest.fixture
+def door() -> Iterator[threading.Event]:
+    """Open at the end, whoever waits in front of it."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+def test_a_report_is_made_where_the_gate_lives(loop: Loop) -> None:
+    told = Remote(None, "w", loop, lambda: {"thread": threading.current_thread().name}).inspect()
+    assert told == {"thread": "celery-throttle-gate"}
+
+
+def test_what_goes_wrong_there_is_heard_here(loop: Loop) -> None:
+    with pytest.raises(ZeroDivisionError):
+        loop.ask(lambda: 1 // 0, WAITS)
+
+
+def test_a_loop_that_is_busy(loop: Loop, door: threading.Event) -> None:
+
+    def busy() -> None:
+        door.wait(WAITS)
+
+    loop.post(busy)
+    answers = Remote(None, "w", loop, dict)
+    assert answers.inspect() == {"error": "the gate of this worker is busy: no answer within 0.5 s"}
+    door.set()
+    until(lambda: answers.inspect() == {})
+
+
+def test_a_store_that_says_nothing(loop: Loop, door: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def waits(_: Any, command: str, arguments: Any, *, by: str) -> dict[str, str]:
+        asked.append(command)
+        door.wait(WAITS)
+        return {"ok": f"{command} {arguments} {by}"}
+
+    monkeypatch.setattr(remote, "carry_out", waits)
+    answers = Remote(None, "w", loop, dict)
+    late = "the store did not answer within 0.5 s: it may be done or not, do it again"
+    assert answers.steer("a", {}) == {"error": late}
+    busy = "the store has not answered the last command yet: ask again in a second"
+    assert answers.steer("b", {}) == {"error": busy}, "one thread waits, not one for each command"
+    door.set()
+    until(lambda: answers.steer("c", {}) == {"ok": "c {} celery control at w"})
+    assert "b" not in asked
+
+
+def test_what_nobody_foresaw_is_celerys_to_tell(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "carry_out", lambda *_, **__: 1 // 0)
+    answers = Remote(None, "w", loop, dict)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            answers.steer("a", {})
