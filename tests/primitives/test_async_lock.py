@@ -16,6 +16,7 @@ from celery_throttle.primitives import AsyncHeldLock, AsyncIdentityLock, Identit
 from celery_throttle.primitives.lease import aio as leases
 from celery_throttle.primitives.lock import aio
 from celery_throttle.store.scripts import execute_async
+from tests.primitives.hints import channels, listening
 from tests.primitives.pace import renew_often
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def test_losing_is_said(run: Any) -> None:
     run(scenario)
 
 
-def test_waiting(run: Any) -> None:
+def test_waiting(run: Any, redis: Redis) -> None:
     async def scenario(locks: AsyncIdentityLock) -> None:
         held = await locks.acquire("a", 600)
         assert held is not None
@@ -110,12 +111,7 @@ def test_waiting(run: Any) -> None:
             async with locks.hold("a", timeout=0):
                 pytest.fail("not held")
         waiting = [asyncio.create_task(locks.acquire("a", blocking=True)) for _ in range(3)]
-
-        async def all_wait() -> bool:
-            channels = await locks._client.pubsub_channels()
-            return bool(channels) and (await locks._client.pubsub_numsub(*channels))[0][1] == 3
-
-        await so(all_wait)
+        await so(lambda: listening(redis) == 3)
         tokens = [held.fencing_token]
         while waiting:
             await held.release()
@@ -220,12 +216,12 @@ def test_a_cancelled_acquire_leaves_what_its_owner_had(run: Any, sync: IdentityL
     run(scenario)
 
 
-def test_a_cancelled_wait_leaves_the_lock_to_others(run: Any) -> None:
+def test_a_cancelled_wait_leaves_the_lock_to_others(run: Any, redis: Redis) -> None:
     async def scenario(locks: AsyncIdentityLock) -> None:
         held = await locks.acquire("a", 600)
         assert held is not None
         task = asyncio.create_task(locks.acquire("a", blocking=True))
-        await so(locks._client.pubsub_channels)
+        await so(lambda: channels(redis))
         await cancel(task)
         assert await held.renew()
         await held.release()

@@ -21,6 +21,7 @@ from celery_throttle.primitives.lease import aio as leases
 from celery_throttle.primitives.semaphore import aio
 from celery_throttle.primitives.semaphore.calls import IDLE
 from celery_throttle.store.scripts import execute_async
+from tests.primitives.hints import channels
 from tests.primitives.pace import end_permits, renew_often
 from tests.support.waiting import until
 
@@ -122,7 +123,7 @@ def test_first_come_first_served(run: Any, redis: Redis) -> None:
         waiting = []
         for number in range(6):
             waiting.append(asyncio.create_task(one.acquire(f"{number}", 60)))
-            await so(lambda: len(redis.pubsub_channels()) == number + 1)  # noqa: B023 - called at once
+            await so(lambda: len(channels(redis)) == number + 1)  # noqa: B023 - called at once
             await so(lambda: redis.zcard("{throttle}:2:semaphore:line:one") == number + 1)  # noqa: B023 - as above
         for number, task in enumerate(waiting[:3]):
             await held.release()
@@ -205,7 +206,7 @@ def test_a_cancelled_wait_leaves_the_line(run: Any, sync: FairSemaphore, redis: 
     async def scenario(one: AsyncFairSemaphore) -> None:
         held = await take(one)
         first = asyncio.create_task(one.acquire("first"))
-        await so(redis.pubsub_channels)
+        await so(lambda: channels(redis))
         second = asyncio.create_task(one.acquire("second"))
         await so(lambda: sync.waiting() == 2)
         first.cancel()
@@ -282,18 +283,18 @@ def test_never_more_than_the_limit_and_all_get_it(run: Any, redis: Redis) -> Non
 
         await asyncio.gather(*(work() for _ in range(IDLE + 4)))
         await one.set_limit(None)
-        await so(lambda: len(redis.pubsub_channels()) <= IDLE)
+        await so(lambda: len(channels(redis)) <= IDLE)
         assert not [key for key in redis.scan_iter() if b":released:" not in key]
 
     run(scenario)
-    until(lambda: not redis.pubsub_channels(), describe="They did not end with their client.")
+    until(lambda: not channels(redis), describe="They did not end with their client.")
 
 
 def test_connections_lost_while_waiting(run: Any, redis: Redis) -> None:
     async def scenario(one: AsyncFairSemaphore) -> None:
         held = await take(one)
         task = asyncio.create_task(one.acquire("next", 60))
-        await so(redis.pubsub_channels)
+        await so(lambda: channels(redis))
         redis.client_kill_filter(_type="pubsub")
         await held.release()
         assert await asyncio.wait_for(task, 20)

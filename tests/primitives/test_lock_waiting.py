@@ -11,6 +11,7 @@ import pytest
 from redis import Redis
 
 from celery_throttle.primitives import IdentityLock
+from tests.primitives.hints import listening
 from tests.primitives.pace import look_often
 from tests.store.cost import commands
 from tests.support.waiting import until
@@ -41,7 +42,7 @@ def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waiting(redis: Redis, number: int) -> None:
     """Return when that many are waiting."""
-    until(lambda: sum(count for _, count in redis.pubsub_numsub(*redis.pubsub_channels())) == number)
+    until(lambda: listening(redis) == number)
 
 
 def got(future: Future[HeldLock | None]) -> HeldLock:

@@ -18,6 +18,7 @@ from redis.exceptions import OutOfMemoryError, RedisError
 from celery_throttle.errors import ConfigurationError, LeaseLost, NotAcquired
 from celery_throttle.primitives import FairSemaphore, PermitInfo
 from tests.primitives.faults import forgetful_client, impatience, impatient_client, lose_a_reply
+from tests.primitives.hints import channels
 from tests.primitives.pace import end_here, end_permits, look_often, renew_often
 from tests.primitives.resending import Resending
 from tests.support.waiting import until
@@ -463,7 +464,7 @@ def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer) -
         held = take(one)
         future = pool.submit(one.acquire, "next", 30)
         until(lambda: one.waiting() == 1)
-        until(client.pubsub_channels)
+        until(lambda: channels(client))
         turn = one._calls.turn("waits, too", 60)
         look = one._calls.acquire(turn, 60, "nobody").eval()
         client.execute_command(*look)

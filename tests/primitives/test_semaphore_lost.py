@@ -20,6 +20,7 @@ from celery_throttle.primitives import FairSemaphore
 from celery_throttle.primitives.semaphore import sync
 from tests.conftest import ROOT
 from tests.primitives.faults import impatience, impatient_client
+from tests.primitives.hints import channels
 from tests.primitives.pace import end_permits, look_often
 from tests.store.cost import commands
 from tests.support.waiting import until
@@ -94,7 +95,7 @@ def program(server: EmbeddedServer, redis: Redis) -> Iterator[Callable[..., Prog
         there = len(one.holders()) + one.waiting()
         started.append(Program(server.url, name, lease))
         until(lambda: len(one.holders()) + one.waiting() == there + 1)
-        until(lambda: len(redis.pubsub_channels()) >= one.waiting())
+        until(lambda: len(channels(redis)) >= one.waiting())
         return started[-1]
 
     yield start
@@ -202,7 +203,7 @@ def test_scripts_and_connections_lost_while_waiting(one: FairSemaphore, redis: R
         held = one.acquire("holder")
         assert held is not None
         future = pool.submit(one.acquire, "next", 60)
-        until(lambda: redis.pubsub_channels() and one.waiting() == 1)
+        until(lambda: channels(redis) and one.waiting() == 1)
         redis.script_flush()
         redis.client_kill_filter(_type="pubsub")
         held.release()
@@ -238,14 +239,14 @@ def test_a_server_that_does_not_answer_is_reported(own_server: EmbeddedServer, m
         held = one.acquire("holder", lease=600)
         assert held is not None
         future = pool.submit(one.acquire, "next", 60)
-        until(lambda: one.waiting() == 1 and client.pubsub_channels())
+        until(lambda: one.waiting() == 1 and channels(client))
         own_server.freeze()
         with pytest.raises(RedisError), impatience():
             future.result(20)
         own_server.thaw()
         until(lambda: one.waiting() == 0)
         assert held.renew()
-        until(lambda: not client.pubsub_channels())
+        until(lambda: not channels(client))
 
 
 def test_one_who_may_not_subscribe_is_served_too(one: FairSemaphore, redis: Redis, server: EmbeddedServer) -> None:

@@ -15,6 +15,7 @@ from celery_throttle.primitives.semaphore import sync
 from celery_throttle.primitives.semaphore.calls import IDLE
 from celery_throttle.primitives.semaphore.sync_mailbox import Mailbox
 from celery_throttle.store.scripts import execute
+from tests.primitives.hints import channels, listening
 from tests.primitives.pace import end_permits, look_often
 from tests.store.cost import commands
 from tests.support.waiting import until
@@ -63,12 +64,8 @@ def wait_in_line(waiting: FairSemaphore, pool: ThreadPoolExecutor, count: int, *
         there = waiting.waiting()
         futures.append(pool.submit(waiting.acquire, f"{number}", 60, **options))
         until(lambda: waiting.waiting() > there)  # noqa: B023 - called at once
-    until(lambda: _listening(waiting._client) >= waiting.waiting())
+    until(lambda: listening(waiting._client) >= waiting.waiting())
     return futures
-
-
-def _listening(client: Redis) -> int:
-    return sum(count for _, count in client.pubsub_numsub(*client.pubsub_channels()))
 
 
 def got(future: Future[HeldPermit | None]) -> HeldPermit:
@@ -148,7 +145,7 @@ def test_the_end_of_a_lease_wakes_the_first_in_line(one: FairSemaphore, redis: R
     first, second = wait_in_line(one, pool, 2)
     assert late is not None
     late.renew(0.3)
-    for channel in redis.pubsub_channels():
+    for channel in channels(redis):
         redis.publish(channel, "look when it ends now")
     held = got(first)
     assert late.release() is False
@@ -278,7 +275,7 @@ def test_who_is_interrupted_leaves_nothing(
     with pytest.raises(KeyboardInterrupt) as caught:
         one.acquire("interrupted", lease=600)
     monkeypatch.undo()
-    until(lambda: not redis.pubsub_channels())  # closed, and not only forgotten: the traceback has it still
+    until(lambda: not channels(redis))  # closed, and not only forgotten: the traceback has it still
     assert caught.tb is not None
     assert one.waiting() == 0
     assert [info.holder for info in one.holders()] == ([] if granted else ["holder"])
@@ -332,12 +329,12 @@ def test_connections_are_kept_but_few(one: FairSemaphore, redis: Redis, pool: Th
     one.acquire()
     futures = [pool.submit(one.acquire, timeout=0.4) for _ in range(IDLE + 6)]
     assert [future.result(20) for future in futures] == [None] * len(futures)
-    until(lambda: 0 < _listening(redis) <= IDLE)
+    until(lambda: 0 < listening(redis) <= IDLE)
     for future in [pool.submit(one.acquire, timeout=0.2) for _ in range(IDLE)]:
         assert future.result(20) is None
-    assert _listening(redis) <= IDLE
+    assert listening(redis) <= IDLE
     one._mailboxes._idle.clear()
-    until(lambda: _listening(redis) == 0)
+    until(lambda: listening(redis) == 0)
 
 
 def test_never_more_than_the_limit_and_all_get_it(redis: Redis, pool: ThreadPoolExecutor) -> None:

@@ -1,0 +1,20 @@
+"""Who listens for the hints of locks and semaphores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+__all__ = ["channels", "listening"]
+
+
+def channels(client: Redis) -> list[bytes | str]:
+    """Where somebody listens; what used this server before may listen to results, or to wake-ups, still."""
+    return [each for kind in ("lock", "semaphore") for each in client.pubsub_channels(f"{{throttle}}:2:{kind}:*")]
+
+
+def listening(client: Redis) -> int:
+    """How many listen there."""
+    return sum(count for _, count in client.pubsub_numsub(*channels(client)))
