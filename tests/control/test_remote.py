@@ -14,7 +14,7 @@ import pytest
 import celery_throttle
 from celery_throttle import ThrottleControl
 from celery_throttle.control.panel import STEERS
-from tests.support.remote import name_of, steer, throttle_in
+from tests.support.remote import name_of, steer, throttle_in, wait_heard
 from tests.support.waiting import until
 from tests.support.workers import BASIC, ROOT
 
@@ -301,6 +301,7 @@ def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
     prompt, late = workers.start_many(2, STEERED, concurrency=1)
     app, throttle = look(workers)
     limit = throttle.limit("api")
+    wait_heard(app.app, prompt, late)
     until(lambda: limit.status().declared)
     late.freeze()
     signed = {"limit": "api", "by": "ana", "request": "r"}

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, counts
+from tests.support.remote import wait_heard
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
     from tests.support.state import State
-    from tests.support.workers import Workers
+    from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker
 
@@ -72,21 +73,25 @@ def test_consumer_cancelled_while_tasks_wait(workers: Workers, journal: Journal,
     assert set(counts(journal).values()) == {1}
 
 
+def parked_by_a_newer_release(workers: Workers, state: State) -> tuple[Any, Worker]:
+    """Return a task that waits, and the only worker that is left, which does not know it."""
+    newer = workers.start(SEAMS, concurrency=1)
+    state.limit("till").pause()
+    charge = workers.app(SEAMS).charge.delay("order 17")
+    state.wait_parked(charge)
+    newer.term()
+    newer.wait()
+    return charge, workers.start(SEAMS, concurrency=1, env=OLDER)
+
+
 def test_remembered_task_that_a_worker_of_an_older_release_is_given(
     workers: Workers, journal: Journal, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
-    newer = workers.start(SEAMS, concurrency=1)
+    _, older = parked_by_a_newer_release(workers, state)
     app = workers.app(SEAMS)
-    till = state.limit("till")
-    till.pause()
-    charge = app.charge.delay("order 17")
-    state.wait_parked(charge)
-    newer.term()
-    newer.wait()
-    older = workers.start(SEAMS, concurrency=1, env=OLDER)
 
-    till.resume()
+    state.limit("till").resume()
     app.receipt.delay("another").get(timeout=AT_ONCE)  # the older release goes on with what it knows
     older.term()
     older.wait()
@@ -101,16 +106,10 @@ def test_remembered_task_that_a_worker_of_an_older_release_is_given(
 def test_task_that_is_revoked_where_only_an_older_release_is_left(
     workers: Workers, journal: Journal, state: State
 ) -> None:
-    newer = workers.start(SEAMS, concurrency=1)
+    charge, older = parked_by_a_newer_release(workers, state)
     app = workers.app(SEAMS)
-    till = state.limit("till")
-    till.pause()
-    charge = app.charge.delay("order 17")
-    state.wait_parked(charge)
-    newer.term()
-    newer.wait()
-    older = workers.start(SEAMS, concurrency=1, env=OLDER)
 
+    wait_heard(app.app, older)
     charge.revoke()
 
     until(lambda: charge.state == "REVOKED", timeout=AT_ONCE)

@@ -11,7 +11,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from tests.support.workers import Worker
 
-__all__ = ["name_of", "steer", "tell", "throttle_in"]
+__all__ = ["name_of", "steer", "tell", "throttle_in", "wait_heard"]
 
 #: What a worker says that does not wait any longer: on a machine that is busy it has to be asked again.
 TOO_SLOW = ("the store did not answer within", "the store has not answered the last", "the gate of this worker is busy")
@@ -22,8 +22,15 @@ def name_of(worker: Worker) -> str:
     return f"{worker.name}@{socket.gethostname()}"
 
 
+def wait_heard(app: Any, *workers: Worker) -> None:
+    """Wait until they hear commands: they say that they are ready a moment before, and what is said then is lost."""
+    names = [name_of(worker) for worker in workers]
+    until(lambda: len(app.control.ping(destination=names, timeout=1)) == len(names), timeout=30)
+
+
 def tell(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[Any]:
     """Have these workers carry out a command, once; return what each answered."""
+    wait_heard(app, *workers)
     names = [name_of(worker) for worker in workers]
     replies = app.control.broadcast(command, arguments=arguments, destination=names, reply=True, timeout=20)
     answers = {name: answer for reply in replies for name, answer in reply.items()}
