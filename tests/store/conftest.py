@@ -9,6 +9,7 @@ import pytest
 from celery_throttle.core.limits import Limit
 from tests.store.caller import KEYS, Caller
 from tests.store.peek import check, peek
+from tests.store.steering import Steering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +84,12 @@ def hints(redis: Redis) -> Iterator[Hints]:
     heard = Hints(redis)
     yield heard
     heard.close()
+
+
+@pytest.fixture
+def steering(redis: Redis) -> Steering:
+    """Who steers the limits."""
+    return Steering(redis)
 
 
 @pytest.fixture(autouse=True)

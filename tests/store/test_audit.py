@@ -9,19 +9,14 @@ import pytest
 from celery_throttle.core.limits import Limit
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, lapse, peek
-from tests.store.steering import Steering
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from tests.store.caller import Caller
+    from tests.store.steering import Steering
 
 API = Limit("api", 8)
-
-
-@pytest.fixture
-def steering(redis: Redis) -> Steering:
-    return Steering(redis)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from celery_throttle.core.limits import Limit
 from tests.store.caller import started
 from tests.store.peek import KEY, peek
-from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
 from tests.support.waiting import until
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.policy import Needs
     from tests.store.conftest import Hints
+    from tests.store.steering import Steering
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
@@ -32,11 +32,6 @@ def worker(redis: Redis) -> TermsCaller:
 @pytest.fixture
 def other(redis: Redis) -> TermsCaller:
     return TermsCaller(redis, "cccccccc", "q2")
-
-
-@pytest.fixture
-def steering(redis: Redis) -> Steering:
-    return Steering(redis)
 
 
 def of(tenant: str) -> Needs:

@@ -12,11 +12,12 @@ from celery_throttle.store.views import Lent
 from tests.store.caller import message_of, started
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import expire, peek
-from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
 
 if TYPE_CHECKING:
     from redis import Redis
+
+    from tests.store.steering import Steering
 
 API = Limit("api", 1)
 ONE = terms(API).same
@@ -31,11 +32,6 @@ def worker(redis: Redis) -> TermsCaller:
 @pytest.fixture
 def peer(redis: Redis) -> TermsCaller:
     return TermsCaller(redis, "bbbbbbbb", "q")
-
-
-@pytest.fixture
-def steering(redis: Redis) -> Steering:
-    return Steering(redis)
 
 
 def fill(worker: TermsCaller, count: int) -> object:

@@ -11,7 +11,6 @@ from celery_throttle.store.replies import CLAIMED, Answer, ParkAnswer
 from tests.store.caller import message_of, started
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import expire, peek
-from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
     from celery_throttle.store.replies import Reply
     from tests.store.conftest import Hints
+    from tests.store.steering import Steering
 
 API, TENANT = Limit("api", 1), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
@@ -34,11 +34,6 @@ def worker(redis: Redis) -> TermsCaller:
 @pytest.fixture
 def peer(redis: Redis) -> TermsCaller:
     return TermsCaller(redis, "bbbbbbbb", "q")
-
-
-@pytest.fixture
-def steering(redis: Redis) -> Steering:
-    return Steering(redis)
 
 
 def of(tenant: str, *more: Limit) -> Needs:
