@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.control.explain import explained, in_words
 from celery_throttle.control.findings import Commands, Finding, waiting
-from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.lines import Line
     from celery_throttle.control.reader import Reader
+    from celery_throttle.core.buckets import Bucket
     from celery_throttle.store.rows import Holder, LimitStatus, Said
     from celery_throttle.store.views import TaskView
 
@@ -78,8 +79,7 @@ def _scopes(look: Look, what: str) -> Iterator[tuple[Bucket, Said, list[Line], l
     for status in look.statuses:
         said: Said | None = getattr(status, what)
         if said:
-            whole = said.limit == str(Bucket(status.name))
-            found.setdefault(Bucket(status.name) if whole else status.bucket, (said, []))[1].append(status)
+            found.setdefault(status.scope(said), (said, []))[1].append(status)
     for scope, (said, rows) in found.items():
         buckets = {each.bucket for each in rows}
         yield scope, said, [each for each in look.lines if each.status.bucket in buckets], rows
@@ -176,9 +176,9 @@ def _full(look: Look, line: Line, view: TaskView, full: LimitStatus, waits: str)
     mine = [each for each in look.holders if any(need.bucket == full.bucket for need in each.needs)]
     seen = sum(need.permits for each in mine for need in each.needs if need.bucket == full.bucket)
     last = max((each.since for each in mine), default=None) if seen >= full.held else None
-    stuck = look.is_long(last) and look.is_long(line.since)
-    told = _has_fewer(full) and look.is_long(line.since)
-    if not (stuck or look.is_long(line.since)) or (told and not stuck):
+    long = look.is_long(line.since)
+    stuck = long and look.is_long(last)
+    if not long or (_has_fewer(full) and not stuck):  # that it has fewer is told by itself
         return
     why = " ".join([*_reasons(line, view), *_longest(mine)])
     more = str((full.in_force or 0) + 1)
@@ -214,8 +214,7 @@ def _of_line(
 
 def _barred(line: Line, view: TaskView) -> bool:
     task = line.first.task_id if line.first else ""
-    bars = [each for each in view.limits if each.barred_by not in (None, task) and not each.disabled]
-    return any(view.ticket > each.bar_ticket for each in bars)
+    return any(each.bars(task, view.ticket) for each in view.limits)
 
 
 def _can_start(line: Line, view: TaskView) -> bool:
@@ -237,5 +236,5 @@ def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Findi
         waits = waiting(line.status.parked, line.since, look.now)
         what = f"Limit {line.status.bucket} has room, and nobody takes the first of its line, {task}: {waits}."
         why = " ".join(_reasons(line, view))
-        do = () if view.queue.startswith("~") else (look.commands.worker(view.queue),)
+        do = () if is_outside(view.queue) else (look.commands.worker(view.queue),)
         yield _of_line(line, "no-slot", look.is_long(line.since), what, why, do, view.queue)

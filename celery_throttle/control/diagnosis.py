@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.queues import OUTSIDE, consumed
+from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.control.server import StoreFacts, examine
 from celery_throttle.core.limits import described
+from celery_throttle.core.naming import is_outside
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import StoreUnavailable
@@ -137,12 +138,12 @@ def _set_aside(reader: Reader) -> Iterator[str]:
 
 def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator[str]:
     """Yield the queues of parked tasks that no worker takes."""
-    parked = [each for each in reader.parked(None, MOST) if each.queue and not each.queue.startswith(OUTSIDE)]
+    parked = [each for each in reader.parked(None, MOST) if each.queue and not is_outside(each.queue)]
     waiting = Counter(each.queue for each in parked)
     passed = _passed_over(reader, parked)
     taken = consumed(app) if parked else set()
     if taken is None:
-        unchecked.append("Which queues the workers consume: none answered a remote control command within a second.")
+        unchecked.append(NOBODY_ANSWERED)
     for queue, count in sorted(waiting.items()):
         if taken is not None and queue not in taken:
             yield (

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, listed, one_line, times
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _limit_reasons(task_id: str, view: TaskView, limit: LimitStatus, cost: int) 
     if limit.next_start_in > 0 and not limit.stopped:
         rates = listed([rate.rate for rate in limit.rates])
         yield f"The rate of limit {limit.bucket} ({rates}) allows the next start in {limit.next_start_in:.1f} s."
-    if limit.barred_by not in (None, task_id) and view.ticket > limit.bar_ticket and not limit.disabled:
+    if limit.bars(task_id, view.ticket):
         task = f"Task {limit.barred_by}, which needs several limits and waited for long,"
         yield f"{task} goes first on limit {limit.bucket}."
 
@@ -208,7 +209,7 @@ def _line(view: TaskView) -> Iterator[str]:
 
 
 def _needs_slot(view: TaskView) -> str:
-    if view.queue.startswith("~"):
+    if is_outside(view.queue):
         return "It can start: it is a permit outside of tasks, which the process that waits for it has to take."
     return f"It can start: it waits for a worker with a free slot that consumes queue {view.queue!r}."
 

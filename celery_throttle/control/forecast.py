@@ -10,9 +10,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.queues import OUTSIDE, consumed
+from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, listed, one_line, seconds
 
 if TYPE_CHECKING:
@@ -105,11 +106,11 @@ def forecast(reader: Reader, bucket: Bucket, permits: int) -> Forecast:
     own = [each for each in stands.values() if _is_meant(each, bucket)]
     before = stands[bucket]
     stands = {each.bucket: _changed(each, bucket, permits) for each in stands.values()}
-    queues = {each.queue for each in waiters if not each.queue.startswith(OUTSIDE)}
+    queues = {each.queue for each in waiters if not is_outside(each.queue)}
     taken = consumed(reader.app) if queues else set()
     unchecked = []
     if taken is None:
-        unchecked.append("Which queues the workers consume: none answered a remote control command within a second.")
+        unchecked.append(NOBODY_ANSWERED)
     if reader.clock()[1]:
         unchecked.append("What is held: the store has just lost its data, and workers put it back.")
     firsts = {each: first[0].place(each) for each, first in others.items() if first and first[0].line == each}
@@ -136,9 +137,8 @@ def _is_meant(status: LimitStatus, bucket: Bucket) -> bool:
 
 def _changed(status: LimitStatus, bucket: Bucket, permits: int) -> LimitStatus:
     """Return how a limit would stand; what was said of one key comes before what is said of all."""
-    of_key = bucket.key is None and status.key is not None
-    has_own = of_key and status.override is not None and status.override.limit == str(status.bucket)
-    if not _is_meant(status, bucket) or status.disabled or has_own:
+    has_own = status.override is not None and status.scope(status.override) != bucket
+    if not _is_meant(status, bucket) or status.disabled or (bucket.key is None and has_own):
         return status
     return replace(status, in_force=permits)
 
@@ -222,7 +222,7 @@ class _Play:
             return None
         if not status.has_room(cost):
             return f"{limit} is full, {status.held} of {status.in_force} permits are held then"
-        if status.barred_by not in (None, waiter.task) and waiter.ticket > status.bar_ticket:
+        if status.bars(waiter.task, waiter.ticket):
             return f"task {status.barred_by} goes first on {limit}"
         place = waiter.place(status.bucket)
         if self._firsts.get(status.bucket, place) < place:

@@ -12,7 +12,6 @@ from celery_throttle.control.diagnosis import OVERDUE, readers
 from celery_throttle.control.exposition import Metric, Sample
 from celery_throttle.control.lines import first_lines
 from celery_throttle.control.reader import MOST
-from celery_throttle.core.buckets import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.lines import Line
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.core.buckets import Bucket
+    from celery_throttle.store.rows import LimitStatus, Said
 
 __all__ = ["measured"]
 
@@ -116,7 +116,5 @@ def _of_limit(rows: list[LimitStatus], lines: list[Line], now: datetime) -> Iter
 
 def _scope(status: LimitStatus, attribute: str) -> Bucket | None:
     """Return of what this was said that holds for a limit or a key of it."""
-    said = getattr(status, attribute)
-    if said is None:
-        return None
-    return Bucket(status.name) if said.limit == str(Bucket(status.name)) else status.bucket
+    said: Said | None = getattr(status, attribute)
+    return status.scope(said) if said else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["OUTSIDE", "consumed"]
+__all__ = ["NOBODY_ANSWERED", "consumed"]
 
 #: Seconds that workers have to answer.
 _PATIENCE = 1.0
-#: How the queue of a permit outside of tasks begins: the process that waits for it is its only worker.
-OUTSIDE = "~"
+#: What could not be looked at if it returns None.
+NOBODY_ANSWERED = "Which queues the workers consume: none answered a remote control command within a second."
 
 
 def consumed(app: Any) -> set[str] | None:

@@ -18,8 +18,9 @@ from celery_throttle.control.causes import Look, causes
 from celery_throttle.control.diagnosis import OVERDUE, declared_otherwise, examined, readers
 from celery_throttle.control.findings import Commands, Finding, in_order, waiting
 from celery_throttle.control.lines import first_lines
-from celery_throttle.control.queues import OUTSIDE, consumed
+from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader
+from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, counted, shortened, span
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.remarks import remarks
@@ -181,7 +182,7 @@ def _queues(reader: Reader, known: dict[str, _Queue]) -> dict[str, _Queue]:
     since: dict[str, datetime] = {queue: each.since for queue, each in known.items()}
     for each in islice(reader.parked_ids(None), _MOST_PARKED):
         arrived = each.since
-        if arrived is not None and each.queue and not each.queue.startswith(OUTSIDE):
+        if arrived is not None and each.queue and not is_outside(each.queue):
             counts[each.queue] += 1
             since[each.queue] = min(since.get(each.queue, arrived), arrived)
     before = {queue: each.count for queue, each in known.items()}
@@ -194,7 +195,7 @@ def _nobody_consumes(
     """Yield the queues of parked tasks that no worker takes."""
     taken = consumed(app) if queues else set()
     if taken is None:
-        unchecked.append("Which queues the workers consume: none answered a remote control command within a second.")
+        unchecked.append(NOBODY_ANSWERED)
         return
     for queue in sorted(queues.keys() - taken):
         count, since = queues[queue].count, queues[queue].since

@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 
 from celery_throttle.clients import store_client
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.core.naming import worker_name
+from celery_throttle.core.naming import outside_queue, worker_name
 from celery_throttle.core.policy import limits_text
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.permits.bell import Bell
@@ -68,7 +68,7 @@ class Outside:
     def __init__(self, app: Any, group: str | None) -> None:
         self.process = os.getpid()
         self._worker = worker_name(socket.gethostname())
-        self._queue = f"~{self._worker}"
+        self._queue = outside_queue(self._worker)
         client = store_client(app, group)
         self._call, self._store, self.lease = client.ask, client.store, client.store.lease
         keys = self._store.keys

@@ -146,6 +146,15 @@ class LimitStatus:
         """Whether so many permits are free; a task that takes more than there are runs alone."""
         return self.in_force is None or self.held + min(cost, max(self.in_force, 1)) <= self.in_force
 
+    def bars(self, task_id: str, ticket: float) -> bool:
+        """Whether an older task that needs several limits goes before this one."""
+        return self.barred_by not in (None, task_id) and ticket > self.bar_ticket and not self.disabled
+
+    def scope(self, said: Said) -> Bucket:
+        """Of what that was said: of the limit with all its keys, or of one key."""
+        whole = Bucket(self.name)
+        return whole if said.limit == str(whole) else self.bucket
+
 
 @dataclass(frozen=True)
 class Need:

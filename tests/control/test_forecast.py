@@ -11,7 +11,7 @@ import pytest
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import forecast
 from celery_throttle.control.forecast import Bound, Forecast
-from celery_throttle.control.queues import OUTSIDE
+from celery_throttle.core.naming import outside_queue
 from tests.control.test_looking import API, TENANT, names, of
 from tests.store.caller import started
 from tests.store.peek import KEY, peek
@@ -172,7 +172,7 @@ def test_a_queue_that_nobody_consumes(app: Any, worker: TermsCaller) -> None:
     fill(worker, 2)
     worker.put("elsewhere", ONE, queue="mail")
     worker.put("here", ONE)
-    worker.put("outside", ONE, queue=f"{OUTSIDE}4711", outside=True)
+    worker.put("outside", ONE, queue=outside_queue("4711"), outside=True)
     found = said(app, 3)
     assert [(each.queue, each.limit, each.tasks) for each in found.bounds] == [("mail", None, 1), (None, "api", 1)]
     assert (found.starts, found.unchecked) == (1, ())
