@@ -18,6 +18,7 @@ from tests.failures.tools import (
     unacknowledged,
     wait_returned,
 )
+from tests.support.relay import Relay
 from tests.support.waiting import until
 from tests.support.workers import BASIC, alive
 
@@ -122,6 +123,29 @@ def test_broker_restarted(
     # Nobody could acknowledge this one: it ended while the broker was down.
     assert {label for label, number in counts(journal).items() if number > 1} <= {"late direct"}
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
+
+
+def test_a_parked_task_revoked_while_the_broker_goes_away_is_said_to_be(
+    own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
+) -> None:
+    """The store's answer comes while there is no broker: with gevent the gate goes on then. Nobody is told again."""
+    with Relay(server.port) as relay:
+        worker = workers.start(DOORS, pool="gevent", concurrency=1, conf={"throttle_url": relay.url})
+        app = workers.app(DOORS)
+        app.hold.delay("first")
+        journal.wait_running(1, "first")
+        victim = app.hold.delay("victim")
+        state.wait_parked(victim)
+
+        relay.hold_replies()
+        victim.revoke()
+        until(lambda: not state.parked, timeout=AT_ONCE)
+        own_server.kill()
+        worker.wait_for_log("Cannot connect to")
+        relay.pass_replies()
+
+        workers.wait_discarded(victim, timeout=AT_ONCE)
+        assert not own_server.running
 
 
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(

@@ -112,7 +112,8 @@ def test_task_that_is_revoked_where_only_an_older_release_is_left(
     wait_heard(app.app, older)
     charge.revoke()
 
-    until(lambda: charge.state == "REVOKED", timeout=AT_ONCE)
+    older.wait_for_log(f"Revoked task {charge.id} has left its line; no request can be made of it here", AT_ONCE)
+    until(lambda: str(charge.state) == "REVOKED", timeout=AT_ONCE)
     until(lambda: app.charge.locked_by("order 17") is None, timeout=AT_ONCE)
     state.wait_clean()
     older.term()

@@ -40,7 +40,7 @@ def revoked(result: AsyncResult[str]) -> bool:
 
 
 def test_revoked_while_parked_does_not_wait_for_its_turn(
-    app: Any, journal: Journal, doors: Doors, state: State
+    app: Any, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     ahead, victim = app.hold.delay("ahead"), app.hold.delay("victim")
     state.wait_parked(ahead, victim)
@@ -50,7 +50,8 @@ def test_revoked_while_parked_does_not_wait_for_its_turn(
     victim.revoke()
 
     until(lambda: state.parked == [ahead.id, behind.id], timeout=AT_ONCE, describe=state.describe)
-    until(lambda: revoked(victim), timeout=AT_ONCE)
+    workers.wait_discarded(victim, timeout=AT_ONCE)
+    assert revoked(victim)
     with pytest.raises(TaskRevokedError):
         victim.get(timeout=AT_ONCE)
     until(lambda: victim.id not in state.ids(), timeout=AT_ONCE)
@@ -93,8 +94,8 @@ def test_revoked_or_expired_before_arrival_costs_nothing(
         past = datetime.now(timezone.utc) - timedelta(seconds=5)
         victims = [task.apply_async(["victim"], expires=past) for task in (app.hold, app.hold, app.pair)]
 
-    until(lambda: all(revoked(victim) for victim in victims), timeout=AT_ONCE)
-
+    workers.wait_discarded(*victims, timeout=AT_ONCE)
+    assert all(revoked(victim) for victim in victims)
     assert state.ids() == before
     assert state.parked == []
     doors.open_all()

@@ -281,7 +281,8 @@ def test_a_revoked_duplicate_leaves_the_outcome_to_another(
     late = app.hold.apply_async(["a"], task_id="late", queue="elsewhere")
     state.wait_parked(1)
     parked.revoke()
-    until(lambda: parked.state == "REVOKED", timeout=QUICKLY)
+    workers.wait_discarded(parked, timeout=QUICKLY)
+    assert parked.state == "REVOKED"
     state.wait_parked(0)
     let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
@@ -300,7 +301,8 @@ def test_a_revoked_task_in_the_queue_frees_its_lock(workers: Workers, journal: J
     victim = app.hold_one.delay("a")
     victim.revoke()
     let_go("busy", "a")
-    until(lambda: victim.state == "REVOKED", timeout=QUICKLY)
+    workers.wait_discarded(victim, timeout=QUICKLY)
+    assert victim.state == "REVOKED"
     until(lambda: app.hold_one.locked_by("a") is None, timeout=QUICKLY)
     assert app.hold_one.delay("a").get(timeout=QUICKLY) == "a"
     assert worker.running

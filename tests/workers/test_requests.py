@@ -144,7 +144,8 @@ def test_a_revoked_task_with_a_strategy_of_the_users(
 
     revoked.revoke()
 
-    until(lambda: revoked.state == "REVOKED")
+    workers.wait_discarded(revoked)
+    assert revoked.state == "REVOKED"
     state.wait_parked(0)
     let_go("before")
     state.wait_empty()

@@ -253,6 +253,7 @@ def test_revoked_and_expired_tasks_cost_no_start(workers: Workers, journal: Jour
     took = journal.runs("last")[0].started - published
     # The third start of one a second with a burst of two; eleven more if those who never ran had counted.
     assert 0.999 <= took < 6.0
+    workers.wait_discarded(*revoked)
     until(lambda: {result.state for result in (*revoked, *expired)} == {"REVOKED"})
     assert len(journal.runs()) == 3
     state.wait_empty()
