@@ -126,7 +126,8 @@ class EmbeddedServer:
     ``binary``
         the server to run; by default the first that ``find_server(prefer)`` finds.
     ``persistent``
-        write an append-only file, so that ``restart()`` has the data again, also after ``kill()``.
+        write an append-only file, so that ``restart()`` has the data again, also after ``kill()``; each write waits for
+        the disk.
     ``options``
         lines of the server's configuration file; a list gives several lines. ``{port}`` and ``{dir}`` in a value stand
         for the port chosen and the server's directory: ``{"port": 0, "unixsocket": "{dir}/redis.sock"}``.
@@ -300,6 +301,8 @@ class EmbeddedServer:
             "dir": str(self.directory),
             "save": '""',
             "appendonly": "yes" if self.persistent else "no",
+            # With everysec, what it has acknowledged stays in memory while its disk is busy, and goes with a SIGKILL.
+            "appendfsync": "always",
             "daemonize": "no",
         }
         return "".join(self._lines(defaults | self.options, port))

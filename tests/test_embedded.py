@@ -40,12 +40,13 @@ def test_a_killed_server_comes_back_empty_on_the_same_port(own_server: EmbeddedS
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 def test_a_persistent_server_comes_back_with_its_data(own_server: EmbeddedServer) -> None:
-    """As a Redis with appendonly does."""
+    """Also when its disk is busy, which makes it keep what it has acknowledged in memory with appendfsync everysec."""
     with Redis.from_url(own_server.url) as client:
         client.set("here", 1)
         own_server.kill()
         own_server.restart()
         assert client.get("here") == b"1"
+        assert client.config_get("appendfsync")["appendfsync"] == "always"
 
 
 def test_a_frozen_server_accepts_and_says_nothing(own_server: EmbeddedServer) -> None:
