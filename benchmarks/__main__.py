@@ -32,7 +32,13 @@ BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
     "overhead": {"noop": overhead.noop, "bystanders": overhead.bystanders, "handover": overhead.handover},
     "recovery": {"worker-killed": recovery.worker_killed, "child-killed": recovery.child_killed},
     "semaphore": {"three": semaphore.three, "one": semaphore.one},
-    "store": {"idle": store.idle, "bytes": store.bytes_each, "server-time": store.server_time, "reap": store.reap},
+    "store": {
+        "idle": store.idle,
+        "bytes": store.bytes_each,
+        "server-time": store.server_time,
+        "reap": store.reap,
+        "history": store.history,
+    },
     "terms": {"rate": terms.rate, "keys": terms.keys, "turns": terms.turns},
 }
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.figures import Figure
 from benchmarks.site import BenchmarkError, Site
 from benchmarks.stand_in import StandIn
+from celery_throttle.core.history import SLOT, Place, place_of
 from celery_throttle.core.keys import Keys
+from celery_throttle.store.history import by_limit
 from celery_throttle.store.parcel import pack
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.replies import Grant
     from celery_throttle.store.scripts import Call
 
-__all__ = ["bytes_each", "idle", "reap", "server_time"]
+__all__ = ["bytes_each", "history", "idle", "reap", "server_time"]
 
 _HOUR = 3600.0
 
@@ -176,6 +178,36 @@ def server_time(bench: Bench) -> list[Figure]:
             Figure(load, f"{what}: {many} parked", tuple(large), "us"),
         ]
     return figures
+
+
+def history(bench: Bench) -> list[Figure]:
+    """Tell what was counted of as many tasks as are told of together, against admitting and releasing these."""
+    rounds, tasks = 5 if bench.quick else 20, 50
+    shares, told = [], []
+    with Site(bench) as site:
+        line = _Line(site.store, site.keys)
+        worker = line.worker
+        counts = [0.0] * SLOT
+        for place in (Place.AT_ONCE, place_of(0.1), place_of(0.5), Place.PARKED, Place.ENDED, Place.FAILED):
+            counts[place] = 10
+        counts[Place.RUN_TIME] = 12_345
+        tell = worker.store.count(by_limit({f"1:{line.limit}": counts}))
+        for _ in range(bench.rounds):
+            both = count = 0.0
+            for _ in range(rounds):
+                ids = [str(uuid.uuid4()) for _ in range(tasks)]
+                calls = [worker.exchange(worker.asking([task], "free")) for task in ids]
+                calls += [worker.exchange(worker.releasing([task])) for task in ids]
+                both += _microseconds(line, calls)
+                count += _microseconds(line, [tell])
+            shares.append(count / both)
+            told.append(count / rounds)
+            bench.say(f"{told[-1]:.0f} us each time, {shares[-1]:.2%}")
+    load = f"history, told after {tasks} tasks of one limit"
+    return [
+        Figure(load, "server time, of that of their admits and releases", tuple(shares), "x", at_most=0.02),
+        Figure(load, "server time each time", tuple(told), "us"),
+    ]
 
 
 def _first_grant(line: _Line) -> Grant:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from redis.exceptions import RedisError
 
+from celery_throttle.core.history import Place
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.store.caller import Caller
-from celery_throttle.store.calls import Store
+from celery_throttle.store.calls import Store, take_rows
+from celery_throttle.store.history import by_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +67,17 @@ class StoreClient:
         """
         while True:
             cleared = self.ask(self.store.reap(_REAPED))
-            yield from ((task.decode(), needs.decode()) for task, needs in cleared)
+            found = [(task.decode(), needs.decode()) for task, needs in cleared]
+            self._count([needs for _, needs in found])
+            yield from found
             if len(cleared) < _REAPED:
                 return
+
+    def _count(self, reclaimed: list[str]) -> None:
+        counts = by_limit({needs: [0] * Place.RECLAIMED + [number] for needs, number in Counter(reclaimed).items()})
+        while counts:
+            with suppress(StoreUnavailable):  # of counts nothing depends
+                self.ask(self.store.count(take_rows(counts)))
 
 
 def store_client(app: Any, group: str | None = None) -> StoreClient:

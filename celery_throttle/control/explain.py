@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
-from celery_throttle.core.wording import at, listed, one_line, times
+from celery_throttle.core.wording import at, listed, one_line, span, times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import LimitStatus, Said
     from celery_throttle.store.views import TaskView
 
-__all__ = ["Explanation", "TaskState", "explained", "in_words"]
+__all__ = ["Explanation", "TaskState", "estimated", "explained", "in_words"]
 
 TaskState = Literal["held", "parked", "waiting for its identity lock", "ended without running", "set aside", "unknown"]
 
@@ -51,6 +51,8 @@ class Explanation:
         place: in that line, 1 for the first; None if it does not wait.
         queue: whose workers can start it, None if it was never parked.
         limits: how the limits stand of which it holds or needs permits.
+        starts_in: about how many seconds it takes until its turn at the rate of the last ten minutes; None if it is
+            not in line, its line stands still, or what starts there is not counted (for a key).
     """
 
     task_id: str
@@ -62,6 +64,7 @@ class Explanation:
     place: int | None = None
     queue: str | None = None
     limits: tuple[LimitStatus, ...] = ()
+    starts_in: float | None = None
 
     @property
     def bucket(self) -> Bucket | None:
@@ -89,6 +92,15 @@ def explained(task_id: str, view: TaskView) -> Explanation:
         queue=view.queue or None,
         limits=view.limits,
     )
+
+
+def estimated(explanation: Explanation, per_second: float) -> Explanation:
+    """Return the same with when it starts, where so many of its line start a second."""
+    if explanation.place is None or per_second <= 0 or any(each.stopped for each in explanation.limits):
+        return explanation
+    starts_in = explanation.place / per_second
+    said = f"At the rate of the last ten minutes its turn comes in about {span(starts_in)}."
+    return replace(explanation, starts_in=starts_in, reasons=(*explanation.reasons, said))
 
 
 def _state(view: TaskView) -> TaskState:

@@ -14,7 +14,7 @@ from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
-from celery_throttle.core.wording import counted, listed, one_line, seconds
+from celery_throttle.core.wording import counted, listed, one_line, seconds, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +63,8 @@ class Forecast:
         bounds: what keeps the others, in the order in which it does.
         looked_at: how many of those who wait were looked at, the first ones.
         parked: how many wait in its lines, or need permits of it in others.
+        gone_in: about how many seconds it takes until they are gone at the rate of the last ten minutes; None if none
+            started then, or nobody waits.
         unchecked: a sentence for each thing that could not be looked at.
     """
 
@@ -77,6 +79,7 @@ class Forecast:
     looked_at: int
     parked: int
     unchecked: tuple[str, ...] = ()
+    gone_in: float | None = None
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -94,6 +97,8 @@ class Forecast:
             yield f"Of {counted(self.parked, 'task')} that wait, {self.looked_at} in its lines were looked at."
         elif not self.bounds and not self.at_most:
             yield "Nobody would wait for it any longer." if self.starts else "Nobody waits for it."
+        if self.gone_in is not None:
+            yield f"At the rate of the last ten minutes the line is gone in about {span(self.gone_in)}."
         yield from (f"? {each}" for each in self.unchecked)
 
 
@@ -105,6 +110,7 @@ def forecast(reader: Reader, bucket: Bucket, permits: int) -> Forecast:
     stands = {each.bucket: each for each in reader.stand([each.text for each in sorted({bucket, *needed}, key=str)])}
     own = [each for each in stands.values() if _is_meant(each, bucket)]
     before = stands[bucket]
+    parked, rate = sum(each.parked for each in own), reader.starts_per_second(bucket.name) if bucket.key is None else 0
     stands = {each.bucket: _changed(each, bucket, permits) for each in stands.values()}
     queues = {each.queue for each in waiters if not is_outside(each.queue)}
     taken = consumed(reader.app) if queues else set()
@@ -126,8 +132,9 @@ def forecast(reader: Reader, bucket: Bucket, permits: int) -> Forecast:
         sum(max(each.held - permits, 0) for each in own if stands[each.bucket].in_force == permits),
         tuple(Bound(why, count, *where) for (why, *where), count in play.bounds.items()),
         len(waiters),
-        sum(each.parked for each in own),
+        parked,
         tuple(unchecked),
+        parked / rate if parked and rate else None,
     )
 
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from celery_throttle.clients import signed
 from celery_throttle.control.forecast import forecast
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
+    from celery_throttle.store.history import History
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
 
 __all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "count"]
@@ -93,10 +95,25 @@ class LimitControl:
     def forecast(self, permits: int) -> Forecast:
         """Return what an override would do: how many start at once, and what keeps the others. Changes nothing.
 
-        How long until the line is gone cannot be said from what the store has, nor whether workers have free slots.
+        Whether workers have free slots cannot be said from what the store has.
         """
         self._check("forecast", permits)
         return forecast(self._place, self._bucket, permits)
+
+    def history(self, *, day: bool = False) -> History:
+        """Return what was counted of the limit, with all its keys, minute by minute of the last hour.
+
+        Workers count, and tell it every ten seconds where much goes on, else once a minute.
+
+        Args:
+            day: by quarters of an hour of the last day.
+        """
+        if self.key is not None:
+            raise ConfigurationError(
+                f"Limit {self.name!r}: what happens is counted of all its keys together, not of {self.key!r}: write "
+                f"throttle.limit({self.name!r}).history()"
+            )
+        return self._place.history([self.name], QUARTERS if day else MINUTES)[0]
 
     @_tells
     def reset(self, *, by: str | None = None, why: str = "") -> bool:

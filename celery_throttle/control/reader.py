@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.clients import store_client
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.history import MINUTES
 from celery_throttle.core.policy import costs_of
 from celery_throttle.store import views
+from celery_throttle.store.history import histories
 from celery_throttle.store.rows import Need
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from celery_throttle.core.history import Ring
+    from celery_throttle.store.history import History
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
     from celery_throttle.store.views import Lent, ParkedId, TaskView, Waiter
 
@@ -163,6 +167,18 @@ class Reader:
             found.update((each.identity, each) for each in page)
             more = bool(after)
         return tuple(found.values())[:most]
+
+    def history(self, limits: Sequence[str], ring: Ring) -> list[History]:
+        """Return what was counted of limits."""
+        found: list[History] = []
+        for first in range(0, len(limits), AT_ONCE):
+            some = limits[first : first + AT_ONCE]
+            found += histories(self.ask(self.store.history(some, ring)), some, ring)
+        return found
+
+    def starts_per_second(self, limit: str) -> float:
+        """Return how many of a limit (with all its keys) started a second lately; 0 if none did."""
+        return self.history([limit], MINUTES)[0].per_second
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""

@@ -13,7 +13,7 @@ from celery.result import AsyncResult
 
 from celery_throttle.clients import signed
 from celery_throttle.control.drain import drain
-from celery_throttle.control.explain import explained
+from celery_throttle.control.explain import estimated, explained
 from celery_throttle.control.exposition import exposition
 from celery_throttle.control.findings import Commands
 from celery_throttle.control.limit_control import MOST, LimitControl, count
@@ -190,8 +190,11 @@ class ThrottleControl:
             ConfigurationError: it is neither.
         """
         task_id = _task_id("explain", task_id)
-        found = [explained(task_id, place.explain(task_id)) for place in self._places()]
-        return next((each for each in found if each.state != "unknown"), found[0])
+        found = [(explained(task_id, place.explain(task_id)), place) for place in self._places()]
+        explanation, place = next((each for each in found if each[0].state != "unknown"), found[0])
+        if explanation.limit is None or explanation.key is not None:
+            return explanation
+        return estimated(explanation, place.starts_per_second(explanation.limit))
 
     @tells()
     def report(self, *, patience: float | timedelta = 600, command: str = "celery -A proj") -> Report:

@@ -32,6 +32,10 @@ class Keys:
         """One key, by the name that ``begin.lua`` has for it."""
         return self._key(name)
 
+    def ring(self, name: str, limit: str) -> str:
+        """The ring of this name of what is counted of a limit; it ends by itself."""
+        return self._key(f"{name}:{limit}")
+
     @property
     def wake(self) -> str:
         """The channel on which hints are published."""

@@ -6,16 +6,18 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
+from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from celery_throttle.core.facts import Facts, Result
+    from celery_throttle.core.history import Ring
     from celery_throttle.core.keys import Keys
     from celery_throttle.store.scripts import Argument
 
-__all__ = ["MOST_RENEWED", "Arrival", "Back", "Ended", "Exchange", "Store", "Succession", "take_rows"]
+__all__ = ["MOST_RENEWED", "Arrival", "Back", "Counted", "Ended", "Exchange", "Store", "Succession", "take_rows"]
 
 T = TypeVar("T")
 
@@ -160,6 +162,18 @@ class Exchange:
         return [each.message for each in self.parked] + [each.arrival.message for each in self.back]
 
 
+class Counted(NamedTuple):
+    """What was counted of a limit: place, count, place, count, ... (see core/history.py).
+
+    Attributes:
+        has_keys: whether it is counted for each key, so that nobody knows how many hold and wait in all.
+    """
+
+    limit: str
+    has_keys: bool
+    counts: list[int]
+
+
 @dataclass(frozen=True)
 class Store:
     """Builds the calls of one worker (or one command) on one set of keys.
@@ -288,6 +302,21 @@ class Store:
     def audit(self) -> Call:
         """Ask what people changed."""
         return self._call("audit")
+
+    def count(self, counts: Iterable[Counted]) -> Call:
+        """Add what was counted of limits to their history."""
+        rows = list(counts)
+        rings = [self.keys.ring(ring.name, row.limit) for row in rows for ring in (MINUTES, QUARTERS)]
+        told = [(("" if row.has_keys else row.limit), _WRITE(row.counts)) for row in rows]
+        return self._call_with(rings, "count", *(value for each in told for value in each))
+
+    def history(self, limits: Iterable[str], ring: Ring) -> Call:
+        """Ask what was counted of limits."""
+        return self._call_with([self.keys.ring(ring.name, limit) for limit in limits], "history")
+
+    def _call_with(self, keys: Sequence[str], script: str, *rest: Argument) -> Call:
+        number, *head, lease_ms = self._head
+        return Call(Script.of_gate(script), (int(number) + len(keys), *head, *keys, lease_ms, *rest))
 
     def _call(self, script: str, *rest: Argument) -> Call:
         return Call(Script.of_gate(script), (*self._head, *rest), len(self._head))

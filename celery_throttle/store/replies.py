@@ -126,6 +126,7 @@ class Reply:
         open: the others of them.
         withdrawn: what was taken out of its line.
         hints: whether the store's user may publish hints.
+        reclaimed: the needs of lost holders that were cleared.
     """
 
     asked: tuple[int, ...]
@@ -137,6 +138,7 @@ class Reply:
     open: tuple[str, ...]
     withdrawn: tuple[Withdrawn, ...]
     hints: bool
+    reclaimed: tuple[str, ...]
 
 
 class Withdrawn(NamedTuple):
@@ -215,7 +217,7 @@ def exchanged(raw: Any) -> Reply | None:
         return None
     if raw[0] == b"overtaken":  # the protocol asks again only where this cannot be heard
         raise RuntimeError("the store has carried out a later call of this worker: two of them have one name")
-    _number, asked, parked, grants, wait_ms, more, closed, opened, withdrawn, hints = raw
+    _number, asked, parked, grants, wait_ms, more, closed, opened, withdrawn, hints, reclaimed = raw
     return Reply(
         tuple(map(int, asked)),
         tuple(parked),
@@ -226,6 +228,7 @@ def exchanged(raw: Any) -> Reply | None:
         tuple(bucket.decode() for bucket in opened),
         tuple(Withdrawn(task.decode(), message) for task, message in withdrawn),
         bool(hints),
+        tuple(needs.decode() for needs in reclaimed),
     )
 
 

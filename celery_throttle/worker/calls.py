@@ -12,6 +12,9 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
+from redis.exceptions import ResponseError
+
+from celery_throttle.core.history import Place
 from celery_throttle.core.limits import described
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store import replies
@@ -19,6 +22,7 @@ from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.worker.outbox import Outbox
 from celery_throttle.worker.renewed import judge
+from celery_throttle.worker.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,6 +114,7 @@ class Calls:
     Attributes:
         saving: as given.
         outbox: what is to be said next.
+        tally: what is counted, and told now and then.
         queues: the queues whose tasks this worker starts.
         held: the permits that the store counts as held here, by the nonce that it knows.
         number: of the last call.
@@ -136,6 +141,7 @@ class Calls:
         self.saving = saving
         self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
         self.outbox = Outbox()
+        self.tally = Tally()
         self.queues: tuple[str, ...] = ()
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
@@ -152,6 +158,7 @@ class Calls:
         self._unheard = False  # it refused to hear them
         self._birth = ""
         self._mute = False
+        self._uncounted = False  # the store refused to count, which has been said
         self.link, self._listener = connect(self)
 
     @property
@@ -198,7 +205,8 @@ class Calls:
         """Send the call under way, or send it again."""
         if self._under_way is not None:
             self.asked_at = monotonic()
-            self.link.send(self._under_way[1], self._heard)
+            told = self._counts() if self.tally.due(self.asked_at) else []
+            self.link.send(self._under_way[1], self._heard, *told)
 
     def wait(self) -> None:
         """Send the rest and wait for the replies, when no loop will bring them any more."""
@@ -212,6 +220,9 @@ class Calls:
 
     def leave(self) -> None:
         """Say goodbye, once all else is said: the store takes it for acknowledged what was parked here."""
+        if self.link.up:
+            for call, callback in self._counts():
+                self.link.send(call, callback)
         self.link.drain()  # a connection that is closed with something unread may lose what was sent last
         if self.link.up and self.idle:
             self.link.send(self.store.leave(self.worker), lambda raw: None)
@@ -304,7 +315,22 @@ class Calls:
             self._ask()
             return
         (batch, _), self._under_way, self.offered = self._under_way, None, 0
+        for needs in reply.reclaimed:
+            self.tally.add(needs, Place.RECLAIMED)
         self._tell(batch, reply)
+
+    def _counts(self) -> list[tuple[Call, Callable[[Any], None]]]:
+        """Return the calls that tell what was counted: calls of their own, since a full store refuses them."""
+        counts = self.tally.take()
+        told: list[tuple[Call, Callable[[Any], None]]] = []
+        while counts:
+            told.append((self.store.count(take_rows(counts)), self._counted))
+        return told
+
+    def _counted(self, raw: Any) -> None:
+        if isinstance(raw, ResponseError) and not self._uncounted:
+            self._uncounted = True
+            logger.warning("celery_throttle: the store keeps no history of this worker's counts: %s", raw)
 
     def _refused(self, error: Exception) -> None:
         """The store refused a call, which had no effect: out of memory, say, or no primary any more."""

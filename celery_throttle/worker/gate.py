@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.history import Place
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
@@ -411,7 +412,9 @@ class Gate:
         if not self._save(run):
             self._acknowledge(run)
             self._loop.post(self._tell_unacked, run)
-        self._notices.parked(run.request, self._groups[run.group])
+        calls = self._groups[run.group]
+        calls.tally.add(run.needs.text, Place.PARKED)
+        self._notices.parked(run.request, calls)
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""
@@ -463,6 +466,8 @@ class Gate:
 
     def crowded(self, run: Run) -> None:
         """See `Decisions`."""
+        if not run.refusals:
+            self._groups[run.group].tally.add(run.needs.text, Place.REFUSED)
         if self._decided(run, State.LATER):
             self._later.crowded(run, self._line_up)
 

@@ -224,9 +224,15 @@ class Link(_Wire):
         self._pending: deque[tuple[Call | None, Callable[[Any], None], float]] = deque()
         timekeeper.every(TIMEOUT / 4, lambda: loop.post(self._check_silence))
 
-    def send(self, call: Call, callback: Callable[[Any], None]) -> None:
-        """Send a call; the connection must be up."""
-        self._send(call, call.packed(), callback)
+    def send(self, call: Call, callback: Callable[[Any], None], *more: tuple[Call, Callable[[Any], None]]) -> None:
+        """Send a call, and more of them in the same write; the connection must be up."""
+        if not more:
+            self._send(call, call.packed(), callback)
+            return
+        too_late = monotonic() + TIMEOUT
+        calls = [(call, callback), *more]
+        self._pending.extend((each, hears, too_late) for each, hears in calls)
+        self._write(b"".join(each.packed() for each, _ in calls))
 
     def wait(self, command: tuple[Argument, ...], seconds: float, callback: Callable[[Any], None]) -> None:
         """Send a command that the server takes so many seconds to answer; the connection must be up."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.history import Place
 from celery_throttle.core.policy import needs_again
 from celery_throttle.worker.requests import Declined
 from celery_throttle.worker.runs import Permit, Run
@@ -51,6 +52,7 @@ class Resuming:
             nonce=grant.nonce,
             stored=True,
         )
+        run.waited = grant.waited
         lock = grant.lock
         run.lock = lock.spec if lock else ""
         if not self._unpack(run, grant, calls, requests):
@@ -62,6 +64,8 @@ class Resuming:
             return None
         if lock and not lock.starts:
             self._tell(run, lambda: say(request, lock))
+            if lock.verdict != "done":
+                calls.tally.add(run.needs.text, Place.DUPLICATES)
             return None
         if request.revoked():
             self._running.end(run, Facts(began=False, message=Message.NOBODY))

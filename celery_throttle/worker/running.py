@@ -10,6 +10,7 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
 from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.core.history import Place
 from celery_throttle.core.policy import costs_of, needs_text
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.parcel import pack
@@ -74,6 +75,8 @@ class Running:
             if not self._slots.stopped(error):
                 self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
             raise
+        if run.needs.text:
+            self._groups[run.group].tally.started(run)
         if self._loop.turning and not self._slots.passed_on:
             self._loop.wake()
 
@@ -94,6 +97,8 @@ class Running:
     def _ended(self, run: Run, result: Result) -> None:
         if run in self.runs:
             self._over(run)
+            if run.needs.text:
+                self._groups[run.group].tally.ended(run, result)
             self.give_back(run, result, began=True)
 
     def _died(self, run: Run, error: BaseException) -> None:
@@ -123,6 +128,7 @@ class Running:
         calls = self._groups[run.group]
         calls.outbox.settle(run.permit)
         calls.outbox.back.append((run, error.retry_after, needs_text(about)))
+        calls.tally.add(run.needs.text, Place.SENT_BACK)
 
     def begin_epoch(self) -> None:
         """The broker connection is gone."""

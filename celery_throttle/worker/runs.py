@@ -98,6 +98,7 @@ class Run:
         asks: whether it asks for its permits also where there is a line, since a full store cannot park it.
         requeue: whether the task was rejected to be delivered again.
         refusals: how often it could not be parked, because as many wait as may.
+        waited: how many seconds it waited in line.
         parcel: its message as it is parked; b"" until it is.
     """
 
@@ -120,6 +121,7 @@ class Run:
         "requeue",
         "state",
         "stored",
+        "waited",
     )
 
     def __init__(
@@ -143,6 +145,7 @@ class Run:
         self.job: Any = None
         self.asks = self.requeue = self.keeps = False
         self.refusals = 0
+        self.waited = 0.0
         self.parcel = b""
 
     @property

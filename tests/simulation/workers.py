@@ -693,8 +693,9 @@ def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
     stays = {b"birth", b"ticket", b"stamp", b"settling"}
     left = {}
     for key, value in contents.items():
-        name = key.rpartition(":")[2]
-        if name in ("limits", "audit"):  # what is declared, and what was done
+        name = key.partition("}:")[2].split(":")[1]
+        # What is declared, what was done, and what was counted, which ends by the server's own clock.
+        if name in ("limits", "audit", "minutes", "quarters"):
             continue
         remains = [field for field, _ in value if field not in stays] if name == "meta" else value
         if remains:

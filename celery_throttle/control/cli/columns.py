@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, Said
 
-__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "limits"]
+__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "limits", "parked"]
 
 
 def limits(rows: Iterable[LimitStatus], with_keys: Container[str]) -> list[tuple[LimitStatus, bool]]:
@@ -95,6 +95,14 @@ PARKED = (
     Column("QUEUE", lambda row: row.queue),
     Column("STARTED BEFORE", lambda row: row.deliveries or "", right=True),
 )
+
+
+def parked(per_second: float) -> tuple[Column, ...]:
+    """Return what is shown of who waits, where so many start a second: with when each does, about."""
+    turn = Column("STARTS IN ABOUT", lambda row: span(row.place / per_second) if per_second > 0 else "")
+    return (*PARKED, turn)
+
+
 DRAINED = (
     Column("QUEUE", lambda row: row.queue),
     Column("TASKS", lambda row: row.tasks, right=True),

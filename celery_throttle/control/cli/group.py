@@ -19,6 +19,7 @@ _MODULES = {
     "show": "look",
     "explain": "look",
     "report": "report",
+    "history": "history",
     "top": "top",
     "set": "steer",
     "reset": "steer",

@@ -8,6 +8,7 @@ import click
 
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.columns import HOLDERS, PARKED
+from celery_throttle.control.cli.columns import parked as columns_of
 from celery_throttle.control.cli.session import FOUND, command
 from celery_throttle.control.limit_control import MOST
 
@@ -58,7 +59,11 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
     output.table(HOLDERS, holders, nothing="Nobody holds a permit.")
     _say_if_cut(session, len(holders), most)
     output.say()
-    output.table(PARKED, parked, nothing="Nobody waits in its line.")
+    # Of keys it is not known how many start.
+    one_line = steers.key is None and len(statuses) == 1
+    output.table(
+        columns_of(steers.history().per_second) if one_line else PARKED, parked, nothing="Nobody waits in its line."
+    )
     _say_if_cut(session, len(parked), most)
 
 

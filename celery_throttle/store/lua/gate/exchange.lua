@@ -19,7 +19,7 @@
 --   back     as asked, with pause_ms and about: was told to slow down, so these buckets (as needs) start
 --            nothing for so long
 -- ARGV[3..] the messages of those parked, then of those that go back.
--- Returns { number, asked, parked, grants, wait_ms, more, closed, open, withdrawn, hints }:
+-- Returns { number, asked, parked, grants, wait_ms, more, closed, open, withdrawn, hints, reclaimed }:
 --   asked      0 must be parked, 1 granted, 2 is parked or waits already, 3 has run before, else granted,
 --              with this fencing token
 --   parked     1 parked, 0 not, since as many wait as may, 3 has run before
@@ -27,6 +27,7 @@
 --   wait_ms    look again after that (0: no need); more: 1 if something could start in more slots
 --   closed     of the buckets named here those with a line or without room; open: the others
 --   withdrawn  { task id, message } of those that left their line; hints: 0 if they may not be published
+--   reclaimed  the needs of holders whose lease had ended, and which this call has cleared
 -- or, if nothing was done: { 'declare' } since the store was emptied, { 'overtaken' } by a later call.
 local said = object()
 state.holder, state.worker, state.call = said.worker, id_of(said.worker), said.number

@@ -86,6 +86,6 @@ local function say(asked, parked)
   if anybody_waits() and not state.all_served and oldest_ready() then more = 1 end
   return {
     state.call, asked, parked, told_of(state.grants), next_look_ms(), more, closed, open, state.withdrawn,
-    state.mute and 0 or 1,
+    state.mute and 0 or 1, state.reclaimed,
   }
 end

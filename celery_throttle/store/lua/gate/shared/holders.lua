@@ -19,6 +19,7 @@ local function reclaim(task)
     redis.call('ZREM', LEASES, task)
     return nil
   end
+  state.reclaimed[#state.reclaimed + 1] = record.needs
   return ended(task, record.nonce, not record.lent, 'lost', 'nothing')
 end
 

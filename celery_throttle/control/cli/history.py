@@ -1,0 +1,102 @@
+"""``history``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from celery_throttle.control.cli import params
+from celery_throttle.control.cli.output import Column, when
+from celery_throttle.control.cli.session import command
+from celery_throttle.core.wording import span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from celery_throttle.control.cli.session import Session
+    from celery_throttle.store.history import History, Period
+
+__all__ = ["COMMANDS"]
+
+_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+_COUNTS: dict[str, Callable[[Period], int]] = {
+    "started": lambda each: each.started,
+    "at once": lambda each: each.at_once,
+    "parked": lambda each: each.parked,
+    "ended": lambda each: each.ended,
+    "failed": lambda each: each.failed,
+    "sent back (RateLimited)": lambda each: each.sent_back,
+    "refused (max_parked)": lambda each: each.refused,
+    "duplicates": lambda each: each.duplicates,
+    "reclaimed": lambda each: each.reclaimed,
+}
+
+
+class _Row(NamedTuple):
+    """One thing that was counted: what it was in each period, in all, and at most."""
+
+    what: str
+    each: Sequence[float | None]
+    all: str
+    most: str
+
+
+@command("history")
+@params.limit
+@click.option("--day", is_flag=True, help="The last day by quarters of an hour; without: the last hour by minutes.")
+def history(session: Session, limit: str, day: bool) -> None:
+    """What happened on a limit, with all its keys: starts, waits, ends.
+
+    Workers count, and tell it every ten seconds where much goes on, else once a minute.
+    """
+    found = session.limit(limit, None).history(day=day)
+    output = session.output
+    if output.as_json:
+        output.json({"limit": found.limit, "until": found.until, "total": found.total, "periods": found.periods})
+        return
+    length = "QUARTER OF AN HOUR" if day else "MINUTE"
+    columns = (
+        Column("WHAT", lambda row: row.what),
+        Column(f"EACH {length} UNTIL {when(found.until)}", lambda row: _drawn(row.each)),
+        Column("ALL", lambda row: row.all, right=True),
+        Column("MOST", lambda row: row.most, right=True),
+    )
+    output.table(columns, [*_counts(found), *_times(found), *_peaks(found)], nothing="Nothing was counted.")
+
+
+def _counts(found: History) -> Iterator[_Row]:
+    for what, count in _COUNTS.items():
+        each = [count(period) for period in found.periods]
+        if any(each):
+            yield _Row(what, each, str(count(found.total)), str(max(each)))
+
+
+def _times(found: History) -> Iterator[_Row]:
+    total = found.total
+    for share in (0.5, 0.95):
+        if (wait := total.wait(share)) is not None:
+            waits = [each.wait(share) for each in found.periods]
+            yield _Row(f"wait, {share:.0%} within", waits, span(wait), _longest(waits))
+    if total.ended:
+        means = [each.run_time / each.ended if each.ended else None for each in found.periods]
+        yield _Row("run time, on average", means, span(total.run_time / total.ended), _longest(means))
+
+
+def _peaks(found: History) -> Iterator[_Row]:
+    if found.total.held_most is not None:
+        yield _Row("held, at most", [each.held_most for each in found.periods], "", str(found.total.held_most))
+        yield _Row("waiting, at most", [each.parked_most for each in found.periods], "", str(found.total.parked_most))
+
+
+def _longest(times: Sequence[float | None]) -> str:
+    return span(max(each or 0 for each in times))
+
+
+def _drawn(values: Sequence[float | None]) -> str:
+    """Return a bar for each, a dot where there is nothing to show."""
+    most = max((each for each in values if each is not None), default=0) or 1
+    return "".join(_BARS[min(int(each / most * 8), 7)] if each else "\u00b7" for each in values)
+
+
+COMMANDS = {"history": history}

@@ -1,0 +1,178 @@
+"""What was counted of a limit, period by period."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.history import SLOT, WAITS, Place
+from celery_throttle.core.policy import costs_of
+from celery_throttle.store.calls import Counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from celery_throttle.core.history import Ring
+
+__all__ = ["History", "Period", "by_limit", "histories"]
+
+_SLOT = struct.Struct(f">{SLOT}I")
+_NOTHING = (0,) * SLOT
+_RECENT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Period:
+    """What was counted in a minute, or a quarter of an hour, or all of them.
+
+    Workers tell it every ten seconds where much goes on, else once a minute: it is counted when it is told.
+
+    Attributes:
+        since: when it began, by the store's clock.
+        length: in seconds.
+        at_once: how many started without waiting in line.
+        waited: how many started after a wait of at most as long as each of `core.history.WAITS`; longer ones last.
+        parked: how many got in line.
+        ended: how many ended.
+        failed: how many of them failed.
+        run_time: seconds that they ran, in all.
+        reclaimed: permits of lost workers that were reclaimed.
+        sent_back: how many raised RateLimited.
+        refused: how many were not parked, since as many waited as may.
+        duplicates: how many did not run since another call of them had the identity lock.
+        held_most: the most permits that were held when a worker told something; None: none did, or the limit has keys.
+        parked_most: the most that waited then.
+    """
+
+    since: datetime
+    length: float
+    at_once: int
+    waited: tuple[int, ...]
+    parked: int
+    ended: int
+    failed: int
+    run_time: float
+    reclaimed: int
+    sent_back: int
+    refused: int
+    duplicates: int
+    held_most: int | None
+    parked_most: int | None
+
+    @property
+    def started(self) -> int:
+        """How many started."""
+        return self.at_once + sum(self.waited)
+
+    def wait(self, share: float) -> float | None:
+        """Return within how many seconds that share of those that started did; None if none did.
+
+        Rounded up to the next of `core.history.WAITS`, each of which is twice the one before.
+        """
+        if not self.started:
+            return None
+        reached = self.at_once
+        for count, bound in zip((0, *self.waited), (0.0, *WAITS), strict=True):
+            reached += count
+            if reached >= share * self.started:
+                return float(bound)
+        return WAITS[-1]
+
+
+@dataclass(frozen=True)
+class History:
+    """What was counted of a limit.
+
+    Attributes:
+        limit: its name.
+        until: the time now, by the store's clock.
+        periods: the oldest first, those too in which nothing was counted; the last has just begun.
+    """
+
+    limit: str
+    until: datetime
+    periods: tuple[Period, ...]
+
+    @property
+    def per_second(self) -> float:
+        """How many started a second, since the first of those in the last ten minutes; 0 if none did."""
+        recent = [each for each in self.periods if self.until - each.since <= _RECENT]
+        first = next((each.since for each in recent if each.started), None)
+        if first is None:
+            return 0.0
+        return sum(each.started for each in recent) / max((self.until - first).total_seconds(), self.periods[0].length)
+
+    @property
+    def total(self) -> Period:
+        """All of them as one."""
+        first = self.periods[0]
+        sums = {
+            name: sum(getattr(each, name) for each in self.periods)
+            for name in ("at_once", "parked", "ended", "failed", "run_time", "reclaimed", "sent_back", "refused")
+        }
+        return Period(
+            since=first.since,
+            length=sum(each.length for each in self.periods),
+            waited=tuple(map(sum, zip(*(each.waited for each in self.periods), strict=True))),
+            duplicates=sum(each.duplicates for each in self.periods),
+            held_most=_most(each.held_most for each in self.periods),
+            parked_most=_most(each.parked_most for each in self.periods),
+            **sums,
+        )
+
+
+def by_limit(counts: Mapping[str, Sequence[float]]) -> list[Counted]:
+    """Return what was counted of runs, by what they need, as what was counted of each limit."""
+    found: dict[str, tuple[bool, list[float]]] = {}
+    for needs, numbers in counts.items():
+        for bucket, _ in costs_of(needs):
+            _, sums = found.setdefault(bucket.name, (bucket.key is not None, [0.0] * SLOT))
+            for place, number in enumerate(numbers):
+                sums[place] += number
+    return [Counted(limit, has_keys, _pairs(sums)) for limit, (has_keys, sums) in found.items()]
+
+
+def _pairs(counts: list[float]) -> list[int]:
+    return [number for place, count in enumerate(counts) if count for number in (place, round(count))]
+
+
+def histories(raw: Any, limits: Iterable[str], ring: Ring) -> list[History]:
+    """Read the reply of history.lua."""
+    now_ms, rings = raw
+    last = now_ms // 1000 // ring.seconds
+    now = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
+    return [
+        History(limit, now, tuple(_periods(packed, last, ring))) for limit, packed in zip(limits, rings, strict=True)
+    ]
+
+
+def _periods(packed: bytes, last: int, ring: Ring) -> list[Period]:
+    size = len(packed) // _SLOT.size * _SLOT.size
+    slots = {slot[0]: slot for slot in _SLOT.iter_unpack(packed[:size])}
+    return [_period(slots.get(number, _NOTHING), number, ring) for number in range(last - ring.slots + 1, last + 1)]
+
+
+def _period(slot: tuple[int, ...], number: int, ring: Ring) -> Period:
+    looked = slot[Place.SAMPLES] > 0
+    return Period(
+        since=datetime.fromtimestamp(number * ring.seconds, timezone.utc),
+        length=float(ring.seconds),
+        at_once=slot[Place.AT_ONCE],
+        waited=slot[Place.WAITED : Place.WAITED + len(WAITS)],
+        parked=slot[Place.PARKED],
+        ended=slot[Place.ENDED],
+        failed=slot[Place.FAILED],
+        run_time=slot[Place.RUN_TIME] / 1000,
+        reclaimed=slot[Place.RECLAIMED],
+        sent_back=slot[Place.SENT_BACK],
+        refused=slot[Place.REFUSED],
+        duplicates=slot[Place.DUPLICATES],
+        held_most=slot[Place.HELD_MOST] if looked else None,
+        parked_most=slot[Place.PARKED_MOST] if looked else None,
+    )
+
+
+def _most(numbers: Iterable[int | None]) -> int | None:
+    return max((each for each in numbers if each is not None), default=None)

@@ -1,0 +1,72 @@
+"""What a worker counts of its limits, until it tells the store.
+
+A write for each task would cost the store a tenth of what the task itself costs it, so they are told together, now and
+then, and what was not told when a worker is killed is lost.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from celery_throttle.core.facts import Result
+from celery_throttle.core.history import SLOT, Place, place_of
+from celery_throttle.store.history import by_limit
+
+if TYPE_CHECKING:
+    from celery_throttle.store.calls import Counted
+    from celery_throttle.worker.runs import Run
+
+__all__ = ["Tally"]
+
+#: It is told after so many seconds and runs, or after so many seconds if fewer have ended.
+_SOON, _ENOUGH, _LATEST = 10.0, 50, 60.0
+#: Kinds of needs that are told of at once, however few: each key is one.
+_MOST = 1000
+
+
+class Tally:
+    """Counts by what runs need, as a text: what limits these are is read when it is told."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[float]] = {}
+        self._since = monotonic()
+        self._ended = 0
+
+    def started(self, run: Run) -> None:
+        """A run has been given to the pool."""
+        self._of(run.needs.text)[place_of(run.waited)] += 1
+
+    def ended(self, run: Run, result: Result) -> None:
+        """It has ended."""
+        counts = self._of(run.needs.text)
+        counts[Place.ENDED] += 1
+        counts[Place.FAILED] += result is Result.FAILURE
+        if run.permit is not None:
+            counts[Place.RUN_TIME] += (monotonic() - run.held_since) * 1000
+        self._ended += 1
+
+    def add(self, needs: str, place: Place) -> None:
+        """Count one."""
+        if needs:
+            self._of(needs)[place] += 1
+
+    def due(self, now: float) -> bool:
+        """Whether it is to be told, with what is told anyway."""
+        if not self._counts:
+            self._since = now
+            return False
+        waited = now - self._since
+        return waited >= _LATEST or len(self._counts) >= _MOST or (waited >= _SOON and self._ended >= _ENOUGH)
+
+    def take(self) -> list[Counted]:
+        """Return what was counted, by limit, and begin anew."""
+        counts, self._counts = self._counts, {}
+        self._ended, self._since = 0, monotonic()
+        return by_limit(counts)
+
+    def _of(self, needs: str) -> list[float]:
+        counts = self._counts.get(needs)
+        if counts is None:
+            counts = self._counts[needs] = [0] * SLOT
+        return counts

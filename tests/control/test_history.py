@@ -1,0 +1,131 @@
+"""``history``, and what is said of how long it takes: from what workers have counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle.core.history import SLOT, Place, place_of
+from celery_throttle.store.history import by_limit
+from celery_throttle.store.scripts import execute
+from tests.store.caller import needs_of
+from tests.store.terms_caller import TermsCaller, terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.control.conftest import Ended
+
+from celery_throttle.core.limits import Limit
+
+API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant_id")
+ONE = terms(API).same
+
+
+@pytest.fixture
+def count(worker: TermsCaller) -> Callable[..., None]:
+    """Have a worker tell what it has counted."""
+
+    def tell(limit: Limit = API, **numbers: float) -> None:
+        counts = [0.0] * SLOT
+        for name, number in numbers.items():
+            counts[Place[name.upper()]] = number
+        counts[place_of(1.0)] = numbers.get("at_once", 0)
+        worker.know(limit)
+        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: counts})))
+
+    return tell
+
+
+def line_of(worker: TermsCaller, count: int) -> None:
+    """Two run, the others wait."""
+    for number in range(count + 2):
+        worker.arrive(f"t{number}", ONE)
+
+
+def test_the_last_hour(run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller) -> None:
+    line_of(worker, 3)
+    count(at_once=6, ended=4, failed=1, run_time=6000, sent_back=2)
+    said = run("history", "api")
+    assert (said.code, said.err) == (0, "")
+    assert said.lines[0].split()[:3] == ["WHAT", "EACH", "MINUTE"]
+    rows = {cells[0]: cells[1:] for cells in said.rows[1:]}
+    assert {what: cells[1:] for what, cells in rows.items()} == {
+        "started": ["12", "12"],
+        "at once": ["6", "6"],
+        "ended": ["4", "4"],
+        "failed": ["1", "1"],
+        "sent back (RateLimited)": ["2", "2"],
+        "wait, 50% within": ["0.0 s", "0.0 s"],
+        "wait, 95% within": ["1.3 s", "1.3 s"],
+        "run time, on average": ["1.5 s", "1.5 s"],
+        "held, at most": ["2"],
+        "waiting, at most": ["3"],
+    }
+    assert {len(cells[0]) for cells in rows.values()} == {60}
+    assert rows["started"][0] in ("\u00b7" * 59 + "\u2588", "\u00b7" * 58 + "\u2588\u00b7")
+
+
+def test_the_last_day(run: Callable[..., Ended], count: Callable[..., None]) -> None:
+    count(at_once=6)
+    said = run("history", "api", "--day")
+    assert said.lines[0].split()[1:5] == ["EACH", "QUARTER", "OF", "AN"]
+    assert len(said.rows[1][1]) == 96
+
+
+def test_nothing_was_counted(run: Callable[..., Ended], worker: TermsCaller) -> None:
+    worker.know(API)
+    assert run("history", "api").lines == ["Nothing was counted."]
+    assert run("history", "nope").code == 1
+
+
+def test_as_json(run: Callable[..., Ended], count: Callable[..., None]) -> None:
+    count(at_once=6, run_time=1500, ended=1)
+    said = run("history", "api", "--json").json
+    assert (said["limit"], len(said["periods"]), said["total"]["at_once"]) == ("api", 60, 6)
+    assert said["total"]["run_time"] == 1.5
+    assert said["periods"][-1]["length"] == 60
+
+
+def test_of_one_key_nothing_is_counted(app: Any, worker: TermsCaller) -> None:
+    worker.know(TENANT)
+    with pytest.raises(ConfigurationError, match=r"all its keys together.*throttle.limit\('tenant'\).history\(\)"):
+        ThrottleControl(app).limit("tenant", key="acme").history()
+
+
+# -- how long it takes -------------------------------------------------------------------------------------------------
+
+
+def test_when_its_turn_comes(
+    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller
+) -> None:
+    throttle = ThrottleControl(app)
+    line_of(worker, 30)
+    assert throttle.explain("t4").starts_in is None, "nothing has started"
+    count(at_once=30)  # 60 starts, at one a second: it takes a minute for one
+    told = throttle.explain("t31")
+    assert told.starts_in == pytest.approx(30, abs=1)
+    assert told.reasons[-1] == "At the rate of the last ten minutes its turn comes in about 30 s."
+    assert throttle.explain("t0").starts_in is None, "it runs"
+    assert any(line.endswith("30 s") for line in run("show", "api").lines)
+    assert throttle.limit("api").forecast(4).gone_in == pytest.approx(30, abs=1)
+    assert (
+        "At the rate of the last ten minutes the line is gone in about 30 s." in run("set", "api", "4", "--dry-run").out
+    )
+
+    throttle.limit("api").pause()
+    assert throttle.explain("t31").starts_in is None
+
+
+def test_of_a_key_it_is_not_known(
+    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller
+) -> None:
+    needs = terms(TENANT).needs({"keys": {"tenant": "acme"}})
+    for number in range(3):
+        worker.arrive(f"t{number}", needs)
+    count(TENANT, at_once=30)
+    assert ThrottleControl(app).explain("t2").starts_in is None
+    assert "STARTS IN ABOUT" not in run("show", "tenant").out
+    assert "gone in" not in run("set", "tenant", "2", "--key", "acme", "--dry-run").out

@@ -1,0 +1,113 @@
+"""What workers count of their limits, and tell the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+
+from celery_throttle import ThrottleControl
+from tests.failures.tools import DOORS
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from celery_throttle.embedded import EmbeddedServer
+    from celery_throttle.store.history import Period
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.state import State
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+LIMITED = "tests.support.apps.limited"
+
+
+def total(app: Any, task: Any) -> Period:
+    return ThrottleControl(app.app).limit(task).history().total
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_what_was_counted_is_told_at_the_latest_when_a_worker_ends(
+    workers: Workers, journal: Journal, doors: Doors, state: State, pool: str
+) -> None:
+    worker = workers.start(DOORS, pool=pool, concurrency=2)
+    app = workers.app(DOORS)
+    first = app.hold.delay("first")
+    journal.wait_running(1, "first")
+    others = [app.hold.delay(label) for label in ("second", "third")]
+    state.wait_parked(*others)
+    doors.open_all()
+    for each in (first, *others):
+        each.get(timeout=20)
+    app.plain.delay("not throttled").get(timeout=20)
+    worker.term()
+    worker.wait()
+
+    found = total(app, app.hold)
+    assert (found.at_once, sum(found.waited), found.parked, found.ended, found.failed) == (1, 2, 2, 3, 0)
+    assert 0 < found.run_time < 30
+    assert (found.sent_back, found.refused, found.duplicates, found.reclaimed) == (0, 0, 0, 0)
+    assert "Traceback" not in worker.log()
+
+
+def test_a_worker_that_goes_on_tells_it_too(workers: Workers, doors: Doors) -> None:
+    """With enough of them: after ten seconds."""
+    workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    doors.open_all()
+
+    def told() -> int:
+        app.pair.delay("one").get(timeout=20)
+        return total(app, app.pair).started
+
+    assert until(told, timeout=60) >= 50
+
+
+def test_what_was_sent_back(workers: Workers, journal: Journal) -> None:
+    worker = workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    result = app.call.delay("a", 0.2)
+    journal.wait_started(2)
+    Path(f"{journal.path}.a").touch()
+    result.get(timeout=20)
+    worker.term()
+    worker.wait()
+    found = total(app, app.call)
+    assert found.sent_back >= 1
+    assert found.started == found.sent_back + 1
+    assert found.ended == 1
+
+
+def test_a_lost_worker_is_told_by_who_reclaims_its_permit(workers: Workers, journal: Journal, doors: Doors) -> None:
+    workers.conf["throttle_lease"] = 1
+    lost = workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    lost.kill()
+    doors.open_all()
+    other = workers.start(DOORS, concurrency=1)
+    app.hold.delay("next").get(timeout=20)
+    other.term()
+    other.wait()
+    assert total(app, app.hold).reclaimed == 1
+
+
+def test_a_full_store_drops_counts_and_takes_everything_else(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    worker = workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    with Redis.from_url(store.url) as client:
+        client.config_set("maxmemory", 1)
+    doors.open_all()
+    until(lambda: not state.holders)
+    worker.term()
+    assert worker.wait() == 0
+    assert "the store keeps no history of this worker's counts" in worker.log()
+    assert "Traceback" not in worker.log()

@@ -1,0 +1,198 @@
+"""What is counted of limits, minute by minute."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.facts import Result
+from celery_throttle.core.history import MINUTES, QUARTERS, SLOT, WAITS, Place, Ring, place_of
+from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import needs_text
+from celery_throttle.store.history import History, by_limit, histories
+from celery_throttle.store.scripts import execute
+from celery_throttle.worker.runs import Run
+from celery_throttle.worker.tally import Tally
+from tests.store.caller import KEYS, needs_of
+from tests.store.peek import expire
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.store.caller import Caller
+
+API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
+NEEDS = needs_of(API).text
+ALL = [place for place in Place if place < Place.HELD_MOST]
+
+
+def tell(worker: Caller, counts: dict[str, list[float]]) -> Any:
+    return execute(worker.client, worker.store.count(by_limit(counts)))
+
+
+def counts(**numbers: int) -> list[float]:
+    found = [0.0] * SLOT
+    for name, number in numbers.items():
+        found[Place[name.upper()]] = number
+    return found
+
+
+def read(worker: Caller, limit: str = "api", ring: Ring = MINUTES, *, later: int = 0) -> History:
+    """What is there, so many seconds later."""
+    raw: Any = execute(worker.client, worker.store.history([limit], ring))
+    (found,) = histories((raw[0] + later * 1000, raw[1]), [limit], ring)
+    return found
+
+
+def come_around(redis: Redis) -> None:
+    """Let what was counted have been counted as many periods ago as its ring has."""
+    for ring in (MINUTES, QUARTERS):
+        for slot in range(ring.slots):
+            stamp: Any = redis.bitfield(KEYS.ring(ring.name, "api"))
+            if period := stamp.get("u32", f"#{slot * SLOT}").execute()[0]:
+                stamp.set("u32", f"#{slot * SLOT}", period - ring.slots).execute()
+
+
+def test_what_workers_counted_is_added(worker: Caller, peer: Caller) -> None:
+    """Each count at its own place: Lua's and Python's are the same."""
+    each = {place.name.lower(): number for number, place in enumerate(ALL, 3)}
+    tell(worker, {NEEDS: counts(**each)})
+    tell(peer, {NEEDS: counts(**each)})
+    for ring in (MINUTES, QUARTERS):
+        history = read(worker, ring=ring)
+        assert len(history.periods) == ring.slots
+        assert [after.since - before.since for before, after in pairwise(history.periods)] == (
+            [timedelta(seconds=ring.seconds)] * (ring.slots - 1)
+        )
+        last = history.total
+        assert last.length == ring.seconds * ring.slots
+        assert abs(last.since + timedelta(seconds=last.length) - datetime.now(timezone.utc)) <= (
+            timedelta(seconds=ring.seconds + 5)
+        )
+        told = {
+            "at_once": last.at_once,
+            "waited": last.waited[0],
+            "parked": last.parked,
+            "ended": last.ended,
+            "failed": last.failed,
+            "run_time": round(last.run_time * 1000),
+            "reclaimed": last.reclaimed,
+            "sent_back": last.sent_back,
+            "refused": last.refused,
+            "duplicates": last.duplicates,
+        }
+        assert told == {name: 2 * number for name, number in each.items()}
+        assert last.started == last.at_once + last.waited[0]
+
+
+def test_how_many_hold_and_wait_is_looked_at_then(worker: Caller) -> None:
+    tell(worker, {NEEDS: counts(ended=1)})
+    for number in range(2):
+        worker.take(f"t{number}", API)
+    worker.put("t2", API)
+    tell(worker, {NEEDS: counts(ended=1)})
+    most = read(worker).total
+    assert (most.held_most, most.parked_most) == (2, 1)
+
+
+def test_of_a_limit_with_keys_all_is_counted_together(worker: Caller) -> None:
+    acme, other = (needs_text([(Bucket("tenant", key), 1)]) for key in ("acme", "other"))
+    tell(worker, {acme: counts(ended=1), other: counts(ended=2), f"{acme}\x01{NEEDS}": counts(ended=4)})
+    total = read(worker, "tenant").total
+    assert (total.ended, total.held_most, total.parked_most) == (7, None, None)
+    assert read(worker).total.ended == 4
+    assert read(worker).total.held_most == 0
+
+
+def test_nothing_was_counted(worker: Caller) -> None:
+    total = read(worker).total
+    assert (total.started, total.held_most, total.wait(0.95)) == (0, None, None)
+
+
+def test_a_ring_comes_around(worker: Caller) -> None:
+    tell(worker, {NEEDS: counts(ended=5)})
+    for seconds, minutes, quarters in ((58 * 60, 5, 5), (60 * 60, 0, 5), (94 * 900, 0, 5), (96 * 900, 0, 0)):
+        assert read(worker, later=seconds).total.ended == minutes
+        assert read(worker, ring=QUARTERS, later=seconds).total.ended == quarters
+
+
+def test_a_slot_that_is_used_again_begins_with_nothing(worker: Caller, redis: Redis) -> None:
+    tell(worker, {NEEDS: counts(ended=5, parked=2)})
+    come_around(redis)
+    tell(worker, {NEEDS: counts(ended=1)})
+    for ring in (MINUTES, QUARTERS):
+        total = read(worker, ring=ring).total
+        assert (total.ended, total.parked) == (1, 0)
+
+
+def test_it_is_bounded_and_ends_by_itself(worker: Caller, redis: Redis) -> None:
+    for _ in range(3):
+        tell(worker, {NEEDS: counts(ended=2**31)})
+    assert read(worker).total.ended == 2**32 - 1, "it stays at the most"
+    rings = [KEYS.ring(ring.name, "api") for ring in (MINUTES, QUARTERS)]
+    assert [redis.strlen(ring) for ring in rings] <= [60 * 128, 96 * 128]
+    left: list[Any] = [redis.pttl(ring) for ring in rings]
+    assert all(47 * 3_600_000 < each <= 48 * 3_600_000 for each in left)
+
+
+def test_a_holder_that_was_reclaimed_is_told(worker: Caller, peer: Caller, redis: Redis) -> None:
+    worker.take("t0", API)
+    expire(redis, "t0")
+    peer.know(API)
+    assert peer.look().reclaimed == (NEEDS,)
+    assert peer.look().reclaimed == ()
+
+
+# -- waits -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("waited", "place"), [(0, 1), (0.001, 2), (0.02, 2), (0.021, 3), (0.04, 3), (WAITS[-1], 20), (10**6, 20)]
+)
+def test_where_a_wait_is_counted(waited: float, place: int) -> None:
+    assert place_of(waited) == place
+
+
+@pytest.mark.parametrize(
+    ("share", "bound"), [(0.1, 0.0), (0.5, 0.0), (0.51, 0.02), (0.75, 0.02), (0.95, 0.64), (1, 0.64)]
+)
+def test_within_how_long_a_share_started(worker: Caller, share: float, bound: float) -> None:
+    numbers = counts(at_once=10, waited=5)
+    numbers[place_of(0.5)] += 5
+    tell(worker, {NEEDS: numbers})
+    assert read(worker).total.wait(share) == bound
+
+
+# -- what a worker counts ----------------------------------------------------------------------------------------------
+
+
+def run(text: str = NEEDS, waited: float = 0.0) -> Run:
+    made = Run(None, epoch=0, needs=needs_of(API) if text == NEEDS else needs_of(TENANT))
+    made.waited = waited
+    return made
+
+
+def test_a_tally_is_told_with_enough_or_after_a_minute() -> None:
+    tally = Tally()
+    now = tally._since
+    assert not tally.due(now + 1000), "nothing was counted"
+    now += 1000
+    tally.started(run())
+    assert not tally.due(now + 59)
+    assert tally.due(now + 60)
+    for _ in range(49):
+        tally.ended(run(), Result.SUCCESS)
+    assert not tally.due(now + 11)
+    tally.ended(run(), Result.FAILURE)
+    assert not tally.due(now + 9)
+    assert tally.due(now + 10)
+    ((limit, has_keys, pairs),) = tally.take()
+    told = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    assert (limit, has_keys, told) == ("api", False, {Place.AT_ONCE: 1, Place.ENDED: 50, Place.FAILED: 1})
+    assert json.loads(json.dumps(pairs)) == pairs
+    assert tally.take() == []
