@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 from celery_throttle.core.history import Place
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.settings import settings_of
+from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store, take_rows
 from celery_throttle.store.history import by_limit
@@ -69,7 +70,9 @@ class StoreClient:
             cleared = self.ask(self.store.reap(_REAPED))
             found = [(task.decode(), needs.decode()) for task, needs in cleared]
             self._count([needs for _, needs in found])
-            yield from found
+            for task, needs in found:
+                tell_reclaimed(task, needs)
+                yield task, needs
             if len(cleared) < _REAPED:
                 return
 

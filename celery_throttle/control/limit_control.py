@@ -12,6 +12,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.signals import LimitChanged, limit_changed
 
 if TYPE_CHECKING:
     from celery_throttle.control.forecast import Forecast
@@ -211,6 +212,8 @@ class LimitControl:
             )
         if answer == _MADE_BEFORE:
             return
+        permits = value if what == "override" else None
+        self._told(self._bucket, what, permits, by, why, until)
         number = f" {value}" if what == "override" else ""
         logger.info(
             "Limit %s: %s%s by %s, until %s: %s",
@@ -227,6 +230,8 @@ class LimitControl:
             return True
         there = answer > 0
         done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
+        if there:
+            self._told(bucket, done, None, by, why, None)
         came_of_it = (f": {why}" if why else "") if there else ", but there was nothing to do"
         logger.info("Limit %s: %s by %s%s", bucket, done, by, came_of_it)
         return there
@@ -240,6 +245,11 @@ class LimitControl:
             if not after:
                 break
         return int(answer)
+
+    def _told(self, bucket: Bucket, action: str, permits: int | None, by: str, why: str, until: Until) -> None:
+        seconds = until.total_seconds() if isinstance(until, timedelta) else until
+        event = LimitChanged(bucket.name, bucket.key, action, permits, by, why, seconds)
+        limit_changed.send(bucket.name, event=event)
 
     def _until(self, until: Any) -> str:
         """Return a time as control.lua has it: ``0`` for good, ``+ms`` from now, or ms."""

@@ -126,7 +126,7 @@ class Reply:
         open: the others of them.
         withdrawn: what was taken out of its line.
         hints: whether the store's user may publish hints.
-        reclaimed: the needs of lost holders that were cleared.
+        reclaimed: the lost holders that were cleared: task id and needs.
     """
 
     asked: tuple[int, ...]
@@ -138,7 +138,7 @@ class Reply:
     open: tuple[str, ...]
     withdrawn: tuple[Withdrawn, ...]
     hints: bool
-    reclaimed: tuple[str, ...]
+    reclaimed: tuple[tuple[str, str], ...]
 
 
 class Withdrawn(NamedTuple):
@@ -228,7 +228,7 @@ def exchanged(raw: Any) -> Reply | None:
         tuple(bucket.decode() for bucket in opened),
         tuple(Withdrawn(task.decode(), message) for task, message in withdrawn),
         bool(hints),
-        tuple(needs.decode() for needs in reclaimed),
+        tuple((task.decode(), needs.decode()) for task, needs in reclaimed),
     )
 
 

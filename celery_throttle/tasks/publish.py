@@ -18,6 +18,7 @@ from celery.utils.time import maybe_iso8601
 
 from celery_throttle.core.asking import why_not
 from celery_throttle.errors import ConfigurationError, DuplicateTask, StoreUnavailable
+from celery_throttle.signals import DuplicateDropped, duplicate_dropped
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name
 
@@ -180,6 +181,7 @@ def skipped(task_name: str, first: str) -> str:
 
 def _tell(task: Any, task_id: str, other: str, dedup: Dedup) -> None:
     logger.info("Task %s[%s] is a duplicate of %s: %s", task.name, task_id, other, dedup.on_conflict)
+    duplicate_dropped.send(task.name, event=DuplicateDropped(task_id, task.name, other, dedup.on_conflict))
     if task.app.conf.task_send_sent_event:
         with task.app.events.default_dispatcher() as events:
             # A group of our own: monitors take whatever begins with "task-" for a state of the task.

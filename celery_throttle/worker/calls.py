@@ -17,6 +17,7 @@ from redis.exceptions import ResponseError
 from celery_throttle.core.history import Place
 from celery_throttle.core.limits import described
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store import replies
 from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.store.replies import Answer, ParkAnswer
@@ -315,8 +316,9 @@ class Calls:
             self._ask()
             return
         (batch, _), self._under_way, self.offered = self._under_way, None, 0
-        for needs in reply.reclaimed:
+        for task, needs in reply.reclaimed:
             self.tally.add(needs, Place.RECLAIMED)
+            tell_reclaimed(task, needs)
         self._tell(batch, reply)
 
     def _counts(self) -> list[tuple[Call, Callable[[Any], None]]]:

@@ -24,6 +24,7 @@ from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.resuming import Resuming, say_withdrawn
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Here, Permit, Run, State
+from celery_throttle.worker.telling import tell_parked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -415,6 +416,7 @@ class Gate:
         calls = self._groups[run.group]
         calls.tally.add(run.needs.text, Place.PARKED)
         self._notices.parked(run.request, calls)
+        tell_parked(run)
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""

@@ -106,41 +106,41 @@ class _OncePerSecond:
 
 
 def _say_resumed(request: Any, waited: float, others: int) -> None:
-    _log(f"Task {request.name}[{request.id}] resumed after {seconds(waited)}", others)
+    said = f"Task {request.name}[{request.id}] resumed after {seconds(waited)}"
+    _log(said, others, _about(request, "task_resumed") | {"waited": waited})
 
 
 def _say_limited(request: Any, error: RateLimited, others: int) -> None:
-    _log(f"Task {request.name}[{request.id}] is rate limited: {error}", others)
+    _log(f"Task {request.name}[{request.id}] is rate limited: {error}", others, _about(request, "rate_limited"))
 
 
 def _say_crowded(request: Any, others: int) -> None:
-    _log(
-        f"Task {request.name}[{request.id}] waits here, unacknowledged: as many are parked as max_parked allows", others
-    )
+    said = f"Task {request.name}[{request.id}] waits here, unacknowledged: as many are parked as max_parked allows"
+    _log(said, others, _about(request, "crowded"))
 
 
 def _ask_why(request: Any, calls: Calls, others: int) -> None:
     """Ask the store for the place of a task and for who holds, and log it when the answers are there."""
-    task, task_id = f"Task {request.name}[{request.id}] parked", request.id
+    task, about = f"Task {request.name}[{request.id}] parked", _about(request, "task_parked")
     if not calls.link.up:
-        _log(task, others)
+        _log(task, others, about)
         return
     answers: list[Any] = []
-    calls.link.send(calls.store.explain(task_id), answers.append)
-    calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(_say_parked, task, task_id, others, answers))
+    calls.link.send(calls.store.explain(request.id), answers.append)
+    calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(_say_parked, task, about, others, answers))
 
 
-def _say_parked(task: str, task_id: str, others: int, answers: list[Any], holders: Any) -> None:
+def _say_parked(task: str, about: dict[str, Any], others: int, answers: list[Any], holders: Any) -> None:
     (view,) = answers
     if isinstance(view, Exception) or isinstance(holders, Exception):
-        _log(task, others)  # the store is away, which is said elsewhere
+        _log(task, others, about)  # the store is away, which is said elsewhere
         return
-    why = explained(task_id, views.task_view(view))
+    why = explained(about["task_id"], views.task_view(view))
     if why.state in ("held", "unknown"):
-        _log(f"{task} for a moment", others)
+        _log(f"{task} for a moment", others, about)
         return
     place = f": place {why.place} in the line of {why.bucket}" if why.bucket else ""
-    _log(f"{task}{place}{_held_by(why, *views.holders(holders))}. {why.reasons[0].removesuffix('.')}", others)
+    _log(f"{task}{place}{_held_by(why, *views.holders(holders))}. {why.reasons[0].removesuffix('.')}", others, about)
 
 
 def _held_by(why: Explanation, holders: tuple[Holder, ...], more: bool) -> str:
@@ -148,5 +148,14 @@ def _held_by(why: Explanation, holders: tuple[Holder, ...], more: bool) -> str:
     return f", held by {shortened(ids, _NAMED, at_least=more)}" if ids else ""
 
 
-def _log(said: str, others: int) -> None:
-    logger.info("%s%s", one_line(said), f"; and {others} more in the last second" if others else "")
+def _about(request: Any, action: str) -> dict[str, Any]:
+    return {"action": action, "task_id": request.id, "task_name": request.name}
+
+
+def _log(said: str, others: int, about: dict[str, Any]) -> None:
+    logger.info(
+        "%s%s",
+        one_line(said),
+        f"; and {others} more in the last second" if others else "",
+        extra=about | {"others": others},
+    )

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.policy import limits_text
+from celery_throttle.worker.telling import tell_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,8 +39,9 @@ def _tell(permit: Permit, answer: int) -> None:
             run.request.name,
             run.request.id,
             f"permit of limit {limits!r}" if limits else "identity lock",
-            extra={"action": "lease_lost", "task_id": run.request.id},
+            extra={"action": "lease_lost", "task_id": run.request.id, "task_name": run.request.name},
         )
+        tell_lost(run, told.needs)
     elif answer == _PUT_BACK:
         permit.renewed(lost=False)
         logger.warning("celery_throttle: the store had lost the permit of task %s, put back", run.request.id)

@@ -12,6 +12,7 @@ from celery_throttle.core.history import Place
 from celery_throttle.core.policy import needs_again
 from celery_throttle.worker.requests import Declined
 from celery_throttle.worker.runs import Permit, Run
+from celery_throttle.worker.telling import tell_resumed
 from celery_throttle.worker.verdicts import say
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Resuming:
             return None
         self._notices.resumed(request, grant.waited)
         state.task_reserved(request)
+        tell_resumed(run)
         if lock and lock.fencing_token:
             run.fence(lock.fencing_token)
         return run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.errors import DuplicateTask
 from celery_throttle.tasks.publish import skipped
 from celery_throttle.worker.outage import fail
+from celery_throttle.worker.telling import tell_duplicate
 
 if TYPE_CHECKING:
     from celery_throttle.store.replies import LockState
@@ -33,4 +34,4 @@ def say(request: Any, lock: LockState) -> None:
     # "done": this is the very task, delivered again, and its outcome is where the first delivery put it.
     request.acknowledge()
     if lock.verdict != "done":
-        request.send_event("throttle-duplicate", existing=lock.first, name=request.name, verdict=lock.verdict)
+        tell_duplicate(request, lock.first, lock.verdict)

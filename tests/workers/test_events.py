@@ -87,7 +87,9 @@ def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal, let_go
     monitor.wait_for(first.id, "task-succeeded")
     monitor.wait_for(skipped.id, "task-succeeded")
 
-    (told,) = [event for event in monitor.seen if event.get("uuid") == elsewhere.id and "throttle" in event["type"]]
+    (told,) = [
+        event for event in monitor.seen if (event.get("uuid"), event["type"]) == (elsewhere.id, "throttle-duplicate")
+    ]
     assert (told["existing"], told["verdict"], told["name"]) == (first.id, "duplicate", app.hold_raise.name)
     assert monitor.states() == {states.SUCCESS, states.FAILURE, states.REVOKED}
     assert "here" not in monitor.state.tasks, "it was never published, so no monitor should list it"
@@ -110,4 +112,31 @@ def test_no_event_of_ours_looks_like_one_of_a_task() -> None:
     root = Path(celery_throttle.__file__).parent
     texts = [path.read_text("utf-8") for path in root.rglob("*.py")]
     events = {event for text in texts for event in re.findall(r'"((?:task|throttle)-[a-z-]+)"', text)}
-    assert events == {"throttle-duplicate", "throttle-rate-limited"}
+    assert events == {
+        "throttle-duplicate",
+        "throttle-lease-lost",
+        "throttle-parked",
+        "throttle-rate-limited",
+        "throttle-resumed",
+    }
+
+
+@pytest.mark.worker
+def test_parked_and_resumed(workers: Workers, monitor: Monitor, journal: Journal, let_go: Any) -> None:
+    app = workers.app(ONCE)
+    first = app.hold_one.delay("a")
+    journal.wait_running(1, "a")
+    second = app.hold_one.delay("b")
+    monitor.wait_for(second.id, "task-received", "throttle-parked")
+    let_go("a", "b")
+    monitor.wait_for(first.id, "task-succeeded")
+    monitor.wait_for(second.id, "throttle-resumed", "task-succeeded")
+    parked, resumed = (each for each in monitor.seen if each.get("uuid") == second.id and "throttle" in each["type"])
+    assert (parked["name"], parked["queue"], parked["limits"]) == (
+        second_name := app.hold_one.name,
+        "celery",
+        [second_name],
+    )
+    assert resumed["waited"] > 0
+    assert "throttle-parked" not in monitor.types(first.id)
+    assert monitor.state.tasks[second.id].state == states.SUCCESS

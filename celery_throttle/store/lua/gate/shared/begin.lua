@@ -49,8 +49,8 @@ local LEASE_MS = tonumber(ARGV[1])
 -- serves; slots: how many more parked tasks it takes; grants: ids of those it got; rules: what is known of
 -- each bucket; touched: buckets to be looked at; ready: lanes that became ready here; was_ready: buckets and
 -- queues that had one before; began: buckets that had no line before; later: queues of which something can
--- start after a time; withdrawn: what was taken out of its line; reclaimed: needs of holders whose lease had
--- ended; named: buckets that the caller hears of;
+-- start after a time; withdrawn: what was taken out of its line; reclaimed: { task id, needs } of holders
+-- whose lease had ended; named: buckets that the caller hears of;
 -- hot: lanes that are ready for the caller itself, and the ticket of the first; saved: records as they were
 -- written; lanes, firsts, heads: what was read of lanes, their first tasks and the first lanes of buckets;
 -- tries: what bounds the loops. What is found out when it matters: said, settling, settled, parked,

@@ -19,7 +19,7 @@ local function reclaim(task)
     redis.call('ZREM', LEASES, task)
     return nil
   end
-  state.reclaimed[#state.reclaimed + 1] = record.needs
+  state.reclaimed[#state.reclaimed + 1] = { task, record.needs }
   return ended(task, record.nonce, not record.lent, 'lost', 'nothing')
 end
 

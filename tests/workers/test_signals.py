@@ -1,0 +1,127 @@
+"""Signals: code hears what becomes of tasks and limits, and one that is broken keeps nobody from anything."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ThrottleControl
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.support.journal import Journal
+    from tests.support.state import State
+    from tests.support.workers import Workers
+
+TOLD = "tests.support.apps.told"
+NAME = f"{TOLD}.hold"
+NEED = [{"limit": NAME, "key": None, "permits": 1}]
+
+pytestmark = pytest.mark.worker
+
+
+def heard(journal: Journal, *signals: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """The signals of these names, in the order in which they came."""
+    return [
+        (each["signal"], each["sender"], each["what"])
+        for each in journal.events()
+        if each["event"] == "heard" and each["signal"] in signals
+    ]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_parked_and_resumed(workers: Workers, journal: Journal, state: State, let_go: Any, pool: str) -> None:
+    worker = workers.start(TOLD, pool=pool, concurrency=2)
+    app = workers.app(TOLD)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    second = app.hold.delay("second")
+    state.wait_parked(1)
+    parked = {"task_id": second.id, "task_name": NAME, "queue": "celery", "needs": NEED}
+    until(lambda: heard(journal, "task_parked") == [("task_parked", NAME, parked)])
+    assert not heard(journal, "task_resumed")
+
+    let_go("first", "second")
+    assert second.get(timeout=20) == "second", "the receivers that raise keep nobody"
+    for action in ("task_parked", "task_resumed"):
+        record = {"event": "record", "action": action, "task_id": second.id, "task_name": NAME}
+        until(lambda: any(record.items() <= each.items() for each in journal.events()))  # noqa: B023 - called at once
+    ((_, sender, resumed),) = until(lambda: heard(journal, "task_resumed"))
+    waited = resumed.pop("waited")
+    assert (sender, resumed) == (NAME, parked)
+    assert 0 < waited < 30
+    assert "a receiver that is broken" in worker.log()
+
+
+def test_reclaimed(workers: Workers, journal: Journal, let_go: Any) -> None:
+    workers.conf["throttle_lease"] = 1
+    lost = workers.start(TOLD, concurrency=1)
+    app = workers.app(TOLD)
+    first = app.hold.delay("first")
+    journal.wait_running(1, "first")
+    lost.kill()
+    workers.start(TOLD, concurrency=1)
+    let_go("next")
+    app.hold.delay("next").get(timeout=20)
+    assert heard(journal, "permit_reclaimed") == [("permit_reclaimed", NAME, {"task_id": first.id, "needs": NEED})]
+
+
+def test_reclaimed_by_the_reaper(workers: Workers, journal: Journal) -> None:
+    workers.conf["throttle_lease"] = 1
+    lost = workers.start(TOLD, concurrency=1)
+    app = workers.app(TOLD)
+    first = app.hold.delay("first")
+    journal.wait_running(1, "first")
+    lost.kill()
+    throttle = ThrottleControl(app.app)
+    until(throttle.reap, timeout=20)
+    assert heard(journal, "permit_reclaimed") == [("permit_reclaimed", NAME, {"task_id": first.id, "needs": NEED})]
+    assert throttle.limit(app.hold).history().total.reclaimed == 1
+
+
+def test_a_lost_lease(workers: Workers, journal: Journal, let_go: Any) -> None:
+    workers.conf["throttle_lease"] = 1
+    frozen = workers.start(TOLD, concurrency=1)
+    app = workers.app(TOLD)
+    first = app.hold.delay("first")
+    journal.wait_running(1, "first")
+    frozen.freeze()
+    workers.start(TOLD, concurrency=1, queues="other")
+    app.hold.apply_async(["next"], queue="other")
+    journal.wait_running(1, "next")
+    frozen.thaw()
+    lost = {"task_id": first.id, "task_name": NAME, "needs": NEED}
+    until(lambda: heard(journal, "lease_lost") == [("lease_lost", NAME, lost)], timeout=20)
+    let_go("first", "next")
+
+
+def test_duplicates_in_the_publisher_and_in_the_worker(workers: Workers, journal: Journal, let_go: Any) -> None:
+    workers.start(TOLD, concurrency=2)
+    app = workers.app(TOLD)
+    first = app.once.delay("a")
+    journal.wait_running(1, "a")
+    app.once.apply_async(["a"], task_id="here")
+    elsewhere = app.app.send_task(app.once.name, args=("a",))
+    told = until(lambda: (found := heard(journal, "duplicate_dropped"))[1:] and found)
+    assert [(sender, what["task_id"], what["first_id"], what["verdict"]) for _, sender, what in told] == [
+        (app.once.name, "here", first.id, "skip"),
+        (app.once.name, elsewhere.id, first.id, "skip"),
+    ]
+    let_go("a")
+    first.get(timeout=20)
+
+
+def test_what_somebody_changed(workers: Workers, journal: Journal) -> None:
+    workers.start(TOLD, concurrency=1)
+    app = workers.app(TOLD)
+    limit = ThrottleControl(app.app).limit(app.hold)
+    until(lambda: limit.status().declared)
+    limit.override(3, until=60, by="ana", why="big day")
+    assert limit.reset(by="bob")
+    assert not limit.reset(by="bob"), "which changes nothing"
+    changed = {"limit": NAME, "key": None, "why": "", "until": None, "permits": None}
+    assert [what for _, _, what in heard(journal, "limit_changed")] == [
+        changed | {"action": "override", "permits": 3, "by": "ana", "why": "big day", "until": 60},
+        changed | {"action": "reset", "by": "bob"},
+    ]
