@@ -1,7 +1,7 @@
 """What is counted of a limit: how many started, how long they waited, what became of them.
 
-Counts are kept in rings of slots, one for each minute and one for each quarter of an hour; a slot is reused when its
-ring has come around. Each slot has the same places, as in ``count.lua``.
+Counts are kept in rings of slots, one for each minute and one for each quarter of an hour; a slot is used again when
+its ring has come around. One slot more counts for ever. Each has the same places, as in ``count.lua``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_left
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["MINUTES", "QUARTERS", "SLOT", "WAITS", "Place", "Ring", "place_of"]
+__all__ = ["MINUTES", "QUARTERS", "RINGS", "SLOT", "TOTALS", "WAITS", "Place", "Ring", "place_of"]
 
 #: Numbers of a slot; the first is which period it counts.
 SLOT = 32
@@ -31,13 +31,13 @@ class Place(IntEnum):
     SENT_BACK = 26  #: by RateLimited
     REFUSED = 27  #: not parked, since as many were as may be
     DUPLICATES = 28
-    HELD_MOST = 29  #: the most that were held when somebody counted
-    PARKED_MOST = 30  #: the most that waited then
-    SAMPLES = 31  #: how often that was looked at
+    HELD_MOST = 29  #: one more than the most that were held when somebody counted; 0: nobody looked
+    PARKED_MOST = 30  #: the same, of those that waited
+    WAIT_TIME = 31  #: of those that started, in ms
 
 
 class Ring(NamedTuple):
-    """Slots of so many seconds each."""
+    """Slots of so many seconds each; 0: one slot that is never used again."""
 
     name: str
     seconds: int
@@ -46,6 +46,9 @@ class Ring(NamedTuple):
 
 MINUTES = Ring("minutes", 60, 60)
 QUARTERS = Ring("quarters", 900, 96)
+TOTALS = Ring("totals", 0, 1)
+#: In the order in which ``count.lua`` has them.
+RINGS = (MINUTES, QUARTERS, TOTALS)
 
 
 def place_of(waited: float) -> int:

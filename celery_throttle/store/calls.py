@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
-from celery_throttle.core.history import MINUTES, QUARTERS
+from celery_throttle.core.history import RINGS
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class Store:
     def count(self, counts: Iterable[Counted]) -> Call:
         """Add what was counted of limits to their history."""
         rows = list(counts)
-        rings = [self.keys.ring(ring.name, row.limit) for row in rows for ring in (MINUTES, QUARTERS)]
+        rings = [self.keys.ring(ring.name, row.limit) for row in rows for ring in RINGS]
         told = [(("" if row.has_keys else row.limit), _WRITE(row.counts)) for row in rows]
         return self._call_with(rings, "count", *(value for each in told for value in each))
 

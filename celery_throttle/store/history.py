@@ -34,6 +34,7 @@ class Period:
         length: in seconds.
         at_once: how many started without waiting in line.
         waited: how many started after a wait of at most as long as each of `core.history.WAITS`; longer ones last.
+        wait_time: seconds that they waited, in all.
         parked: how many got in line.
         ended: how many ended.
         failed: how many of them failed.
@@ -50,6 +51,7 @@ class Period:
     length: float
     at_once: int
     waited: tuple[int, ...]
+    wait_time: float
     parked: int
     ended: int
     failed: int
@@ -110,7 +112,17 @@ class History:
         first = self.periods[0]
         sums = {
             name: sum(getattr(each, name) for each in self.periods)
-            for name in ("at_once", "parked", "ended", "failed", "run_time", "reclaimed", "sent_back", "refused")
+            for name in (
+                "at_once",
+                "parked",
+                "ended",
+                "failed",
+                "run_time",
+                "wait_time",
+                "reclaimed",
+                "sent_back",
+                "refused",
+            )
         }
         return Period(
             since=first.since,
@@ -141,7 +153,7 @@ def _pairs(counts: list[float]) -> list[int]:
 def histories(raw: Any, limits: Iterable[str], ring: Ring) -> list[History]:
     """Read the reply of history.lua."""
     now_ms, rings = raw
-    last = now_ms // 1000 // ring.seconds
+    last = now_ms // 1000 // ring.seconds if ring.seconds else 1
     now = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
     return [
         History(limit, now, tuple(_periods(packed, last, ring))) for limit, packed in zip(limits, rings, strict=True)
@@ -155,12 +167,12 @@ def _periods(packed: bytes, last: int, ring: Ring) -> list[Period]:
 
 
 def _period(slot: tuple[int, ...], number: int, ring: Ring) -> Period:
-    looked = slot[Place.SAMPLES] > 0
     return Period(
         since=datetime.fromtimestamp(number * ring.seconds, timezone.utc),
         length=float(ring.seconds),
         at_once=slot[Place.AT_ONCE],
         waited=slot[Place.WAITED : Place.WAITED + len(WAITS)],
+        wait_time=slot[Place.WAIT_TIME] / 1000,
         parked=slot[Place.PARKED],
         ended=slot[Place.ENDED],
         failed=slot[Place.FAILED],
@@ -169,8 +181,8 @@ def _period(slot: tuple[int, ...], number: int, ring: Ring) -> Period:
         sent_back=slot[Place.SENT_BACK],
         refused=slot[Place.REFUSED],
         duplicates=slot[Place.DUPLICATES],
-        held_most=slot[Place.HELD_MOST] if looked else None,
-        parked_most=slot[Place.PARKED_MOST] if looked else None,
+        held_most=slot[Place.HELD_MOST] - 1 if slot[Place.HELD_MOST] else None,
+        parked_most=slot[Place.PARKED_MOST] - 1 if slot[Place.PARKED_MOST] else None,
     )
 
 

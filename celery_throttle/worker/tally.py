@@ -35,7 +35,9 @@ class Tally:
 
     def started(self, run: Run) -> None:
         """A run has been given to the pool."""
-        self._of(run.needs.text)[place_of(run.waited)] += 1
+        counts = self._of(run.needs.text)
+        counts[place_of(run.waited)] += 1
+        counts[Place.WAIT_TIME] += run.waited * 1000
 
     def ended(self, run: Run, result: Result) -> None:
         """It has ended."""

@@ -49,6 +49,7 @@ def test_what_was_counted_is_told_at_the_latest_when_a_worker_ends(
     found = total(app, app.hold)
     assert (found.at_once, sum(found.waited), found.parked, found.ended, found.failed) == (1, 2, 2, 3, 0)
     assert 0 < found.run_time < 30
+    assert 0 < found.wait_time < 60
     assert (found.sent_back, found.refused, found.duplicates, found.reclaimed) == (0, 0, 0, 0)
     assert "Traceback" not in worker.log()
 

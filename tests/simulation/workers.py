@@ -695,7 +695,7 @@ def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
     for key, value in contents.items():
         name = key.partition("}:")[2].split(":")[1]
         # What is declared, what was done, and what was counted, which ends by the server's own clock.
-        if name in ("limits", "audit", "minutes", "quarters"):
+        if name in ("limits", "audit", "minutes", "quarters", "totals"):
             continue
         remains = [field for field, _ in value if field not in stays] if name == "meta" else value
         if remains:

@@ -11,7 +11,7 @@ import pytest
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.facts import Result
-from celery_throttle.core.history import MINUTES, QUARTERS, SLOT, WAITS, Place, Ring, place_of
+from celery_throttle.core.history import MINUTES, QUARTERS, RINGS, SLOT, TOTALS, WAITS, Place, Ring, place_of
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import needs_text
 from celery_throttle.store.history import History, by_limit, histories
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 API, TENANT = Limit("api", 2), Limit("tenant", 1, key="tenant")
 NEEDS = needs_of(API).text
-ALL = [place for place in Place if place < Place.HELD_MOST]
+ALL = [place for place in Place if place not in (Place.HELD_MOST, Place.PARKED_MOST)]
 
 
 def tell(worker: Caller, counts: dict[str, list[float]]) -> Any:
@@ -81,6 +81,7 @@ def test_what_workers_counted_is_added(worker: Caller, peer: Caller) -> None:
             "ended": last.ended,
             "failed": last.failed,
             "run_time": round(last.run_time * 1000),
+            "wait_time": round(last.wait_time * 1000),
             "reclaimed": last.reclaimed,
             "sent_back": last.sent_back,
             "refused": last.refused,
@@ -130,12 +131,23 @@ def test_a_slot_that_is_used_again_begins_with_nothing(worker: Caller, redis: Re
         assert (total.ended, total.parked) == (1, 0)
 
 
+def test_totals_go_on(worker: Caller, redis: Redis) -> None:
+    """As the counters of Prometheus do, which begin anew when they are full."""
+    tell(worker, {NEEDS: counts(ended=5)})
+    come_around(redis)
+    tell(worker, {NEEDS: counts(ended=1)})
+    assert read(worker, ring=TOTALS).total.ended == 6
+    tell(worker, {NEEDS: counts(ended=2**31)})
+    tell(worker, {NEEDS: counts(ended=2**31)})
+    assert read(worker, ring=TOTALS).total.ended == 6
+
+
 def test_it_is_bounded_and_ends_by_itself(worker: Caller, redis: Redis) -> None:
     for _ in range(3):
         tell(worker, {NEEDS: counts(ended=2**31)})
     assert read(worker).total.ended == 2**32 - 1, "it stays at the most"
-    rings = [KEYS.ring(ring.name, "api") for ring in (MINUTES, QUARTERS)]
-    assert [redis.strlen(ring) for ring in rings] <= [60 * 128, 96 * 128]
+    rings = [KEYS.ring(ring.name, "api") for ring in RINGS]
+    assert sum(redis.strlen(ring) for ring in rings) <= 20_200
     left: list[Any] = [redis.pttl(ring) for ring in rings]
     assert all(47 * 3_600_000 < each <= 48 * 3_600_000 for each in left)
 
