@@ -1,4 +1,4 @@
-"""The metrics as instruments of OpenTelemetry: ``pip install celery-fair-throttle[opentelemetry]``."""
+"""The metrics as instruments of OpenTelemetry, and the limits of a run on its span; for the extra `[opentelemetry]`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from celery.signals import task_prerun
+
 from celery_throttle.control.metrics import described, scraped
+from celery_throttle.core.policy import costs_of
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.tasks.arguments import values_of
+from celery_throttle.tasks.registry import policies_of
+from celery_throttle.worker.plans import header_of
 
 try:
     from opentelemetry.metrics import Observation
+    from opentelemetry.trace import get_current_span
 except ImportError as error:
     raise ImportError(f"{error}: write pip install celery-fair-throttle[opentelemetry]") from error
 
@@ -19,8 +27,9 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter
 
     from celery_throttle.control.exposition import Metric
+    from celery_throttle.core.buckets import Bucket
 
-__all__ = ["observe"]
+__all__ = ["mark_spans", "observe"]
 
 
 def observe(app: Any, meter: Meter, *, queues: Iterable[str] = ()) -> None:
@@ -43,6 +52,41 @@ def observe(app: Any, meter: Meter, *, queues: Iterable[str] = ()) -> None:
         # A gauge with the unit "1" would be a ratio to those who write its name for Prometheus.
         unit = "s" if each.name.endswith("_seconds") else ""
         meter.create_observable_gauge(each.name, [partial(_observed, readings, each.name)], unit, each.help)
+
+
+def mark_spans() -> None:
+    """Have the current span of each throttled run say which limits, and which of their keys, it has permits of.
+
+    ``celery_throttle.limit`` and ``celery_throttle.key`` are lists of text; those limits come first that have a key. To
+    be called in workers, after what begins the span::
+
+        CeleryInstrumentor().instrument()
+        mark_spans()
+    """
+    task_prerun.connect(_mark, weak=False, dispatch_uid="celery_throttle.mark_spans")
+
+
+def _mark(task: Any, **_: Any) -> None:
+    span = get_current_span()
+    buckets = _buckets_of(task) if span.is_recording() else []
+    if buckets:
+        span.set_attribute("celery_throttle.limit", [each.name for each in buckets])
+        span.set_attribute("celery_throttle.key", [each.key for each in buckets if each.key is not None])
+
+
+def _buckets_of(task: Any) -> list[Bucket]:
+    """Return what the run of a task has permits of."""
+    policy = policies_of(task.app).get(str(task.name))
+    if policy is None:
+        return []
+    values = header_of(task.request)
+    try:
+        if policy.varies and not policy.carried(values):
+            values = values_of(task, policy, task.request.args, task.request.kwargs)
+        needs = policy.needs(values) if policy.varies else policy.same
+    except ConfigurationError:  # the body will fail on these arguments
+        return []
+    return [bucket for bucket, _ in costs_of(needs.text)]
 
 
 class _Readings:
