@@ -63,7 +63,7 @@ def mark_spans() -> None:
         CeleryInstrumentor().instrument()
         mark_spans()
     """
-    task_prerun.connect(_mark, weak=False, dispatch_uid="celery_throttle.mark_spans")
+    task_prerun.connect(_mark, weak=False)
 
 
 def _mark(task: Any, **_: Any) -> None:

@@ -168,7 +168,5 @@ def _asked(statuses: Iterable[LimitStatus]) -> list[_Asked]:
 
 
 def _is_open(status: LimitStatus) -> bool:
-    """Whether the first in its line could start."""
-    if status.stopped:
-        return False
-    return status.disabled is not None or (status.has_room(1) and status.next_start_in <= 0)
+    """Whether the first in its line could start; one that is disabled has any number of permits, and no rate."""
+    return not status.stopped and status.has_room(1) and status.next_start_in <= 0

@@ -104,7 +104,7 @@ def test_it_reads_once_for_a_scrape_and_never_before(app: Any, worker: TermsCall
     assert calls["evalsha"] == once["evalsha"]
 
 
-def test_a_store_that_is_away_fails_no_scrape(own_server: EmbeddedServer) -> None:
+def test_a_store_that_is_away_fails_no_scrape(own_server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
     with Scraped(make_app(own_server.url)) as serving:
         assert serving.ours()["celery_throttle_up"] == {(): 1}
         own_server.kill()
@@ -112,6 +112,8 @@ def test_a_store_that_is_away_fails_no_scrape(own_server: EmbeddedServer) -> Non
         assert ours.pop("celery_throttle_up") == {(): 0}
         assert not any(ours.values())
         assert "orders_total 3.0" in serving.text()
+    assert len(caplog.records) == 2
+    assert all("the store did not answer" in each.getMessage() and not each.exc_info for each in caplog.records)
 
 
 def test_neither_does_a_setting_that_cannot_work(caplog: pytest.LogCaptureFixture) -> None:

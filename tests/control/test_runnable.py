@@ -187,12 +187,34 @@ def test_more_than_is_read(app: Any, worker: TermsCaller, monkeypatch: pytest.Mo
 
 
 def test_lines_that_cannot_go_on_are_not_read(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    """Full, paused, or not due: each would be one call more."""
     for number in range(200):
         worker.arrive(f"t{number}", of(f"k{number % 100}"))
+    mail = terms(Limit("mail", rate="1/h")).same
+    for number in range(3):
+        worker.arrive(f"m{number}", mail)
+    worker.put("w", terms(Limit("idle", 1)).same)
+    with commands(redis) as before:
+        assert work(app).running == 101
+        assert work(app).ready == 1
+    ThrottleControl(app).limit("idle").pause()
     with commands(redis) as calls:
-        found = work(app)
-    assert (found.running, found.ready) == (100, 0)
-    assert calls["evalsha"] < 10
+        assert work(app).running == 101
+        assert work(app).ready == 0
+    assert before["evalsha"] < 20
+    assert calls["evalsha"] == before["evalsha"] - 2
+    ThrottleControl(app).limit("mail").disable()
+    assert work(app).ready == 2
+
+
+def test_limits_that_are_not_among_those_looked_at(
+    app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in "abcdef":
+        worker.arrive(key, BOTH.needs({"keys": {"tenant": key}}))
+    ThrottleControl(app).limit("api").override(5)
+    monkeypatch.setattr(runnable, "MOST", 4)
+    assert work(app).ready == 3
 
 
 # -- the broker --------------------------------------------------------------------------------------------------------

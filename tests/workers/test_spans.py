@@ -64,11 +64,10 @@ def spans() -> Iterator[Spans]:
     task_prerun.connect(made.begin)
     task_postrun.connect(made.end)
     mark_spans()
-    mark_spans()  # in every module that likes to
     yield made
     task_prerun.disconnect(made.begin)
     task_postrun.disconnect(made.end)
-    task_prerun.disconnect(_mark, dispatch_uid="celery_throttle.mark_spans")
+    task_prerun.disconnect(_mark)
 
 
 @pytest.mark.worker
