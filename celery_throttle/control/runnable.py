@@ -28,6 +28,8 @@ __all__ = ["GroupWork", "Runnable", "queue_work", "runnable", "work_of"]
 
 #: Lines, or limits with the lines of their keys, of each group that are read, each with one call.
 _MOST_LINES = 100
+#: If no more than these wait for permits all lines are read in one call, with those who wait for a slot alone.
+_FEW = 100
 #: Tasks at the head of a line that is not read to its end.
 _LEAST = 10
 
@@ -102,7 +104,7 @@ def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Iterable[H
     for each in asked[:_MOST_LINES]:
         found = reader.waiters(each.bucket, each.most)
         waiters += found
-        partly |= set() if each.whole else {one.line for one in found}
+        partly |= {one.line for one in found} if len(found) >= each.most and not each.whole else set()
     stands = {each.bucket: each for each in statuses}
     missing = {need.bucket for each in waiters for need in each.needs} - stands.keys()
     stands |= {each.bucket: each for each in reader.stand(sorted(each.text for each in missing))}
@@ -140,9 +142,12 @@ def queue_work(
 
 
 class _Asked(NamedTuple):
-    """Whose line is read: so many tasks, and whether those are all; of a limit with the lines of its keys."""
+    """Whose line is read: so many tasks, and whether those are all; of a limit with the lines of its keys.
 
-    bucket: Bucket
+    Without a bucket all lines, and those who wait for a slot alone.
+    """
+
+    bucket: Bucket | None
     most: int
     whole: bool
 
@@ -155,6 +160,8 @@ def _asked(statuses: Iterable[LimitStatus]) -> list[_Asked]:
         waiting[each.name] += each.parked
         if each.parked and _is_open(each):
             begin.setdefault(each.name, []).append(each)
+    if waiting.total() <= _FEW:
+        return [_Asked(None, 2 * _FEW, whole=False)]
     left, asked, others = MOST, [], []
     for name in sorted(begin, key=lambda each: (waiting[each], each)):
         if waiting[name] <= left:

@@ -22,8 +22,10 @@ from tests.control.test_looking import API, TENANT, names, of
 from tests.control.test_metrics import read
 from tests.store.caller import started
 from tests.store.cost import commands
+from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +109,13 @@ def test_by_queue(app: Any, worker: TermsCaller) -> None:
     assert found == {"celery": 0, "q": 1, "other": 1}  # in the order in which they came
 
 
+def test_lines_that_share_a_limit_go_on_in_the_order_in_which_their_tasks_came(app: Any, worker: TermsCaller) -> None:
+    both = terms(API, Limit("wide", 5, key="tenant"))
+    for number, tenant in enumerate("abab"):
+        worker.put(f"w{number}", both.needs({"keys": {"wide": tenant}}), queue=tenant)
+    assert {each.queue: each.ready for each in ThrottleControl(app).runnable("a", "b")} == {"a": 1, "b": 1}
+
+
 def test_a_lost_worker_counts_until_its_permit_is_reclaimed(app: Any, worker: TermsCaller, redis: Redis) -> None:
     """Else nobody would ever come to reclaim it, where machines are stopped when there is nothing to do."""
     for task in ("t1", "t2", "w"):
@@ -128,11 +137,55 @@ def test_permits_outside_of_tasks_are_of_no_queue(app: Any, worker: TermsCaller)
     assert counts(app) == (0, 0, 1, 1)
 
 
+def test_who_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
+    """They are to be told that they do not run: until a worker comes to do it, whoever asks for their result waits."""
+    for number in range(8):
+        worker.arrive(f"t{number}", ONE)
+    ThrottleControl(app).limit("api").drop()
+    assert counts(app) == (0, 2, 6, 8)
+    assert cut(app) == 0
+    assert len(worker.look(9).grants) == 6
+    assert work(app).ready == 0
+
+
+def test_who_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
+    """Whatever permits it needed."""
+    for task in ("t1", "t2"):
+        worker.arrive(task, ONE)
+    worker.put("late", ONE, wait_ms=1)
+
+    def told() -> bool:
+        worker.look(0)  # whoever comes sees that its time has passed
+        return work(app).ready == 1
+
+    until(told, timeout=5)
+    assert worker.look(1).grants[0].expired
+
+
+def test_more_of_them_than_are_read(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runnable, "_FEW", 2)
+    for number in range(8):
+        worker.arrive(f"t{number}", ONE)
+    ThrottleControl(app).limit("api").drop()
+    assert work(app).ready == 4
+    assert cut(app) == 1
+
+
+def test_who_waits_for_the_outcome_of_another(app: Any, redis: Redis) -> None:
+    once = LockCaller(redis, "dddddddd", "q")
+    plan = plan_of()
+    once.start("first", plan)
+    once.put_once("second", plan)
+    assert [each.task_id for each in ThrottleControl(app).parked()] == ["second"]
+    assert counts(app) == (0, 1, 0, 1)
+
+
 # -- held against what starts ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_as_many_as_start(app: Any, worker: TermsCaller, seed: int) -> None:
+def test_as_many_as_start(app: Any, worker: TermsCaller, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runnable, "_FEW", (100, -1)[seed % 2])  # all in one call, or line by line
     dice = random.Random(seed)
     count = dice.randint(0, 25)
     running = []
@@ -161,17 +214,18 @@ def cut(app: Any) -> float:
 
 
 def test_many_keys_are_one_call(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    for number in range(90):
-        worker.put(f"w{number}", of(f"k{number}"))
+    for number in range(180):
+        worker.put(f"w{number}", of(f"k{number % 90}"))
     with commands(redis) as calls:
         assert work(app).ready == 90
-    assert calls["evalsha"] < 10
+    assert calls["evalsha"] < 15
     assert cut(app) == 0
 
 
 def test_more_than_is_read(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runnable, "MOST", 30)
     monkeypatch.setattr(runnable, "_LEAST", 3)
+    monkeypatch.setattr(runnable, "_FEW", 5)
     wide, narrow = terms(Limit("wide", 50)).same, terms(Limit("narrow", 2)).same
     for number in range(40):
         worker.put(f"w{number}", wide)
