@@ -6,22 +6,21 @@ refuses, and who is refused by another limit goes to the line of that one.
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from celery_throttle.control.play import Play
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
-from celery_throttle.core.wording import counted, listed, one_line, seconds, span
+from celery_throttle.core.wording import counted, one_line, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.rows import LimitStatus
-    from celery_throttle.store.views import Waiter
 
 __all__ = ["Bound", "Forecast", "forecast"]
 
@@ -120,14 +119,14 @@ def forecast(reader: Reader, bucket: Bucket, permits: int) -> Forecast:
     if reader.clock()[1]:
         unchecked.append("What is held: the store has just lost its data, and workers put it back.")
     firsts = {each: first[0].place(each) for each, first in others.items() if first and first[0].line == each}
-    play = _Play(stands, firsts, queues - taken if taken is not None else set())
+    play = Play(stands, firsts, queues - taken if taken is not None else set())
     play.run(waiters)
     return Forecast(
         bucket.name,
         bucket.key,
         permits,
         before.in_force,
-        play.starts,
+        play.starts.total(),
         play.at_most,
         sum(max(each.held - permits, 0) for each in own if stands[each.bucket].in_force == permits),
         tuple(Bound(why, count, *where) for (why, *where), count in play.bounds.items()),
@@ -148,98 +147,3 @@ def _changed(status: LimitStatus, bucket: Bucket, permits: int) -> LimitStatus:
     if not _is_meant(status, bucket) or status.disabled or (bucket.key is None and has_own):
         return status
     return replace(status, in_force=permits)
-
-
-#: Why, and the limit, key and queue of it.
-_Reason = tuple[str, str | None, str | None, str | None]
-
-
-class _Play:
-    """Starts those who wait, one after the other.
-
-    Args:
-        stands: how the limits would stand.
-        firsts: the place of the first in the lines of other limits.
-        dead: queues that nobody consumes.
-    """
-
-    def __init__(self, stands: dict[Bucket, LimitStatus], firsts: dict[Bucket, float], dead: set[str]) -> None:
-        self._stands, self._firsts, self._dead = stands, firsts, dead
-        self._started: Counter[Bucket] = Counter()
-        self.starts, self.at_most = 0, False
-        #: how many tasks it keeps
-        self.bounds: Counter[_Reason] = Counter()
-
-    def run(self, waiters: list[Waiter]) -> None:
-        """Go through the lines, always on with the one whose first came first."""
-        lines: dict[Bucket, deque[Waiter]] = {}
-        gone: dict[object, _Reason] = {}  # those who are alike go to another line together
-        for each in waiters:
-            lines.setdefault(each.line, deque()).append(each)
-        while lines:
-            bucket = min(lines, key=lambda each: (lines[each][0].ticket, str(each)))
-            line = lines[bucket]
-            lane = (line[0].needs, line[0].queue)
-            bound = gone.get(lane) or self._bound(line[0])
-            if bound and bound[1:3] == tuple(bucket):
-                self.bounds[bound] += len(line)
-                del lines[bucket]
-                continue
-            first = line.popleft()
-            if not line:
-                del lines[bucket]
-            if bound:
-                self.bounds[bound] += 1
-                gone[lane] = bound
-                self._goes_to(first, Bucket(str(bound[1]), bound[2]))
-            else:
-                self._start(first)
-
-    def _goes_to(self, waiter: Waiter, bucket: Bucket) -> None:
-        """Have a task wait in the line of another limit; of a queue that nobody consumes, in none."""
-        if waiter.queue not in self._dead:
-            place = waiter.place(bucket)
-            self._firsts[bucket] = min(self._firsts.get(bucket, place), place)
-
-    def _start(self, waiter: Waiter) -> None:
-        self.starts += 1
-        for need in waiter.needs:
-            status = self._stands[need.bucket]
-            self._stands[need.bucket] = replace(status, held=status.held + need.permits)
-            self._started[need.bucket] += 1
-            # How much of a burst is left is not known.
-            self.at_most = self.at_most or bool(status.rates and not status.disabled and self._started[need.bucket] > 1)
-
-    def _bound(self, waiter: Waiter) -> _Reason | None:
-        """Return what keeps a task, None if nothing does."""
-        if waiter.queue in self._dead:
-            return f"no worker that answers consumes queue {waiter.queue!r}", None, None, waiter.queue
-        # Whoever its own limit refuses keeps its place there, whatever the others say.
-        for need in sorted(waiter.needs, key=lambda each: each.bucket != waiter.line):
-            why = self._refusal(self._stands[need.bucket], need.permits, waiter)
-            if why:
-                return why, need.limit, need.key, None
-        return None
-
-    def _refusal(self, status: LimitStatus, cost: int, waiter: Waiter) -> str | None:
-        limit = f"limit {status.bucket}"
-        if status.stopped:
-            return f"{limit} is {'paused' if status.paused else 'held back'}"
-        if status.disabled:
-            return None
-        if not status.has_room(cost):
-            return f"{limit} is full, {status.held} of {status.in_force} permits are held then"
-        if status.bars(waiter.task, waiter.ticket):
-            return f"task {status.barred_by} goes first on {limit}"
-        place = waiter.place(status.bucket)
-        if self._firsts.get(status.bucket, place) < place:
-            return f"others come first in the line of {limit}"
-        return self._too_fast(status, limit)
-
-    def _too_fast(self, status: LimitStatus, limit: str) -> str | None:
-        rates = listed([each.rate for each in status.rates]) if status.rates else ""
-        if status.next_start_in > 0:
-            return f"the rate of {limit} ({rates}) allows the next start in {seconds(status.next_start_in)}"
-        if rates and self._started[status.bucket] >= min(each.burst for each in status.rates):
-            return f"the rate of {limit} ({rates}) allows no more at once"
-        return None

@@ -1,4 +1,4 @@
-"""How the limits stand, as metrics: a few series for each limit, however many keys it has.
+"""How the limits stand, as metrics: a few series for each limit, however many keys it has, and two for each queue.
 
 The keys of a limit are summed, so the number of series is bounded by the number of limits. What is read is bounded too:
 where there is more, ``celery_throttle_cut`` is 1.
@@ -6,23 +6,28 @@ where there is more, ``celery_throttle_cut`` is 1.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.diagnosis import OVERDUE, readers
 from celery_throttle.control.exposition import Metric, Sample
 from celery_throttle.control.lines import first_lines
 from celery_throttle.control.reader import MOST
+from celery_throttle.control.runnable import queue_work, work_of
+from celery_throttle.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from celery_throttle.control.lines import Line
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
-    from celery_throttle.store.rows import LimitStatus, Said
+    from celery_throttle.store.rows import Holder, LimitStatus, Said
 
-__all__ = ["measured"]
+__all__ = ["described", "measured", "scraped"]
+
+logger = logging.getLogger(__name__)
 
 #: Lines of each group whose first is looked at, each with one call: those where most wait.
 _MOST_LINES = 100
@@ -51,32 +56,77 @@ _OF_GROUPS = {
     "set_aside": "Tasks that cannot start, since nobody can read their records.",
     "settling_seconds": "How long nothing starts yet, since the store has just lost its data.",
     "store_time_seconds": "The store's clock when this was read.",
-    "cut": "1 if there is more than was looked at: 1000 limits and keys, 1000 holders, 100 lines.",
+    "cut": "1 if there is more than was looked at: 1000 limits and keys, 1000 holders, 100 lines, 1000 "
+    "tasks that may be ready.",
 }
+#: By queue.
+_OF_QUEUES = {
+    "queue_messages": "Messages that wait in the broker. No sample: it does not say.",
+    "runnable_tasks": "Tasks that could run now: messages in the broker, throttled tasks that run, and parked ones for "
+    "which permits are free. No sample: the broker does not say.",
+}
+#: Of the store.
+_OF_ALL = {"up": "Whether the store answers: 0 is said by collectors, which then say nothing else."}
 _SAID = {"paused": "paused", "disabled": "disabled", "held_back": "held_back", "overridden": "override"}
 
 
-def measured(app: Any) -> tuple[Metric, ...]:
+def measured(app: Any, queues: Iterable[str] = ()) -> tuple[Metric, ...]:
     """Return the metrics of an app's store.
+
+    Args:
+        app: the Celery app.
+        queues: those too, beside what the app's configuration names and the store knows.
 
     Raises:
         ConfigurationError: a setting cannot work.
         StoreUnavailable: the store does not answer, or refuses.
     """
     app.finalize(auto=True)
-    metrics = {name: Metric(f"{_PREFIX}{name}", told) for name, told in (_OF_LIMITS | _OF_GROUPS).items()}
+    metrics, works = _without_samples(), []
     for reader in readers(app):
-        for name, sample in _samples(reader):
+        statuses, holders = reader.status(MOST), reader.holders(None, MOST)
+        works.append(work_of(reader, statuses, holders))
+        for name, sample in _of_group(reader, statuses, holders, cut=works[-1].cut):
             metrics[name].samples.append(sample)
+    for each in queue_work(app, works, queues):
+        for name, value in (("queue_messages", each.messages), ("runnable_tasks", each.runnable)):
+            if value is not None:
+                metrics[name].samples.append(Sample({"queue": each.queue}, value))
+    metrics["up"].samples.append(Sample({}, 1))
     return tuple(metrics.values())
 
 
-def _samples(reader: Reader) -> Iterator[tuple[str, Sample]]:
+def scraped(app: Any, queues: Iterable[str] = ()) -> tuple[Metric, ...]:
+    """Return the metrics, or that the store is away: whatever is wrong, it is no reason for others' metrics to fail."""
+    try:
+        return measured(app, queues)
+    except StoreUnavailable as error:
+        logger.warning("No metrics of the limits: %s", error)
+    except Exception:
+        logger.exception("No metrics of the limits")
+    metrics = _without_samples()
+    metrics["up"].samples.append(Sample({}, 0))
+    return tuple(metrics.values())
+
+
+def described() -> tuple[Metric, ...]:
+    """Return all metrics, without samples."""
+    return tuple(_without_samples().values())
+
+
+def _without_samples() -> dict[str, Metric]:
+    told = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL
+    return {name: Metric(f"{_PREFIX}{name}", text) for name, text in told.items()}
+
+
+def _of_group(
+    reader: Reader, statuses: tuple[LimitStatus, ...], holders: tuple[Holder, ...], *, cut: bool
+) -> Iterator[tuple[str, Sample]]:
     now, settling = reader.clock()
-    statuses = reader.status(MOST)
     lines = first_lines(reader, statuses, _MOST_LINES)
-    holders, aside = reader.holders(None, MOST), reader.set_aside(MOST)
+    aside = reader.set_aside(MOST)
     waited_for = sum(1 for each in statuses if each.parked)
+    cut = cut or max(len(statuses), len(holders), len(aside)) >= MOST or waited_for > len(lines)
     group = {
         "holders": len(holders),
         "workers": len({each.worker for each in holders if each.lease_left > 0}),
@@ -84,7 +134,7 @@ def _samples(reader: Reader) -> Iterator[tuple[str, Sample]]:
         "set_aside": len(aside),
         "settling_seconds": settling,
         "store_time_seconds": now.timestamp(),
-        "cut": int(max(len(statuses), len(holders), len(aside)) >= MOST or waited_for > len(lines)),
+        "cut": int(cut),
     }
     for name, value in group.items():
         yield name, Sample({"group": reader.group}, value)

@@ -1,15 +1,27 @@
-"""Which queues the workers consume."""
+"""Which queues there are, how many messages wait in them, and which ones the workers consume."""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["NOBODY_ANSWERED", "consumed"]
+from kombu.transport import virtual
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["NOBODY_ANSWERED", "consumed", "lengths", "named"]
+
+logger = logging.getLogger(__name__)
 
 #: Seconds that workers have to answer.
 _PATIENCE = 1.0
+#: AMQP's.
+_NO_SUCH_QUEUE = "404"
 #: What could not be looked at if it returns None.
 NOBODY_ANSWERED = "Which queues the workers consume: none answered a remote control command within a second."
+#: Options that make it so, by kind of broker; kombu's own is for the moment of connecting, and not for Redis.
+_TIMEOUTS = {"redis": ("socket_connect_timeout", "socket_timeout"), "amqp": ("read_timeout", "write_timeout")}
 
 
 def consumed(app: Any) -> set[str] | None:
@@ -24,3 +36,41 @@ def consumed(app: Any) -> set[str] | None:
     except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
         return None
     return {queue["name"] for queues in answers.values() for queue in queues} if answers else None
+
+
+def named(app: Any) -> set[str]:
+    """Return the queues that the app's configuration names; not those of broadcasts, of which each worker has one."""
+    if not app.conf.broker_read_url:
+        return set()
+    queues = app.amqp.queues.values()
+    return {each.name for each in queues if each.exchange is None or each.exchange.type != "fanout"}
+
+
+def lengths(app: Any, names: Iterable[str]) -> dict[str, int | None]:
+    """Return how many messages wait in these queues of the broker, None where it does not say.
+
+    Not those that a worker has taken and keeps unacknowledged.
+    """
+    found: dict[str, int | None] = dict.fromkeys(names)
+    if not found or not app.conf.broker_read_url:
+        return found
+    try:
+        with app.connection_for_read(connect_timeout=_PATIENCE) as connection:
+            for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
+                connection.transport_options.setdefault(option, _PATIENCE)
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=_PATIENCE)
+            for name in found:
+                found[name] = _length(connection, name)
+    except Exception:
+        logger.debug("The broker does not say how many messages wait in its queues", exc_info=True)
+    return found
+
+
+def _length(connection: Any, name: str) -> int | None:
+    with connection.channel() as channel:  # an error of AMQP closes it
+        if isinstance(channel, virtual.Channel) and type(channel)._size is virtual.Channel._size:  # noqa: SLF001
+            return None  # kombu's own default, which is always 0
+        try:
+            return int(channel.queue_declare(queue=name, passive=True).message_count)
+        except connection.channel_errors as error:
+            return 0 if str(getattr(error, "reply_code", "")) == _NO_SUCH_QUEUE else None

@@ -132,9 +132,9 @@ class Reader:
         """Return who waits, for this limit or at all."""
         return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
 
-    def waiters(self, bucket: Bucket, most: int) -> list[Waiter]:
-        """Return who stands in the lines of this limit, and what each takes."""
-        return views.waiters(self.ask(self.store.parked(bucket.text, min(most, MOST))))
+    def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
+        """Return who stands in the lines of this limit, or in any and in none, and what each takes."""
+        return views.waiters(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
 
     def parked_ids(self, bucket: Bucket | None) -> Iterator[ParkedId]:
         """Yield all who wait and need permits of this limit, or at all; lane by lane."""

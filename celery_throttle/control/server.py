@@ -31,9 +31,9 @@ _LOOKS = 9
 
 #: What the scripts and the clients have to be allowed, as the README says.
 RIGHTS = (
-    *("evalsha", "eval", "subscribe", "publish", "del", "exists", "hdel", "hexists", "hget", "hincrby", "hkeys"),
-    *("hmget", "hscan", "hset", "hsetnx", "hstrlen", "pexpire", "time", "zadd", "zlexcount", "zrange", "zrangebylex"),
-    *("zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
+    *("evalsha", "eval", "subscribe", "publish", "bitfield", "del", "exists", "get", "hdel", "hexists", "hget"),
+    *("hincrby", "hkeys", "hmget", "hscan", "hset", "hsetnx", "hstrlen", "pexpire", "setrange", "time", "zadd"),
+    *("zlexcount", "zrange", "zrangebylex", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
 )
 #: Asks the server itself, which Redis can since 7.0; nothing is carried out.
 _ASK_FOR_RIGHTS = """
@@ -41,7 +41,7 @@ if not redis.acl_check_cmd then return false end
 local key, channel, missing = KEYS[1], ARGV[1], {}
 local given = {
   eval = { '', '1', key }, evalsha = { '', '1', key }, subscribe = { channel }, publish = { channel, '' }, time = {},
-  del = { key }, exists = { key },
+  bitfield = { key }, del = { key }, exists = { key }, get = { key },
 }
 for i = 2, #ARGV do
   if not redis.acl_check_cmd(ARGV[i], unpack(given[ARGV[i]] or { key, '0', '0' })) then

@@ -20,6 +20,7 @@ from celery_throttle.control.limit_control import MOST, LimitControl, count
 from celery_throttle.control.metrics import measured
 from celery_throttle.control.reader import AT_ONCE, Reader
 from celery_throttle.control.report import report
+from celery_throttle.control.runnable import runnable
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.explain import Explanation
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.control.report import Report
+    from celery_throttle.control.runnable import Runnable
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
 
 __all__ = ["ThrottleControl", "as_shown"]
@@ -212,12 +214,32 @@ class ThrottleControl:
             raise ConfigurationError(f"patience must be seconds, 0 or more, got {patience!r}: write patience=600")
         return report(self._app, Commands(command), timedelta(seconds=seconds))
 
-    def metrics(self) -> str:
+    @tells()
+    def metrics(self, *, queues: Iterable[str] = ()) -> str:
         """Return how the limits stand as text for Prometheus, in its own format and OpenMetrics' at once.
 
-        Keys are summed: the number of series grows with the limits alone.
+        Keys are summed: the number of series grows with the limits and queues alone.
+
+        Args:
+            queues: those too, beside what the app's configuration names and tasks that run or could start are of.
+
+        Raises:
+            ConfigurationError: one of them is no text.
         """
-        return exposition(measured(self._app))
+        return exposition(measured(self._app, _queues("metrics", queues)))
+
+    def runnable(self, *queues: str) -> tuple[Runnable, ...]:
+        """Return how many tasks of each queue could run now, were there workers for all: what to scale workers by.
+
+        The broker is asked, too; where it does not say how many messages wait, ``runnable`` is None.
+
+        Args:
+            queues: their names; without any, those of the app's configuration and of tasks that run or could start.
+
+        Raises:
+            ConfigurationError: one of them is no text.
+        """
+        return runnable(self._app, _queues("runnable", queues))
 
     @tells()
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
@@ -323,6 +345,16 @@ def as_shown(throttle: ThrottleControl, name: str, key: object) -> tuple[str, ob
             raise
         return as_shown(throttle, limit, rest[:-1])
     return name, key
+
+
+def _queues(method: str, queues: Iterable[str]) -> tuple[str, ...]:
+    named: tuple[Any, ...] = (queues,) if isinstance(queues, str) else tuple(queues)
+    for each in named:
+        if not isinstance(each, str) or not each:
+            raise ConfigurationError(
+                f"ThrottleControl.{method}: a queue is named by text, got {each!r:.80}: write 'celery'"
+            )
+    return named
 
 
 def _task_id(method: str, task: object) -> str:

@@ -33,6 +33,8 @@ __all__ = [
 
 #: A ticket is when a task came, in tenths of ms; of one that goes before all others it is less by this (facts.lua).
 _TICKS, _BEFORE_ALL = 10_000, 100_000_000_000_000
+#: What the lines of those who wait for an identity lock begin with.
+_LOCK_LINES = (b"follow:", b"next:")
 #: What makes the text of a ticket sort as its number (records.lua).
 _NOUGHT = 10**15
 
@@ -126,12 +128,16 @@ class Waiter(NamedTuple):
 
 
 def waiters(raw: Any) -> list[Waiter]:
-    """Read the reply of parked.lua about a limit, but for what nobody can read."""
+    """Read the reply of parked.lua, but for those who wait for a lock, and what nobody can read."""
     found = []
     for line, _, task, packed, _ in raw:
+        if line.startswith(_LOCK_LINES):
+            continue
         try:
             record = json.loads(packed)
-            needs, ticket, queue = _needs(record["needs"]), float(record["ticket"]), str(record["queue"])
+            # Who is in no limit's line waits for a slot alone, also if it is only to be told that it does not run.
+            needs = _needs(record["needs"]) if line else ()
+            ticket, queue = float(record["ticket"]), str(record["queue"])
             turns = Bucket.parse(record["turn"][0]) if "turn" in record else None
             turn = float(record.get("place", ticket))
         except (ValueError, KeyError, TypeError, AttributeError):  # it is set aside when its turn comes
@@ -345,7 +351,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
         record = {}
     if not isinstance(record, dict):  # it is set aside when its turn comes
         record = {}
-    bucket = Bucket.parse(line.decode()) if line and not line.startswith((b"follow:", b"next:")) else None
+    bucket = Bucket.parse(line.decode()) if line and not line.startswith(_LOCK_LINES) else None
     return Parked(
         task.decode(),
         _task_name(head),

@@ -12,7 +12,7 @@ from click import ClickException
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli.metrics import _replace
 from celery_throttle.control.exposition import Metric, Sample, exposition
-from celery_throttle.control.metrics import _OF_GROUPS, _OF_LIMITS
+from celery_throttle.control.metrics import _OF_ALL, _OF_GROUPS, _OF_LIMITS, _OF_QUEUES
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, TENANT, names, of
 from tests.store.caller import KEYS
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Run = Callable[..., Ended]
 
 ONE = terms(API).same
+ALL = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL
 #: As Prometheus' format has it: a name, labels whose values have \\, \" and \n escaped, a number.
 LINE = re.compile(r'(?P<name>[a-z_]+)(?:\{(?P<labels>(?:,?[a-z_]+="(?:[^"\\\n]|\\["\\n])*")*)\})? (?P<value>-?[0-9.]+)')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -222,7 +223,7 @@ def test_the_command(app: Any, run: Run, worker: TermsCaller) -> None:
     steady = [line for line in ended.lines if "store_time" not in line]
     assert steady == [line for line in ThrottleControl(app).metrics().splitlines() if "store_time" not in line]
     shown = run("metrics", "--json").json
-    assert {each["name"] for each in shown} == {f"celery_throttle_{name}" for name in _OF_LIMITS | _OF_GROUPS}
+    assert {each["name"] for each in shown} == {f"celery_throttle_{name}" for name in ALL}
     assert shown[0].keys() == names(Metric)
     held = next(each for each in shown if each["name"] == "celery_throttle_held")
     assert held["samples"] == [{"labels": {"group": "", "limit": "api"}, "value": 1}]
@@ -269,4 +270,4 @@ def test_a_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
 
 def test_the_page_names_each_metric() -> None:
     page = (ROOT / "docs" / "command.md").read_text()
-    assert set(re.findall(r"^\| `celery_throttle_(\w+)`", page, flags=re.MULTILINE)) == set(_OF_LIMITS | _OF_GROUPS)
+    assert set(re.findall(r"^\| `celery_throttle_(\w+)`", page, flags=re.MULTILINE)) == set(ALL)

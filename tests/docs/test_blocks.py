@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 PAGES = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
 #: Of fences: what runs, and what is no code of ours; a drawing has none.
-LANGUAGES = {"python", "console", ""}
+LANGUAGES = {"python", "console", "yaml", ""}
 #: What differs from run to run: dates and times, ids that end in dots, seconds, fencing tokens.
 DIFFERS = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d\d:\d\d\b|\b[0-9a-f]{4}\.\.\.|\b\d+(\.\d)?(?= s\b)|\b\d{16}\b"

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import VERSION
 
+from celery_throttle import ThrottleControl
 from tests.conftest import new_server
+from tests.control.conftest import make_app
 from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, Doors, counts
 from tests.support.rabbits import Rabbit, find_rabbitmq
 from tests.support.state import State
@@ -193,3 +195,13 @@ def prefetched(app: Any) -> set[int]:
     """How many messages each worker that answers lets the broker deliver."""
     found = app.app.control.inspect(timeout=2, limit=1).stats() or {}
     return {int(each["prefetch_count"]) for each in found.values()}
+
+
+def test_the_messages_of_its_queues_are_work(node: Rabbit, server: EmbeddedServer, redis: object) -> None:
+    assert redis  # which empties the store
+    app = make_app(server.url, throttle_url=server.url, broker_url=node.url)
+    for _ in range(3):
+        app.send_task("call", queue="alpha")
+    found = {each.queue: each.messages for each in ThrottleControl(app).runnable("_missing", "alpha", "none")}
+    node.forget("alpha")
+    assert found == {"_missing": 0, "alpha": 3, "none": 0}

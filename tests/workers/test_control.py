@@ -571,3 +571,34 @@ def test_a_store_that_does_not_answer(own_server: EmbeddedServer) -> None:
         with pytest.raises(StoreUnavailable) as raised:
             call()
         assert isinstance(raised.value.__cause__, (RedisError, OSError))
+
+
+# -- what to scale workers by ------------------------------------------------------------------------------------------
+
+
+@worker
+def test_machines_are_up_for_what_can_run_and_for_nothing_else(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    """From none to one worker, down to none with a line left, and up again."""
+    app, throttle = steer(workers)
+
+    def wanted() -> int | None:
+        (work,) = throttle.runnable("celery")
+        return work.runnable
+
+    assert wanted() == 0
+    tasks = [app.call.delay(label) for label in "abc"]
+    assert wanted() == 3  # nobody has looked at them yet
+    first = workers.start(STEERED, concurrency=4)
+    journal.wait_running(1)
+    state.wait_parked(2)
+    assert wanted() == 1
+    first.term()
+    first.wait_for_log("Warm shutdown")
+    let_go("a", "b", "c")
+    assert first.wait() == 0
+    assert (state.parked(), wanted()) == (2, 1)
+    workers.start(STEERED, concurrency=4)
+    assert [each.get(timeout=20) for each in tasks] == ["a", "b", "c"]
+    until(lambda: wanted() == 0)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, Said
 
-__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "limits", "parked"]
+__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RUNNABLE", "limits", "parked"]
 
 
 def limits(rows: Iterable[LimitStatus], with_keys: Container[str]) -> list[tuple[LimitStatus, bool]]:
@@ -62,6 +62,10 @@ def _needs(row: Holder | Reclaimed) -> str:
 def _need(need: Need) -> str:
     times = f"{need.permits} x " if need.permits > 1 else ""
     return f"{times}{Bucket(need.limit, need.key)}"
+
+
+def _known(count: int | None) -> object:
+    return "?" if count is None else count
 
 
 def _line(parked: Parked) -> object:
@@ -115,3 +119,10 @@ CHANGES = (
     Column("WHY", lambda row: row.why),
 )
 RECLAIMED = (Column("TASK", lambda row: row.task_id), Column("HELD", _needs))
+RUNNABLE = (
+    Column("QUEUE", lambda row: row.queue),
+    Column("RUNNABLE", lambda row: _known(row.runnable), right=True),
+    Column("IN BROKER", lambda row: _known(row.messages), right=True),
+    Column("RUNNING", lambda row: row.running, right=True),
+    Column("READY", lambda row: row.ready, right=True),
+)

@@ -36,6 +36,7 @@ _MODULES = {
     "reap": "reap",
     "doctor": "doctor",
     "metrics": "metrics",
+    "runnable": "metrics",
 }
 
 

@@ -1,4 +1,4 @@
-"""``metrics``."""
+"""``metrics`` and ``runnable``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_throttle.control.cli.columns import RUNNABLE
 from celery_throttle.control.cli.session import Wrong, command
 from celery_throttle.control.exposition import exposition
 from celery_throttle.control.metrics import measured
@@ -21,19 +22,35 @@ __all__ = ["COMMANDS"]
 
 @command("metrics")
 @click.option("--to", type=click.Path(dir_okay=False, path_type=Path), help="A file that takes them, all at once.")
-def metrics(session: Session, to: Path | None) -> None:
+@click.option("--queue", "queues", multiple=True, help="This queue too, if the app's configuration does not name it.")
+def metrics(session: Session, to: Path | None, queues: tuple[str, ...]) -> None:
     """How the limits stand, as text for Prometheus.
 
     With --to for a textfile collector: the file has either what it had, or
     all that is new. If the store does not answer, it stays as it is.
     """
-    found = measured(session.app)
+    found = measured(session.app, queues)
     if to is not None:
         _replace(to, exposition(found))
     if session.output.as_json:
         session.output.json(found)
     elif to is None:
         click.echo(exposition(found), nl=False)
+
+
+@command("runnable")
+@click.argument("queues", nargs=-1)
+def runnable(session: Session, queues: tuple[str, ...]) -> None:
+    """How many tasks of each queue could run now: what to scale workers by.
+
+    Messages in the broker, throttled tasks that run, and parked ones for
+    which permits are free. What a limit holds back is not among them.
+    """
+    found = session.throttle.runnable(*queues)
+    if session.output.as_json:
+        session.output.json(found)
+    else:
+        session.output.table(RUNNABLE, found, nothing="No queue is known: name some.")
 
 
 def _replace(path: Path, text: str) -> None:
@@ -51,4 +68,4 @@ def _replace(path: Path, text: str) -> None:
         raise Wrong(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-COMMANDS = {"metrics": metrics}
+COMMANDS = {"metrics": metrics, "runnable": runnable}

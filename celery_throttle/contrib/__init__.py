@@ -1,0 +1,1 @@
+"""What fits the throttle into others' libraries; each module needs one of them, which an extra installs."""

@@ -1,0 +1,57 @@
+"""The metrics in a registry of prometheus_client: ``pip install celery-fair-throttle[metrics]``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.metrics import described, scraped
+
+try:
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ImportError(f"{error}: write pip install celery-fair-throttle[metrics]") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from celery_throttle.control.exposition import Metric
+
+__all__ = ["collector"]
+
+
+def collector(app: Any, *, queues: Iterable[str] = ()) -> Collector:
+    """Return what reads the metrics of an app's store, once for each scrape::
+
+        from prometheus_client import REGISTRY
+
+        REGISTRY.register(collector(app))
+
+    All processes would say the same, so one is enough. Nothing is read before the first scrape, and no scrape fails:
+    while the store does not answer, there is ``celery_throttle_up`` 0 and nothing else of ours.
+
+    Args:
+        app: the Celery app.
+        queues: those too, beside what the app's configuration names and tasks that run or could start are of.
+    """
+    return _Collector(app, tuple(queues))
+
+
+class _Collector(Collector):
+    def __init__(self, app: Any, queues: tuple[str, ...]) -> None:
+        self._app, self._queues = app, queues
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Yield what there is, so that a registry need not collect to know."""
+        return map(_family, described())
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield all metrics as they are now."""
+        return map(_family, scraped(self._app, self._queues))
+
+
+def _family(metric: Metric) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(metric.name, metric.help)
+    for each in metric.samples:
+        family.add_sample(metric.name, each.labels, each.value)
+    return family

@@ -1,0 +1,124 @@
+"""Starts those who wait, one after the other, on what the store has: what the gate would do, and what would keep them.
+
+In order; a line stops at the first that its own limit refuses, and who is refused by another limit goes to the line of
+that one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.wording import listed, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.views import Waiter
+
+__all__ = ["Play"]
+
+#: Why, and the limit, key and queue of it.
+_Reason = tuple[str, str | None, str | None, str | None]
+
+
+class Play:
+    """Starts those who wait, one after the other.
+
+    Args:
+        stands: how the limits would stand.
+        firsts: the place of the first in the lines of other limits.
+        dead: queues that nobody consumes.
+    """
+
+    def __init__(self, stands: dict[Bucket, LimitStatus], firsts: dict[Bucket, float], dead: set[str]) -> None:
+        self._stands, self._firsts, self._dead = stands, firsts, dead
+        self._started: Counter[Bucket] = Counter()
+        self.at_most = False
+        #: how many tasks start, by queue
+        self.starts: Counter[str] = Counter()
+        #: how many tasks it keeps
+        self.bounds: Counter[_Reason] = Counter()
+        #: lines in which nobody waits any longer
+        self.emptied: set[Bucket] = set()
+
+    def run(self, waiters: Iterable[Waiter]) -> None:
+        """Go through the lines, always on with the one whose first came first."""
+        lines: dict[Bucket, deque[Waiter]] = {}
+        gone: dict[object, _Reason] = {}  # those who are alike go to another line together
+        for each in waiters:
+            lines.setdefault(each.line, deque()).append(each)
+        turns = [(line[0].ticket, str(bucket), bucket) for bucket, line in lines.items()]
+        heapify(turns)
+        while turns:
+            _, name, bucket = heappop(turns)
+            line = lines[bucket]
+            lane = (line[0].needs, line[0].queue)
+            bound = gone.get(lane) or self._bound(line[0])
+            if bound and bound[1:3] == tuple(bucket):
+                self.bounds[bound] += len(line)
+                continue
+            first = line.popleft()
+            if line:
+                heappush(turns, (line[0].ticket, name, bucket))
+            else:
+                self.emptied.add(bucket)
+            if bound:
+                self.bounds[bound] += 1
+                gone[lane] = bound
+                self._goes_to(first, Bucket(str(bound[1]), bound[2]))
+            else:
+                self._start(first)
+
+    def _goes_to(self, waiter: Waiter, bucket: Bucket) -> None:
+        """Have a task wait in the line of another limit; of a queue that nobody consumes, in none."""
+        if waiter.queue not in self._dead:
+            place = waiter.place(bucket)
+            self._firsts[bucket] = min(self._firsts.get(bucket, place), place)
+
+    def _start(self, waiter: Waiter) -> None:
+        self.starts[waiter.queue] += 1
+        for need in waiter.needs:
+            status = self._stands[need.bucket]
+            self._stands[need.bucket] = replace(status, held=status.held + need.permits)
+            self._started[need.bucket] += 1
+            # How much of a burst is left is not known.
+            self.at_most = self.at_most or bool(status.rates and not status.disabled and self._started[need.bucket] > 1)
+
+    def _bound(self, waiter: Waiter) -> _Reason | None:
+        """Return what keeps a task, None if nothing does."""
+        if waiter.queue in self._dead:
+            return f"no worker that answers consumes queue {waiter.queue!r}", None, None, waiter.queue
+        # Whoever its own limit refuses keeps its place there, whatever the others say.
+        for need in sorted(waiter.needs, key=lambda each: each.bucket != waiter.line):
+            why = self._refusal(self._stands[need.bucket], need.permits, waiter)
+            if why:
+                return why, need.limit, need.key, None
+        return None
+
+    def _refusal(self, status: LimitStatus, cost: int, waiter: Waiter) -> str | None:
+        limit = f"limit {status.bucket}"
+        if status.stopped:
+            return f"{limit} is {'paused' if status.paused else 'held back'}"
+        if status.disabled:
+            return None
+        if not status.has_room(cost):
+            return f"{limit} is full, {status.held} of {status.in_force} permits are held then"
+        if status.bars(waiter.task, waiter.ticket):
+            return f"task {status.barred_by} goes first on {limit}"
+        place = waiter.place(status.bucket)
+        if self._firsts.get(status.bucket, place) < place:
+            return f"others come first in the line of {limit}"
+        return self._too_fast(status, limit)
+
+    def _too_fast(self, status: LimitStatus, limit: str) -> str | None:
+        rates = listed([each.rate for each in status.rates]) if status.rates else ""
+        if status.next_start_in > 0:
+            return f"the rate of {limit} ({rates}) allows the next start in {seconds(status.next_start_in)}"
+        if rates and self._started[status.bucket] >= min(each.burst for each in status.rates):
+            return f"the rate of {limit} ({rates}) allows no more at once"
+        return None

@@ -1,0 +1,179 @@
+"""How many tasks of each queue could run now, were there workers for all of them: what to scale workers by.
+
+What a limit holds back is not among them, so it keeps no machine up. What is read is bounded: the lines of limits that
+are full, stopped or not due are not looked at, since nothing in them can start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_throttle.control.diagnosis import readers
+from celery_throttle.control.play import Play
+from celery_throttle.control.queues import lengths, named
+from celery_throttle.control.reader import MOST
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.naming import is_outside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.rows import Holder, LimitStatus
+    from celery_throttle.store.views import Waiter
+
+__all__ = ["GroupWork", "Runnable", "queue_work", "runnable", "work_of"]
+
+#: Lines, or limits with the lines of their keys, of each group that are read, each with one call.
+_MOST_LINES = 100
+#: If no more than these wait for permits all lines are read in one call, with those who wait for a slot alone.
+_FEW = 100
+#: Tasks at the head of a line that is not read to its end.
+_LEAST = 10
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """The work of a queue.
+
+    Attributes:
+        queue: its name.
+        messages: that wait in the broker; None where the broker does not say.
+        running: throttled tasks that hold permits or an identity lock; others are not known to the store.
+        ready: parked tasks that could start with the permits that are free now.
+        runnable: all of these; None where the broker does not say.
+    """
+
+    queue: str
+    messages: int | None
+    running: int
+    ready: int
+    runnable: int | None
+
+    def __str__(self) -> str:
+        if self.messages is None:
+            return f"{self.queue}: not known, the broker does not say; {self.running} running, {self.ready} ready"
+        return (
+            f"{self.queue}: {self.runnable} runnable, {self.messages} in the broker, {self.running} running, "
+            f"{self.ready} ready"
+        )
+
+
+@dataclass(frozen=True)
+class GroupWork:
+    """What the tasks of one group of limits do, by queue.
+
+    Attributes:
+        running: those that hold permits or an identity lock.
+        ready: those parked that could start.
+        cut: whether there may be more than was looked at.
+    """
+
+    running: Counter[str] = field(default_factory=Counter)
+    ready: Counter[str] = field(default_factory=Counter)
+    cut: bool = False
+
+
+def runnable(app: Any, queues: Iterable[str] = ()) -> tuple[Runnable, ...]:
+    """Return the work of these queues, by name; without any of all that are known.
+
+    Raises:
+        ConfigurationError: a setting cannot work.
+        StoreUnavailable: the store does not answer, or refuses.
+    """
+    app.finalize(auto=True)
+    wanted = set(queues)
+    works = [work_of(each, each.status(MOST), each.holders(None, MOST)) for each in readers(app)]
+    return queue_work(app, works, wanted, only=bool(wanted))
+
+
+def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Iterable[Holder]) -> GroupWork:
+    """Return what the tasks of a group do, and which could start, as the gate would let them.
+
+    Args:
+        reader: of the group.
+        statuses: how its limits stand, with their keys.
+        holders: who holds permits there. Those of lost workers count: somebody has to reclaim what they hold.
+    """
+    running = Counter(each.queue for each in holders if each.queue and not is_outside(each.queue))
+    asked = _asked(statuses)
+    waiters: list[Waiter] = []
+    partly: set[Bucket] = set()
+    for each in asked[:_MOST_LINES]:
+        found = reader.waiters(each.bucket, each.most)
+        waiters += found
+        partly |= {one.line for one in found} if len(found) >= each.most and not each.whole else set()
+    stands = {each.bucket: each for each in statuses}
+    missing = {need.bucket for each in waiters for need in each.needs} - stands.keys()
+    stands |= {each.bucket: each for each in reader.stand(sorted(each.text for each in missing))}
+    play = Play(stands, {}, set())
+    play.run(waiters)
+    ready = Counter({queue: count for queue, count in play.starts.items() if not is_outside(queue)})
+    return GroupWork(running, ready, len(asked) > _MOST_LINES or bool(partly & play.emptied))
+
+
+def queue_work(
+    app: Any, works: Iterable[GroupWork], queues: Iterable[str] = (), *, only: bool = False
+) -> tuple[Runnable, ...]:
+    """Return the work of the app's queues and of those that the store knows, by name.
+
+    Args:
+        app: whose broker is asked.
+        works: of all groups.
+        queues: more of them.
+        only: no others than these.
+    """
+    running: Counter[str] = sum((each.running for each in works), Counter())
+    ready: Counter[str] = sum((each.ready for each in works), Counter())
+    wanted = set(queues) if only else {*queues, *named(app), *running, *ready}
+    found = lengths(app, sorted(wanted))
+    return tuple(
+        Runnable(
+            queue,
+            messages,
+            running[queue],
+            ready[queue],
+            None if messages is None else messages + running[queue] + ready[queue],
+        )
+        for queue, messages in found.items()
+    )
+
+
+class _Asked(NamedTuple):
+    """Whose line is read: so many tasks, and whether those are all; of a limit with the lines of its keys.
+
+    Without a bucket all lines, and those who wait for a slot alone.
+    """
+
+    bucket: Bucket | None
+    most: int
+    whole: bool
+
+
+def _asked(statuses: Iterable[LimitStatus]) -> list[_Asked]:
+    """Return whose lines to read, `MOST` tasks in all: to the end where fewest wait, and a share of the others."""
+    waiting: Counter[str] = Counter()
+    begin: dict[str, list[LimitStatus]] = {}
+    for each in statuses:
+        waiting[each.name] += each.parked
+        if each.parked and _is_open(each):
+            begin.setdefault(each.name, []).append(each)
+    if waiting.total() <= _FEW:
+        return [_Asked(None, 2 * _FEW, whole=False)]
+    left, asked, others = MOST, [], []
+    for name in sorted(begin, key=lambda each: (waiting[each], each)):
+        if waiting[name] <= left:
+            asked.append(_Asked(Bucket(name), waiting[name], whole=True))
+            left -= waiting[name]
+        else:
+            others += begin[name]
+    share = max(left // max(len(others), 1), _LEAST)
+    others.sort(key=lambda each: -each.parked)
+    return asked + [_Asked(each.bucket, min(share, each.parked), each.parked <= share) for each in others]
+
+
+def _is_open(status: LimitStatus) -> bool:
+    """Whether the first in its line could start; one that is disabled has any number of permits, and no rate."""
+    return not status.stopped and status.has_room(1) and status.next_start_in <= 0

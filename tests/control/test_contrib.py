@@ -1,0 +1,213 @@
+"""The metrics in others' registries: prometheus_client's, and OpenTelemetry's meters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pytest
+
+from celery_throttle import ThrottleControl
+from celery_throttle.control.metrics import described
+from tests.control.conftest import make_app
+from tests.control.test_looking import API
+from tests.control.test_metrics import read
+from tests.store.cost import commands
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from redis import Redis
+    from typing_extensions import Self
+
+    from celery_throttle.embedded import EmbeddedServer
+
+ONE = terms(API).same
+NAMES = {each.name for each in described()}
+
+
+# -- prometheus_client -------------------------------------------------------------------------------------------------
+
+
+class Scraped:
+    """A registry with our collector and a counter of somebody else's, served over HTTP."""
+
+    def __init__(self, app: Any, **options: Any) -> None:
+        prometheus_client = pytest.importorskip("prometheus_client")
+        from celery_throttle.contrib.prometheus import collector  # noqa: PLC0415 - what it needs may not be there
+
+        self.registry = prometheus_client.CollectorRegistry(auto_describe=True)
+        self.registry.register(collector(app, **options))
+        prometheus_client.Counter("orders", "Theirs.", registry=self.registry).inc(3)
+        self._server, self._thread = prometheus_client.start_http_server(0, "127.0.0.1", self.registry)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def text(self, query: str = "") -> str:
+        with urlopen(f"http://127.0.0.1:{self._server.server_port}/metrics{query}", timeout=30) as answer:
+            assert answer.status == 200
+            return str(answer.read().decode())
+
+    def ours(self) -> dict[str, dict[tuple[str, ...], float]]:
+        parser = pytest.importorskip("prometheus_client.parser")
+        return {
+            family.name: {tuple(each.labels.values()): each.value for each in family.samples}
+            for family in parser.text_string_to_metric_families(self.text())
+            if family.name.startswith("celery_throttle_")
+        }
+
+
+@pytest.fixture
+def scraped(app: Any) -> Iterator[Scraped]:
+    with Scraped(app) as serving:
+        yield serving
+
+
+def test_it_says_what_the_command_says(app: Any, worker: TermsCaller, scraped: Scraped) -> None:
+    for task in ("one", "two", "three"):
+        worker.arrive(task, ONE)
+    theirs, ours = scraped.ours(), read(ThrottleControl(app).metrics())
+    assert set(theirs) == set(ours) == NAMES
+    for each in (theirs, ours):
+        for name in ("oldest_wait_seconds", "store_time_seconds"):
+            del each[f"celery_throttle_{name}"]
+    assert theirs == ours
+    assert theirs["celery_throttle_held"] == {("", "api"): 2}
+    assert theirs["celery_throttle_up"] == {(): 1}
+
+
+def test_queues_that_are_named(app: Any) -> None:
+    with Scraped(app, queues=["video"]) as serving:
+        assert serving.ours()["celery_throttle_runnable_tasks"] == {("celery",): 0, ("video",): 0}
+
+
+def test_it_reads_once_for_a_scrape_and_never_before(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    worker.arrive("t", ONE)
+    ThrottleControl(app).metrics()
+    with commands(redis) as once:
+        ThrottleControl(app).metrics()
+    with commands(redis) as calls:
+        serving = Scraped(app)
+    assert "evalsha" not in calls
+    with commands(redis) as calls, serving:
+        serving.text()
+    assert calls["evalsha"] == once["evalsha"]
+
+
+def test_a_store_that_is_away_fails_no_scrape(own_server: EmbeddedServer, caplog: pytest.LogCaptureFixture) -> None:
+    with Scraped(make_app(own_server.url)) as serving:
+        assert serving.ours()["celery_throttle_up"] == {(): 1}
+        own_server.kill()
+        ours = serving.ours()
+        assert ours.pop("celery_throttle_up") == {(): 0}
+        assert not any(ours.values())
+        assert "orders_total 3.0" in serving.text()
+    assert len(caplog.records) == 2
+    assert all("the store did not answer" in each.getMessage() and not each.exc_info for each in caplog.records)
+
+
+def test_neither_does_a_setting_that_cannot_work(caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app("redis://localhost", throttle_lease="soon")
+    with Scraped(app) as serving:
+        assert serving.ours()["celery_throttle_up"] == {(): 0}
+    assert "throttle_lease" in caplog.text
+
+
+# -- OpenTelemetry -----------------------------------------------------------------------------------------------------
+
+
+class Observed:
+    """A provider of meters with ours, read when a test wants it."""
+
+    def __init__(self, app: Any, **options: Any) -> None:
+        metrics = pytest.importorskip("opentelemetry.sdk.metrics")
+        export = pytest.importorskip("opentelemetry.sdk.metrics.export")
+        from celery_throttle.contrib.opentelemetry import observe  # noqa: PLC0415 - what it needs may not be there
+
+        self._reader = export.InMemoryMetricReader()
+        self.provider = metrics.MeterProvider(metric_readers=[self._reader])
+        observe(app, self.provider.get_meter("ours"), **options)
+
+    def gauges(self) -> dict[str, Any]:
+        data = self._reader.get_metrics_data()
+        if data is None:
+            return {}
+        (resource,) = data.resource_metrics
+        (scope,) = resource.scope_metrics
+        return {each.name: each for each in scope.metrics}
+
+    def values(self) -> dict[str, dict[tuple[str, ...], float]]:
+        return {
+            name: {tuple(map(str, point.attributes.values())): point.value for point in each.data.data_points}
+            for name, each in self.gauges().items()
+        }
+
+
+@pytest.fixture
+def observed(app: Any) -> Iterator[Observed]:
+    made = Observed(app)
+    yield made
+    made.provider.shutdown()
+
+
+def test_the_same_as_gauges(app: Any, worker: TermsCaller, observed: Observed) -> None:
+    for task in ("one", "two", "three"):
+        worker.arrive(task, ONE)
+    gauges, values, ours = observed.gauges(), observed.values(), read(ThrottleControl(app).metrics())
+    assert set(gauges) == {name for name in NAMES if ours[name]}
+    for each in (values, ours):
+        for name in ("oldest_wait_seconds", "store_time_seconds"):
+            del each[f"celery_throttle_{name}"]
+    assert values == {name: samples for name, samples in ours.items() if samples}
+    assert {name for name, each in gauges.items() if each.unit == "s"} == {n for n in NAMES if n.endswith("_seconds")}
+    assert gauges["celery_throttle_held"].description == "Permits held, of all keys."
+
+
+def test_it_reads_once_for_a_collection(app: Any, worker: TermsCaller, redis: Redis, observed: Observed) -> None:
+    observed.values()
+    with commands(redis) as once:
+        ThrottleControl(app).metrics()
+    worker.arrive("t", ONE)  # each collection has what is so by then
+    with commands(redis) as calls:
+        assert observed.values()["celery_throttle_held"] == {("", "api"): 1}
+    assert once["evalsha"] <= calls["evalsha"] <= once["evalsha"] + 2
+    worker.arrive("t2", ONE)
+    assert observed.values()["celery_throttle_held"] == {("", "api"): 2}
+
+
+def test_a_store_that_is_away_is_observed(own_server: EmbeddedServer) -> None:
+    observed = Observed(make_app(own_server.url))
+    assert observed.values()["celery_throttle_up"] == {(): 1}
+    own_server.kill()
+    assert observed.values() == {"celery_throttle_up": {(): 0}}
+    observed.provider.shutdown()
+
+
+# -- what they need ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("module", "needs"), [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")])
+def test_what_is_missing_is_said_with_what_to_write(module: str, needs: str) -> None:
+    extra = {"prometheus": "metrics"}.get(module, module)
+    program = (
+        "import sys; sys.path.append(sys.argv[1])\n"
+        f"sys.modules[{needs!r}] = None\n"
+        "import celery_throttle.control.throttle_control, celery_throttle.control.cli.metrics\n"
+        "try:\n"
+        f"    import celery_throttle.contrib.{module}\n"
+        "except ImportError as error:\n"
+        f"    assert str(error).endswith(': write pip install celery-fair-throttle[{extra}]'), error\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(ROOT)], check=True, timeout=60)

@@ -1,0 +1,356 @@
+"""``celery throttle runnable``, ``ThrottleControl.runnable()``, ``celery_throttle_runnable_tasks``."""
+
+from __future__ import annotations
+
+import random
+import socket
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu import Queue
+from kombu.common import Broadcast
+from kombu.transport import virtual
+from kombu.transport.redis import Channel
+
+from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl
+from celery_throttle.control import runnable
+from celery_throttle.control.runnable import Runnable
+from celery_throttle.core.naming import outside_queue
+from tests.control.conftest import make_app, run_in
+from tests.control.test_looking import API, TENANT, names, of
+from tests.control.test_metrics import read
+from tests.store.caller import started
+from tests.store.cost import commands
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import KEY, expire
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.control.conftest import Ended
+
+    Run = Callable[..., Ended]
+
+ONE = terms(API).same
+BOTH = terms(API, TENANT)
+
+
+def work(app: Any, queue: str = "q") -> Runnable:
+    (found,) = ThrottleControl(app).runnable(queue)
+    assert found.queue == queue
+    return found
+
+
+def counts(app: Any, queue: str = "q") -> tuple[int | None, int, int, int | None]:
+    found = work(app, queue)
+    return found.messages, found.running, found.ready, found.runnable
+
+
+def publish(app: Any, queue: str, count: int, **options: Any) -> None:
+    for _ in range(count):
+        app.send_task("call", queue=queue, **options)
+
+
+# -- what counts -------------------------------------------------------------------------------------------------------
+
+
+def test_messages_running_and_ready(app: Any, run: Run, worker: TermsCaller) -> None:
+    worker.arrive("t0", ONE)
+    for number in range(5):
+        worker.put(f"w{number}", ONE)
+    publish(app, "q", 3)
+    assert counts(app) == (3, 1, 1, 5)  # of the five that wait, one may start
+    assert str(work(app)) == "q: 5 runnable, 3 in the broker, 1 running, 1 ready"
+    ended = run("runnable", "q")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.rows == [["QUEUE", "RUNNABLE", "IN BROKER", "RUNNING", "READY"], ["q", "5", "3", "1", "1"]]
+    (row,) = run("runnable", "q", "--json").json
+    assert row.keys() == names(Runnable)
+    assert row == {"queue": "q", "messages": 3, "running": 1, "ready": 1, "runnable": 5}
+
+
+def test_what_a_limit_holds_back_keeps_no_machine_up(app: Any, worker: TermsCaller) -> None:
+    runs = [worker.arrive(f"t{number}", ONE) for number in range(2)]
+    for number in range(40):
+        worker.put(f"w{number}", ONE)
+    assert counts(app) == (0, 2, 0, 2)
+    for each in runs:
+        assert each
+        worker.end(each)
+    assert counts(app) == (0, 0, 2, 2)
+    ThrottleControl(app).limit("api").pause()
+    assert counts(app) == (0, 0, 0, 0)
+    ThrottleControl(app).limit("api").disable()
+    assert counts(app) == (0, 0, 0, 0)  # it is paused
+    ThrottleControl(app).limit("api").resume()
+    assert counts(app) == (0, 0, 40, 40)
+
+
+def test_a_rate_that_is_not_due(app: Any, worker: TermsCaller) -> None:
+    mail = terms(Limit("mail", rate="1/h", burst=3)).same
+    for number in range(9):
+        worker.put(f"w{number}", mail)
+    assert work(app).ready == 3
+    assert len(started(worker.look(9))) == 3
+    assert (work(app).running, work(app).ready) == (3, 0)
+
+
+def test_by_queue(app: Any, worker: TermsCaller) -> None:
+    worker.put("a", ONE, queue="q")
+    worker.put("b", ONE, queue="other")
+    worker.put("c", ONE, queue="other")
+    found = {each.queue: each.ready for each in ThrottleControl(app).runnable()}
+    assert found == {"celery": 0, "q": 1, "other": 1}  # in the order in which they came
+
+
+def test_lines_that_share_a_limit_go_on_in_the_order_in_which_their_tasks_came(app: Any, worker: TermsCaller) -> None:
+    both = terms(API, Limit("wide", 5, key="tenant"))
+    for number, tenant in enumerate("abab"):
+        worker.put(f"w{number}", both.needs({"keys": {"wide": tenant}}), queue=tenant)
+    assert {each.queue: each.ready for each in ThrottleControl(app).runnable("a", "b")} == {"a": 1, "b": 1}
+
+
+def test_a_lost_worker_counts_until_its_permit_is_reclaimed(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    """Else nobody would ever come to reclaim it, where machines are stopped when there is nothing to do."""
+    for task in ("t1", "t2", "w"):
+        worker.arrive(task, ONE)
+    expire(redis, "t1")
+    expire(redis, "t2")
+    assert counts(app) == (0, 2, 0, 2)
+    ThrottleControl(app).reap()
+    assert counts(app) == (0, 0, 1, 1)
+
+
+def test_permits_outside_of_tasks_are_of_no_queue(app: Any, worker: TermsCaller) -> None:
+    outside = TermsCaller(worker.client, "cccccccc", outside_queue("cccccccc"))
+    outside.arrive("o1", ONE)
+    outside.put("o2", ONE, outside=True)
+    worker.put("w", ONE)
+    assert {each.queue: (each.running, each.ready) for each in ThrottleControl(app).runnable()} == {"celery": (0, 0)}
+    outside.withdraw("o2")
+    assert counts(app) == (0, 0, 1, 1)
+
+
+def test_who_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
+    """They are to be told that they do not run: until a worker comes to do it, whoever asks for their result waits."""
+    for number in range(8):
+        worker.arrive(f"t{number}", ONE)
+    ThrottleControl(app).limit("api").drop()
+    assert counts(app) == (0, 2, 6, 8)
+    assert cut(app) == 0
+    assert len(worker.look(9).grants) == 6
+    assert work(app).ready == 0
+
+
+def test_who_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
+    """Whatever permits it needed."""
+    for task in ("t1", "t2"):
+        worker.arrive(task, ONE)
+    worker.put("late", ONE, wait_ms=1)
+
+    def told() -> bool:
+        worker.look(0)  # whoever comes sees that its time has passed
+        return work(app).ready == 1
+
+    until(told, timeout=5)
+    assert worker.look(1).grants[0].expired
+
+
+def test_more_of_them_than_are_read(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runnable, "_FEW", 2)
+    for number in range(8):
+        worker.arrive(f"t{number}", ONE)
+    ThrottleControl(app).limit("api").drop()
+    assert work(app).ready == 4
+    assert cut(app) == 1
+
+
+def test_who_waits_for_the_outcome_of_another(app: Any, redis: Redis) -> None:
+    once = LockCaller(redis, "dddddddd", "q")
+    plan = plan_of()
+    once.start("first", plan)
+    once.put_once("second", plan)
+    assert [each.task_id for each in ThrottleControl(app).parked()] == ["second"]
+    assert counts(app) == (0, 1, 0, 1)
+
+
+# -- held against what starts ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_as_many_as_start(app: Any, worker: TermsCaller, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runnable, "_FEW", (100, -1)[seed % 2])  # all in one call, or line by line
+    dice = random.Random(seed)
+    count = dice.randint(0, 25)
+    running = []
+    for number in range(count):
+        what = dice.choice([ONE, of(dice.choice("abc")), BOTH.needs({"keys": {"tenant": dice.choice("abc")}})])
+        running.append(worker.arrive(f"t{number}", what))
+    for each in filter(None, running):
+        if dice.random() < 0.6:
+            worker.end(each)
+    if dice.random() < 0.5:
+        ThrottleControl(app).limit("api").override(dice.randint(1, 9))
+    before = work(app)
+    assert before.running == worker.client.zcard(KEY["leases"])
+    begun = 0
+    while found := started(worker.look(50)):
+        begun += len(found)
+    assert before.ready == begun
+    assert work(app).ready == 0
+
+
+# -- bounded -----------------------------------------------------------------------------------------------------------
+
+
+def cut(app: Any) -> float:
+    return read(ThrottleControl(app).metrics())["celery_throttle_cut"]["",]
+
+
+def test_many_keys_are_one_call(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    for number in range(180):
+        worker.put(f"w{number}", of(f"k{number % 90}"))
+    with commands(redis) as calls:
+        assert work(app).ready == 90
+    assert calls["evalsha"] < 15
+    assert cut(app) == 0
+
+
+def test_more_than_is_read(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runnable, "MOST", 30)
+    monkeypatch.setattr(runnable, "_LEAST", 3)
+    monkeypatch.setattr(runnable, "_FEW", 5)
+    wide, narrow = terms(Limit("wide", 50)).same, terms(Limit("narrow", 2)).same
+    for number in range(40):
+        worker.put(f"w{number}", wide)
+        worker.put(f"n{number}", narrow)
+    assert work(app).ready == 15 + 2
+    assert cut(app) == 1
+    ThrottleControl(app).limit("wide").pause()
+    assert work(app).ready == 2
+    assert cut(app) == 0  # what was not read of `narrow` could not start
+    monkeypatch.setattr(runnable, "_MOST_LINES", 0)
+    assert work(app).ready == 0
+    assert cut(app) == 1
+
+
+def test_lines_that_cannot_go_on_are_not_read(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    """Full, paused, or not due: each would be one call more."""
+    for number in range(200):
+        worker.arrive(f"t{number}", of(f"k{number % 100}"))
+    mail = terms(Limit("mail", rate="1/h")).same
+    for number in range(3):
+        worker.arrive(f"m{number}", mail)
+    worker.put("w", terms(Limit("idle", 1)).same)
+    with commands(redis) as before:
+        assert work(app).running == 101
+        assert work(app).ready == 1
+    ThrottleControl(app).limit("idle").pause()
+    with commands(redis) as calls:
+        assert work(app).running == 101
+        assert work(app).ready == 0
+    assert before["evalsha"] < 20
+    assert calls["evalsha"] == before["evalsha"] - 2
+    ThrottleControl(app).limit("mail").disable()
+    assert work(app).ready == 2
+
+
+def test_limits_that_are_not_among_those_looked_at(
+    app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in "abcdef":
+        worker.arrive(key, BOTH.needs({"keys": {"tenant": key}}))
+    ThrottleControl(app).limit("api").override(5)
+    monkeypatch.setattr(runnable, "MOST", 4)
+    assert work(app).ready == 3
+
+
+# -- the broker --------------------------------------------------------------------------------------------------------
+
+
+def test_all_priorities_of_a_queue_in_redis(app: Any) -> None:
+    app.conf.broker_transport_options = {"priority_steps": [0, 5, 9]}
+    publish(app, "q", 2)
+    publish(app, "q", 3, priority=9)
+    assert counts(app) == (5, 0, 0, 5)
+
+
+def test_the_queues_that_are_known(server: EmbeddedServer, worker: TermsCaller) -> None:
+    """Those of the configuration, of tasks that run or could start, and those that are named."""
+    app = make_app(server.url, task_queues=[Queue("video"), Queue("mail"), Broadcast("all")])
+    worker.arrive("t", ONE)
+    text = ThrottleControl(app).metrics(queues=["elsewhere"])
+    assert set(read(text)["celery_throttle_runnable_tasks"]) == {("video",), ("mail",), ("q",), ("elsewhere",)}
+    assert {each.queue for each in ThrottleControl(app).runnable("mail", "elsewhere")} == {"mail", "elsewhere"}
+    assert run_in(app, "metrics", "--queue", "elsewhere").out.count('queue="elsewhere"') == 2
+
+
+def test_as_metrics(app: Any, worker: TermsCaller) -> None:
+    worker.arrive("t", ONE)
+    publish(app, "q", 2)
+    found = read(ThrottleControl(app).metrics())
+    assert found["celery_throttle_runnable_tasks"] == {("celery",): 0, ("q",): 3}
+    assert found["celery_throttle_queue_messages"] == {("celery",): 0, ("q",): 2}
+
+
+def test_a_store_without_an_app_has_no_broker(server: EmbeddedServer, worker: TermsCaller, app: Any) -> None:
+    worker.arrive("t", ONE)
+    ended = run_in(app, "runnable", "--url", server.url, "--prefix", "test")
+    assert ended.rows[1:] == [["q", "?", "?", "1", "0"]]
+    assert str(Runnable("q", None, 1, 0, None)) == "q: not known, the broker does not say; 1 running, 0 ready"
+    ended = run_in(app, "metrics", "--url", server.url, "--prefix", "test")
+    assert read(ended.out)["celery_throttle_runnable_tasks"] == {}
+
+
+def test_a_broker_that_is_away(server: EmbeddedServer, worker: TermsCaller) -> None:
+    worker.arrive("t", ONE)
+    for broker in ("redis://localhost:1/0", "amqp://localhost:1//"):
+        app = make_app(server.url, throttle_url=server.url, broker_url=broker)
+        assert counts(app) == (None, 1, 0, None)
+        text = ThrottleControl(app).metrics()
+        assert read(text)["celery_throttle_runnable_tasks"] == {}
+        assert read(text)["celery_throttle_holders"] == {("",): 1}
+
+
+@pytest.mark.parametrize("scheme", ["redis", "amqp"])
+def test_a_broker_that_does_not_answer(server: EmbeddedServer, worker: TermsCaller, scheme: str) -> None:
+    worker.arrive("t", ONE)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        app = make_app(
+            server.url, throttle_url=server.url, broker_url=f"{scheme}://127.0.0.1:{deaf.getsockname()[1]}//"
+        )
+        before = monotonic()
+        assert counts(app) == (None, 1, 0, None)
+    assert monotonic() - before < 8
+
+
+def test_a_broker_that_cannot_tell(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kombu itself says 0 for all those that it asks for no number."""
+    monkeypatch.setattr(Channel, "_size", virtual.Channel._size)
+    worker.arrive("t", ONE)
+    assert counts(app) == (None, 1, 0, None)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_away(own_server: EmbeddedServer) -> None:
+    app = make_app(own_server.url)
+    own_server.kill()
+    with pytest.raises(StoreUnavailable):
+        ThrottleControl(app).runnable("q")
+    assert run_in(app, "runnable").code == 3
+
+
+@pytest.mark.parametrize("queue", [5, "", None])
+def test_what_is_no_queue(app: Any, queue: Any) -> None:
+    with pytest.raises(ConfigurationError, match="runnable: a queue is named by text, got"):
+        ThrottleControl(app).runnable(queue)
+    with pytest.raises(ConfigurationError, match="metrics: a queue is named by text, got"):
+        ThrottleControl(app).metrics(queues=[queue])

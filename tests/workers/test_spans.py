@@ -1,0 +1,119 @@
+"""The limits of a run on its span of OpenTelemetry: a real worker, in this process, where the spans are."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+from celery.contrib.testing.worker import start_worker
+from celery.signals import task_postrun, task_prerun
+
+from celery_throttle import Limit, Throttled
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from celery_throttle.embedded import EmbeddedServer
+
+API, TENANT = Limit("api", 4), Limit("tenant", 1, key="tenant_id")
+
+
+@pytest.fixture
+def app(server: EmbeddedServer, redis: object) -> Any:
+    assert redis  # which empties the server
+    return Celery("traced", broker=server.url, backend=server.url, set_as_current=False)
+
+
+class Spans:
+    """What instruments Celery, as far as it matters here: a current span from task_prerun to task_postrun."""
+
+    def __init__(self) -> None:
+        trace = pytest.importorskip("opentelemetry.sdk.trace")
+        export = pytest.importorskip("opentelemetry.sdk.trace.export")
+        memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+        self.exporter = memory.InMemorySpanExporter()
+        self._provider = trace.TracerProvider()
+        self._provider.add_span_processor(export.SimpleSpanProcessor(self.exporter))
+        self._current: dict[str, Any] = {}
+
+    def begin(self, task: Any, task_id: str, **_: Any) -> None:
+        self._current[task_id] = self._provider.get_tracer("tests").start_as_current_span(task.name)
+        self._current[task_id].__enter__()
+
+    def end(self, task_id: str, **_: Any) -> None:
+        self._current.pop(task_id).__exit__(None, None, None)
+
+    def marks(self) -> list[tuple[str, Mapping[str, Any]]]:
+        return sorted(
+            (
+                (span.name, {name: list(value) for name, value in span.attributes.items()})
+                for span in self.exporter.get_finished_spans()
+            ),
+            key=str,
+        )
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    made = Spans()
+    from celery_throttle.contrib.opentelemetry import _mark, mark_spans  # noqa: PLC0415 - what it needs may not be there
+
+    task_prerun.connect(made.begin)
+    task_postrun.connect(made.end)
+    mark_spans()
+    yield made
+    task_prerun.disconnect(made.begin)
+    task_postrun.disconnect(made.end)
+    task_prerun.disconnect(_mark)
+
+
+@pytest.mark.worker
+@pytest.mark.usefixtures("log_as_before")
+def test_which_limits_and_keys_it_has(app: Any, spans: Spans) -> None:
+    going, on = threading.Event(), threading.Event()
+
+    def body(tenant_id: str) -> str:
+        going.set()
+        assert on.wait(20)
+        return tenant_id
+
+    def work() -> None: ...
+
+    call = app.task(body, base=Throttled, limit=[API, TENANT], name="call", shared=False)
+    others = [
+        app.task(work, name="plain", shared=False),
+        app.task(work, base=Throttled, limit=API, name="same", shared=False),
+        app.task(work, base=Throttled, singleton=True, name="once", shared=False),
+    ]
+    with start_worker(app, pool="threads", concurrency=4, perform_ping_check=False, shutdown_timeout=20):
+        first = call.delay("acme")
+        assert going.wait(20)
+        parked = call.delay(tenant_id="acme")  # resumed by the end of the first
+        sent = app.send_task("call", ["zeta"])  # whose publisher has said nothing of its keys
+        for each in others:
+            each.delay().get(timeout=20)
+        on.set()
+        assert [each.get(timeout=20) for each in (first, parked, sent)] == ["acme", "acme", "zeta"]
+        until(lambda: len(spans.marks()) == 6)
+
+    def both(key: str) -> tuple[str, dict[str, list[str]]]:
+        return "call", {"celery_throttle.limit": ["tenant", "api"], "celery_throttle.key": [key]}
+
+    alone = ("same", {"celery_throttle.limit": ["api"], "celery_throttle.key": []})
+    assert sorted(spans.marks(), key=str) == sorted(
+        [both("acme"), both("acme"), both("zeta"), alone, ("once", {}), ("plain", {})], key=str
+    )
+
+
+def test_arguments_that_do_not_fit(app: Any, spans: Spans) -> None:
+    """The body says what is wrong with them."""
+
+    def body(tenant_id: str) -> None: ...
+
+    call = app.task(body, base=Throttled, limit=TENANT, name="call", shared=False)
+    with pytest.raises(TypeError, match="tenant_id"):
+        call.apply(throw=True)
+    assert spans.marks() == [("call", {})]
