@@ -125,13 +125,19 @@ def _ask_why(request: Any, calls: Calls, others: int) -> None:
     if not calls.link.up:
         _log(task, others, about)
         return
-    answers: list[Any] = []
-    calls.link.send(calls.store.explain(request.id), answers.append)
-    calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(_say_parked, task, about, others, answers))
+    answers: dict[str, Any] = {}
+
+    def heard(what: str, answer: Any) -> None:
+        # In any order: a server that does not know a script is asked once more, behind the others.
+        answers[what] = answer
+        if answers.keys() == {"view", "holders"}:
+            _say_parked(task, about, others, **answers)
+
+    calls.link.send(calls.store.explain(request.id), partial(heard, "view"))
+    calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(heard, "holders"))
 
 
-def _say_parked(task: str, about: dict[str, Any], others: int, answers: list[Any], holders: Any) -> None:
-    (view,) = answers
+def _say_parked(task: str, about: dict[str, Any], others: int, view: Any, holders: Any) -> None:
     if isinstance(view, Exception) or isinstance(holders, Exception):
         _log(task, others, about)  # the store is away, which is said elsewhere
         return

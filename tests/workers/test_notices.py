@@ -85,6 +85,21 @@ def test_a_store_that_does_not_answer(workers: Workers) -> None:
 # -- who waits, and who goes on --------------------------------------------------------------------------------------
 
 
+def test_a_server_that_does_not_know_a_script_yet_answers_in_another_order(
+    workers: Workers, journal: Journal, state: State
+) -> None:
+    """What it does not know is asked once more, behind what was asked after it."""
+    worker = workers.start(FEATURES, concurrency=2)
+    app = workers.app(FEATURES)
+    app.one_hold.delay("first")
+    journal.wait_running(1)
+    state.client.script_flush()
+    assert ThrottleControl(app.app).holders(), "one of the two is known now"
+    second = app.one_hold.delay("second")
+    worker.wait_for_log(rf"one_hold\[{second.id}\] parked: place 1 in the line of single, held by")
+    assert "Traceback" not in worker.log()
+
+
 def test_who_is_parked_and_resumed(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     worker = workers.start(FEATURES, concurrency=2)
     app = workers.app(FEATURES)
