@@ -18,6 +18,7 @@ from tests.failures.tools import (
     unacknowledged,
     wait_returned,
 )
+from tests.support.looks import PATIENCE
 from tests.support.relay import Relay
 from tests.support.waiting import until
 from tests.support.workers import BASIC, alive
@@ -130,7 +131,9 @@ def test_a_parked_task_revoked_while_the_broker_goes_away_is_said_to_be(
 ) -> None:
     """The store's answer comes while there is no broker: with gevent the gate goes on then. Nobody is told again."""
     with Relay(server.port) as relay:
-        worker = workers.start(DOORS, pool="gevent", concurrency=1, conf={"throttle_url": relay.url})
+        # It takes gevent a second to notice that the broker is gone, as long as we wait for the store.
+        conf, patient = {"throttle_url": relay.url}, {PATIENCE: "60"}
+        worker = workers.start(DOORS, pool="gevent", concurrency=1, conf=conf, env=patient)
         app = workers.app(DOORS)
         app.hold.delay("first")
         journal.wait_running(1, "first")
