@@ -201,9 +201,18 @@ class Store:
         text = f'{{"worker":"{worker}","number":{number},"held":[{rows}],"waiting":{_WRITE(waiting)}}}'
         return self._call("renew", text)
 
-    def declare(self, known_birth: str, limits: Iterable[tuple[str, str]], *, keeps: bool = False) -> Call:
-        """Say how many permits each limit has; ``keeps``: only of those of which nothing is known."""
-        return self._call("declare", known_birth, int(keeps), *_flat(list(limits)))
+    def declare(
+        self, known_birth: str, limits: Iterable[tuple[str, str]], *, keeps: bool = False, away: float = 0.0
+    ) -> Call:
+        """Say how many permits each limit has.
+
+        Args:
+            known_birth: when the data of the store began that the caller knew, "" at first.
+            limits: the name of each, and what is declared of it.
+            keeps: only of those of which nothing is known.
+            away: for how many seconds the caller could not reach the store; 0: it does not know.
+        """
+        return self._call("declare", known_birth, int(keeps), round(away * 1000), *_flat(list(limits)))
 
     def saved(self, parked: Sequence[str]) -> Call:
         """Ask what the store has of these ("attempt task"), before waiting until that is safe."""

@@ -21,6 +21,7 @@ from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store import replies
 from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.store.replies import Answer, ParkAnswer
+from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.outbox import Outbox
 from celery_throttle.worker.renewed import judge
 from celery_throttle.worker.tally import Tally
@@ -158,6 +159,7 @@ class Calls:
         self._ready = False  # the store knows this worker's limits
         self._unheard = False  # it refused to hear them
         self._birth = ""
+        self._away_since: float | None = None  # the connection broke
         self._mute = False
         self._uncounted = False  # the store refused to count, which has been said
         self.link, self._listener = connect(self)
@@ -247,11 +249,13 @@ class Calls:
     def up(self) -> None:
         """The connection stands: say first what the limits are, then go on with the call under way."""
         self._ready = self._unheard = False
-        self.link.send(self.store.declare(self._birth, self.declared.items()), self._declared)
+        away = 0.0 if self._away_since is None else monotonic() - self._away_since + TIMEOUT
+        self.link.send(self.store.declare(self._birth, self.declared.items(), away=away), self._declared)
 
     def broken(self, error: Exception) -> None:
         """The connection broke; what became of the call under way is unknown until it is sent again."""
         self._ready = self._unheard = False
+        self._away_since = self._away_since or monotonic()
         self.offered = 0
         self.outbox.unspare()  # by the time the store hears of them their leases may have ended
         # It hears nothing of a server that is frozen or cut off, and the next one may be another.
@@ -284,6 +288,7 @@ class Calls:
             self._pause(raw)
             self._gate.put_off([], self)
             return
+        self._away_since = None
         self._birth, *changed = (each.decode() for each in raw)
         _tell_changes(self.declared, changed)
         self._renew()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
 
 from celery_throttle import StoreUnavailable
+from celery_throttle.core.keys import Keys
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
@@ -18,6 +20,7 @@ from tests.failures.tools import (
     most_at_once,
     resume_one,
 )
+from tests.support.relay import Relay
 from tests.support.waiting import always, until
 from tests.support.workers import BASIC
 
@@ -153,6 +156,38 @@ def test_running_holders_put_themselves_back_after_a_restart_empty(
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_store_with_its_data_that_was_away_for_longer_than_a_lease(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, how: str
+) -> None:
+    """Nobody could renew: whoever is back first must not take the others for lost."""
+    workers.conf["throttle_lease"] = SHORT_LEASE
+    with Relay(store.port) as relay, Redis.from_url(store.url) as client:
+        runs = workers.start(DOORS, concurrency=1, queues="runs", conf={"throttle_url": relay.url})
+        looks = workers.start(DOORS, concurrency=2)
+        app = workers.app(DOORS)
+        first = app.hold.apply_async(["first"], queue="runs")
+        journal.wait_running(1, "first")
+        second = app.hold.delay("second")
+        state.wait_parked(second)
+
+        relay.refuse()
+        store.kill() if how == "killed" else store.freeze()
+        away_since = time.monotonic()
+        until(lambda: time.monotonic() > away_since + 1.5 * SHORT_LEASE, timeout=AT_ONCE)
+        store.restart() if how == "killed" else store.thaw()
+        until(lambda: client.pubsub_numsub(Keys("throttle").wake)[0][1] == 1, timeout=AT_ONCE)
+        looks.wait_for_log("lost the store")
+        relay.accept()
+
+        always(lambda: not journal.runs("second"), seconds=3)
+        assert "lease_lost" not in runs.log()
+        doors.open_all()
+        assert [each.get(timeout=AT_ONCE) for each in (first, second)] == ["first", "second"]
+        assert most_at_once(journal, ".hold") == 1
+        state.wait_clean()
 
 
 @EMPTY

@@ -2,13 +2,16 @@
 -- raised limit wakes who can start. A store that was emptied since grants nothing for a moment, until the
 -- others have put back what they hold.
 -- KEYS, ARGV[1] as in shared/begin.lua; then the birth that the worker knows ('' at its start), 1 if what
--- was declared before holds, n, n x (limit, what is declared).
+-- was declared before holds, for how long (ms) it could not reach the store (0: it does not know), n,
+-- n x (limit, what is declared).
 -- Returns { birth, limit, declared before, ... }: when the data of this store began; and those limits that
 -- were declared otherwise.
 local SETTLE_MS = 4000
 -- The first write is never refused: else nothing could be given back on a new connection to a full store.
 redis.call('ZREM', LEASES, '')
 local known, keeps = argument(), argument() == '1'
+state.away_ms = number()
+look_at_ended()
 local birth = redis.call('HGET', META, 'birth')
 if not birth then
   birth = string.format('%.0f', NOW)

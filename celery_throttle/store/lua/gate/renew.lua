@@ -8,6 +8,7 @@
 redis.call('ZREM', LEASES, '')
 local RENEWED, PUT_BACK, LOST, LATER = 1, 2, 0, 3
 local said = object()
+look_at_ended()
 
 local function renew(arrival)
   local task, nonce = arrival.task, arrival.nonce

@@ -7,7 +7,7 @@ local function meet_record(task, arrival)
   local record = load_record(task)
   if record and record.nonce and record.nonce ~= arrival.nonce then
     local till = tonumber(redis.call('ZSCORE', LEASES, task) or 0)
-    if till > NOW then return true, MUST_PARK end
+    if till > NOW or not ended_is_lost() then return true, MUST_PARK end
     reclaim(task)
     record = load_record(task)
   end

@@ -24,7 +24,8 @@
 -- KEYS[20] aside      HASH  task id -> a record that nobody could read, and why
 -- KEYS[21] workers    HASH  worker id -> its last numbered call, and what came of it (see workers.lua)
 -- KEYS[22] meta       HASH  'birth': when this data began (ms); 'settling': until when nothing is granted
---                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim
+--                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim;
+--                           'moment': until when holders had time to renew after an outage (ms)
 -- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers'), ':'
 --                           and a field of it -> when the field goes (ms)
 -- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)
@@ -45,20 +46,21 @@ local NOW_US = clock[1] * 1000000 + clock[2]
 local LEASE_MS = tonumber(ARGV[1])
 
 -- worker, call: whose numbered call this is; holder: its whole name; call_before: the one before it;
--- late_ms: how much later than usual it comes; clock_off: see workers.lua; queues, serves: which queues it
--- serves; slots: how many more parked tasks it takes; grants: ids of those it got; rules: what is known of
--- each bucket; touched: buckets to be looked at; ready: lanes that became ready here; was_ready: buckets and
--- queues that had one before; began: buckets that had no line before; later: queues of which something can
--- start after a time; withdrawn: what was taken out of its line; reclaimed: { task id, needs } of holders
--- whose lease had ended; named: buckets that the caller hears of;
--- hot: lanes that are ready for the caller itself, and the ticket of the first; saved: records as they were
--- written; lanes, firsts, heads: what was read of lanes, their first tasks and the first lanes of buckets;
--- tries: what bounds the loops. What is found out when it matters: said, settling, settled, parked,
--- all_served, first_lease, mute.
+-- late_ms: how much later than usual it comes; away_ms: for how long it could not reach the store;
+-- clock_off: see workers.lua; queues, serves: which queues it serves; slots: how many more parked tasks it
+-- takes; grants: ids of those it got; rules: what is known of each bucket; touched: buckets to be looked
+-- at; ready: lanes that became ready here; was_ready: buckets and queues that had one before; began:
+-- buckets that had no line before; later: queues of which something can start after a time; withdrawn:
+-- what was taken out of its line; reclaimed: { task id, needs } of holders whose lease had ended; named:
+-- buckets that the caller hears of; hot: lanes that are ready for the caller itself, and the ticket of the
+-- first; saved: records as they were written; lanes, firsts, heads: what was read of lanes, their first
+-- tasks and the first lanes of buckets; tries: what bounds the loops. What is found out when it matters:
+-- said, settling, settled, away, parked, all_served, first_lease, mute.
 local state = {
-  worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, queues = {}, serves = {}, slots = 0,
-  grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {}, withdrawn = {},
-  reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {}, tries = 1000,
+  worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
+  slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
+  withdrawn = {}, reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {},
+  tries = 1000,
 }
 
 local next_argument = 1

@@ -29,6 +29,7 @@ end
 
 local function reap_leases(most)
   local reclaimed, first = {}, first_lease_ends()
+  if first <= NOW and not ended_is_lost() then first = first_lease_ends() end
   if first > NOW then
     state.first_lease = first < math.huge and first or nil
     return reclaimed
@@ -46,7 +47,11 @@ end
 
 -- Clear what ends by itself.
 local function reap_ends(most)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)) do
+  local ended = redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)
+  if #ended > 0 and not ended_is_lost() then
+    ended = redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)
+  end
+  for _, member in ipairs(ended) do
     local kind, field = string.match(member, '^(%l+):(.*)$')
     redis.call('ZREM', ENDS, member)
     if kind == 'locks' then lock_lapsed(field)

@@ -30,14 +30,14 @@ end
 -- has gone on.
 local function live_lock(identity)
   local till = lock_till(identity)
-  if till > 0 and till <= NOW then
+  if till > 0 and till <= NOW and (not is_running(identity) or ended_is_lost()) then
     redis.call('ZREM', ENDS, 'locks:' .. identity)
     lock_lapsed(identity)
   end
   local lock = load_lock(identity)
   if not lock or lock.state ~= 'running' then return lock end
   local lease = redis.call('ZSCORE', LEASES, lock.task)
-  if not lease or tonumber(lease) > NOW then return lock end
+  if not lease or tonumber(lease) > NOW or not ended_is_lost() then return lock end
   reclaim(lock.task)
   return load_lock(identity)
 end

@@ -32,6 +32,7 @@ local function lateness(before, clock_ms)
   if not before.clock_off then return 0 end
   local usual = math.min(before.clock_off + (NOW - before.since) / 1000, state.clock_off)
   local late_ms = state.clock_off - usual
+  state.away_ms = math.max(state.away_ms, late_ms) -- or the store stood still
   if late_ms > CLOCK_SET_MS then return 0 end
   state.clock_off = usual
   return late_ms

@@ -1,0 +1,72 @@
+-- Outages: while the store is away nobody can renew, so leases that ended meanwhile say nothing of their
+-- workers. Whoever is back first gives all of them a moment, once.
+local MOMENT_MS, SILENCE_MS = 4000, 6000
+
+local function called_since(packed, since)
+  local read, said = pcall(cjson.decode, packed)
+  return read and (tonumber(said.since) or 0) >= since
+end
+
+-- Whether a worker has called within a third of a lease: then nobody who lives has missed all its renewals.
+local function called_lately()
+  local since, cursor = NOW - math.max(LEASE_MS / 3, SILENCE_MS), '0'
+  for _ = 1, 100 do
+    local page = redis.call('HSCAN', WORKERS, cursor, 'COUNT', 100)
+    for i = 2, #page[2], 2 do
+      if called_since(page[2][i], since) then return true end
+    end
+    cursor = page[1]
+    if cursor == '0' then return false end
+  end
+  return true
+end
+
+-- When the last moment that was given ends: a lease that ends just then has not been renewed since.
+local function last_moment()
+  return tonumber(redis.call('HGET', META, 'moment') or 0)
+end
+
+local function was_away()
+  if state.away_ms >= LEASE_MS / 3 then return true end
+  local last = tonumber(redis.call('ZRANGE', LEASES, -1, -1, 'WITHSCORES')[2] or math.huge)
+  return last <= NOW and last ~= last_moment() and not called_lately()
+end
+
+local function is_running(identity)
+  local lock = kept_lock(identity)
+  return lock and lock.state == 'running'
+end
+
+local function prolong_leases()
+  local before = last_moment()
+  local ended = redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, 10000)
+  for i = 1, #ended, 2 do
+    if tonumber(ended[i + 1]) ~= before then redis.call('ZADD', LEASES, NOW + MOMENT_MS, ended[i]) end
+  end
+  redis.call('HSET', META, 'moment', string.format('%.0f', NOW + MOMENT_MS))
+end
+
+-- Those of tasks that run outlive their leases, but not any outage.
+local function prolong_locks()
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, 10000)) do
+    local identity = string.match(member, '^locks:(.*)$')
+    if identity and is_running(identity) then redis.call('ZADD', ENDS, NOW + 2 * MOMENT_MS, member) end
+  end
+end
+
+-- Whether leases that have ended count as lost; if not, they have a moment more from now on.
+local function ended_is_lost()
+  if state.away == nil then
+    state.away = was_away()
+    if state.away then
+      prolong_leases()
+      prolong_locks()
+    end
+  end
+  return not state.away
+end
+
+-- Before anybody renews, since that hides that nobody has for long.
+local function look_at_ended()
+  if first_lease_ends() <= NOW then ended_is_lost() end
+end

@@ -1,0 +1,136 @@
+"""While the store is away nobody can renew: leases that ended meanwhile say nothing of their workers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.store.replies import TAKEN
+from celery_throttle.store.scripts import execute
+from tests.store.lock_caller import LockCaller, end_lock, plan_of
+from tests.store.peek import KEY, expire, lapse, peek
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.core.limits import Limit
+    from tests.store.caller import Caller
+
+PLAN = plan_of()
+RENEWED = 1
+MOMENT_MS = 4000
+
+
+def be_away(client: Redis) -> None:
+    """Let nobody have called, and all leases have ended, in a store that was away for an hour."""
+    for name, packed in client.hgetall(KEY["workers"]).items():
+        said = json.loads(packed)
+        said["since"] -= 3_600_000
+        client.hset(KEY["workers"], name, json.dumps(said))
+    expire(client, *peek(client).leases)
+
+
+def end_moment(client: Redis) -> None:
+    """Let the moment be over that was given, and nobody have come."""
+    ended = peek(client).now - 1
+    for task in peek(client).leases:
+        client.zadd(KEY["leases"], {task: ended})
+    client.hset(KEY["meta"], "moment", f"{ended:.0f}")
+
+
+def left(client: Redis) -> dict[str, bool]:
+    """Whether each lease lasts, and for no longer than a moment."""
+    store = peek(client)
+    return {task: 0 < till - store.now <= MOMENT_MS for task, till in store.leases.items()}
+
+
+def test_whoever_looks_first_reclaims_nothing(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
+    for task in ("t1", "t2"):
+        worker.take(task, two)
+    peer.put("t3", two)
+    be_away(redis)
+    reply = peer.look()
+    assert (reply.grants, reply.reclaimed) == ((), ())
+    assert left(redis) == {"t1": True, "t2": True}
+    assert 0 < reply.wait <= MOMENT_MS / 1000 + 0.1, "it looks again when the moment is over"
+
+    end_moment(redis)
+    reply = peer.look(2)
+    assert [grant.task for grant in reply.grants] == ["t3"]
+    assert len(reply.reclaimed) == 2
+
+
+def test_the_reaper_reclaims_nothing(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.take("t", one)
+    be_away(redis)
+    assert worker.reap() == []
+    assert left(redis) == {"t": True}
+    end_moment(redis)
+    assert worker.reap() == [("t", "1:gpu")], "it is given once"
+
+
+def test_while_others_call_a_lease_that_ended_is_lost(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.take("t1", one)
+    peer.put("t2", one)
+    expire(redis, "t1")
+    assert [grant.task for grant in peer.look().grants] == ["t2"]
+
+
+def test_one_that_could_not_reach_the_store_takes_nobody_for_lost(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Though somebody has called meanwhile: it may have come back a moment earlier."""
+    worker.take("t1", one)
+    peer.put("t2", one)
+    expire(redis, "t1")
+    call = peer.store.declare("", [(one.name, one.declared)], keeps=True, away=peer.store.lease / 3)
+    execute(redis, call)
+    assert peer.look().grants == ()
+    assert left(redis) == {"t1": True}
+
+
+def test_who_renews_first_leaves_the_others_a_moment(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
+    mine, others = worker.take("t1", two), peer.take("t2", two)
+    be_away(redis)
+    assert worker.renew(mine) == [RENEWED]
+    assert left(redis) == {"t1": False, "t2": True}
+    assert worker.reap() == []
+    assert peer.renew(others) == [RENEWED]
+    assert left(redis) == {"t1": False, "t2": False}
+
+
+def test_a_second_delivery_waits(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """The broker was away, too, and delivers again what still runs."""
+    mine = worker.take("t", one)
+    be_away(redis)
+    answer, _ = peer.ask("t", one)
+    assert answer == 0, "it must be parked"
+    assert worker.renew(mine) == [RENEWED]
+
+
+# -- identity locks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def payer(redis: Redis) -> LockCaller:
+    return LockCaller(redis, "dddddddd", "q")
+
+
+def test_a_task_that_runs_keeps_its_lock(payer: LockCaller, redis: Redis) -> None:
+    """However long it was: a payment must not be made again."""
+    runs = payer.start("first", payer.publish("first", PLAN))
+    be_away(redis)
+    end_lock(redis)
+    assert payer.claim("second", PLAN).answer == TAKEN
+    assert payer.reap() == []
+    assert payer.renew_once(runs) == RENEWED
+    assert payer.claim("third", PLAN).answer == TAKEN
+
+
+def test_a_lock_of_one_that_was_never_delivered_ends(payer: LockCaller, redis: Redis) -> None:
+    payer.publish("first", PLAN)
+    be_away(redis)
+    lapse(redis, "locks:same")
+    assert payer.claim("second", PLAN).answer != TAKEN
