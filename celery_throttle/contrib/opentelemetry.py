@@ -39,8 +39,9 @@ def observe(app: Any, meter: Meter, *, queues: Iterable[str] = ()) -> None:
 
         observe(app, get_meter("celery_throttle"))
 
-    They are gauges, called as they are for Prometheus. All processes would say the same, so one is enough. While the
-    store does not answer, there is ``celery_throttle_up`` 0 and nothing else of ours.
+    They are gauges and counters, called as they are for Prometheus; its histogram is left out. All processes would say
+    the same, so one is enough. While the store does not answer, there is ``celery_throttle_up`` 0 and nothing else of
+    ours.
 
     Args:
         app: the Celery app.
@@ -51,7 +52,10 @@ def observe(app: Any, meter: Meter, *, queues: Iterable[str] = ()) -> None:
     for each in described():
         # A gauge with the unit "1" would be a ratio to those who write its name for Prometheus.
         unit = "s" if each.name.endswith("_seconds") else ""
-        meter.create_observable_gauge(each.name, [partial(_observed, readings, each.name)], unit, each.help)
+        if each.kind != "histogram":  # which cannot be observed
+            counts = each.kind == "counter"
+            make = meter.create_observable_counter if counts else meter.create_observable_gauge
+            make(each.name, [partial(_observed, readings, each.name)], unit, each.help)
 
 
 def mark_spans() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.metrics import described, scraped
 
 try:
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
     raise ImportError(f"{error}: write pip install celery-fair-throttle[metrics]") from error
@@ -15,7 +15,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from celery_throttle.control.exposition import Metric
+    from celery_throttle.control.exposition import Metric as Measured
 
 __all__ = ["collector"]
 
@@ -41,17 +41,17 @@ class _Collector(Collector):
     def __init__(self, app: Any, queues: tuple[str, ...]) -> None:
         self._app, self._queues = app, queues
 
-    def describe(self) -> Iterator[GaugeMetricFamily]:
+    def describe(self) -> Iterator[Metric]:
         """Yield what there is, so that a registry need not collect to know."""
         return map(_family, described())
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Yield all metrics as they are now."""
         return map(_family, scraped(self._app, self._queues))
 
 
-def _family(metric: Metric) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(metric.name, metric.help)
+def _family(metric: Measured) -> Metric:
+    family = Metric(metric.name.removesuffix("_total"), metric.help, metric.kind)
     for each in metric.samples:
-        family.add_sample(metric.name, each.labels, each.value)
+        family.add_sample(f"{metric.name}{each.suffix}", each.labels, each.value)
     return family

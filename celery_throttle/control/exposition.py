@@ -1,9 +1,9 @@
 """Metrics as text that Prometheus reads.
 
-Written here, in some thirty lines, and not by prometheus_client: all that we have are gauges that are read from the
-store at once, there is no registry to keep, and ``celery throttle metrics`` is to work wherever the library does, also
-from cron. What that library would add is 210 KB, a tenth of a second for its import, and a collector of ours around it
-just as long as this file. The text is valid in both formats, Prometheus' own (0.0.4) and OpenMetrics (1.0).
+Written here, in some thirty lines, and not by prometheus_client: all that we have is read from the store at once, there
+is no registry to keep, and ``celery throttle metrics`` is to work wherever the library does, also from cron. What that
+library would add is 210 KB, a tenth of a second for its import, and a collector of ours around it just as long as this
+file. The format is Prometheus' own (0.0.4).
 """
 
 from __future__ import annotations
@@ -24,33 +24,36 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True)
 class Sample:
-    """One value, and the labels that tell what it is of."""
+    """One value, and the labels that tell what it is of; of a histogram, ``suffix`` says which of its values."""
 
     labels: dict[str, str]
     value: float
+    suffix: str = ""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A gauge.
+    """What is measured.
 
     Attributes:
         name: of the metric.
         help: what it says.
         samples: its values.
+        kind: ``gauge``, ``counter`` or ``histogram``.
     """
 
     name: str
     help: str
     samples: list[Sample] = field(default_factory=list)
+    kind: str = "gauge"
 
 
 def exposition(metrics: Iterable[Metric]) -> str:
     """Return metrics as text; labels may have any characters."""
     lines: list[str] = []
     for metric in metrics:
-        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
-        lines += [f"{metric.name}{_labels(each.labels)} {_number(each.value)}" for each in metric.samples]
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+        lines += [f"{metric.name}{each.suffix}{_labels(each.labels)} {_number(each.value)}" for each in metric.samples]
     return "\n".join([*lines, "# EOF", ""])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.control.counters import COUNTERS, WAIT, counted
 from celery_throttle.control.diagnosis import OVERDUE, readers
 from celery_throttle.control.exposition import Metric, Sample
 from celery_throttle.control.lines import first_lines
@@ -115,8 +116,10 @@ def described() -> tuple[Metric, ...]:
 
 
 def _without_samples() -> dict[str, Metric]:
-    told = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL
-    return {name: Metric(f"{_PREFIX}{name}", text) for name, text in told.items()}
+    gauges = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL
+    kinds = {"gauge": gauges, "counter": COUNTERS, "histogram": WAIT}
+    told = ((name, text, kind) for kind, metrics in kinds.items() for name, text in metrics.items())
+    return {name: Metric(f"{_PREFIX}{name}", text, kind=kind) for name, text, kind in told}
 
 
 def _of_group(
@@ -141,6 +144,7 @@ def _of_group(
     limits: dict[str, list[LimitStatus]] = {}
     for each in statuses:
         limits.setdefault(each.name, []).append(each)
+    yield from counted(reader, list(limits))
     for limit, rows in limits.items():
         of_limit = [each for each in lines if each.status.name == limit]
         for name, value in _of_limit(rows, of_limit, now):

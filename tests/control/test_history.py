@@ -129,3 +129,20 @@ def test_of_a_key_it_is_not_known(
     assert ThrottleControl(app).explain("t2").starts_in is None
     assert "STARTS IN ABOUT" not in run("show", "tenant").out
     assert "gone in" not in run("set", "tenant", "2", "--key", "acme", "--dry-run").out
+
+
+def test_counters(app: Any, count: Callable[..., None]) -> None:
+    count(at_once=6, ended=4, failed=1, run_time=6000, wait_time=9000)
+    said = ThrottleControl(app).metrics().splitlines()
+    for line in (
+        'celery_throttle_started_total{group="",limit="api"} 12',
+        'celery_throttle_ended_total{group="",limit="api"} 4',
+        'celery_throttle_run_seconds_total{group="",limit="api"} 6',
+        'celery_throttle_wait_seconds_bucket{group="",le="0",limit="api"} 6',
+        'celery_throttle_wait_seconds_bucket{group="",le="0.32",limit="api"} 6',
+        'celery_throttle_wait_seconds_bucket{group="",le="1.28",limit="api"} 12',
+        'celery_throttle_wait_seconds_bucket{group="",le="+Inf",limit="api"} 12',
+        'celery_throttle_wait_seconds_count{group="",limit="api"} 12',
+        'celery_throttle_wait_seconds_sum{group="",limit="api"} 9',
+    ):
+        assert line in said

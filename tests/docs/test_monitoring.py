@@ -33,7 +33,8 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not in
 
 
 def metrics_in(text: str) -> set[str]:
-    return set(re.findall(r"celery_throttle_\w+", text))
+    # Of a histogram there are several series.
+    return {re.sub(r"_(bucket|sum|count)$", "", each) for each in re.findall(r"celery_throttle_\w+", text)}
 
 
 def queries(value: object) -> Iterator[str]:
