@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
     from celery_throttle.store.views import Lent, ParkedId, TaskView, Waiter
 
-__all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
+__all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
 
 #: Limits, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
 #: Ids of parked tasks that one call reads.
 _IDS = 500
+#: Names of limits and keys that are looked through for those of one limit.
+_NAMES = 20_000
 #: Of messages that one call reads.
 _BYTES = 4_000_000
 #: Parked tasks that one call reads.
@@ -41,6 +43,14 @@ class Reclaimed:
 
     task_id: str
     needs: tuple[Need, ...]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys of a limit: as the store writes them, and whether there may be more."""
+
+    names: tuple[str, ...]
+    cut: bool
 
 
 class Reader:
@@ -97,6 +107,19 @@ class Reader:
         """Return the limit, and those keys of it of which something was said."""
         found = {Bucket.parse(name) for page in self._pages("said") for name in page}
         return [Bucket(limit), *(each for each in found if each.name == limit and each.key is not None)]
+
+    def keys_of(self, limit: str) -> Keys:
+        """Return the keys of a limit that somebody has said something of, waits for or holds, in this order."""
+        found: dict[str, None] = {}
+        looked_at = 0
+        for source in ("said", "waiting", "used"):
+            for page in self._pages(source):
+                looked_at += len(page)
+                parsed = ((name, Bucket.parse(name)) for name in page)
+                found.update((name, None) for name, each in parsed if each.name == limit and each.key is not None)
+                if looked_at >= _NAMES:
+                    return Keys(tuple(found), cut=True)
+        return Keys(tuple(found), cut=False)
 
     def _pages(self, source: Any) -> Iterator[list[str]]:
         after = ""
@@ -163,6 +186,10 @@ class Reader:
             found.update((each.identity, each) for each in page)
             more = bool(after)
         return tuple(found.values())[:most]
+
+    def unlock(self, identity: str, name: str, by: str, why: str) -> bool:
+        """Take an identity lock away from whoever has it; ``name`` is that of the task."""
+        return bool(self.ask(self.store.unlock(identity, name=name, by=by, why=why)))
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
