@@ -35,6 +35,7 @@ _MODULES = {
     "reap": "reap",
     "doctor": "doctor",
     "metrics": "metrics",
+    "web": "web",
 }
 
 

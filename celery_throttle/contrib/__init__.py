@@ -1,0 +1,1 @@
+"""For those who use a web framework, one module for each."""
