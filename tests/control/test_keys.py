@@ -23,13 +23,13 @@ def test_those_that_are_stopped_and_those_where_most_wait_come_first(app: Any, w
         for number in range(count):
             worker.arrive(f"{tenant}{number}", of(tenant))
     worker.arrive("t", terms(API).same)
-    tenant = ThrottleControl(app).limit("tenant")
+    limit = ThrottleControl(app).limit("tenant")
     ThrottleControl(app).limit("tenant", key="gone").pause()
-    found = tenant.keys()
+    found = limit.keys()
     assert [each.key for each in found.rows] == ["gone", "busy", "some", "quiet"]
     assert [each.parked for each in found.rows] == [0, 3, 1, 0]
     assert (found.known, found.cut) == (4, False)
-    fewer = tenant.keys(most=2)
+    fewer = limit.keys(most=2)
     assert ([each.key for each in fewer.rows], fewer.known) == (["gone", "busy"], 4)
 
 

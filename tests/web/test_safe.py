@@ -135,8 +135,8 @@ def test_what_every_answer_says(page: Site, app: Any) -> None:
         assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
         assert each.headers["x-content-type-options"] == "nosniff"
         assert each.headers["referrer-policy"] == "same-origin"
-    for each in ("", "limit?name=api", "report", f"{PAUSE}&change=set"):
-        shown = page.get(each).text
+    for path in ("", "limit?name=api", "report", f"{PAUSE}&change=set"):
+        shown = page.get(path).text
         assert " style=" not in shown
         assert " onclick=" not in shown
         assert shown.count("<script") == shown.count('<script src="/page.js')
