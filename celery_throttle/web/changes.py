@@ -116,6 +116,9 @@ class Changes:
 
     def _show_limit(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         limit, command, asked = limit_of(self._app, request), _command(form), _asked(form)
+        if command.permits and "permits" not in form:  # nobody has said a number yet
+            in_force = limit.status().in_force
+            asked = asked._replace(permits="1" if in_force is None else str(in_force))
         would: list[str] = []
         try:
             values, options = _options(command, asked)
@@ -134,6 +137,7 @@ class Changes:
             copied=None if error else self._copied(limit, command, asked, values, options),
             command=command,
             asked=asked,
+            about={"name": limit.name, "key": limit.key, "change": command.name},
             back=link(request, "limit", name=limit.name, key=limit.key),
         )
 
@@ -143,8 +147,7 @@ class Changes:
             return [f"{counted(limit.drop(dry_run=True), 'task')} would be dropped."]
         if command.permits:
             return str(limit.forecast(values[0])).split("\n")
-        status = limit.status()
-        return [f"Now: {status}."]
+        return [f"Now it stands so: {limit.status()}."]
 
     def _copied(
         self, limit: LimitControl, command: Command, asked: Asked, values: list[int], options: dict[str, Any]
@@ -183,7 +186,7 @@ class Changes:
         error = error or ("" if can else f"It is not parked: {explanation.state}.")
         does = "It does not run: it ends as revoked."
         back = link(request, "task", id=task)
-        return self._show_other(request, f"Drop task {task}", does, error, copied, asked, back)
+        return self._show_other(request, f"Drop task {task}", does, error, copied, asked, back, {"id": task})
 
     def _drop_task(self, request: Request, form: Mapping[str, str]) -> Response:
         task = word(request, "id")
@@ -198,7 +201,8 @@ class Changes:
         )
         does = "A task that runs goes on, beside the next one: its fencing token is the smaller."
         back = link(request, "locks")
-        return self._show_other(request, f"Unlock {name or identity}", does, error, copied, asked, back)
+        about = {"identity": identity, "task": name or None}
+        return self._show_other(request, f"Unlock {name or identity}", does, error, copied, asked, back, about)
 
     def _unlock(self, request: Request, form: Mapping[str, str]) -> Response:
         identity, name = word(request, "identity"), request.query_params.get("task", "")
@@ -208,13 +212,20 @@ class Changes:
 
     @staticmethod
     def _show_other(
-        request: Request, heading: str, does: str, error: str, copied: Copied, asked: Asked, back: str
+        request: Request,
+        heading: str,
+        does: str,
+        error: str,
+        copied: Copied,
+        asked: Asked,
+        back: str,
+        about: dict[str, str | None],
     ) -> Response:
         code, label = (400 if error else 200), heading.partition(" ")[0]
         command = Command(label.lower(), "", label, does)
         return page(
             request, "change.html", code=code, heading=heading, does=does, would=[], error=error,
-            copied=None if error else copied, command=command, asked=asked, back=back,
+            copied=None if error else copied, command=command, asked=asked, back=back, about=about,
         )  # fmt: skip
 
 

@@ -193,7 +193,7 @@ def django_site(request: pytest.FixtureRequest, django: Any, app: Any, worker: T
     assert django
     from django.core.asgi import get_asgi_application  # type: ignore[import-untyped] # noqa: PLC0415
     from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped] # noqa: PLC0415
-    from django.test import override_settings  # type: ignore[import-untyped] # noqa: PLC0415
+    from django.test import override_settings  # noqa: PLC0415
     from django.urls import path  # type: ignore[import-untyped] # noqa: PLC0415
 
     from celery_throttle.contrib.django import throttle_page  # noqa: PLC0415 - only where Django has its settings
