@@ -66,7 +66,7 @@ class Pages:
     def task(self, request: Request) -> Response:
         """Answer with why a task waits; without ``?id=`` with where to ask that."""
         if not request.query_params.get("id"):
-            return page(request, "task.html", part=None, found=None, droppable=False, said="")
+            return page(request, "task.html", found=None, droppable=False, said="")
         found = self._throttle.explain(word(request, "id").strip())
         return live(request, "task", found=found, droppable=found.state in DROPPABLE, said=said(request))
 

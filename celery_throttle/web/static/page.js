@@ -3,7 +3,7 @@
 const EVERY = 3000;
 const live = document.getElementById("live");
 const pulse = document.getElementById("pulse");
-let etag = null, ahead = 0;
+let etag = live && live.dataset.etag, ahead = 0, pressed = false;
 
 function span(seconds) {
   const s = Math.max(Math.round(seconds), 0), pair = (a, b, m, n) => `${Math.floor(s / a)}${m} ${Math.floor((s % a) / b)}${n}`;
@@ -25,10 +25,10 @@ function clock() {
 }
 
 async function look() {
-  if (document.hidden) return;
+  if (document.hidden || pressed) return; // what somebody is clicking stays
   try {
-    const answer = await fetch(live.dataset.live, { headers: etag ? { "If-None-Match": etag } : {}, cache: "no-store" });
-    if (answer.status === 200) {
+    const answer = await fetch(live.dataset.live, { headers: { "If-None-Match": etag }, cache: "no-store" });
+    if (answer.status === 200 && !pressed) {
       const links = () => [...live.querySelectorAll("a")];
       const focused = links().find((each) => each === document.activeElement);
       live.innerHTML = await answer.text();
@@ -48,6 +48,7 @@ function say(text, fine) {
   pulse.className = fine ? "fine" : "bad";
 }
 
+for (const each of ["pointerdown", "pointerup", "pointercancel"]) addEventListener(each, () => { pressed = each === "pointerdown"; });
 document.addEventListener("click", async ({ target }) => {
   if (!(target instanceof Element) || !target.matches("[data-copy]")) return;
   const code = target.previousElementSibling;
