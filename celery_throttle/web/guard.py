@@ -87,7 +87,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers[name] = value
-                headers.setdefault("Cache-Control", "no-cache, private")
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         request = Request(scope, receive)

@@ -135,6 +135,7 @@ def test_what_every_answer_says(page: Site, app: Any) -> None:
         assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
         assert each.headers["x-content-type-options"] == "nosniff"
         assert each.headers["referrer-policy"] == "same-origin"
+        assert "no-store" in each.headers["cache-control"] or each.url.path.startswith("/page.")
     for path in ("", "limit?name=api", "report", f"{PAUSE}&change=set"):
         shown = page.get(path).text
         assert " style=" not in shown
