@@ -14,6 +14,7 @@ from redis import Redis
 
 from benchmarks.figures import Figure, percentile
 from benchmarks.stand_in import StandIn
+from celery_throttle import Limit, Throttled
 from celery_throttle.control.findings import Commands
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
@@ -42,7 +43,7 @@ def overview(bench: Bench) -> list[Figure]:
     figures = []
     with EmbeddedServer() as server, Redis.from_url(server.url) as client:
         _fill(client, limits)
-        with _served(server.url) as url:
+        with _served(server.url, limits) as url:
             for name, (path, goal) in _PAGES.items():
                 _took(url + path)  # templates, connections
                 values = []
@@ -55,17 +56,23 @@ def overview(bench: Bench) -> list[Figure]:
 
 def _fill(client: Redis, limits: int) -> None:
     worker = StandIn(client, Keys(_PREFIX), "celery")
-    names = [f"limit-{number}" for number in range(limits)]
+    names = _names(limits)
     worker.declare(**dict.fromkeys(names, 1))
     for number, name in enumerate(names[::3]):
         worker.hold(1, name)
         worker.park(number % 2, name, [b"a message"])
 
 
+def _names(limits: int) -> list[str]:
+    return [f"limit-{number}" for number in range(limits)]
+
+
 @contextmanager
-def _served(store: str) -> Iterator[str]:
+def _served(store: str, limits: int) -> Iterator[str]:
     app: Any = Celery("page", broker=store, set_as_current=False)
     app.conf.throttle_prefix = _PREFIX
+    for name in _names(limits):
+        app.task(base=Throttled, limit=Limit(name, 1), name=name, shared=False)(_nothing)
     listener, url = listening("127.0.0.1", 0, None)
     page = behind(app, Commands(), None, "all", "127.0.0.1")
     server = uvicorn.Server(uvicorn.Config(page, log_level="warning", lifespan="off"))
@@ -77,6 +84,9 @@ def _served(store: str) -> Iterator[str]:
         server.should_exit = True
         thread.join()
         listener.close()
+
+
+def _nothing() -> None: ...
 
 
 def _took(url: str) -> float:

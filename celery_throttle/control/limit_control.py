@@ -195,7 +195,7 @@ class LimitControl:
 
     @_tells
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
-        """Return who holds its permits; without a key, those of all keys."""
+        """Return who holds its permits, of the store's first 20 000 holders; without a key, those of all keys."""
         return self._place.holders(self._bucket, count("most", most))
 
     @_tells

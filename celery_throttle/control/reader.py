@@ -24,7 +24,7 @@ __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
 AT_ONCE = 100
 #: Ids of parked tasks that one call reads.
 _IDS = 500
-#: Names of limits and keys that are looked through for those of one limit.
+#: Names of limits and keys, or holders, that are looked through for those of one limit.
 _NAMES = 20_000
 #: Of messages that one call reads.
 _BYTES = 4_000_000
@@ -138,10 +138,10 @@ class Reader:
         return tuple(found)
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
-        """Return who holds permits, of this limit or of all."""
+        """Return who holds permits, of this limit (looked for among so many that a fleet rarely has) or of all."""
         found: dict[str, Holder] = {}
         past, more = 0, True
-        while more and len(found) < most:
+        while more and len(found) < most and (bucket is None or past < _NAMES):
             page, more = views.holders(self.ask(self.store.holders(past, AT_ONCE)))
             past += AT_ONCE
             found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.diagnosis import readers
+from celery_throttle.control.diagnosis import declared_otherwise, readers
 from celery_throttle.control.lines import first_lines
 from celery_throttle.control.states import State, states
 from celery_throttle.core.policy import limits_of
@@ -34,12 +34,14 @@ class Row:
         status: how it stands; of a limit with keys, what they have in common.
         keys: those of its keys that were read.
         keyed: whether it has keys, used or not.
+        otherwise: whether the worker that started last has declared it otherwise than this code.
         since: when the first of those who wait came, None if nobody does, or that was not looked at.
     """
 
     status: LimitStatus
     keys: tuple[LimitStatus, ...]
     keyed: bool
+    otherwise: bool = False
     since: datetime | None = None
 
     @property
@@ -61,7 +63,9 @@ class Row:
     def states(self) -> list[State]:
         """What is so of the limit, and of how many of its keys."""
         found = [each for each in states(self.status) if not (self.keyed and each.kind == "full")]
-        for what, word in _OF_KEYS.items():
+        if self.otherwise:
+            found.append(State("declared", "declared otherwise by the worker that started last"))
+        for what, word in _OF_KEYS.items() if self.keys else ():
             count = sum(getattr(each, what) is not None and not getattr(self.status, what) for each in self.keys)
             if count:
                 found.append(State(word.replace(" ", "-"), f"{counted(count, 'key')} {word}"))
@@ -116,7 +120,8 @@ def overview(app: Any, wanted: str, most: int) -> Overview:
         clocks.append(reader.clock())
         statuses = reader.status(_READ, ("limits", "said", "waiting", "used"))
         cut = cut or len(statuses) >= _READ
-        for row in _rows(statuses, keyed):
+        otherwise = {name for name, _ in declared_otherwise(app, reader, statuses)}
+        for row in _rows(statuses, keyed, otherwise):
             rows.append(row)
             of_row[row.status.name] = reader
     found = sorted((each for each in rows if wanted.lower() in each.status.name.lower()), key=lambda row: row.attention)
@@ -124,7 +129,7 @@ def overview(app: Any, wanted: str, most: int) -> Overview:
     return Overview(clocks[0][0], shown, len(found), len(rows), cut, max(settling for _, settling in clocks))
 
 
-def _rows(statuses: Iterable[LimitStatus], keyed: set[str]) -> Iterator[Row]:
+def _rows(statuses: Iterable[LimitStatus], keyed: set[str], otherwise: set[str]) -> Iterator[Row]:
     limits: dict[str, list[LimitStatus]] = {}
     for each in statuses:
         limits.setdefault(each.name, []).append(each)
@@ -132,7 +137,7 @@ def _rows(statuses: Iterable[LimitStatus], keyed: set[str]) -> Iterator[Row]:
         keys = tuple(each for each in found if each.key is not None)
         whole = next((each for each in found if each.key is None), None)
         if whole:  # a limit comes before its keys; without it, its name is not known yet
-            yield Row(whole, keys, keyed=bool(keys) or name in keyed)
+            yield Row(whole, keys, keyed=bool(keys) or name in keyed, otherwise=name in otherwise)
 
 
 def _with_waits(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
@@ -146,7 +151,7 @@ def _with_waits(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]
             if line.since:
                 since[name] = min(since.get(name, line.since), line.since)
     for row in rows:
-        yield Row(row.status, row.keys, row.keyed, since.get(row.status.name))
+        yield replace(row, since=since.get(row.status.name))
 
 
 def _fullness(status: LimitStatus) -> float:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from celery_throttle.control.findings import Commands
+    from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.store.rows import Need
 
 __all__ = ["PATIENCE", "Pages"]
 
@@ -47,18 +49,19 @@ class Pages:
         """Answer with one limit, or one key of it."""
         limit, most = limit_of(self._app, request), most_of(request, _MOST)
         status, keys = limit.status(), limit.keys(most=most)
+        held, holders = status.held + sum(each.held for each in keys.rows), limit.holders(most=most)
         return live(
             request,
             "limit",
             limit=limit,
             status=status,
             keys=keys,
-            held=status.held + sum(each.held for each in keys.rows),
+            held=held,
+            missing=held - sum(need.permits for each in holders for need in each.needs if _is_of(limit, need)),
             waits=status.parked + sum(each.parked for each in keys.rows),
-            holders=limit.holders(most=most),
+            holders=holders,
             parked=limit.parked(most=most),
             changes=CHANGES,
-            commands=self._commands,
             said=said(request, limit.name, limit.key),
             now=datetime.now(timezone.utc),
         )
@@ -85,3 +88,7 @@ class Pages:
         """Answer with one verdict, and what the doctor sees; asks the workers, so it takes a second or two."""
         verdict = report(self._app, self._commands, PATIENCE)
         return page(request, "report.html", verdict=verdict, diagnosis=diagnose(self._app), now=verdict.at)
+
+
+def _is_of(limit: LimitControl, need: Need) -> bool:
+    return need.limit == limit.name and limit.key in (None, need.key)

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from celery_throttle import Limit, ThrottleControl
+from celery_throttle import Limit, ThrottleControl, Throttled
+from celery_throttle.clients import store_client
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, MAIL, of, park
@@ -60,6 +61,22 @@ def test_how_every_limit_stands(page: Site, app: Any, worker: TermsCaller) -> No
     assert re.search(r"(59m \d+s|1h 0m) left", found[2])
 
 
+def test_a_limit_that_two_versions_of_the_code_differ_in(page: Site, worker: TermsCaller) -> None:
+    worker.know(Limit("api", 3))
+    assert rows(page.get(""))[1].endswith("declared otherwise by the worker that started last")
+
+
+def test_limits_of_other_groups(app: Any, worker: TermsCaller) -> None:
+    app.task(base=Throttled, limit=Limit("far", 1, group="eu"), name="far", shared=False)(lambda: None)
+    worker.know(API)
+    place = store_client(app, "eu")
+    place.ask(place.store.declare("", [("far", "1")]))
+    with visited(asgi(app, lambda _: "all")) as page:
+        assert [each.split()[0] for each in rows(page.get(""))[1:]] == ["api", "far"]
+        page.post("limit/change?name=far", {"change": "pause"})
+        assert "paused" in rows(page.get(""))[1]
+
+
 def test_a_limit_that_is_held_back_counts_down(page: Site, worker: TermsCaller) -> None:
     worker.send_back(worker.take("t", API), 90.0)
     assert re.search(r"held back until .* UTC.*, 1m (30|2\d)s left", rows(page.get(""))[1])
@@ -102,6 +119,14 @@ def test_one_limit(page: Site, worker: TermsCaller) -> None:
     assert re.fullmatch(r"(one|two) 1 permit of api aaaaaaaa queue q [\d.]+ s (9m \d+s|10m 0s)", found[1])
     assert re.fullmatch(r"1 three call api q [\d.]+ s", found[4])
     assert re.fullmatch(r"2 four call api q [\d.]+ s", found[5])
+
+
+def test_who_is_not_shown_is_told_of(page: Site, worker: TermsCaller) -> None:
+    for number in range(5):
+        worker.arrive(f"t{number}", terms(Limit("wide", 9)).same)
+    shown = text(page.get("limit?name=wide&most=2"))
+    assert "2 tasks; who holds 3 more permits is not shown." in shown
+    assert "not shown" not in text(page.get("limit?name=wide"))
 
 
 def test_five_thousand_keys(page: Site, worker: TermsCaller) -> None:
