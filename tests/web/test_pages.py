@@ -67,7 +67,9 @@ def test_a_limit_that_two_versions_of_the_code_differ_in(page: Site, worker: Ter
 
 
 def test_limits_of_other_groups(app: Any, worker: TermsCaller) -> None:
-    app.task(base=Throttled, limit=Limit("far", 1, group="eu"), name="far", shared=False)(lambda: None)
+    def far() -> None: ...
+
+    app.task(base=Throttled, limit=Limit("far", 1, group="eu"), name="far", shared=False)(far)
     worker.know(API)
     place = store_client(app, "eu")
     place.ask(place.store.declare("", [("far", "1")]))
