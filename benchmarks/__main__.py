@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import caps, counter, durability, market, once, overhead, recovery, semaphore, store, terms
+from benchmarks import caps, counter, durability, market, once, overhead, page, recovery, semaphore, store, terms
 from benchmarks.figures import table
 from benchmarks.site import Bench
 from celery_throttle.embedded import EmbeddedServer
@@ -30,6 +30,7 @@ BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
     "market": {"trade": market.market},
     "once": {"publish": once.publish, "run": once.run, "lost": once.lost, "lock-bytes": once.lock_bytes},
     "overhead": {"noop": overhead.noop, "bystanders": overhead.bystanders, "handover": overhead.handover},
+    "page": {"overview": page.overview},
     "recovery": {"worker-killed": recovery.worker_killed, "child-killed": recovery.child_killed},
     "semaphore": {"three": semaphore.three, "one": semaphore.one},
     "store": {

@@ -19,7 +19,7 @@ from celery_throttle.tasks.registry import groups_of, policies_of
 from celery_throttle.tasks.remarks import remarks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.rows import LimitStatus, Parked
@@ -91,12 +91,21 @@ def _groups(app: Any) -> list[str]:
     return sorted({settings_of(app).group, *groups_of(app)})
 
 
-def declared_otherwise(app: Any, reader: Reader) -> Iterator[tuple[str, str]]:
-    """Yield the limits of which workers of another version than this code have said something else, and what."""
+def declared_otherwise(
+    app: Any, reader: Reader, known: Iterable[LimitStatus] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the limits of which workers of another version than this code have said something else, and what.
+
+    Args:
+        app: the Celery app.
+        reader: of one group.
+        known: how its limits stand, if that was just read.
+    """
     group_of = settings_of(app).group_of
     limits = limits_of(policies_of(app).values())
     ours = {name: limit for name, limit in limits.items() if group_of(limit.group) == reader.group}
-    for stands in reader.stand(list(ours)):
+    mine = (each for each in known if each.key is None and each.name in ours) if known is not None else None
+    for stands in reader.stand(list(ours)) if mine is None else mine:
         limit = ours[stands.name]
         if stands.declared and _of_code(limit) != _of_store(stands):
             told = (

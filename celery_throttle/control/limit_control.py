@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
 
-__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "count"]
+__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "count"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,21 @@ _tells = tells(
     limit="write override(5)",
     key="write throttle.limit('tenant', key='acme')",
 )
+
+
+@dataclass(frozen=True)
+class LimitKeys:
+    """Keys of a limit.
+
+    Attributes:
+        rows: how they stand.
+        known: how many there are; of more than 1000, ``rows`` are of the first 1000 that were found.
+        cut: whether there may be more: the first 20 000 names of the store were looked through.
+    """
+
+    rows: tuple[LimitStatus, ...]
+    known: int
+    cut: bool = False
 
 
 class LimitControl:
@@ -180,8 +196,24 @@ class LimitControl:
         return self._place.stand([self._bucket.text])[0]
 
     @_tells
+    def keys(self, *, most: int = 100) -> LimitKeys:
+        """Return how those of its keys stand that somebody holds, waits for or has said something of.
+
+        Those first that are stopped, then those where most wait; without keys, and of one key, none.
+
+        Args:
+            most: how many at most, up to 1000.
+        """
+        count("most", most)
+        if self.key is not None:
+            return LimitKeys((), 0)
+        found = self._place.keys_of(self.name)
+        rows = sorted(self._place.stand(list(found.names[:MOST])), key=_busy)[:most]
+        return LimitKeys(tuple(rows), len(found.names), found.cut)
+
+    @_tells
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
-        """Return who holds its permits; without a key, those of all keys."""
+        """Return who holds its permits, of the store's first 20 000 holders; without a key, those of all keys."""
         return self._place.holders(self._bucket, count("most", most))
 
     @_tells
@@ -266,6 +298,10 @@ class LimitControl:
                 f"got {until!r}: write until=3600 or until=timedelta(hours=1)"
             )
         return f"+{max(round(seconds * 1000), 1)}"
+
+
+def _busy(status: LimitStatus) -> tuple[bool, int, int, str]:
+    return not status.stopped, -status.parked, -status.held, status.key or ""
 
 
 def count(option: str, value: int) -> int:

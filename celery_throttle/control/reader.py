@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
     from celery_throttle.store.views import Lent, ParkedId, TaskView, Waiter
 
-__all__ = ["AT_ONCE", "MOST", "Reader", "Reclaimed"]
+__all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
 
 #: Limits, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
 #: Ids of parked tasks that one call reads.
 _IDS = 500
+#: Names of limits and keys, or holders, that are looked through for those of one limit.
+_NAMES = 20_000
 #: Of messages that one call reads.
 _BYTES = 4_000_000
 #: Parked tasks that one call reads.
@@ -45,6 +47,14 @@ class Reclaimed:
 
     task_id: str
     needs: tuple[Need, ...]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Keys of a limit: as the store writes them, and whether there may be more."""
+
+    names: tuple[str, ...]
+    cut: bool
 
 
 class Reader:
@@ -102,6 +112,19 @@ class Reader:
         found = {Bucket.parse(name) for page in self._pages("said") for name in page}
         return [Bucket(limit), *(each for each in found if each.name == limit and each.key is not None)]
 
+    def keys_of(self, limit: str) -> Keys:
+        """Return the keys of a limit that somebody has said something of, waits for or holds, in this order."""
+        found: dict[str, None] = {}
+        looked_at = 0
+        for source in ("said", "waiting", "used"):
+            for page in self._pages(source):
+                looked_at += len(page)
+                parsed = ((name, Bucket.parse(name)) for name in page)
+                found.update((name, None) for name, each in parsed if each.name == limit and each.key is not None)
+                if looked_at >= _NAMES:
+                    return Keys(tuple(found), cut=True)
+        return Keys(tuple(found), cut=False)
+
     def _pages(self, source: Any) -> Iterator[list[str]]:
         after = ""
         while True:
@@ -119,10 +142,10 @@ class Reader:
         return tuple(found)
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
-        """Return who holds permits, of this limit or of all."""
+        """Return who holds permits, of this limit (looked for among so many that a fleet rarely has) or of all."""
         found: dict[str, Holder] = {}
         past, more = 0, True
-        while more and len(found) < most:
+        while more and len(found) < most and (bucket is None or past < _NAMES):
             page, more = views.holders(self.ask(self.store.holders(past, AT_ONCE)))
             past += AT_ONCE
             found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
@@ -179,6 +202,10 @@ class Reader:
     def starts_per_second(self, limit: str) -> float:
         """Return how many of a limit (with all its keys) started a second lately; 0 if none did."""
         return self.history([limit], MINUTES)[0].per_second
+
+    def unlock(self, identity: str, name: str, by: str, why: str) -> bool:
+        """Take an identity lock away from whoever has it; ``name`` is that of the task."""
+        return bool(self.ask(self.store.unlock(identity, name=name, by=by, why=why)))
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""

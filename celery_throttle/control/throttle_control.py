@@ -308,6 +308,21 @@ class ThrottleControl:
         found = [each for place in self._places() for each in place.locks(count("most", most))]
         return tuple(sorted(found[:most], key=lambda each: each.since))
 
+    @tells()
+    def unlock(self, identity: str, *, task_name: str = "", by: str | None = None, why: str = "") -> bool:
+        """Take an identity lock away from whoever has it; False if nobody has. Of a call: ``task.unlock(...)``.
+
+        A task that runs goes on, beside the next one: its fencing token is the smaller.
+
+        Args:
+            identity: as `locks` has it.
+            task_name: for whoever looks later.
+            by: who does it, None: ``user@host``.
+            why: for whoever looks later.
+        """
+        by, why = signed(by, why)
+        return any(place.unlock(identity, task_name, by, why) for place in self._places())
+
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
         """Return the tasks whose records in the store nobody can read: corrupt, foreign, or of another release.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_throttle.control.cli.output import Column, span, when
+from celery_throttle.control.states import states
 from celery_throttle.core.buckets import Bucket
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator
+    from collections.abc import Container, Iterable
 
     from celery_throttle.control.reader import Reclaimed
-    from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, Said
+    from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked
 
 __all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RUNNABLE", "limits", "parked"]
 
@@ -26,33 +27,6 @@ def _held(row: tuple[LimitStatus, bool]) -> str:
     if common:  # holders and lines are those of the keys
         return "" if status.in_force is None else f"{status.in_force} each"
     return str(status.held) if status.in_force is None else f"{status.held} of {status.in_force}"
-
-
-def _state(status: LimitStatus) -> Iterator[str]:
-    if not status.declared:
-        yield "no worker has declared it"
-    if status.paused:
-        yield f"paused{_said(status.paused)}"
-    if status.held_back:
-        yield f"held back{_said(status.held_back)}"
-    if status.disabled:
-        yield f"disabled{_said(status.disabled)}"
-    if status.override:
-        instead = "" if status.permits is None else f" instead of {status.permits}"
-        yield f"override {status.override.permits}{instead}{_said(status.override)}"
-    if status.full and status.declared:
-        yield "full"
-    if status.next_start_in > 0:
-        yield f"next start in {span(status.next_start_in)}"
-    if status.barred_by:
-        yield f"task {status.barred_by} goes first"
-
-
-def _said(said: Said) -> str:
-    until = f" until {when(said.until)}" if said.until else ""
-    by = f" by {said.by}" if said.by else ""
-    why = f" ({said.why})" if said.why else ""
-    return f"{until}{by}{why}"
 
 
 def _needs(row: Holder | Reclaimed) -> str:
@@ -77,7 +51,7 @@ LIMITS = (
     Column("HELD", _held, right=True),
     Column("PARKED", lambda row: "" if row[1] else row[0].parked, right=True),
     Column("RATES", lambda row: ", ".join(rate.rate for rate in row[0].rates)),
-    Column("STATE", lambda row: "; ".join(_state(row[0]))),
+    Column("STATE", lambda row: "; ".join(each.text for each in states(row[0]))),
 )
 HOLDERS = (
     Column("TASK", lambda row: row.task_id),

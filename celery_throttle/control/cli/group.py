@@ -37,6 +37,7 @@ _MODULES = {
     "doctor": "doctor",
     "metrics": "metrics",
     "runnable": "metrics",
+    "web": "web",
 }
 
 

@@ -66,16 +66,24 @@ def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str,
 
 
 @command("unlock")
-@click.argument("task")
+@click.argument("task", required=False)
 @_arguments
+@click.option("--identity", help="Instead of TASK: that of the lock, as locks --json has it.")
 @params.by
 @params.why
-def unlock(session: Session, task: str, args: list[Any], kwargs: dict[str, Any], **said: Any) -> None:
+def unlock(
+    session: Session, task: str | None, args: list[Any], kwargs: dict[str, Any], identity: str | None, **said: Any
+) -> None:
     """Forget the identity lock of a call of TASK with these arguments, whoever has it.
 
     A task that runs goes on, beside the next one: its fencing token is the smaller.
     """
-    unlocked = take_away(_task(session, task), args, kwargs, **said)
+    if (task is None) == (identity is None) or (identity and (args or kwargs)):
+        raise click.UsageError("write unlock TASK, with --args and --kwargs, or unlock --identity ID")
+    if task is None:
+        unlocked = session.throttle.unlock(str(identity), **said)
+    else:
+        unlocked = take_away(_task(session, task), args, kwargs, **said)
     if session.output.as_json:
         session.output.json({"unlocked": unlocked})
         return

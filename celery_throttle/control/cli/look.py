@@ -45,9 +45,8 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
     A key may also be written as it is shown: tenant[acme].
     """
     steers = session.limit(limit, key)
-    statuses = [steers.status()]
-    if steers.key is None:
-        statuses += (each for each in session.throttle.status() if each.name == steers.name and each.key is not None)
+    keys = steers.keys(most=MOST)
+    statuses = [steers.status(), *keys.rows]
     holders, parked = steers.holders(most=most), steers.parked(most=most)
     output = session.output
     if output.as_json:

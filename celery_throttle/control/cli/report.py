@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from celery_throttle.control.cli.params import duration
-from celery_throttle.control.cli.session import FOUND, command, typed_before
-from celery_throttle.control.findings import Commands
+from celery_throttle.control.cli.session import FOUND, command
 from celery_throttle.control.report import report as reported
-from celery_throttle.core.store_url import shown
-from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -34,21 +29,12 @@ def report(session: Session, patience: timedelta) -> int:
     Ends with 1 if there is an alarm (!); remarks (-) are worth knowing, and
     what stands behind a ? could not be looked at.
     """
-    verdict = reported(session.app, _commands(session), patience)
+    verdict = reported(session.app, session.commands(), patience)
     if session.output.as_json:
         session.output.json(verdict)
     else:
         session.output.say(verdict)
     return FOUND if verdict.alarms else 0
-
-
-def _commands(session: Session) -> Commands:
-    """How what is to be typed begins: as this command does, but for passwords."""
-    if not session.by_url:
-        return Commands(typed_before(sys.argv, os.environ))
-    settings = settings_of(session.app)
-    prefix = () if settings.prefix == settings.__class__.prefix else ("--prefix", settings.prefix)
-    return Commands("celery", ("--url", shown(settings.url), *prefix))
 
 
 COMMANDS = {"report": report}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from celery.bin.base import CeleryCommand, CeleryOption
 
 from celery_throttle.control.cli.columns import LIMITS, limits
 from celery_throttle.control.cli.output import Output
+from celery_throttle.control.findings import Commands
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.store_url import shown
@@ -80,6 +83,14 @@ class Session:
         except ConfigurationError as error:
             raise NotFound(str(error)) from None
         return self.throttle.limit(name, key=known_key)
+
+    def commands(self) -> Commands:
+        """How what is to be typed begins: as this command does, but for passwords."""
+        if not self.by_url:
+            return Commands(typed_before(sys.argv, os.environ))
+        settings = settings_of(self.app)
+        prefix = () if settings.prefix == settings.__class__.prefix else ("--prefix", settings.prefix)
+        return Commands("celery", ("--url", shown(settings.url), *prefix))
 
     def show_limits(self, rows: Sequence[LimitStatus], *, title: str = "") -> None:
         """Write how limits stand, as a table."""

@@ -1,0 +1,96 @@
+"""The operator's page with many limits: how long the overview takes."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import uvicorn
+from celery import Celery
+from redis import Redis
+
+from benchmarks.figures import Figure, percentile
+from benchmarks.stand_in import StandIn
+from celery_throttle import Limit, Throttled
+from celery_throttle.control.findings import Commands
+from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.web.serving import behind, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.site import Bench
+
+__all__ = ["overview"]
+
+_PREFIX = "page"
+#: What is asked for, and within how many ms.
+_PAGES = {
+    "overview (100 rows)": ("", 200.0),
+    "overview, all rows": ("?most=1000", None),
+    "live part": ("?part=live", 200.0),
+}
+
+
+def overview(bench: Bench) -> list[Figure]:
+    """Each limit has a permit; of every third it is held, and for half of these somebody waits."""
+    limits, requests = (100, 20) if bench.quick else (1000, 200)
+    load = f"{limits} limits, {requests} requests one after the other"
+    figures = []
+    with EmbeddedServer() as server, Redis.from_url(server.url) as client:
+        _fill(client, limits)
+        with _served(server.url, limits) as url:
+            for name, (path, goal) in _PAGES.items():
+                _took(url + path)  # templates, connections
+                values = []
+                for _ in range(bench.rounds):
+                    values.append(percentile([_took(url + path) for _ in range(requests)], 95) * 1000)
+                    bench.say(f"{name}: p95 {values[-1]:.0f} ms")
+                figures.append(Figure(load, f"p95 of the {name}", tuple(values), "ms", at_most=goal))
+    return figures
+
+
+def _fill(client: Redis, limits: int) -> None:
+    worker = StandIn(client, Keys(_PREFIX), "celery")
+    names = _names(limits)
+    worker.declare(**dict.fromkeys(names, 1))
+    for number, name in enumerate(names[::3]):
+        worker.hold(1, name)
+        worker.park(number % 2, name, [b"a message"])
+
+
+def _names(limits: int) -> list[str]:
+    return [f"limit-{number}" for number in range(limits)]
+
+
+@contextmanager
+def _served(store: str, limits: int) -> Iterator[str]:
+    app: Any = Celery("page", broker=store, set_as_current=False)
+    app.conf.throttle_prefix = _PREFIX
+    for name in _names(limits):
+        app.task(base=Throttled, limit=Limit(name, 1), name=name, shared=False)(_nothing)
+    listener, url = listening("127.0.0.1", 0, None)
+    page = behind(app, Commands(), None, "all", "127.0.0.1")
+    server = uvicorn.Server(uvicorn.Config(page, log_level="warning", lifespan="off"))
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def _nothing() -> None: ...
+
+
+def _took(url: str) -> float:
+    began = time.perf_counter()
+    with urlopen(url, timeout=30) as answer:
+        answer.read()
+    return time.perf_counter() - began

@@ -1,0 +1,97 @@
+"""The operator's page in a Django project, for staff."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import async_to_sync
+from django.contrib.auth.views import redirect_to_login  # type: ignore[import-untyped]
+from django.core.exceptions import PermissionDenied  # type: ignore[import-untyped]
+from django.http import HttpResponse  # type: ignore[import-untyped]
+from django.urls import include, re_path  # type: ignore[import-untyped]
+from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
+
+from celery_throttle.web import asgi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.http import HttpRequest
+
+__all__ = ["throttle_page"]
+
+_RIGHTS, _USER = "celery_throttle.rights", "celery_throttle.user"
+
+
+def throttle_page(
+    app: Any, access: Callable[[HttpRequest], str | None] | None = None, *, command: str = "celery -A proj"
+) -> Any:
+    """Return what stands in ``urlpatterns``: ``path("throttle/", throttle_page(app))``.
+
+    Who is not logged in is asked to. What somebody changes is in the audit with their user name.
+
+    Args:
+        app: the Celery app.
+        access: what the user of a request may do, ``"all"``, ``"read"`` or None; None: all, if they are active staff.
+        command: how your commands begin, for what the page gives to copy.
+
+    Raises:
+        ConfigurationError: ``app`` is none, or the extra ``[web]`` is not installed.
+    """
+    page = asgi(app, lambda request: request.scope[_RIGHTS], lambda request: request.scope[_USER], command=command)
+
+    def view(request: HttpRequest, rest: str) -> HttpResponse:
+        rights = (access or _of_staff)(request)
+        if rights is None:
+            if not request.user.is_authenticated:
+                return redirect_to_login(request.get_full_path())
+            raise PermissionDenied
+        return _answered(page, request, rest, {_RIGHTS: rights, _USER: request.user.get_username()})
+
+    # The page itself refuses what comes from elsewhere, and knows no tokens.
+    return include([re_path(r"^(?P<rest>.*)$", csrf_exempt(view), name="celery_throttle")])
+
+
+def _of_staff(request: HttpRequest) -> str | None:
+    user = request.user
+    return "all" if user.is_active and user.is_staff else None  # of nobody, neither is true
+
+
+def _answered(page: Any, request: HttpRequest, rest: str, known: dict[str, object]) -> HttpResponse:
+    """Return the page's answer; under a WSGI server as under an ASGI server."""
+    messages: list[dict[str, Any]] = []
+    body = [{"type": "http.request", "body": request.body, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        return body.pop() if body else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        messages.append(message)
+
+    async_to_sync(page)(_scope(request, rest) | known, receive, send)
+    first, *parts = messages
+    content = b"".join(each.get("body", b"") for each in parts)
+    response = HttpResponse(content, status=first["status"], reason=HTTPStatus(first["status"]).phrase)
+    del response["Content-Type"]  # the page's own stands for it, if it has one
+    for name, value in first["headers"]:
+        response[name.decode("latin-1")] = value.decode("latin-1")
+    return response
+
+
+def _scope(request: HttpRequest, rest: str) -> dict[str, Any]:
+    path = request.path
+    headers = {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in request.headers.items()}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": request.scheme,
+        "path": path,
+        "root_path": path.removesuffix(rest).rstrip("/"),
+        "query_string": request.META.get("QUERY_STRING", "").encode("latin-1"),
+        "headers": list(headers.items()),
+        "client": None,
+        "server": None,
+    }

@@ -1,0 +1,45 @@
+"""``web``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from celery_throttle.control.cli.session import Wrong, command
+
+if TYPE_CHECKING:
+    from celery_throttle.control.cli.session import Session
+
+__all__ = ["COMMANDS"]
+
+
+@command("web")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere only with a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8460, show_default=True, help="0: one that is free.")
+@click.option(
+    "--token",
+    envvar="THROTTLE_WEB_TOKEN",
+    show_envvar=True,
+    help="Who may see the page: who sends it as 'Authorization: Bearer', or opens the page once with ?token=.",
+)
+@click.option("--read-only", is_flag=True, help="Whoever sees the page may change nothing.")
+def web(session: Session, host: str, port: int, token: str | None, read_only: bool) -> None:
+    """Serve the operator's page, until Ctrl-C.
+
+    Without --token only this machine can open it, and everybody on it may.
+    """
+    try:
+        from celery_throttle.web.serving import listening, serve  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise Wrong(f"The page needs {error.name}: pip install 'celery-fair-throttle[web]'") from error
+    listener, url = listening(host, port, token)
+    with listener:
+        if session.output.as_json:
+            session.output.json_line({"url": url})
+        else:
+            session.output.say(f"{url} (Ctrl-C ends it)")
+        serve(session.app, listener, session.commands(), token, "read" if read_only else "all")
+
+
+COMMANDS = {"web": web}

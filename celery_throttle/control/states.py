@@ -1,0 +1,53 @@
+"""What is to be said of how a limit stands, beside its numbers: in the same words on the command line and the page."""
+
+from __future__ import annotations
+
+from datetime import timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+from celery_throttle.core.wording import at, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from celery_throttle.store.rows import LimitStatus, Said
+
+__all__ = ["State", "states"]
+
+
+class State(NamedTuple):
+    """One thing that is so: which, in words, and when it ends by itself."""
+
+    kind: str
+    text: str
+    until: datetime | None = None
+
+
+def states(status: LimitStatus) -> Iterator[State]:
+    """Yield what is so of a limit, or of one key of it; what stops it first."""
+    if not status.declared:
+        yield State("undeclared", "no worker has declared it")
+    if status.paused:
+        yield State("paused", f"paused{_said(status.paused)}", status.paused.until)
+    if status.held_back:
+        yield State("held-back", f"held back{_said(status.held_back)}", status.held_back.until)
+    if status.disabled:
+        yield State("disabled", f"disabled{_said(status.disabled)}", status.disabled.until)
+    if status.override:
+        instead = "" if status.permits is None else f" instead of {status.permits}"
+        number = f"override {status.override.permits}{instead}"
+        yield State("override", f"{number}{_said(status.override)}", status.override.until)
+    if status.full and status.declared:
+        yield State("full", "full")
+    if status.next_start_in > 0:
+        yield State("rate", f"next start in {span(status.next_start_in)}")
+    if status.barred_by:
+        yield State("barred", f"task {status.barred_by} goes first")
+
+
+def _said(said: Said) -> str:
+    until = f" until {at(said.until.astimezone(timezone.utc))}" if said.until else ""
+    by = f" by {said.by}" if said.by else ""
+    why = f" ({said.why})" if said.why else ""
+    return f"{until}{by}{why}"

@@ -1,0 +1,74 @@
+"""The same as JSON: what ``--json`` of each command prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from celery_throttle.control.cli.output import readable
+from celery_throttle.control.diagnosis import diagnose
+from celery_throttle.control.limit_control import MOST
+from celery_throttle.control.report import report
+from celery_throttle.control.throttle_control import ThrottleControl
+from celery_throttle.web.asked import limit_of, most_of, word
+from celery_throttle.web.pages import PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from celery_throttle.control.findings import Commands
+
+__all__ = ["Api"]
+
+
+class Api:
+    """Answers below ``/api``.
+
+    Args:
+        app: the Celery app.
+        commands: how commands begin.
+
+    Attributes:
+        answers: by name.
+    """
+
+    def __init__(self, app: Any, commands: Commands) -> None:
+        self._app, self._commands, self._throttle = app, commands, ThrottleControl(app)
+        values: dict[str, Callable[[Request], object]] = {
+            "limits": lambda request: self._throttle.status(most=most_of(request, MOST)),
+            "limit": self._limit,
+            "task": lambda request: self._throttle.explain(word(request, "id")),
+            "locks": lambda request: self._throttle.locks(most=most_of(request, MOST)),
+            "audit": self._audit,
+            "report": lambda _: report(app, commands, PATIENCE),
+            "doctor": lambda _: diagnose(app),
+        }
+        self.answers = {name: _as_json(value) for name, value in values.items()}
+
+    def metrics(self, _: Request) -> Response:
+        """Answer with what Prometheus reads."""
+        return PlainTextResponse(self._throttle.metrics(), media_type="text/plain; version=0.0.4")
+
+    def _limit(self, request: Request) -> object:
+        limit, most = limit_of(self._app, request), most_of(request, 100)
+        return {
+            "status": [limit.status(), *limit.keys(most=MOST).rows],
+            "holders": limit.holders(most=most),
+            "parked": limit.parked(most=most),
+        }
+
+    def _audit(self, request: Request) -> object:
+        most = most_of(request, 200)
+        if request.query_params.get("name"):
+            return limit_of(self._app, request).audit(most=most)
+        return self._throttle.audit(most=most)
+
+
+def _as_json(value: Callable[[Request], object]) -> Callable[[Request], Response]:
+    def answer(request: Request) -> Response:
+        return JSONResponse(readable(value(request)))
+
+    return answer

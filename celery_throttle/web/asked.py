@@ -1,0 +1,45 @@
+"""What a request asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+
+from celery_throttle.control.throttle_control import ThrottleControl, as_shown
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from celery_throttle.control.limit_control import LimitControl
+
+__all__ = ["limit_of", "most_of", "word"]
+
+
+def word(request: Request, name: str) -> str:
+    """Return a part of the query that has to be there."""
+    value = request.query_params.get(name, "")
+    if not value:
+        raise HTTPException(400, f"?{name}= is missing")
+    return value
+
+
+def most_of(request: Request, default: int) -> int:
+    """Return how many rows are wanted."""
+    text = request.query_params.get("most", "")
+    if not text:
+        return default
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= 1000 or len(text) > 4:  # noqa: PLR2004 - digits of 1000
+        raise HTTPException(400, "?most= is a whole number from 1 to 1000")
+    return int(text)
+
+
+def limit_of(app: Any, request: Request) -> LimitControl:
+    """Return the limit, or the key of it, that ``?name=`` and ``?key=`` mean; also written as it is shown."""
+    throttle = ThrottleControl(app)
+    try:
+        name, key = as_shown(throttle, word(request, "name"), request.query_params.get("key"))
+        return throttle.limit(name, key=key)
+    except ConfigurationError as error:
+        raise HTTPException(404, str(error)) from error

@@ -1,0 +1,140 @@
+"""Who may do what, and what every answer says to browsers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    Rights = Literal["all", "read"] | None
+    Access = Callable[[Request], Rights | Awaitable[Rights]]
+    User = Callable[[Request], str | Awaitable[str | None] | None]
+
+__all__ = ["Guard", "Visitor", "visitor"]
+
+_SAFE = ("GET", "HEAD")
+_PORTS = {"http": 80, "https": 443}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not no-referrer: with it browsers that do not send Sec-Fetch-Site send the Origin "null".
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_VISITOR = "celery_throttle.visitor"
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who sent a request, and what they may do; ``by``: None for ``user@host``."""
+
+    rights: Literal["all", "read"]
+    by: str | None
+
+
+def visitor(request: Request) -> Visitor:
+    """Return who sent a request that the guard let in."""
+    found: Visitor = request.scope[_VISITOR]
+    return found
+
+
+class Guard:
+    """Lets in who may, and changes only from the page's own origin.
+
+    Args:
+        app: what it guards.
+        access: as of `celery_throttle.web.asgi`.
+        user: as there.
+        refuse: makes the answer to a request that is refused, of its status and why.
+        open_paths: behind which is nothing that anybody may not see.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access | None,
+        user: User | None,
+        refuse: Callable[[Request, int, str], Response],
+        open_paths: tuple[str, ...] = (),
+    ) -> None:
+        self._app, self._access, self._user, self._refuse, self._open = app, access, user, refuse, open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        request = Request(scope, receive)
+        refused = await self._refused(request)
+        answer = self._app if refused is None else await run_in_threadpool(self._refuse, request, *refused)
+        await answer(scope, receive, protected)
+
+    async def _refused(self, request: Request) -> tuple[int, str] | None:
+        """Return status and reason of a request that may not be; of others, note who sent it."""
+        if request.url.path.endswith(self._open) and request.method in _SAFE:
+            return None
+        rights: object = "read" if self._access is None else await _asked(self._access, request)
+        if rights is None:
+            return 403, "You may not see this page."
+        if rights not in ("all", "read"):
+            raise ConfigurationError(f"access() must return 'all', 'read' or None, got {rights!r}")
+        if request.method not in _SAFE and not _same_origin(request):
+            return 403, "This came from another site, or from a program that does not say where it comes from."
+        if request.method not in _SAFE and rights != "all":
+            return 403, "You may look, and change nothing."
+        by = None if self._user is None else await _asked(self._user, request)
+        request.scope[_VISITOR] = Visitor(rights, by)
+        return None
+
+
+async def _asked(function: Callable[[Request], Any], request: Request) -> Any:
+    if iscoroutinefunction(function):
+        return await function(request)
+    return await run_in_threadpool(function, request)
+
+
+def _same_origin(request: Request) -> bool:
+    """Whether a request comes from the page itself, or from a program that sends the token with it."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("same-origin", "none")
+    if (origin := request.headers.get("origin")) is not None:
+        return _is_host(origin, request.headers.get("host", ""))
+    # No browser adds this header by itself.
+    return request.headers.get("authorization", "").lower().startswith("bearer ")
+
+
+def _is_host(origin: str, host: str) -> bool:
+    """Whether an origin is at that host; of the port, also if it is the scheme's own."""
+    try:
+        its, ours = urlsplit(origin), urlsplit(f"{origin.partition('://')[0]}://{host}")
+        port = _PORTS.get(its.scheme)
+        return bool(its.hostname) and (its.hostname, its.port or port) == (ours.hostname, ours.port or port)
+    except ValueError:  # a port that is none
+        return False

@@ -1,0 +1,158 @@
+"""What the first page shows: each limit with what its keys have in common, what needs attention first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.diagnosis import declared_otherwise, readers
+from celery_throttle.control.lines import first_lines
+from celery_throttle.control.states import State, states
+from celery_throttle.core.policy import limits_of
+from celery_throttle.core.wording import counted
+from celery_throttle.tasks.registry import policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.rows import LimitStatus
+
+__all__ = ["Overview", "Row", "overview"]
+
+#: Limits and keys of each group that are read, limits before keys; lines whose first is looked at.
+_READ, _MOST_LINES = 2000, 100
+_OF_KEYS = {"paused": "paused", "held_back": "held back", "disabled": "disabled", "override": "overridden"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One limit.
+
+    Attributes:
+        status: how it stands; of a limit with keys, what they have in common.
+        keys: those of its keys that were read.
+        keyed: whether it has keys, used or not.
+        otherwise: whether the worker that started last has declared it otherwise than this code.
+        since: when the first of those who wait came, None if nobody does, or that was not looked at.
+    """
+
+    status: LimitStatus
+    keys: tuple[LimitStatus, ...]
+    keyed: bool
+    otherwise: bool = False
+    since: datetime | None = None
+
+    @property
+    def held(self) -> int:
+        """Permits held, of all keys."""
+        return self.status.held + sum(each.held for each in self.keys)
+
+    @property
+    def parked(self) -> int:
+        """Who waits, of all keys."""
+        return self.status.parked + sum(each.parked for each in self.keys)
+
+    @property
+    def fullest(self) -> LimitStatus:
+        """The limit, or that of its keys which has least room."""
+        return max((self.status, *self.keys), key=_fullness) if self.keyed else self.status
+
+    @property
+    def states(self) -> list[State]:
+        """What is so of the limit, and of how many of its keys."""
+        found = [each for each in states(self.status) if not (self.keyed and each.kind == "full")]
+        if self.otherwise:
+            found.append(State("declared", "declared otherwise by the worker that started last"))
+        for what, word in _OF_KEYS.items() if self.keys else ():
+            count = sum(getattr(each, what) is not None and not getattr(self.status, what) for each in self.keys)
+            if count:
+                found.append(State(word.replace(" ", "-"), f"{counted(count, 'key')} {word}"))
+        full = sum(each.full for each in self.keys)
+        return [*found, State("full", f"{counted(full, 'key')} full")] if full else found
+
+    @property
+    def attention(self) -> tuple[int, int, int, str]:
+        """What it is sorted by: what waits and cannot start, what waits, what somebody changed, what is in use."""
+        kinds = {each.kind for each in self.states}
+        stopped = bool(kinds & {"paused", "held-back", "undeclared"})
+        rank = 0 if stopped and self.parked else 1 if self.parked else 2 if kinds - {"full"} else 3 if self.held else 4
+        return rank, -self.parked, -self.held, self.status.name
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All limits, at one moment.
+
+    Attributes:
+        at: the store's time.
+        rows: those that are shown.
+        found: how many there are with that in their name.
+        limits: how many there are.
+        cut: whether there is more than was read.
+        settling: seconds for which nothing starts, since the store has just lost its data.
+    """
+
+    at: datetime
+    rows: tuple[Row, ...]
+    found: int
+    limits: int
+    cut: bool
+    settling: float
+
+
+def overview(app: Any, wanted: str, most: int) -> Overview:
+    """Read how the limits stand.
+
+    Args:
+        app: the Celery app.
+        wanted: a part of the names of those that are meant.
+        most: how many at most.
+
+    Raises:
+        StoreUnavailable: the store does not answer, or refuses.
+    """
+    app.finalize(auto=True)
+    keyed = {name for name, limit in limits_of(policies_of(app).values()).items() if limit.key is not None}
+    clocks, rows, of_row, cut = [], [], {}, False
+    for reader in readers(app):
+        clocks.append(reader.clock())
+        statuses = reader.status(_READ, ("limits", "said", "waiting", "used"))
+        cut = cut or len(statuses) >= _READ
+        otherwise = {name for name, _ in declared_otherwise(app, reader, statuses)}
+        for row in _rows(statuses, keyed, otherwise):
+            rows.append(row)
+            of_row[row.status.name] = reader
+    found = sorted((each for each in rows if wanted.lower() in each.status.name.lower()), key=lambda row: row.attention)
+    shown = tuple(_with_waits(found[:most], of_row))
+    return Overview(clocks[0][0], shown, len(found), len(rows), cut, max(settling for _, settling in clocks))
+
+
+def _rows(statuses: Iterable[LimitStatus], keyed: set[str], otherwise: set[str]) -> Iterator[Row]:
+    limits: dict[str, list[LimitStatus]] = {}
+    for each in statuses:
+        limits.setdefault(each.name, []).append(each)
+    for name, found in limits.items():
+        keys = tuple(each for each in found if each.key is not None)
+        whole = next((each for each in found if each.key is None), None)
+        if whole:  # a limit comes before its keys; without it, its name is not known yet
+            yield Row(whole, keys, keyed=bool(keys) or name in keyed, otherwise=name in otherwise)
+
+
+def _with_waits(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
+    """Yield rows with when the first of those who wait came; the lines of a group are looked at together."""
+    since: dict[str, datetime] = {}
+    for reader in dict.fromkeys(readers_of[row.status.name] for row in rows):
+        mine = [row for row in rows if readers_of[row.status.name] is reader]
+        statuses = [each for row in mine for each in (row.status, *row.keys)]
+        for line in first_lines(reader, statuses, _MOST_LINES):
+            name = line.status.name
+            if line.since:
+                since[name] = min(since.get(name, line.since), line.since)
+    for row in rows:
+        yield replace(row, since=since.get(row.status.name))
+
+
+def _fullness(status: LimitStatus) -> float:
+    return status.held / status.in_force if status.in_force else 0.0

@@ -1,0 +1,94 @@
+"""What is only looked at."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.diagnosis import diagnose
+from celery_throttle.control.report import report
+from celery_throttle.control.throttle_control import ThrottleControl
+from celery_throttle.web.asked import limit_of, most_of, word
+from celery_throttle.web.changes import CHANGES, DROPPABLE, said
+from celery_throttle.web.overview import overview
+from celery_throttle.web.rendering import live, page
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from celery_throttle.control.findings import Commands
+    from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.store.rows import Need
+
+__all__ = ["PATIENCE", "Pages"]
+
+#: Who has waited for longer is an alarm, as of `celery throttle report`.
+PATIENCE = timedelta(minutes=10)
+_MOST = 100
+
+
+class Pages:
+    """Makes the pages; each method answers a request, in a thread.
+
+    Args:
+        app: the Celery app.
+        commands: how commands begin.
+    """
+
+    def __init__(self, app: Any, commands: Commands) -> None:
+        self._app, self._commands, self._throttle = app, commands, ThrottleControl(app)
+
+    def overview(self, request: Request) -> Response:
+        """Answer with how every limit stands."""
+        wanted = request.query_params.get("find", "")
+        found = overview(self._app, wanted, most_of(request, _MOST))
+        return live(request, "overview", found=found, find=wanted, now=found.at)
+
+    def limit(self, request: Request) -> Response:
+        """Answer with one limit, or one key of it."""
+        limit, most = limit_of(self._app, request), most_of(request, _MOST)
+        status, keys = limit.status(), limit.keys(most=most)
+        held, holders = status.held + sum(each.held for each in keys.rows), limit.holders(most=most)
+        return live(
+            request,
+            "limit",
+            limit=limit,
+            status=status,
+            keys=keys,
+            held=held,
+            missing=held - sum(need.permits for each in holders for need in each.needs if _is_of(limit, need)),
+            waits=status.parked + sum(each.parked for each in keys.rows),
+            holders=holders,
+            parked=limit.parked(most=most),
+            changes=CHANGES,
+            said=said(request, limit.name, limit.key),
+            now=datetime.now(timezone.utc),
+        )
+
+    def task(self, request: Request) -> Response:
+        """Answer with why a task waits; without ``?id=`` with where to ask that."""
+        if not request.query_params.get("id"):
+            return page(request, "task.html", found=None, droppable=False, said="")
+        found = self._throttle.explain(word(request, "id").strip())
+        return live(request, "task", found=found, droppable=found.state in DROPPABLE, said=said(request))
+
+    def locks(self, request: Request) -> Response:
+        """Answer with who has an identity lock."""
+        most = most_of(request, _MOST)
+        return live(request, "locks", locks=self._throttle.locks(most=most), most=most, said=said(request))
+
+    def audit(self, request: Request) -> Response:
+        """Answer with who changed what."""
+        limit = limit_of(self._app, request) if request.query_params.get("name") else None
+        rows = self._throttle.audit() if limit is None else limit.audit()
+        return live(request, "audit", limit=limit, rows=rows)
+
+    def report(self, request: Request) -> Response:
+        """Answer with one verdict, and what the doctor sees; asks the workers, so it takes a second or two."""
+        verdict = report(self._app, self._commands, PATIENCE)
+        return page(request, "report.html", verdict=verdict, diagnosis=diagnose(self._app), now=verdict.at)
+
+
+def _is_of(limit: LimitControl, need: Need) -> bool:
+    return need.limit == limit.name and limit.key in (None, need.key)

@@ -1,0 +1,68 @@
+"""The page as a server of its own."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Any, Literal
+
+import uvicorn
+
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.web.site import site
+from celery_throttle.web.tokens import Hosts, Token
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from celery_throttle.control.findings import Commands
+
+__all__ = ["behind", "listening", "serve"]
+
+_SHORTEST = 16
+_LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+_HOW = """python -c "import secrets; print(secrets.token_urlsafe())" makes one"""
+
+
+def listening(host: str, port: int, token: str | None) -> tuple[socket.socket, str]:
+    """Return a socket that listens, and the URL of the page.
+
+    Raises:
+        ConfigurationError: others could reach it, and there is no token; the token is short; nobody can listen there.
+    """
+    if token is None and not _is_loopback(host):
+        raise ConfigurationError(f"{host} may be reached from other machines: add --token ({_HOW})")
+    if token is not None and (len(token) < _SHORTEST or not token.isascii() or not token.isprintable()):
+        raise ConfigurationError(f"The token must be {_SHORTEST} printable ASCII characters or more: {_HOW}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise ConfigurationError(f"Nobody can listen on {host}, port {port}: {error.strerror or error}") from error
+    shown = f"[{host}]" if ":" in host else host
+    return listener, f"http://{shown}:{listener.getsockname()[1]}/"
+
+
+def serve(
+    app: Any, listener: socket.socket, commands: Commands, token: str | None, rights: Literal["all", "read"]
+) -> None:
+    """Serve the page of a Celery app until it is interrupted."""
+    page = behind(app, commands, token, rights, listener.getsockname()[0])
+    # A proxy's headers count only where it is said who the proxy is, which uvicorn reads from FORWARDED_ALLOW_IPS.
+    config = uvicorn.Config(page, log_level="warning", access_log=False, lifespan="off", server_header=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def behind(app: Any, commands: Commands, token: str | None, rights: Literal["all", "read"], host: str) -> ASGIApp:
+    """Return the page behind a token; without one only for those who ask for this machine by its own names."""
+    if token is None:
+        return Hosts(site(app, lambda _: rights, None, commands), _LOCAL | {host})
+    door = Token(token, rights)
+    return door.in_front_of(site(app, door.access, None, commands, sign_in=True))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

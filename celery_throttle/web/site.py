@@ -1,0 +1,89 @@
+"""The whole page: which path answers what, behind the guard."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from celery_throttle.control.findings import Commands
+from celery_throttle.errors import ConfigurationError, StoreUnavailable
+from celery_throttle.web.api import Api
+from celery_throttle.web.changes import Changes
+from celery_throttle.web.guard import Guard
+from celery_throttle.web.pages import Pages
+from celery_throttle.web.rendering import asset, page
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from celery_throttle.web.guard import Access, User
+
+__all__ = ["site"]
+
+_HEADINGS = {403: "Not allowed", 404: "Not found", 400: "That does not work", 503: "The store does not answer"}
+
+
+def site(
+    app: Any, access: Access | None, user: User | None, command: str | Commands, *, sign_in: bool = False
+) -> ASGIApp:
+    """Return the page of a Celery app.
+
+    Args:
+        app: the Celery app.
+        access: as of `celery_throttle.web.asgi`.
+        user: as there.
+        command: how commands begin.
+        sign_in: whether who may not see it is asked for a token.
+    """
+    commands = Commands(command) if isinstance(command, str) else command
+    pages, changes, api = Pages(app, commands), Changes(app, commands), Api(app, commands)
+    routes = [
+        Route("/", pages.overview),
+        Route("/limit", pages.limit),
+        Route("/limit/change", changes.of_limit, methods=["GET", "POST"]),
+        Route("/task", pages.task),
+        Route("/task/drop", changes.of_task, methods=["GET", "POST"]),
+        Route("/locks", pages.locks),
+        Route("/locks/unlock", changes.of_lock, methods=["GET", "POST"]),
+        Route("/audit", pages.audit),
+        Route("/report", pages.report),
+        Route("/metrics", api.metrics),
+        *(Route(f"/api/{name}", answer) for name, answer in api.answers.items()),
+        *(Route(f"/{name}", partial(_asset, name)) for name in ("page.css", "page.js")),
+    ]
+    handlers = {
+        StoreUnavailable: lambda request, error: _message(request, 503, str(error)),
+        ConfigurationError: lambda request, error: _message(request, 400, str(error)),
+        HTTPException: lambda request, error: _message(request, error.status_code, str(error.detail), error.headers),
+    }
+    inner = Starlette(routes=routes, exception_handlers=handlers)
+    return Guard(inner, access, user, partial(_refused, sign_in=sign_in), ("/page.css", "/page.js"))
+
+
+def _asset(name: str, _: Request) -> Response:
+    return asset(name)
+
+
+def _refused(request: Request, status: int, why: str, *, sign_in: bool) -> Response:
+    if sign_in and request.method in ("GET", "HEAD"):
+        answer = _message(request, 401, "A token is needed to see this page.", sign_in=True)
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+    return _message(request, status, why)
+
+
+def _message(
+    request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, sign_in: bool = False
+) -> Response:
+    if request.url.path.rpartition("/")[0].endswith("/api"):
+        return JSONResponse({"error": text}, status, headers)
+    heading = _HEADINGS.get(status, "That did not work")
+    answer = page(request, "message.html", code=status, heading=heading, text=text, sign_in=sign_in)
+    answer.headers.update(headers or {})
+    return answer

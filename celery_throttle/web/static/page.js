@@ -1,0 +1,60 @@
+"use strict";
+// Looks at the live part of a page again while somebody looks at it, lets moments go on, copies commands.
+const EVERY = 3000;
+const live = document.getElementById("live");
+const pulse = document.getElementById("pulse");
+let etag = live && live.dataset.etag, ahead = 0, pressed = false;
+
+function span(seconds) {
+  const s = Math.max(Math.round(seconds), 0), pair = (a, b, m, n) => `${Math.floor(s / a)}${m} ${Math.floor((s % a) / b)}${n}`;
+  return s < 60 ? `${s} s` : s < 3600 ? pair(60, 1, "m", "s") : s < 86400 ? pair(3600, 60, "h", "m") : pair(86400, 3600, "d", "h");
+}
+
+function tick() {
+  const now = Date.now() + ahead;
+  for (const each of document.querySelectorAll("time[datetime]")) {
+    const past = (now - Date.parse(each.dateTime)) / 1000;
+    const text = span("left" in each.dataset ? -past : past);
+    if (each.textContent !== text) each.textContent = text;
+  }
+}
+
+function clock() {
+  const told = live && live.querySelector("[data-now]");
+  if (told) ahead = Date.parse(told.dataset.now) - Date.now();
+}
+
+async function look() {
+  if (document.hidden || pressed) return; // what somebody is clicking stays
+  try {
+    const answer = await fetch(live.dataset.live, { headers: { "If-None-Match": etag }, cache: "no-store" });
+    if (answer.status === 200 && !pressed) {
+      const links = () => [...live.querySelectorAll("a")];
+      const focused = links().find((each) => each === document.activeElement);
+      live.innerHTML = await answer.text();
+      etag = answer.headers.get("ETag");
+      clock();
+      if (focused) links().find((each) => each.href === focused.href)?.focus({ preventScroll: true });
+    }
+    const fine = answer.ok || answer.status === 304;
+    say(fine ? "live" : `not live: answer ${answer.status}${answer.status === 503 ? ", the store does not answer" : ""}`, fine);
+  } catch {
+    say("not live: no answer", false);
+  }
+}
+
+function say(text, fine) {
+  if (pulse.textContent !== text) pulse.textContent = text;
+  pulse.className = fine ? "fine" : "bad";
+}
+
+for (const each of ["pointerdown", "pointerup", "pointercancel"]) addEventListener(each, () => { pressed = each === "pointerdown"; });
+document.addEventListener("click", async ({ target }) => {
+  if (!(target instanceof Element) || !target.matches("[data-copy]")) return;
+  const code = target.previousElementSibling;
+  getSelection().selectAllChildren(code); // without https there is no clipboard, but there is Ctrl-C
+  try { await navigator.clipboard.writeText(code.textContent); target.textContent = "Copied"; } catch { target.textContent = "Selected"; }
+});
+clock();
+setInterval(tick, 1000);
+if (live) { look(); setInterval(look, EVERY); document.addEventListener("visibilitychange", look); }

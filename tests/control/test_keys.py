@@ -1,0 +1,74 @@
+"""The keys of a limit, and identity locks by their identity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle.control import reader
+from tests.control.test_looking import API, of
+from tests.store.terms_caller import terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.control.conftest import Ended
+    from tests.store.terms_caller import TermsCaller
+
+
+def test_those_that_are_stopped_and_those_where_most_wait_come_first(app: Any, worker: TermsCaller) -> None:
+    for tenant, count in (("quiet", 1), ("busy", 4), ("some", 2)):
+        for number in range(count):
+            worker.arrive(f"{tenant}{number}", of(tenant))
+    worker.arrive("t", terms(API).same)
+    limit = ThrottleControl(app).limit("tenant")
+    ThrottleControl(app).limit("tenant", key="gone").pause()
+    found = limit.keys()
+    assert [each.key for each in found.rows] == ["gone", "busy", "some", "quiet"]
+    assert [each.parked for each in found.rows] == [0, 3, 1, 0]
+    assert (found.known, found.cut) == (4, False)
+    fewer = limit.keys(most=2)
+    assert ([each.key for each in fewer.rows], fewer.known) == (["gone", "busy"], 4)
+
+
+def test_where_there_are_none(app: Any, worker: TermsCaller) -> None:
+    worker.arrive("t", terms(API).same)
+    worker.arrive("a", of("acme"))
+    for limit in (ThrottleControl(app).limit("api"), ThrottleControl(app).limit("tenant", key="acme")):
+        assert (limit.keys().rows, limit.keys().known) == ((), 0)
+    with pytest.raises(ConfigurationError, match="most must be"):
+        ThrottleControl(app).limit("tenant").keys(most=0)
+
+
+def test_that_not_all_were_looked_at_is_told(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        worker.arrive(f"t{number}", of(f"k{number}"))
+    monkeypatch.setattr(reader, "_NAMES", 5)
+    found = ThrottleControl(app).limit("tenant").keys()
+    assert (found.known, found.cut) == (5, True)
+
+
+def test_a_lock_is_taken_away_by_its_identity(app: Any, run: Callable[..., Ended], worker: TermsCaller) -> None:
+    throttle = ThrottleControl(app)
+    charge = app.tasks["charge"]
+    worker.know(None)
+    for order, unlock in (
+        (1, lambda identity: throttle.unlock(identity, by="ana", why="stuck")),
+        (2, lambda identity: run("unlock", "--identity", identity, "--by", "ana", "--json").json["unlocked"]),
+    ):
+        charge.apply_async((order, 5))
+        (lock,) = throttle.locks()
+        assert unlock(lock.identity) is True
+        assert throttle.locks() == ()
+        assert unlock(lock.identity) is False
+        change = throttle.audit()[0]
+        assert (change.action, change.by, change.task_id) == ("unlock", "ana", lock.task_id)
+
+
+@pytest.mark.parametrize("args", [[], ["charge", "--identity", "x"], ["--identity", "x", "-a", "[1]"]])
+def test_what_is_to_be_unlocked_is_said_once(run: Callable[..., Ended], args: list[str]) -> None:
+    ended = run("unlock", *args)
+    assert ended.code == 2
+    assert "unlock --identity ID" in ended.err

@@ -1,0 +1,215 @@
+"""What is changed: each button, what it would do, the same as commands; and that the commands do it."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+import subprocess
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+import pytest
+
+from celery_throttle import Limit, ThrottleControl
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.web.commands import python, shell
+from tests.control.conftest import run_in
+from tests.control.test_looking import API, of, park
+from tests.store.terms_caller import terms
+from tests.web.test_pages import HOSTILE, KEYS, text
+
+if TYPE_CHECKING:
+    from celery_throttle.control.limit_control import LimitControl
+    from tests.store.terms_caller import TermsCaller
+    from tests.web.conftest import Site
+
+CHANGE = "limit/change?name=api"
+
+
+def api(app: Any) -> LimitControl:
+    return ThrottleControl(app).limit("api")
+
+
+def copied(answer: Any) -> list[str]:
+    """The commands that a page gives to copy."""
+    return [html.unescape(each) for each in re.findall(r"<code>(.*?)</code>", answer.text)]
+
+
+@pytest.fixture(autouse=True)
+def _known(worker: TermsCaller) -> None:
+    worker.know(API)
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "begins", "attribute"),
+    [("set", "reset", "override"), ("pause", "resume", "paused"), ("disable", "enable", "disabled")],
+)
+def test_what_begins_and_what_ends_it(page: Site, app: Any, change: str, begins: str, attribute: str) -> None:
+    fields = {"change": change, "permits": "7", "for": "1h30m", "why": "their <big> day"}
+    answer = page.post(CHANGE, fields)
+    assert answer.status_code == 303
+    said = getattr(api(app).status(), attribute)
+    assert (said.by, said.why) == ("ana", "their <big> day")
+    assert round((said.until - said.since).total_seconds()) == 5400
+    assert page.get(answer.headers["location"].lstrip("/")).status_code == 200
+    for expected in ("", "was not " if change != "set" else "There was no"):
+        answer = page.post(CHANGE, {"change": begins, "why": "enough"})
+        shown = text(page.get(answer.headers["location"].lstrip("/")))
+        assert (expected in shown) if expected else ("was no" not in shown)
+        assert getattr(api(app).status(), attribute) is None
+    last = api(app).audit()[0]
+    assert (last.action, last.by, last.why) == (begins, "ana", "enough")
+
+
+def test_a_hold_is_released(page: Site, app: Any, worker: TermsCaller) -> None:
+    worker.send_back(worker.take("t", API), 900.0)
+    assert api(app).status().held_back
+    page.post(CHANGE, {"change": "release-hold"})
+    assert api(app).status().held_back is None
+
+
+def test_what_waits_is_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
+    for number in range(5):
+        worker.arrive(f"t{number}", terms(API).same)
+    looked = page.get(f"{CHANGE}&change=drop")
+    assert "3 tasks would be dropped." in text(looked)
+    assert api(app).status().parked == 3
+    answer = page.post(CHANGE, {"change": "drop", "why": "wrong input"})
+    assert api(app).status().parked == 0
+    assert "3 tasks dropped." in text(page.get(answer.headers["location"].lstrip("/")))
+
+
+def test_only_one_key_is_meant(page: Site, app: Any, worker: TermsCaller) -> None:
+    for key in KEYS:
+        worker.arrive(f"t {key}", of(key))
+    for key in KEYS:
+        page.post(f"limit/change?{urlencode({'name': 'tenant', 'key': key})}", {"change": "pause"})
+        paused = {each.key for each in ThrottleControl(app).status() if each.paused}
+        assert paused == set(KEYS[: KEYS.index(key) + 1])
+
+
+def test_what_another_number_would_do(page: Site, app: Any, worker: TermsCaller) -> None:
+    for number in range(6):
+        worker.arrive(f"t{number}", terms(API).same)
+    shown = text(page.get(f"{CHANGE}&change=set&permits=4&for=2h&why=x"))
+    for line in str(api(app).forecast(4)).split("\n"):
+        assert line in shown
+    assert api(app).status().override is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"change": "set", "permits": "0"}, "must be a whole number of 1 or more"),
+        ({"change": "set", "permits": "many"}, "Permits must be a whole number"),
+        ({"change": "set", "permits": "5", "for": "soon"}, "'soon' is no duration: write 90s, 10m, 2h, 1d or 1h30m"),
+        ({"change": "pause", "for": "0s"}, "is no duration"),
+        ({"change": "pause", "why": "x" * 501}, "why must be text of 500 characters at most"),
+    ],
+)
+def test_what_does_not_work_is_said(page: Site, app: Any, fields: dict[str, str], error: str) -> None:
+    answers = [page.post(CHANGE, fields)]
+    if len(fields.get("why", "")) < 500:
+        answers.append(page.get(f"{CHANGE}&{urlencode(fields)}"))
+    for answer in answers:
+        assert answer.status_code == 400
+        assert error in text(answer)
+    status = api(app).status()
+    assert (status.override, status.paused) == (None, None)
+
+
+def test_a_form_that_is_far_too_long(page: Site) -> None:
+    assert page.post(CHANGE, {"change": "pause", "why": "x" * 20_000}).status_code == 413
+
+
+def test_what_came_of_it_is_only_said_in_known_words(page: Site) -> None:
+    shown = page.get("limit?name=api&done=%3Cb%3Ehacked&count=9").text
+    assert "hacked" not in shown.partition("</h1>")[2].partition("<div id")[0]
+
+
+# -- tasks and locks ---------------------------------------------------------------------------------------------------
+
+
+def test_one_task_is_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
+    for number in range(4):
+        (park if number > 1 else run_it)(worker, f"t{number}", terms(API).same)
+    assert "task/drop" in page.get("task?id=t3").text
+    assert "task/drop" not in page.get("task?id=t0").text
+    assert page.get("task/drop?id=t0").status_code == 400
+    answer = page.post("task/drop?id=t3", {"why": "wrong input"})
+    assert "1 task dropped." in text(page.get(answer.headers["location"].lstrip("/")))
+    assert api(app).status().parked == 1
+    change = ThrottleControl(app).audit()[0]
+    assert (change.action, change.by, change.why, change.task_id) == ("drop", "ana", "wrong input", "t3")
+
+
+def run_it(worker: TermsCaller, task: str, needs: Any) -> None:
+    worker.arrive(task, needs)
+
+
+def test_a_lock_is_taken_away(page: Site, app: Any) -> None:
+    app.tasks["charge"].apply_async((17, 5))
+    (link,) = re.findall(r'href="/(locks/unlock[^"]*)"', page.get("locks").text)
+    path = html.unescape(link)
+    assert "its fencing token is the smaller" in text(page.get(path))
+    for said in ("The lock is free.", "Nobody had the lock."):
+        answer = page.post(path, {"why": "lost"})
+        assert said in text(page.get(answer.headers["location"].lstrip("/")))
+        assert ThrottleControl(app).locks() == ()
+    assert ThrottleControl(app).audit()[0].by == "ana"
+
+
+# -- the same as commands ----------------------------------------------------------------------------------------------
+
+
+def test_the_commands_do_the_same(page: Site, app: Any, worker: TermsCaller) -> None:
+    """Each is run as it is copied, whatever the names are; what it does is undone before the next."""
+    limit = Limit(HOSTILE, 1, key="k")
+    for name, key in (("api", None), *((HOSTILE, key) for key in KEYS)):
+        if key is not None:
+            worker.arrive(f"t {key}", terms(limit).needs({"keys": {HOSTILE: key}}))
+        query = {"name": name, "change": "set", "permits": "6", "for": "2h", "why": 'it\'s `$(x)` "big" -- \\'}
+        in_shell, in_python = copied(page.get(f"limit/change?{urlencode(query | ({'key': key} if key else {}))}"))
+        steers = ThrottleControl(app).limit(name, key=key)
+        for carry_out in (
+            partial(run_in, app, *_after_throttle(in_shell)),
+            partial(eval, in_python, {"ThrottleControl": ThrottleControl, "app": app}),
+        ):
+            carry_out()
+            said = steers.status().override
+            assert said is not None
+            assert (said.permits, said.why) == (6, query["why"])
+            assert round((said.until - said.since).total_seconds()) == 7200 if said.until else False
+            assert steers.reset()
+
+
+def _after_throttle(command: str) -> list[str]:
+    """What a shell makes of a command, from its name on."""
+    begin = "celery -A shop throttle "
+    assert command.startswith(begin)
+    script = f"printf '%s\\0' {command.removeprefix(begin)}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("change", ["reset", "pause", "resume", "disable", "enable", "release-hold", "drop"])
+def test_each_command_is_one_of_ours(page: Site, app: Any, change: str) -> None:
+    in_shell, in_python = copied(page.get(f"{CHANGE}&change={change}"))
+    assert run_in(app, *_after_throttle(in_shell)).code == 0
+    eval(in_python, {"ThrottleControl": ThrottleControl, "app": app})
+    assert shlex.split(in_shell)[4] == change
+
+
+def test_what_steers_a_terminal_is_not_pasted_into_one() -> None:
+    command = shell("celery", "drop", [("task", "a\r\x1b[2Jb'c\\"), ("yes", "")], [])
+    assert command.isprintable()
+    done = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {command.partition('throttle ')[2]}"], capture_output=True, check=True
+    )
+    assert done.stdout.decode().split("\0")[:-1] == ["drop", "--task=a\r\x1b[2Jb'c\\", "--yes"]
+    assert python(Bucket("a'b", "\n"), "pause", why="x").isprintable()

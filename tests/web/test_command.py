@@ -1,0 +1,85 @@
+"""``celery throttle web``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.control.conftest import _CELERY, Shell
+from tests.support.workers import ROOT
+from tests.web.conftest import TOKEN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from celery_throttle.embedded import EmbeddedServer
+
+WEB = ("-A", "tests.support.apps.features", "throttle", "web")
+
+
+@pytest.fixture
+def shell(server: EmbeddedServer, redis: object, tmp_path: Path) -> Shell:
+    assert redis  # which empties the server
+    return Shell(server.url, tmp_path)
+
+
+def test_it_serves_the_page_until_it_is_interrupted(shell: Shell) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CELERY, str(ROOT), *WEB, "--port", "0", "--json"],
+        cwd=shell.directory,
+        env=shell.env | {"THROTTLE_WEB_TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        url = json.loads(process.stdout.readline())["url"]
+        assert httpx.get(url).status_code == 401
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        assert "No limits are known" in httpx.get(url, headers=bearer).text
+        change = f"{url}limit/change?name=gpu&change=pause"
+        assert "celery -A tests.support.apps.features throttle pause gpu" in httpx.get(change, headers=bearer).text
+    finally:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    ("args", "error"),
+    [
+        (["--host", "0.0.0.0"], "0.0.0.0 may be reached from other machines: add --token"),
+        (["--token", "short"], "The token must be 16 printable ASCII characters or more"),
+    ],
+)
+def test_it_refuses_in_one_line(shell: Shell, args: list[str], error: str) -> None:
+    ended = shell.run(*WEB, "--port", "0", *args)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith(f"Error: {error}")
+
+
+@pytest.mark.parametrize("module", ["starlette", "uvicorn", "jinja2"])
+def test_the_extra_is_missing(shell: Shell, module: str) -> None:
+    ended = shell.run(*WEB, program=f"import sys; sys.modules['{module}'] = None;{_CELERY}")
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("Error: The page needs ")
+    assert line.endswith(": pip install 'celery-fair-throttle[web]'")
+
+
+@pytest.mark.parametrize(("function", "module"), [("asgi", "starlette"), ("asgi", "jinja2"), ("wsgi", "a2wsgi")])
+def test_the_extra_is_missing_where_it_is_mounted(shell: Shell, function: str, module: str) -> None:
+    program = (
+        f"import sys; sys.path.append(sys.argv.pop(1)); sys.modules['{module}'] = None\n"
+        f"from celery import Celery; from celery_throttle import ConfigurationError, web\n"
+        f"try: web.{function}(Celery())\nexcept ConfigurationError as error: print(error)"
+    )
+    assert shell.run(program=program).out.endswith("which is not installed: pip install 'celery-fair-throttle[web]'\n")

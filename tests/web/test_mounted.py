@@ -1,0 +1,234 @@
+"""The page within sites of other frameworks: all its links work behind a prefix, and changes are made."""
+
+from __future__ import annotations
+
+import html
+import re
+import threading
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from celery_throttle import Limit, ThrottleControl
+from celery_throttle.web import asgi, wsgi
+from tests.control.test_looking import API
+from tests.store.terms_caller import terms
+from tests.web.conftest import SAME, served
+from tests.web.test_pages import HOSTILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.store.terms_caller import TermsCaller
+
+LINK = re.compile(r'(?:href|src|action|data-live)="([^"#]*)"')
+
+
+class Quiet(WSGIRequestHandler):
+    """Writes no line for each request."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its own name
+        pass
+
+
+@contextmanager
+def served_by_wsgi(site: Any) -> Iterator[str]:
+    """A WSGI app at a URL of its own."""
+    with make_server("127.0.0.1", 0, site, handler_class=Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def rights(request: Any) -> Any:
+    """As a site knows them that has logged somebody in."""
+    return request.headers.get("x-rights")
+
+
+@contextmanager
+def in_fastapi(app: Any) -> Iterator[str]:
+    site = FastAPI()
+
+    def access(request: Request) -> Any:
+        return request.headers.get("x-rights")
+
+    site.mount("/ops/throttle", asgi(app, access, lambda request: request.headers.get("x-user")))
+    with served(site) as url:
+        yield url
+
+
+@contextmanager
+def in_starlette(app: Any) -> Iterator[str]:
+    """Mounted within what is mounted, as behind a proxy that takes a part of the path away."""
+    page = asgi(app, rights, lambda request: request.headers.get("x-user"))
+    site = Starlette(routes=[Mount("/ops", routes=[Mount("/throttle", page)])])
+    with served(site) as url:
+        yield url
+
+
+@contextmanager
+def in_flask(app: Any) -> Iterator[str]:
+    site = Flask(__name__)
+
+    def user(request: Any) -> Any:
+        return request.scope["wsgi_environ"].get("HTTP_X_USER")
+
+    page = wsgi(app, rights, user)
+    site.wsgi_app = DispatcherMiddleware(site.wsgi_app, {"/ops/throttle": page})  # type: ignore[method-assign]
+    with served_by_wsgi(site) as url:
+        yield url
+
+
+FRAMEWORKS = [in_fastapi, in_starlette, in_flask]
+ANA = {"X-Rights": "all", "X-User": "ana"}
+
+
+@pytest.fixture(params=FRAMEWORKS, ids=lambda each: each.__name__)
+def site(request: pytest.FixtureRequest, app: Any, worker: TermsCaller) -> Iterator[httpx.Client]:
+    worker.know(API)
+    limit = Limit(HOSTILE, 1, key="k")
+    for task in ("one", "two"):
+        worker.arrive(task, terms(limit).needs({"keys": {HOSTILE: "it's/a?key"}}))
+    app.tasks["charge"].apply_async((17, 5))
+    with request.param(app) as url, httpx.Client(base_url=url, headers=ANA, timeout=30) as client:
+        yield client
+
+
+def seen_from(client: httpx.Client, first: str) -> set[str]:
+    """All paths that links lead to, which all answer."""
+    left, seen = [first], set()
+    while left:
+        path = left.pop()
+        if path.partition("?")[0] + str(sorted(path.partition("?")[2].split("&"))) in seen:
+            continue
+        seen.add(path.partition("?")[0] + str(sorted(path.partition("?")[2].split("&"))))
+        answer = client.get(path)
+        bare = path.endswith(("/limit/change", "/task/drop"))  # forms add what is missing
+        assert answer.status_code == (400 if bare else 200), path
+        if answer.headers["content-type"].startswith("text/html"):
+            links = [html.unescape(each) for each in LINK.findall(answer.text)]
+            assert all(each.startswith((first, "data:,")) for each in links), links
+            left += [each for each in links if each.startswith("/")]
+    return {each.partition("[")[0].removeprefix(first) for each in seen}
+
+
+def test_every_link_works(site: httpx.Client) -> None:
+    paths = seen_from(site, "/ops/throttle/")
+    changes = {"limit/change", "task/drop", "locks/unlock"}
+    assert paths == {"", "limit", "task", "locks", "audit", "report", "page.css", "page.js", *changes}
+
+
+def test_without_the_slash(site: httpx.Client) -> None:
+    answer = site.get("/ops/throttle", follow_redirects=True)
+    assert (answer.status_code, "<h1>Limits</h1>" in answer.text) == (200, True)
+
+
+def test_a_change(site: httpx.Client, app: Any) -> None:
+    answer = site.post("/ops/throttle/limit/change?name=api", data={"change": "pause", "why": "ü"}, headers=SAME)
+    assert answer.headers["location"] == "/ops/throttle/limit?name=api&done=pause"
+    said = ThrottleControl(app).limit("api").status().paused
+    assert (said and said.by, said and said.why) == ("ana", "ü")
+    assert site.post("/ops/throttle/limit/change?name=api", data={"change": "resume"}).status_code == 403
+
+
+def test_who_may_not(site: httpx.Client) -> None:
+    for path in ("", "limit?name=api", "api/limits"):
+        assert httpx.get(f"{site.base_url}ops/throttle/{path}").status_code == 403
+
+
+# -- Django ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def django() -> Any:
+    """A Django site of its own settings, with users in memory."""
+    import django as package  # type: ignore[import-untyped] # noqa: PLC0415
+    from django.conf import settings  # type: ignore[import-untyped] # noqa: PLC0415
+    from django.core.management import call_command  # type: ignore[import-untyped] # noqa: PLC0415
+
+    apps = ["django.contrib.auth", "django.contrib.contenttypes", "django.contrib.sessions"]
+    middleware = [
+        "django.middleware.security.SecurityMiddleware",
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.middleware.common.CommonMiddleware",
+        "django.middleware.csrf.CsrfViewMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+    ]
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:page?mode=memory&cache=shared"}
+    settings.configure(
+        SECRET_KEY="not one", ALLOWED_HOSTS=["*"], INSTALLED_APPS=apps, MIDDLEWARE=middleware, USE_TZ=True,
+        DATABASES={"default": database}, LOGIN_URL="/login/",
+    )  # fmt: skip
+    package.setup()
+    call_command("migrate", verbosity=0)
+    return package
+
+
+def login(name: str, *, staff: bool) -> dict[str, str]:
+    """The cookie of a user who has logged in."""
+    from django.contrib.auth import get_user_model  # type: ignore[import-untyped] # noqa: PLC0415
+    from django.test import Client  # type: ignore[import-untyped] # noqa: PLC0415
+
+    user, _ = get_user_model().objects.get_or_create(username=name, defaults={"is_staff": staff})
+    client = Client()
+    client.force_login(user)
+    return {"sessionid": client.cookies["sessionid"].value}
+
+
+@pytest.fixture(params=["wsgi", "asgi"])
+def django_site(request: pytest.FixtureRequest, django: Any, app: Any, worker: TermsCaller) -> Iterator[str]:
+    assert django
+    from django.core.asgi import get_asgi_application  # type: ignore[import-untyped] # noqa: PLC0415
+    from django.core.wsgi import get_wsgi_application  # type: ignore[import-untyped] # noqa: PLC0415
+    from django.test import override_settings  # noqa: PLC0415
+    from django.urls import path  # type: ignore[import-untyped] # noqa: PLC0415
+
+    from celery_throttle.contrib.django import throttle_page  # noqa: PLC0415 - only where Django has its settings
+
+    worker.know(API)
+    urls: Any = ModuleType("urls")
+    urls.urlpatterns = [
+        path("ops/throttle/", throttle_page(app)),
+        path("ops/mine/", throttle_page(app, access=lambda _: "read")),
+    ]
+    make, serve = (get_wsgi_application, served_by_wsgi) if request.param == "wsgi" else (get_asgi_application, served)
+    with override_settings(ROOT_URLCONF=urls), serve(make()) as url:
+        yield url
+
+
+def test_django_staff(django_site: str, app: Any, worker: TermsCaller) -> None:
+    limit = Limit(HOSTILE, 1, key="k")
+    for task in ("one", "two"):
+        worker.arrive(task, terms(limit).needs({"keys": {HOSTILE: "it's/a?key"}}))
+    with httpx.Client(base_url=django_site, cookies=login("ana", staff=True), timeout=30) as client:
+        assert {"", "limit", "page.css", "limit/change"} <= seen_from(client, "/ops/throttle/")
+        assert client.get("/ops/throttle/page.css").headers["content-type"].startswith("text/css")
+        assert "default-src 'none'" in client.get("/ops/throttle/").headers["content-security-policy"]
+        change = "/ops/throttle/limit/change?name=api"
+        assert client.post(change, data={"change": "pause"}).status_code == 403  # from nowhere
+        answer = client.post(change, data={"change": "pause", "why": "ü"}, headers=SAME)
+        assert answer.headers["location"] == "/ops/throttle/limit?name=api&done=pause"
+    said = ThrottleControl(app).limit("api").status().paused
+    assert (said and said.by, said and said.why) == ("ana", "ü")
+
+
+def test_django_others(django_site: str) -> None:
+    assert httpx.get(f"{django_site}ops/throttle/").headers["location"] == "/login/?next=/ops/throttle/"
+    with httpx.Client(base_url=django_site, cookies=login("bob", staff=False)) as client:
+        assert client.get("/ops/throttle/").status_code == 403
+        assert client.post("/ops/throttle/limit/change?name=api", data={"change": "pause"}).status_code == 403
+        assert client.get("/ops/mine/").status_code == 200
+        assert client.post("/ops/mine/limit/change?name=api", data={"change": "pause"}, headers=SAME).status_code == 403

@@ -1,0 +1,211 @@
+"""Who may do what: rights, the token and its cookie, requests from other sites, what every answer says to browsers."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle.web import asgi
+from celery_throttle.web.guard import _is_host
+from celery_throttle.web.serving import listening
+from tests.control.test_looking import API
+from tests.web.conftest import SAME, TOKEN, own_server, visited
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from tests.store.terms_caller import TermsCaller
+    from tests.web.conftest import Site
+
+PAUSE = "limit/change?name=api"
+FIELDS = {"change": "pause"}
+GUARDED = ("", "limit?name=api", "task", "locks", "audit", "report", "metrics", "api/limits", "api/report", "nope")
+
+
+@pytest.fixture(autouse=True)
+def _known(worker: TermsCaller) -> None:
+    worker.know(API)
+
+
+def paused(app: Any) -> bool:
+    return ThrottleControl(app).limit("api").status().paused is not None
+
+
+# -- rights ------------------------------------------------------------------------------------------------------------
+
+
+async def of_header(request: Request) -> Any:
+    return request.headers.get("x-rights")
+
+
+@pytest.mark.parametrize("access", [of_header, lambda request: request.headers.get("x-rights")])
+def test_who_may_do_what(app: Any, access: Any) -> None:
+    with visited(asgi(app, access)) as page:
+        assert [page.get(each).status_code for each in GUARDED] == [403] * len(GUARDED)
+        assert page.post(PAUSE, FIELDS).status_code == 403
+        reads = {"X-Rights": "read"}
+        assert page.get("limit?name=api", headers=reads).status_code == 200
+        assert "<form" not in page.get("limit?name=api", headers=reads).text
+        assert page.get(f"{PAUSE}&change=pause", headers=reads).status_code == 403
+        for path in (PAUSE, "", "limit?name=api"):  # also where nothing is changed
+            assert page.post(path, FIELDS, **SAME, **reads).status_code == 403
+        assert not paused(app)
+        assert page.post(PAUSE, FIELDS, **SAME, **{"X-Rights": "all"}).status_code == 303
+        assert paused(app)
+
+
+def test_without_access_it_is_only_read(app: Any) -> None:
+    with visited(asgi(app)) as page:
+        assert page.get("").status_code == 200
+        assert page.post(PAUSE, FIELDS).status_code == 403
+    assert not paused(app)
+
+
+def test_a_word_that_is_no_right(app: Any) -> None:
+    with visited(asgi(app, lambda _: "write")) as page:  # type: ignore[arg-type, return-value]
+        assert page.get("").status_code == 500
+
+
+def test_what_is_no_app() -> None:
+    with pytest.raises(ConfigurationError, match="asgi: app must be the Celery app"):
+        asgi("proj")
+
+
+# -- from other sites --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "lets"),
+    [
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Sec-Fetch-Site": "none"}, True),
+        ({"Sec-Fetch-Site": "same-site"}, False),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://HOST"}, False),
+        ({"Origin": "http://HOST"}, True),
+        ({"Origin": "https://HOST"}, True),  # behind a proxy
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "http://HOST.evil.example"}, False),
+        ({"Origin": "http://127.0.0.1:1"}, False),
+        ({"Origin": "null"}, False),
+        ({"X-Nothing": "at all"}, False),
+        ({"Referer": "http://HOST/"}, False),
+        ({"Authorization": "Bearer anything"}, True),
+    ],
+)
+def test_a_change_comes_from_the_page_itself(page: Site, app: Any, headers: dict[str, str], lets: bool) -> None:
+    host = page.url.split("/")[2]
+    sent = {name: value.replace("HOST", host) for name, value in headers.items()}
+    assert page.post(PAUSE, FIELDS, **sent).status_code == (303 if lets else 403)
+    assert paused(app) is lets
+
+
+def test_a_get_changes_nothing(page: Site, app: Any) -> None:
+    for method in ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        page.client.request(method, page.url + PAUSE + "&change=pause", headers=SAME)
+    assert not paused(app)
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "same"),
+    [
+        ("https://a.example", "a.example", True),
+        ("https://a.example", "a.example:443", True),
+        ("https://a.example:8443", "a.example", False),
+        ("http://[::1]:80", "[::1]", True),
+        ("http://a.example:x", "a.example", False),
+        ("", "", False),
+        ("file://", "", False),
+    ],
+)
+def test_which_origin_is_at_a_host(origin: str, host: str, same: bool) -> None:
+    assert _is_host(origin, host) is same
+
+
+def test_what_every_answer_says(page: Site, app: Any) -> None:
+    answers = [page.get(each) for each in (*GUARDED, "page.css", "page.js")]
+    with visited(asgi(app, lambda _: None)) as other:
+        answers.append(other.get(""))
+    for each in answers:
+        policy = dict(part.strip().split(" ", 1) for part in each.headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["form-action"] == "'self'"
+        assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+        assert each.headers["x-content-type-options"] == "nosniff"
+        assert each.headers["referrer-policy"] == "same-origin"
+        assert "no-store" in each.headers["cache-control"] or each.url.path.startswith("/page.")
+    for path in ("", "limit?name=api", "report", f"{PAUSE}&change=set"):
+        shown = page.get(path).text
+        assert " style=" not in shown
+        assert " onclick=" not in shown
+        assert shown.count("<script") == shown.count('<script src="/page.js')
+
+
+# -- a server of its own -----------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_swapped_for_a_cookie(app: Any) -> None:
+    with visited(own_server(app, token=TOKEN)) as page:
+        for path in GUARDED:
+            assert page.get(path).status_code == 401
+        assert page.get("page.css").status_code == 200
+        assert page.get("", params={"token": TOKEN[:-1]}).status_code == 401
+        answer = page.get("limit", params={"name": "api", "token": TOKEN, "key": ""})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/limit?name=api&key=")
+        cookie = answer.headers["set-cookie"]
+        assert TOKEN not in cookie
+        assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {each.strip() for each in cookie.split(";")}
+        assert page.get("limit?name=api").status_code == 200  # the client has kept it
+        assert page.post(PAUSE, FIELDS).status_code == 303
+        assert page.post(PAUSE, FIELDS, Origin="http://evil.example").status_code == 403
+
+
+def test_a_token_that_is_sent_each_time(app: Any) -> None:
+    with visited(own_server(app, token=TOKEN)) as page:
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        assert page.get("api/limits", headers=bearer).status_code == 200
+        assert page.post(PAUSE, FIELDS, **bearer).status_code == 303
+        for wrong in ("Bearer nope", f"Basic {TOKEN}", "Bearer", TOKEN, "Bearer \xff"):
+            assert page.get("api/limits", headers={"Authorization": wrong.encode("latin-1")}).status_code == 401
+        assert page.get("", headers={"Cookie": f"celery_throttle={TOKEN}"}).status_code == 401
+        assert page.get("api/limits").json() == {"error": "A token is needed to see this page."}
+
+
+def test_it_leads_to_no_other_host(app: Any) -> None:
+    with visited(own_server(app, token=TOKEN)) as page:
+        answer = page.client.get(f"{page.url}/evil.example/?token={TOKEN}")
+        assert answer.headers["location"].startswith("/evil.example")
+
+
+def test_who_may_only_read(app: Any) -> None:
+    with visited(own_server(app, token=TOKEN, rights="read")) as page:
+        assert page.post(PAUSE, FIELDS, Authorization=f"Bearer {TOKEN}").status_code == 403
+
+
+def test_without_a_token_only_this_machine_by_its_own_names(app: Any) -> None:
+    """Another site may have its name point here, and would be of the same origin then."""
+    with visited(own_server(app)) as page:
+        for host, code in (("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:8460", 200), ("evil.example:1", 421)):
+            assert page.get("", headers={"Host": host}).status_code == code
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "ops.example", ""])
+def test_it_does_not_listen_beyond_this_machine_without_a_token(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="may be reached from other machines: add --token"):
+        listening(host, 0, None)
+
+
+@pytest.mark.parametrize("token", ["", "short", "ä" * 20, "with\nbreak in the middle"])
+def test_a_token_that_is_none(token: str) -> None:
+    with pytest.raises(ConfigurationError, match="16 printable ASCII characters or more"):
+        listening("127.0.0.1", 0, token)
+
+
+def test_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"Nobody can listen on 127.0.0.1, port {port}"):
+            listening("127.0.0.1", port, None)
