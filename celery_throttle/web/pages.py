@@ -10,6 +10,7 @@ from celery_throttle.control.report import report
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.web.asked import limit_of, most_of, word
 from celery_throttle.web.changes import CHANGES, DROPPABLE, said
+from celery_throttle.web.charts import HEIGHT, charts
 from celery_throttle.web.overview import overview
 from celery_throttle.web.rendering import live, page
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.findings import Commands
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import Need
+    from celery_throttle.web.charts import Chart
 
 __all__ = ["PATIENCE", "Pages"]
 
@@ -49,6 +51,7 @@ class Pages:
         """Answer with one limit, or one key of it."""
         limit, most = limit_of(self._app, request), most_of(request, _MOST)
         status, keys = limit.status(), limit.keys(most=most)
+        day = request.query_params.get("day") == "1"
         held, holders = status.held + sum(each.held for each in keys.rows), limit.holders(most=most)
         return live(
             request,
@@ -63,6 +66,9 @@ class Pages:
             parked=limit.parked(most=most),
             changes=CHANGES,
             said=said(request, limit.name, limit.key),
+            day=day,
+            drawn=_drawn(request, limit, day=day),
+            chart_height=HEIGHT,
             now=datetime.now(timezone.utc),
         )
 
@@ -92,3 +98,10 @@ class Pages:
 
 def _is_of(limit: LimitControl, need: Need) -> bool:
     return need.limit == limit.name and limit.key in (None, need.key)
+
+
+def _drawn(request: Request, limit: LimitControl, *, day: bool) -> list[Chart] | None:
+    """Return the charts of a limit; of a key, or where only a part is looked at again, there are none."""
+    if limit.key is not None or request.query_params.get("part") == "live":
+        return None
+    return charts(limit.history(day=day), limit.audit())

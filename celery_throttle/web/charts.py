@@ -1,0 +1,115 @@
+"""Charts of what happened on a limit, drawn from bars: no script, no other file, readable without colours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_throttle.core.wording import at, one_line, span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from celery_throttle.store.history import History, Period
+    from celery_throttle.store.rows import Change
+
+__all__ = ["HEIGHT", "Bar", "Chart", "Mark", "charts"]
+
+#: Of a chart, in its own units; a bar is one unit wide.
+HEIGHT = 40.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One period.
+
+    Attributes:
+        x: where it begins; 1 wide.
+        height: of `HEIGHT`.
+        title: in words.
+    """
+
+    x: int
+    height: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A change that somebody made, ``x`` from the left."""
+
+    x: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What one number was in each period.
+
+    Attributes:
+        name: of the number.
+        summary: in words, for those who do not see it.
+        most: the greatest, in words.
+        width: in units.
+        bars: of the periods in which it was more than nothing.
+        marks: changes that were made meanwhile.
+    """
+
+    name: str
+    summary: str
+    most: str
+    width: int
+    bars: tuple[Bar, ...]
+    marks: tuple[Mark, ...]
+
+
+def charts(history: History, changes: tuple[Change, ...]) -> list[Chart]:
+    """Return what there is to draw; nothing if nothing was counted.
+
+    Args:
+        history: of the last hour, or the last day.
+        changes: what people changed, of which those in this time are marked.
+    """
+    total = history.total
+    if not total.started and not total.parked:
+        return []
+    numbers: dict[str, tuple[Callable[[Period], float | None], Callable[[float], str]]] = {
+        "Started": (lambda each: each.started, _count),
+        "Wait, 95 % within": (lambda each: each.wait(0.95), span),
+        "Permits in use, at most": (lambda each: each.held_most, _count),
+        "Waiting, at most": (lambda each: each.parked_most, _count),
+        "Failed": (lambda each: each.failed, _count),
+    }
+    marks = tuple(_marks(history, changes))
+    return [_chart(history, name, number, text, marks) for name, (number, text) in numbers.items()]
+
+
+def _chart(
+    history: History,
+    name: str,
+    number: Callable[[Period], float | None],
+    text: Callable[[float], str],
+    marks: tuple[Mark, ...],
+) -> Chart:
+    values = [number(each) for each in history.periods]
+    most = max((each for each in values if each is not None), default=0)
+    bars = tuple(
+        Bar(x, max(value / most * HEIGHT, 1), f"{text(value)}, {at(period.since)}")
+        for x, (value, period) in enumerate(zip(values, history.periods, strict=True))
+        if value
+    )
+    return Chart(
+        name, f"{name}: {text(most)} in the busiest of {len(values)} periods.", text(most), len(values), bars, marks
+    )
+
+
+def _marks(history: History, changes: tuple[Change, ...]) -> Iterator[Mark]:
+    first = history.periods[0]
+    for each in changes:
+        x = (each.at - first.since).total_seconds() / first.length
+        if 0 <= x <= len(history.periods):
+            yield Mark(round(x, 2), one_line(f"{each.what} by {each.by}, {at(each.at)}"))
+
+
+def _count(number: float) -> str:
+    return f"{number:.0f}"

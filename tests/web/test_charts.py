@@ -1,0 +1,96 @@
+"""What happened on a limit, drawn: of the last hour and day, with the changes in it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import Limit, ThrottleControl
+from celery_throttle.core.history import SLOT, Place, place_of
+from celery_throttle.store.history import by_limit
+from celery_throttle.store.scripts import execute
+from tests.control.test_looking import API, TENANT
+from tests.store.caller import needs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.store.terms_caller import TermsCaller
+    from tests.web.conftest import Site
+
+
+@pytest.fixture
+def count(worker: TermsCaller) -> Callable[..., None]:
+    def tell(limit: Limit = API) -> None:
+        counts = [0.0] * SLOT
+        counts[Place.AT_ONCE] = counts[place_of(1.0)] = counts[Place.PARKED] = 6
+        counts[Place.FAILED] = 2
+        worker.know(limit)
+        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: counts})))
+
+    return tell
+
+
+def charts(answer: Any) -> dict[str, str]:
+    """The charts of a page, by their names."""
+    found = re.findall(r"<figure>.*?</figure>", answer.text, flags=re.DOTALL)
+    return {re.findall(r"<figcaption>(.*?) <small>", each)[0]: each for each in found}
+
+
+def test_the_last_hour(page: Site, count: Callable[..., None]) -> None:
+    count()
+    drawn = charts(page.get("limit?name=api"))
+    assert list(drawn) == [
+        "Started",
+        "Wait, 95 % within",
+        "Permits in use, at most",
+        "Waiting, at most",
+        "Failed",
+    ]
+    assert "at most 12" in drawn["Started"]
+    assert "at most 1.3 s" in drawn["Wait, 95 % within"]
+    assert 'aria-label="Started: 12 in the busiest of 60 periods."' in drawn["Started"]
+    (bar,) = re.findall(r'<rect x="(\d+)" y="([\d.]+)".*?<title>(.*?)</title>', drawn["Started"])
+    assert int(bar[0]) in (58, 59)
+    assert (float(bar[1]), bar[2].partition(",")[0]) == (0, "12")
+    assert "<rect" not in drawn["Waiting, at most"], "nothing is no bar"
+
+
+def test_the_last_day(page: Site, count: Callable[..., None]) -> None:
+    count()
+    answer = page.get("limit?name=api&day=1")
+    assert 'viewBox="0 0 96 ' in charts(answer)["Started"]
+    assert "The last day" in answer.text
+
+
+def test_changes_are_marked(page: Site, app: Any, count: Callable[..., None]) -> None:
+    count()
+    ThrottleControl(app).limit("api").override(7, by="<ana>", why="big day")
+    marks = re.findall(
+        r'class="mark" x1="([\d.]+)".*?<title>(.*?)</title>', charts(page.get("limit?name=api"))["Started"]
+    )
+    assert len(marks) == 1
+    assert 58 <= float(marks[0][0]) <= 60
+    assert "&lt;ana&gt;" in marks[0][1]
+    assert "7" in marks[0][1]
+
+
+def test_nothing_was_counted(page: Site, worker: TermsCaller) -> None:
+    worker.know(API)
+    answer = page.get("limit?name=api")
+    assert charts(answer) == {}
+    assert "Nothing was counted." in answer.text
+
+
+def test_a_limit_with_keys_has_them_and_a_key_has_not(page: Site, count: Callable[..., None]) -> None:
+    count(TENANT)
+    assert "of all keys together" not in page.get("limit?name=api").text
+    assert charts(page.get("limit?name=tenant"))
+    assert not charts(page.get("limit?name=tenant&key=acme"))
+
+
+def test_they_are_not_looked_at_again_and_again(page: Site, count: Callable[..., None]) -> None:
+    count()
+    assert not charts(page.get("limit?name=api&part=live"))
