@@ -159,7 +159,7 @@ def test_a_visibility_timeout_shorter_than_the_task(workers: Workers, journal: J
     for _ in range(3):
         redeliver(workers)
         # The copies wait beside the running ones, unacknowledged no more.
-        until(lambda: not queued(workers), timeout=AT_ONCE)
+        until(lambda: not queued(workers) and not unacknowledged(workers), timeout=AT_ONCE)
     assert len(journal.runs()) == 2
     let_go(journal, "a", "b")
     assert first.get(timeout=AT_ONCE) == "a"

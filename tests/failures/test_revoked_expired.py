@@ -51,7 +51,7 @@ def test_revoked_while_parked_does_not_wait_for_its_turn(
 
     until(lambda: state.parked == [ahead.id, behind.id], timeout=AT_ONCE, describe=state.describe)
     workers.wait_discarded(victim, timeout=AT_ONCE)
-    assert revoked(victim)
+    until(lambda: revoked(victim), timeout=AT_ONCE)
     with pytest.raises(TaskRevokedError):
         victim.get(timeout=AT_ONCE)
     until(lambda: victim.id not in state.ids(), timeout=AT_ONCE)
@@ -95,7 +95,7 @@ def test_revoked_or_expired_before_arrival_costs_nothing(
         victims = [task.apply_async(["victim"], expires=past) for task in (app.hold, app.hold, app.pair)]
 
     workers.wait_discarded(*victims, timeout=AT_ONCE)
-    assert all(revoked(victim) for victim in victims)
+    until(lambda: all(revoked(victim) for victim in victims), timeout=AT_ONCE)
     assert state.ids() == before
     assert state.parked == []
     doors.open_all()

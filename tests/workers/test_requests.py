@@ -145,7 +145,7 @@ def test_a_revoked_task_with_a_strategy_of_the_users(
     revoked.revoke()
 
     workers.wait_discarded(revoked)
-    assert revoked.state == "REVOKED"
+    until(lambda: revoked.state == "REVOKED")
     state.wait_parked(0)
     let_go("before")
     state.wait_empty()
