@@ -197,13 +197,18 @@ class Verdict:
         return till
 
     def _lease_lost(self, run: Run) -> str:
-        if run.task_id in self._lost_lease:
-            return "its lease was lost, as the log says"
         end = run.stopped if run.stopped is not None else _FOREVER
-        for what in ("frozen", "store"):
-            for trouble in self._troubles(what, run.worker, run.started - 1.0, end + 1.0):
-                if trouble.ended - trouble.began > _LEASE_AT_RISK:
-                    return "its worker was cut off for long"
+        # While the store is away for all, nobody's lease ends.
+        alone = [
+            trouble
+            for what in ("frozen", "store")
+            for trouble in self._troubles(what, run.worker, run.started - 1.0, end + 1.0)
+            if trouble.worker
+        ]
+        if alone and run.task_id in self._lost_lease:
+            return "its lease was lost, as the log says"
+        if any(trouble.ended - trouble.began > _LEASE_AT_RISK for trouble in alone):
+            return "its worker was cut off for long"
         return ""
 
     def _troubles(self, what: str, worker: str, since: float, till: float) -> Iterator[Trouble]:

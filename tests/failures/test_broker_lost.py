@@ -138,7 +138,7 @@ def test_a_parked_task_revoked_while_the_broker_goes_away_is_said_to_be(
         app.hold.delay("first")
         journal.wait_running(1, "first")
         victim = app.hold.delay("victim")
-        state.wait_parked(victim)
+        worker.wait_for_log(rf"{victim.id}\] parked")  # it has heard that it is
 
         relay.hold_replies()
         victim.revoke()
