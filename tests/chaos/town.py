@@ -213,9 +213,10 @@ class Town:
             return {"queued": int(client.llen("celery")), "unacknowledged": int(client.hlen("unacked"))}
 
     def in_store(self) -> dict[str, int]:
-        """How many entries each key of the store has."""
+        """How many entries each key of the store has, but for what was counted, which ends by itself."""
         with Redis.from_url(self.store.url, socket_timeout=5) as client:
-            return {key.decode(): _size(client, key) for key in client.scan_iter()}
+            keys = [key for key in client.scan_iter() if client.type(key) != b"string" or client.pttl(key) < 0]
+            return {key.decode(): _size(client, key) for key in keys}
 
 
 def _size(client: Any, key: bytes) -> int:
