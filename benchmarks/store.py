@@ -268,7 +268,7 @@ def _reap(line: _Line, expired: int) -> float:
     line.hold(expired, "wide", lease=0.001)
     time.sleep(0.05)
     before = _script_time(line.client)
-    cleared = line.worker.call(line.worker.store.reap(expired))
+    _, cleared = line.worker.call(line.worker.store.reap(expired))
     spent = _script_time(line.client) - before
     if len(cleared) != expired:
         raise BenchmarkError(f"reaped {len(cleared)} of {expired}")

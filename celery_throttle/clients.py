@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from contextlib import suppress
 from functools import lru_cache
@@ -60,14 +61,21 @@ class StoreClient:
         except (RedisError, OSError) as error:
             raise StoreUnavailable(f"the store did not answer, or refused: {error}") from error
 
-    def reap(self) -> Iterator[tuple[str, str]]:
+    def reap(self, *, patient: bool = False) -> Iterator[tuple[str, str]]:
         """Clear the holders whose lease has ended; yield the task and what it needed, of each.
+
+        Args:
+            patient: where nobody has called for long, wait the four seconds that holders have to renew then.
 
         Raises:
             StoreUnavailable: as `ask`.
         """
         while True:
-            cleared = self.ask(self.store.reap(_REAPED))
+            wait_ms, cleared = self.ask(self.store.reap(_REAPED))
+            if patient and wait_ms:
+                time.sleep(wait_ms / 1000 + 0.01)
+                patient = False
+                continue
             found = [(task.decode(), needs.decode()) for task, needs in cleared]
             self._count([needs for _, needs in found])
             for task, needs in found:

@@ -218,7 +218,7 @@ class Reader:
 
     def reap(self) -> Iterator[Reclaimed]:
         """Clear the holders whose lease has ended, and yield them."""
-        for task_id, needs in self._client.reap():
+        for task_id, needs in self._client.reap(patient=True):
             yield Reclaimed(task_id, tuple(Need(each.name, each.key, cost) for each, cost in costs_of(needs)))
 
 

@@ -8,10 +8,11 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.reader import Reclaimed
 from celery_throttle.store.rows import Need
 from tests.store.caller import started
-from tests.store.peek import expire
+from tests.store.peek import be_away, end_moment, expire
 from tests.store.terms_caller import terms
 
 if TYPE_CHECKING:
+    import pytest
     from redis import Redis
 
     from tests.store.terms_caller import TermsCaller
@@ -36,3 +37,21 @@ def test_who_waited_for_it_goes_on(app: Any, worker: TermsCaller, redis: Redis) 
     expire(redis, "lost")
     ThrottleControl(app).reap()
     assert started(worker.look()) == ("next",)
+
+
+def test_where_nobody_has_called_for_long_holders_have_a_moment_first(
+    app: Any, worker: TermsCaller, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for that, since there may be nobody else who would come again."""
+    worker.arrive("lost", terms(Limit("gpu", 1)).same)
+    be_away(redis)
+    waited: list[float] = []
+
+    def sleep(pause: float) -> None:
+        waited.append(pause)
+        end_moment(redis)
+
+    monkeypatch.setattr("celery_throttle.clients.time.sleep", sleep)
+    (cleared,) = ThrottleControl(app).reap()
+    assert cleared.task_id == "lost"
+    assert waited == [4.01]

@@ -202,7 +202,7 @@ class Caller:
 
     def reap(self, most: int = 100) -> list[tuple[str, str]]:
         """Clear expired holders: (task id, what it needed) each."""
-        cleared = cast("list[tuple[bytes, bytes]]", execute(self.client, self.store.reap(most)))
+        _, cleared = cast("tuple[int, list[tuple[bytes, bytes]]]", execute(self.client, self.store.reap(most)))
         return [(task.decode(), needs.decode()) for task, needs in cleared]
 
     def declare(self, *limits: Limit, known: str = "") -> str:

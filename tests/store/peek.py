@@ -317,6 +317,23 @@ def expire(client: Redis, *tasks: str) -> None:
         client.zadd(KEY["leases"], {task: 1}, xx=True)
 
 
+def be_away(client: Redis) -> None:
+    """Let nobody have called, and all leases have ended, in a store that was away for an hour."""
+    for name, packed in client.hgetall(KEY["workers"]).items():
+        said = json.loads(packed)
+        said["since"] -= 3_600_000
+        client.hset(KEY["workers"], name, json.dumps(said))
+    expire(client, *peek(client).leases)
+
+
+def end_moment(client: Redis) -> None:
+    """Let the moment be over that was given, and nobody have come."""
+    ended = peek(client).now - 1
+    for task in peek(client).leases:
+        client.zadd(KEY["leases"], {task: ended})
+    client.hset(KEY["meta"], "moment", f"{ended:.0f}")
+
+
 def lapse(client: Redis, *members: str) -> None:
     """Let the time of these pass: ``locks:identity``, ``said:bucket``, ``turns:...``."""
     for member in members:

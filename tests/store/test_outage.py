@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from celery_throttle.store.replies import TAKEN
 from celery_throttle.store.scripts import execute
 from tests.store.lock_caller import LockCaller, end_lock, plan_of
-from tests.store.peek import KEY, expire, lapse, peek
+from tests.store.peek import be_away, end_moment, expire, lapse, peek
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -21,23 +20,6 @@ if TYPE_CHECKING:
 PLAN = plan_of()
 RENEWED = 1
 MOMENT_MS = 4000
-
-
-def be_away(client: Redis) -> None:
-    """Let nobody have called, and all leases have ended, in a store that was away for an hour."""
-    for name, packed in client.hgetall(KEY["workers"]).items():
-        said = json.loads(packed)
-        said["since"] -= 3_600_000
-        client.hset(KEY["workers"], name, json.dumps(said))
-    expire(client, *peek(client).leases)
-
-
-def end_moment(client: Redis) -> None:
-    """Let the moment be over that was given, and nobody have come."""
-    ended = peek(client).now - 1
-    for task in peek(client).leases:
-        client.zadd(KEY["leases"], {task: ended})
-    client.hset(KEY["meta"], "moment", f"{ended:.0f}")
 
 
 def left(client: Redis) -> dict[str, bool]:

@@ -1,6 +1,7 @@
 -- Clear expired holders, oldest first, and hint to the workers that can start what waited for their permits.
 -- KEYS, ARGV[1] as in shared/begin.lua; then how many at most.
--- Returns { { task id, its needs }, ... }; as many as asked for means that there may be more.
+-- Returns { wait_ms, { { task id, its needs }, ... } }: as many as asked for means that there may be more;
+-- wait_ms: holders have so long to renew, since nobody could for long (0: they have not).
 redis.call('ZREM', LEASES, '')
 local cleared = {}
 for i, each in ipairs(reap_all(number())) do
@@ -10,4 +11,4 @@ end
 reap_ends(200)
 redis.call('ZREMRANGEBYSCORE', RAN, '-inf', NOW)
 serve()
-return cleared
+return { state.away and MOMENT_MS or 0, cleared }
