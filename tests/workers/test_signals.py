@@ -104,10 +104,11 @@ def test_duplicates_in_the_publisher_and_in_the_worker(workers: Workers, journal
     app.once.apply_async(["a"], task_id="here")
     elsewhere = app.app.send_task(app.once.name, args=("a",))
     told = until(lambda: (found := heard(journal, "duplicate_dropped"))[1:] and found)
-    assert [(sender, what["task_id"], what["first_id"], what["verdict"]) for _, sender, what in told] == [
+    # In any order: a publisher that has no answer in time leaves it to the worker.
+    assert {(sender, what["task_id"], what["first_id"], what["verdict"]) for _, sender, what in told} == {
         (app.once.name, "here", first.id, "skip"),
         (app.once.name, elsewhere.id, first.id, "skip"),
-    ]
+    }
     let_go("a")
     first.get(timeout=20)
 
