@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.dispatch import Signal
 
-from celery_throttle.core.policy import costs_of
-from celery_throttle.store.rows import Need
+from celery_throttle.store.rows import needs_from
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from celery_throttle.store.rows import Need
 
 __all__ = [
     "DuplicateDropped",
@@ -38,7 +39,6 @@ __all__ = [
     "duplicate_dropped",
     "lease_lost",
     "limit_changed",
-    "needs_from",
     "permit_reclaimed",
     "task_parked",
     "task_resumed",
@@ -166,8 +166,3 @@ def tell_reclaimed(task_id: str, needs: str) -> None:
     """What a lost worker's task held is free."""
     event = PermitReclaimed(task_id, needs_from(needs))
     permit_reclaimed.send(event.needs[0].limit if event.needs else None, event=event)
-
-
-def needs_from(text: str) -> tuple[Need, ...]:
-    """Return so many permits of each bucket, as the store writes it."""
-    return tuple(Need(bucket.name, bucket.key, permits) for bucket, permits in costs_of(text))

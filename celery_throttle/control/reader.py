@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.clients import store_client
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
-from celery_throttle.core.policy import costs_of
 from celery_throttle.store import views
 from celery_throttle.store.history import histories
-from celery_throttle.store.rows import Need
+from celery_throttle.store.rows import needs_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.history import Ring
     from celery_throttle.store.history import History
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside
     from celery_throttle.store.views import Lent, ParkedId, TaskView, Waiter
 
 __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
@@ -219,7 +218,7 @@ class Reader:
     def reap(self) -> Iterator[Reclaimed]:
         """Clear the holders whose lease has ended, and yield them."""
         for task_id, needs in self._client.reap(patient=True):
-            yield Reclaimed(task_id, tuple(Need(each.name, each.key, cost) for each, cost in costs_of(needs)))
+            yield Reclaimed(task_id, needs_from(needs))
 
 
 def _by_name(text: str) -> tuple[str, str]:

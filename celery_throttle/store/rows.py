@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.policy import costs_of
 from celery_throttle.core.wording import at, counted, end_of, one_line, seconds, times
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ __all__ = [
     "RateStatus",
     "Said",
     "SetAside",
+    "needs_from",
 ]
 
 
@@ -171,6 +173,11 @@ class Need:
     def bucket(self) -> Bucket:
         """The limit, or the key of it; as text ``tenant[acme]``."""
         return Bucket(self.limit, self.key)
+
+
+def needs_from(text: str) -> tuple[Need, ...]:
+    """Read the permits that a task takes, as the store writes them."""
+    return tuple(Need(bucket.name, bucket.key, permits) for bucket, permits in costs_of(text))
 
 
 @dataclass(frozen=True)

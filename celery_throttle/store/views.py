@@ -8,9 +8,19 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.policy import costs_of
 from celery_throttle.core.rates import Rate
-from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, RateStatus, Said, SetAside
+from celery_throttle.store.rows import (
+    Change,
+    Holder,
+    LimitStatus,
+    LockStatus,
+    Need,
+    Parked,
+    RateStatus,
+    Said,
+    SetAside,
+    needs_from,
+)
 
 __all__ = [
     "Ahead",
@@ -136,7 +146,7 @@ def waiters(raw: Any) -> list[Waiter]:
         try:
             record = json.loads(packed)
             # Who is in no limit's line waits for a slot alone, also if it is only to be told that it does not run.
-            needs = _needs(record["needs"]) if line else ()
+            needs = needs_from(record["needs"]) if line else ()
             ticket, queue = float(record["ticket"]), str(record["queue"])
             turns = Bucket.parse(record["turn"][0]) if "turn" in record else None
             turn = float(record.get("place", ticket))
@@ -218,7 +228,7 @@ def task_view(raw: Any) -> TaskView:
         dropped=record.get("dropped", ""),
         lent=bool(record.get("lent")),
         task_name=_task_name(head),
-        needs=_needs(record.get("needs", "")),
+        needs=needs_from(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
         ahead=tuple(Ahead(name.decode(), count, passed > now) for name, count, passed in queues),
         settling=settling / 1000,
@@ -324,10 +334,6 @@ def _lock_status(identity: bytes, packed: bytes, left: int, head: bytes) -> Lock
     )
 
 
-def _needs(text: str) -> tuple[Need, ...]:
-    return tuple(Need(bucket.name, bucket.key, cost) for bucket, cost in costs_of(text))
-
-
 def _holder(row: Any, now: int) -> Holder:
     task, packed, lease_end = row
     record = json.loads(packed)
@@ -335,7 +341,7 @@ def _holder(row: Any, now: int) -> Holder:
     holds = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
     return Holder(
         task.decode(),
-        _needs(record["needs"]) if holds else (),
+        needs_from(record["needs"]) if holds else (),
         record["nonce"].partition(":")[0],
         (lease_end - now) / 1000,
         record["queue"] or None,

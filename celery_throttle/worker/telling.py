@@ -15,10 +15,10 @@ from celery_throttle.signals import (
     TaskResumed,
     duplicate_dropped,
     lease_lost,
-    needs_from,
     task_parked,
     task_resumed,
 )
+from celery_throttle.store.rows import needs_from
 
 if TYPE_CHECKING:
     from typing import Any
