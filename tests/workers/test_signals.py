@@ -12,7 +12,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from tests.support.journal import Journal
     from tests.support.state import State
-    from tests.support.workers import Workers
+    from tests.support.workers import Worker, Workers
 
 TOLD = "tests.support.apps.told"
 NAME = f"{TOLD}.hold"
@@ -54,12 +54,18 @@ def test_parked_and_resumed(workers: Workers, journal: Journal, state: State, le
     assert "a receiver that is broken" in worker.log()
 
 
-def test_reclaimed(workers: Workers, journal: Journal, let_go: Any) -> None:
+def run_first(workers: Workers, journal: Journal) -> tuple[Any, Any, Worker]:
+    """Return the app, what runs under a short lease, and the worker where it does."""
     workers.conf["throttle_lease"] = 1
-    lost = workers.start(TOLD, concurrency=1)
+    worker = workers.start(TOLD, concurrency=1)
     app = workers.app(TOLD)
     first = app.hold.delay("first")
     journal.wait_running(1, "first")
+    return app, first, worker
+
+
+def test_reclaimed(workers: Workers, journal: Journal, let_go: Any) -> None:
+    app, first, lost = run_first(workers, journal)
     lost.kill()
     workers.start(TOLD, concurrency=1)
     let_go("next")
@@ -68,11 +74,7 @@ def test_reclaimed(workers: Workers, journal: Journal, let_go: Any) -> None:
 
 
 def test_reclaimed_by_the_reaper(workers: Workers, journal: Journal) -> None:
-    workers.conf["throttle_lease"] = 1
-    lost = workers.start(TOLD, concurrency=1)
-    app = workers.app(TOLD)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app, first, lost = run_first(workers, journal)
     lost.kill()
     throttle = ThrottleControl(app.app)
     until(throttle.reap, timeout=20)
@@ -81,11 +83,7 @@ def test_reclaimed_by_the_reaper(workers: Workers, journal: Journal) -> None:
 
 
 def test_a_lost_lease(workers: Workers, journal: Journal, let_go: Any) -> None:
-    workers.conf["throttle_lease"] = 1
-    frozen = workers.start(TOLD, concurrency=1)
-    app = workers.app(TOLD)
-    first = app.hold.delay("first")
-    journal.wait_running(1, "first")
+    app, first, frozen = run_first(workers, journal)
     frozen.freeze()
     workers.start(TOLD, concurrency=1, queues="other")
     app.hold.apply_async(["next"], queue="other")
