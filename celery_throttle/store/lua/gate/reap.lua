@@ -3,12 +3,8 @@
 -- Returns { wait_ms, { { task id, its needs }, ... } }: as many as asked for means that there may be more;
 -- wait_ms: holders have so long to renew, since nobody could for long (0: they have not).
 redis.call('ZREM', LEASES, '')
-local cleared = {}
-for i, each in ipairs(reap_all(number())) do
-  local task, record = unpack(each)
-  cleared[i] = { task, record.needs }
-end
+reap_all(number())
 reap_ends(200)
 redis.call('ZREMRANGEBYSCORE', RAN, '-inf', NOW)
 serve()
-return { state.away and MOMENT_MS or 0, cleared }
+return { state.away and MOMENT_MS or 0, state.reclaimed }

@@ -12,15 +12,15 @@ local function hold(task, record, nonce, starts)
   save_record(task, record)
 end
 
--- A holder whose lease has ended; nil if there is none.
+-- Clear a holder whose lease has ended, if there is one.
 local function reclaim(task)
   local record = load_record(task)
   if not record or not record.nonce then
     redis.call('ZREM', LEASES, task)
-    return nil
+    return
   end
   state.reclaimed[#state.reclaimed + 1] = { task, record.needs }
-  return ended(task, record.nonce, not record.lent, 'lost', 'nothing')
+  ended(task, record.nonce, not record.lent, 'lost', 'nothing')
 end
 
 local function first_lease_ends()
@@ -28,17 +28,15 @@ local function first_lease_ends()
 end
 
 local function reap_leases(most)
-  local reclaimed, first = {}, first_lease_ends()
+  local first = first_lease_ends()
   if first <= NOW and not ended_is_lost() then first = first_lease_ends() end
   if first > NOW then
     state.first_lease = first < math.huge and first or nil
-    return reclaimed
+    return
   end
   for _, task in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, most)) do
-    local record = reclaim(task)
-    if record then reclaimed[#reclaimed + 1] = { task, record } end
+    reclaim(task)
   end
-  return reclaimed
 end
 
 local function forget(hash, field)
@@ -72,8 +70,8 @@ end
 
 -- What time alone brings about, some of each at once: whoever comes does it.
 local function reap_all(leases)
-  local reclaimed = reap_leases(leases)
-  if not anybody_waits() then return reclaimed end
+  reap_leases(leases)
+  if not anybody_waits() then return end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, 64)) do
     local kind, name = string.match(member, '^(%l+):(.*)$')
     redis.call('ZREM', DUE, member)
@@ -84,7 +82,6 @@ local function reap_all(leases)
     end
   end
   reap_ends(4)
-  return reclaimed
 end
 
 local function deadline_passed(task)
