@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import ConfigurationError, ThrottleControl
-from celery_throttle.core.history import SLOT, Place, place_of
+from celery_throttle.core.history import place_of
 from celery_throttle.store.history import by_limit
 from celery_throttle.store.scripts import execute
 from tests.store.caller import needs_of
+from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller, terms
 
 if TYPE_CHECKING:
@@ -29,12 +30,10 @@ def count(worker: TermsCaller) -> Callable[..., None]:
     """Have a worker tell what it has counted."""
 
     def tell(limit: Limit = API, **numbers: float) -> None:
-        counts = [0.0] * SLOT
-        for name, number in numbers.items():
-            counts[Place[name.upper()]] = number
-        counts[place_of(1.0)] = numbers.get("at_once", 0)
+        told = counts(**numbers)
+        told[place_of(1.0)] = numbers.get("at_once", 0)
         worker.know(limit)
-        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: counts})))
+        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: told})))
 
     return tell
 

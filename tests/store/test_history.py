@@ -19,6 +19,7 @@ from celery_throttle.store.scripts import execute
 from celery_throttle.worker.runs import Run
 from celery_throttle.worker.tally import Tally
 from tests.store.caller import KEYS, needs_of
+from tests.store.counts import counts
 from tests.store.peek import expire
 
 if TYPE_CHECKING:
@@ -33,13 +34,6 @@ ALL = [place for place in Place if place not in (Place.HELD_MOST, Place.PARKED_M
 
 def tell(worker: Caller, counts: dict[str, list[float]]) -> Any:
     return execute(worker.client, worker.store.count(by_limit(counts)))
-
-
-def counts(**numbers: int) -> list[float]:
-    found = [0.0] * SLOT
-    for name, number in numbers.items():
-        found[Place[name.upper()]] = number
-    return found
 
 
 def read(worker: Caller, limit: str = "api", ring: Ring = MINUTES, *, later: int = 0) -> History:

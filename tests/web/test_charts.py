@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import Limit, ThrottleControl
-from celery_throttle.core.history import SLOT, Place, place_of
+from celery_throttle.core.history import place_of
 from celery_throttle.store.history import by_limit
 from celery_throttle.store.scripts import execute
 from tests.control.test_looking import API, TENANT
 from tests.store.caller import needs_of
+from tests.store.counts import counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def count(worker: TermsCaller) -> Callable[..., None]:
     def tell(limit: Limit = API) -> None:
-        counts = [0.0] * SLOT
-        counts[Place.AT_ONCE] = counts[place_of(1.0)] = counts[Place.PARKED] = 6
-        counts[Place.FAILED] = 2
+        told = counts(at_once=6, parked=6, failed=2)
+        told[place_of(1.0)] = 6
         worker.know(limit)
-        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: counts})))
+        execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: told})))
 
     return tell
 
