@@ -28,14 +28,9 @@ app.conf.update(
 single = Limit("single", 1)
 
 
-def _note(event: str, task_id: str) -> None:
-    if VARIABLE in os.environ:
-        Journal.from_environment().write(event, task_id=task_id)
-
-
 @task_failure.connect
 def _failed(task_id: str, **_: Any) -> None:
-    _note("task_failure", task_id)
+    Journal.note("task_failure", task_id=task_id)
 
 
 @task_received.connect
@@ -64,11 +59,11 @@ class OwnRequest(Request):
     """Notes what the pool tells it."""
 
     def on_accepted(self, pid: Any, time_accepted: Any) -> Any:
-        _note("accepted by OwnRequest", self.id)
+        Journal.note("accepted by OwnRequest", task_id=self.id)
         return super().on_accepted(pid, time_accepted)
 
     def on_timeout(self, soft: bool, timeout: float) -> Any:
-        _note(f"timeout of OwnRequest: {'soft' if soft else 'hard'} {timeout}", self.id)
+        Journal.note(f"timeout of OwnRequest: {'soft' if soft else 'hard'} {timeout}", task_id=self.id)
         return super().on_timeout(soft, timeout)
 
 
@@ -78,7 +73,7 @@ def own_strategy(task: Any, app: Any, consumer: Any) -> Any:
 
     def handler(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **how: Any) -> Any:
         if Path(f"{os.environ[VARIABLE]}.drop.{message.headers['id']}").exists():
-            _note("dropped", message.headers["id"])
+            Journal.note("dropped", task_id=message.headers["id"])
             return ack(None, ())
         message.headers["signed"] = message.headers.get("signed", 0) + 1
         return handle(message, body, ack, reject, callbacks, **how)
@@ -92,10 +87,10 @@ class Hooks(Throttled):
     abstract = True
 
     def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
-        _note("on_failure", task_id)
+        Journal.note("on_failure", task_id=task_id)
 
     def after_return(self, status: Any, retval: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:  # noqa: ARG002
-        _note("after_return", task_id)
+        Journal.note("after_return", task_id=task_id)
 
 
 def _hold(task: Any, label: str, seconds: float) -> str:

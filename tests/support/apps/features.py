@@ -36,8 +36,7 @@ seen = Limit("seen", 1)
 
 @task_prerun.connect
 def _note_prerun(task_id: str, task: Any, **_: Any) -> None:
-    if VARIABLE in os.environ:
-        Journal.from_environment().write("prerun", task_id=task_id, task=task.name)
+    Journal.note("prerun", task_id=task_id, task=task.name)
 
 
 def _wait_for(name: str) -> None:

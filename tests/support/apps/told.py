@@ -16,7 +16,7 @@ from typing import Any
 from celery import Celery
 
 from celery_throttle import Throttled, signals
-from tests.support.journal import Journal
+from tests.support.journal import VARIABLE, Journal
 
 app = Celery("told", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
 app.conf.update(
@@ -50,18 +50,19 @@ class _Records(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         told = {name: getattr(record, name) for name in ("action", "task_id", "task_name") if hasattr(record, name)}
         if told:
-            Journal.from_environment().write("record", **told)
+            Journal.note("record", **told)
 
 
 logging.getLogger("celery_throttle").addHandler(_Records())
 
 
 def _raise(**_: Any) -> None:
-    raise RuntimeError("a receiver that is broken")
+    if VARIABLE in os.environ:  # other tests have healthy receivers
+        raise RuntimeError("a receiver that is broken")
 
 
 def _write(signal: Any, sender: str, event: Any, **_: Any) -> None:
-    Journal.from_environment().write("heard", signal=signal.name, sender=sender, what=asdict(event), at=os.getpid())
+    Journal.note("heard", signal=signal.name, sender=sender, what=asdict(event), at=os.getpid())
 
 
 for _name in ("task_parked", "task_resumed", "permit_reclaimed", "lease_lost", "duplicate_dropped", "limit_changed"):
