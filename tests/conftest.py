@@ -22,6 +22,7 @@ if ROOT not in sys.path:
 from celery_throttle.embedded import EmbeddedServer  # noqa: E402 - needs the path above
 from tests.support.journal import VARIABLE, Journal  # noqa: E402
 from tests.support.nursery import Nursery  # noqa: E402
+from tests.support.shell import Shell  # noqa: E402
 from tests.support.workers import Workers  # noqa: E402
 
 if TYPE_CHECKING:
@@ -102,6 +103,13 @@ def workers(
         yield started
     finally:
         started.end()
+
+
+@pytest.fixture
+def shell(server: EmbeddedServer, redis: object, tmp_path: Path, nursery: Nursery | None) -> Shell:
+    """Run ``celery`` with the session's server as broker: ``shell.run("-A", "proj", "throttle", "status")``."""
+    assert redis  # which empties the server
+    return Shell(server.url, tmp_path, nursery)
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
@@ -18,39 +14,14 @@ from celery_throttle import Limit, Throttled
 from celery_throttle.control.cli.group import throttle
 from tests.store.caller import KEYS
 from tests.store.terms_caller import TermsCaller
-from tests.support.workers import ROOT
+from tests.support.shell import Ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Callable
 
     from redis import Redis
 
     from celery_throttle.embedded import EmbeddedServer
-
-#: As `python -m celery`, but with the repository at the END of the path: an installed wheel comes before it.
-_CELERY = "import sys; sys.path.append(sys.argv.pop(1)); from celery.__main__ import main; main()"
-
-
-class Ended(NamedTuple):
-    """What a command wrote, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The cells of its tables, which stand at least two blanks apart, without those that are empty."""
-        return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in self.lines]
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -101,29 +72,3 @@ def run(app: Any) -> Callable[..., Ended]:
 def worker(redis: Redis) -> TermsCaller:
     """A worker of the queue ``q``."""
     return TermsCaller(redis, "aaaaaaaa", "q")
-
-
-class Shell:
-    """Runs ``celery`` as a process of its own."""
-
-    def __init__(self, url: str, directory: Path) -> None:
-        self.env = os.environ | {"BROKER_URL": url, "RESULT_BACKEND": url.removesuffix("/0") + "/1"}
-        self.directory = directory
-
-    def run(self, *args: str, env: Mapping[str, str] | None = None, program: str = _CELERY) -> Ended:
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(ROOT), *args],
-            cwd=self.directory,
-            env=self.env | dict(env or {}),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.fixture
-def shell(server: EmbeddedServer, redis: object, tmp_path: Path) -> Shell:
-    assert redis  # which empties the server
-    return Shell(server.url, tmp_path)

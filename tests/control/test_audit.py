@@ -15,7 +15,7 @@ from tests.control.test_looking import names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.control.conftest import Ended, Shell
+    from tests.support.shell import Ended, Shell
 
     Run = Callable[..., Ended]
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from tests.control.conftest import Ended
     from tests.store.terms_caller import TermsCaller
+    from tests.support.shell import Ended
 
     Run = Callable[..., Ended]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_throttle.embedded import EmbeddedServer
-    from tests.control.conftest import Ended
+    from tests.support.shell import Ended
     from tests.support.workers import Workers
 
     Run = Callable[..., Ended]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.policy import Needs
-    from tests.control.conftest import Ended, Shell
+    from tests.support.shell import Ended, Shell
 
     Run = Callable[..., Ended]
 

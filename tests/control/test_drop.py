@@ -13,8 +13,8 @@ from tests.store.terms_caller import terms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.control.conftest import Ended
     from tests.store.terms_caller import TermsCaller
+    from tests.support.shell import Ended
 
     Run = Callable[..., Ended]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from tests.control.conftest import Ended
+    from tests.support.shell import Ended
 
     Run = Callable[..., Ended]
 

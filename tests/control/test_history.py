@@ -17,7 +17,7 @@ from tests.store.terms_caller import TermsCaller, terms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.control.conftest import Ended
+    from tests.support.shell import Ended
 
 from celery_throttle.core.limits import Limit
 

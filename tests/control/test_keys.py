@@ -14,8 +14,8 @@ from tests.store.terms_caller import terms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.control.conftest import Ended
     from tests.store.terms_caller import TermsCaller
+    from tests.support.shell import Ended
 
 
 def test_those_that_are_stopped_and_those_where_most_wait_come_first(app: Any, worker: TermsCaller) -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.policy import Needs
     from celery_throttle.embedded import EmbeddedServer
-    from tests.control.conftest import Ended
     from tests.store.terms_caller import TermsCaller
+    from tests.support.shell import Ended
 
     Run = Callable[..., Ended]
 

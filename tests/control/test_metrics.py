@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.embedded import EmbeddedServer
-    from tests.control.conftest import Ended
+    from tests.support.shell import Ended
 
     Run = Callable[..., Ended]
 

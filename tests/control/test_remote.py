@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from tests.control.conftest import Shell
     from tests.support.journal import Journal
+    from tests.support.shell import Shell
     from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.worker

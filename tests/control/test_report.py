@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_throttle.embedded import EmbeddedServer
-    from tests.control.conftest import Ended, Shell
+    from tests.support.shell import Ended, Shell
     from tests.support.workers import Workers
 
     Run = Callable[..., Ended]

@@ -15,15 +15,15 @@ from click import Command, Context
 
 from celery_throttle import Limit
 from celery_throttle.control.cli.group import throttle
-from tests.control.conftest import _CELERY
 from tests.control.test_looking import API
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.shell import CELERY
 from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from tests.control.conftest import Shell
+    from tests.support.shell import Shell
 
 FEATURES = ("-A", "tests.support.apps.features")
 NOWHERE = {"BROKER_URL": "redis://:secret@127.0.0.1:1/0", "RESULT_BACKEND": ""}
@@ -182,7 +182,7 @@ def test_options_that_an_app_adds_to_all_commands(shell: Shell) -> None:
 # -- a terminal --------------------------------------------------------------------------------------------------------
 
 
-def on_terminal(shell: Shell, *args: str, program: str = _CELERY, **env: str) -> str:
+def on_terminal(shell: Shell, *args: str, program: str = CELERY, **env: str) -> str:
     """What a command writes to a terminal of 200 columns."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
@@ -210,7 +210,7 @@ def test_a_table_on_a_terminal(shell: Shell, worker: TermsCaller) -> None:
     tenant = Limit("tenant", 1, key="tenant")
     worker.arrive("t" * 60, terms(tenant).needs({"keys": {"tenant": "red"}}))
     show = (*FEATURES, "throttle", "show", "tenant")
-    without_rich = "import sys; sys.modules['rich.table'] = None;" + _CELERY
+    without_rich = "import sys; sys.modules['rich.table'] = None;" + CELERY
     rich = on_terminal(shell, *show)
     plain = [
         on_terminal(shell, *show, program=without_rich),
@@ -231,11 +231,7 @@ def test_a_table_on_a_terminal(shell: Shell, worker: TermsCaller) -> None:
 def completed(shell: Shell, line: str, **env: str) -> list[str]:
     """What a shell offers for the last word of this line."""
     words = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
-    program = (
-        "import sys; sys.path.append(sys.argv.pop(1)); sys.argv[0] = 'celery';"
-        + _CELERY.partition(";")[2].partition(";")[2]
-    )
-    ended = shell.run(program=program, env=words | env)
+    ended = shell.run(env=words | env)
     assert ended.err == ""
     return [each.removeprefix("plain,") for each in ended.lines if each]
 

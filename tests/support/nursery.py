@@ -1,7 +1,8 @@
-"""Workers forked from one process that has imported Celery, redis-py and our package: half of what a start costs.
+"""Workers and other commands forked from one process that has imported Celery, redis-py and our package.
 
-Everything else is as in ``celery worker``: a session, standard streams, environment, directory and command line of its
-own, and the app is imported by each worker itself. For apps that import our package first thing.
+That is half of what their start costs. Everything else is as in ``celery worker``: a session, standard streams,
+environment, directory and command line of its own, and the app is imported by each itself. For apps that import our
+package first thing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from celery_throttle.embedded import bound_to_parent
+from celery_throttle.store.scripts import Script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,10 +43,14 @@ _IMPORTED = (
     "celery.concurrency.prefork", "celery.concurrency.solo", "celery.concurrency.thread", "celery.events.receiver",
     "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer",
     "celery.worker.consumer.delayed_delivery", "celery.worker.strategy",
-    "celery_throttle.control.explain", "celery_throttle.tasks.throttled", "celery_throttle.worker.bootsteps",
+    "celery_throttle.control.explain", "celery_throttle.permits", "celery_throttle.tasks.throttled",
+    "celery_throttle.worker.bootsteps", "celery_throttle.worker.remarks", "encodings.idna",
     "kombu.asynchronous.hub", "kombu.transport.filesystem", "kombu.transport.redis",
     "redis.asyncio", "tests.support.journal",
 )  # fmt: skip
+
+#: The scripts that every worker calls.
+_LOADED = ("declare", "exchange", "wake")
 
 #: With the repository at the END of the path, as for workers that are started as commands.
 _NURSERY = "import sys; sys.path.append(sys.argv[1]); from tests.support import nursery; nursery.main(int(sys.argv[2]))"
@@ -99,14 +105,21 @@ class Nursery:
             self._line.close()
             self._process.wait()
 
-    def start(self, arguments: Sequence[str], directory: Path, environment: Mapping[str, str], log: BinaryIO) -> Forked:
-        """Start ``celery`` with these arguments; what it writes goes to the log."""
+    def start(
+        self,
+        arguments: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        out: BinaryIO,
+        err: BinaryIO | None = None,
+    ) -> Forked:
+        """Start ``celery`` with these arguments; what it writes goes to one file, or its errors to another."""
         if self._process is None:
             self._begin()
         order = {"arguments": list(arguments), "directory": str(directory), "environment": dict(environment)}
         mine, theirs = os.pipe()
         try:
-            socket.send_fds(self._line, [json.dumps(order).encode()], [log.fileno(), theirs])
+            socket.send_fds(self._line, [json.dumps(order).encode()], [out.fileno(), (err or out).fileno(), theirs])
         finally:
             os.close(theirs)
         return Forked(int(self._line.recv(_MESSAGE)), mine)
@@ -128,15 +141,18 @@ def main(line: int) -> None:
     for name in _IMPORTED:
         with suppress(ModuleNotFoundError):  # not in every version of Celery
             importlib.import_module(name)
+    for name in _LOADED:
+        Script.of_gate(name)
     gc.collect()
     gc.freeze()
-    if arguments := _next_worker(socket.socket(fileno=line)):
+    arguments = _next_worker(socket.socket(fileno=line))
+    if arguments is not None:
         sys.argv[:] = ["celery", *arguments]
         importlib.import_module("celery.__main__").main()
 
 
-def _next_worker(line: socket.socket) -> list[str]:
-    """Return what is to run, in each of the children; nothing, in the parent, once nobody is there any more."""
+def _next_worker(line: socket.socket) -> list[str] | None:
+    """Return what is to run, in each of the children; None, in the parent, once nobody is there any more."""
     running: dict[int, tuple[int, int]] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(line, selectors.EVENT_READ)
@@ -146,15 +162,16 @@ def _next_worker(line: socket.socket) -> list[str]:
                     selector.unregister(key.fileobj)
                     _say_end(key.fd, *running.pop(key.fd))
                     continue
-                order, descriptors, _, _ = socket.recv_fds(line, _MESSAGE, 2)
+                order, descriptors, _, _ = socket.recv_fds(line, _MESSAGE, 3)
                 if not order:
-                    return []
-                log, status = descriptors
+                    return None
+                out, err, status = descriptors
                 parent, pid = os.getpid(), os.fork()
                 if not pid:
                     others = [line.detach(), status, *running, *(each for _, each in running.values())]
                     break
-                os.close(log)
+                os.close(out)
+                os.close(err)
                 line.send(str(pid).encode())
                 ended = os.pidfd_open(pid)
                 running[ended] = pid, status
@@ -164,7 +181,7 @@ def _next_worker(line: socket.socket) -> list[str]:
             break
     for each in others:
         os.close(each)
-    return _become(json.loads(order), log, parent)
+    return _become(json.loads(order), (out, err), parent)
 
 
 def _say_end(ended: int, pid: int, status: int) -> None:
@@ -175,7 +192,7 @@ def _say_end(ended: int, pid: int, status: int) -> None:
     os.close(ended)
 
 
-def _become(order: Mapping[str, Any], log: int, parent: int) -> list[str]:
+def _become(order: Mapping[str, Any], streams: Sequence[int], parent: int) -> list[str]:
     """Have in this process what a command would begin with."""
     os.setsid()
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
@@ -185,8 +202,8 @@ def _become(order: Mapping[str, Any], log: int, parent: int) -> list[str]:
     os.environ.clear()
     os.environ.update(order["environment"])
     tempfile.tempdir = None
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(log, stream.fileno())
-    os.close(log)
+    for ours, stream in zip(streams, (sys.stdout, sys.stderr), strict=True):
+        os.dup2(ours, stream.fileno())
+        os.close(ours)
     arguments: list[str] = order["arguments"]
     return arguments

@@ -11,27 +11,19 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.control.conftest import _CELERY, Shell
+from tests.support.shell import CELERY
 from tests.support.workers import ROOT
 from tests.web.conftest import TOKEN
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.shell import Shell
 
 WEB = ("-A", "tests.support.apps.features", "throttle", "web")
 
 
-@pytest.fixture
-def shell(server: EmbeddedServer, redis: object, tmp_path: Path) -> Shell:
-    assert redis  # which empties the server
-    return Shell(server.url, tmp_path)
-
-
 def test_it_serves_the_page_until_it_is_interrupted(shell: Shell) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", _CELERY, str(ROOT), *WEB, "--port", "0", "--json"],
+        [sys.executable, "-c", CELERY, str(ROOT), *WEB, "--port", "0", "--json"],
         cwd=shell.directory,
         env=shell.env | {"THROTTLE_WEB_TOKEN": TOKEN},
         stdout=subprocess.PIPE,
@@ -68,7 +60,7 @@ def test_it_refuses_in_one_line(shell: Shell, args: list[str], error: str) -> No
 
 @pytest.mark.parametrize("module", ["starlette", "uvicorn", "jinja2"])
 def test_the_extra_is_missing(shell: Shell, module: str) -> None:
-    ended = shell.run(*WEB, program=f"import sys; sys.modules['{module}'] = None;{_CELERY}")
+    ended = shell.run(*WEB, program=f"import sys; sys.modules['{module}'] = None;{CELERY}")
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
     assert line.startswith("Error: The page needs ")
