@@ -457,4 +457,4 @@ def test_any_sequence_of_calls(redis: Redis) -> None:
     class OnThisServer(CounterMachine):
         client = redis
 
-    run_machine(OnThisServer, examples=60, steps=30)
+    run_machine(OnThisServer, examples=30, steps=30)

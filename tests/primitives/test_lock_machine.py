@@ -190,4 +190,4 @@ def test_any_sequence_of_calls_leaves_the_locks_as_the_rules_say(server: Embedde
         class OnThisServer(LockMachine):
             client = resending
 
-        run_machine(OnThisServer, examples=50, steps=40, random_steps=60)
+        run_machine(OnThisServer, examples=25, steps=40, random_steps=60)

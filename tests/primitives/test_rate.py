@@ -761,4 +761,4 @@ def test_any_sequence_of_calls(redis: Redis, clock: StoreClock) -> None:
         client = redis
 
     OnThisServer.clock = clock
-    run_machine(OnThisServer, examples=80, steps=40)
+    run_machine(OnThisServer, examples=40, steps=40)

@@ -1,22 +1,18 @@
-"""Any sequence of calls on a fair semaphore, against a model.
-
-``HYPOTHESIS_EXAMPLES=5000`` runs that many random sequences; without it the same few run every time.
-"""
+"""Any sequence of calls on a fair semaphore, against a model."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.primitives.semaphore.calls import SemaphoreCalls, Turn
 from tests.primitives.faults import StoreClock
 from tests.primitives.resending import Resending
+from tests.support.machines import run_machine
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
@@ -269,19 +265,6 @@ class SemaphoreMachine(RuleBasedStateMachine):
         return self.turns[-1 - pick % len(self.turns)]
 
 
-EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "0"))
-PROFILE = settings(
-    max_examples=EXAMPLES or 50,
-    stateful_step_count=60 if EXAMPLES else 40,
-    derandomize=not EXAMPLES,
-    database=None,
-    deadline=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("redis")
 def test_any_sequence_of_calls_leaves_the_semaphore_as_the_rules_say(server: EmbeddedServer) -> None:
@@ -292,4 +275,4 @@ def test_any_sequence_of_calls_leaves_the_semaphore_as_the_rules_say(server: Emb
             client = resending
             clock = StoreClock(resending)
 
-        run_state_machine_as_test(OnThisServer, settings=PROFILE)
+        run_machine(OnThisServer, examples=25, steps=40, random_steps=60)

@@ -405,4 +405,4 @@ def test_any_sequence_of_calls_keeps_the_promises_of_a_lock(redis: Redis) -> Non
     class OnThisServer(LockMachine):
         client = redis
 
-    run_machine(OnThisServer, examples=50, steps=30, random_steps=60)
+    run_machine(OnThisServer, examples=25, steps=30, random_steps=60)

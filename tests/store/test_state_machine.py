@@ -435,4 +435,4 @@ def test_any_sequence_of_calls_leaves_the_store_as_the_rules_say(redis: Redis) -
     class OnThisServer(StoreMachine):
         client = redis
 
-    run_machine(OnThisServer, examples=40, steps=40, random_steps=80)
+    run_machine(OnThisServer, examples=25, steps=40, random_steps=80)

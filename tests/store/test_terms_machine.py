@@ -285,4 +285,4 @@ def test_several_limits_costs_and_keys(redis: Redis, turns: bool) -> None:
     class OnThisServer(TermsMachine):
         client, fair = redis, turns
 
-    run_machine(OnThisServer, examples=25, steps=40, random_steps=60)
+    run_machine(OnThisServer, examples=15, steps=40, random_steps=60)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.worker
 
 TERMS, ONCE = "tests.support.apps.terms", "tests.support.apps.once"
 LIMITED = "tests.support.apps.limited"
-MANY = 600
+MANY = 300
 
 
 def greeting(worker: Worker) -> str:
