@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -27,8 +28,10 @@ END_TIMEOUT = 5.0
 SECONDS_PER_TASK = 0.6
 # What a kill, a redelivery and a slow machine may cost beyond the work itself.
 SPARE_TIME = 40.0
-# A task takes 0.4 s or more: one that has run for less will not end before its worker does.
-YOUNG = 0.3
+# A task takes 0.4 s or more: one that has run for less will not end before its worker does. On a busy machine there may
+# be no moment when that is so of all that a worker runs; then it is killed all the same.
+YOUNG, OLD = 0.3, math.inf
+HALF_WAY, LATE = 0.5, 0.7
 
 
 class Course:
@@ -96,15 +99,17 @@ class Course:
     # -- the kill ------------------------------------------------------------------------------------------------
 
     def _perhaps_kill(self) -> None:
-        if self._watch.done < self._watch.tasks // 2:
+        done = self._watch.done / self._watch.tasks
+        if done < HALF_WAY:
             return
-        workers = [worker for worker in self._watch.workers.all if self._all_young(worker)]
+        age = YOUNG if done < LATE else OLD
+        workers = [worker for worker in self._watch.workers.all if self._all_below(age, worker)]
         if workers:
             self._kill_worker(max(workers, key=lambda worker: len(self._watch.running_on(worker.name))))
 
-    def _all_young(self, worker: Process) -> bool:
+    def _all_below(self, age: float, worker: Process) -> bool:
         running = self._watch.running_on(worker.name)
-        return bool(running) and all(time.monotonic() - run.started < YOUNG for run in running)
+        return bool(running) and all(time.monotonic() - run.started < age for run in running)
 
     def _kill_worker(self, worker: Process) -> None:
         worker.kill_main()

@@ -261,6 +261,7 @@ def close(app: Any) -> None:
     """Close an app and what ``Celery.close()`` leaves open: its connections to the broker and to the backend."""
     pools.reset()
     backend = app.backend
+    backend.retry_policy = {"max_retries": 0}  # for results that are collected when their server is gone
     consumer = getattr(backend, "result_consumer", None)
     if consumer is not None:
         consumer.stop()
