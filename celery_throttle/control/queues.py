@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["NOBODY_ANSWERED", "consumed", "lengths", "named"]
 
@@ -29,8 +30,7 @@ def consumed(app: Any) -> set[str] | None:
     if not app.conf.broker_write_url:  # Celery would ask one that nobody has named
         return None
     try:
-        with app.connection_for_write(connect_timeout=_PATIENCE) as connection:
-            connection.ensure_connection(max_retries=1, timeout=_PATIENCE)
+        with _reached(app.connection_for_write(connect_timeout=_PATIENCE)) as connection:
             asks = app.control.inspect(timeout=_PATIENCE, connection=connection)
             answers: dict[str, list[dict[str, Any]]] | None = asks.active_queues()
     except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
@@ -55,15 +55,22 @@ def lengths(app: Any, names: Iterable[str]) -> dict[str, int | None]:
     if not found or not app.conf.broker_read_url:
         return found
     try:
-        with app.connection_for_read(connect_timeout=_PATIENCE) as connection:
-            for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
-                connection.transport_options.setdefault(option, _PATIENCE)
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=_PATIENCE)
+        with _reached(app.connection_for_read(connect_timeout=_PATIENCE)) as connection:
             for name in found:
                 found[name] = _length(connection, name)
     except Exception:
         logger.debug("The broker does not say how many messages wait in its queues", exc_info=True)
     return found
+
+
+@contextmanager
+def _reached(connection: Any) -> Iterator[Any]:
+    """Connect; whoever looks at a broker that is away, or frozen, is not to wait for it."""
+    with connection:
+        for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
+            connection.transport_options.setdefault(option, _PATIENCE)
+        connection.ensure_connection(max_retries=1, interval_start=0, timeout=_PATIENCE)
+        yield connection
 
 
 def _length(connection: Any, name: str) -> int | None:
