@@ -34,7 +34,7 @@ from django.db import transaction
 
 django.setup()
 from {DJANGO}.orders.models import Order
-from {DJANGO}.orders.tasks import annotated, render
+from {DJANGO}.orders.tasks import annotated, invoice, render
 
 call_command("migrate", run_syncdb=True, verbosity=0)
 try:
@@ -47,6 +47,7 @@ with transaction.atomic():
     for number in range(1, 6):
         render.delay_on_commit(Order.objects.create(pk=number).pk)
         annotated.apply_async_on_commit((f"annotated {{number}}",))
+        invoice.delay_on_commit(f"invoice {{number}}")
 """
 RENDERED = f"""
 import django
@@ -84,9 +85,10 @@ def test_a_django_project(workers: Workers, journal: Journal, tmp_path: Path) ->
     worker = workers.start(DJANGO, concurrency=4, options=["-B", "-s", str(tmp_path / "schedule")])
     journal.wait_finished(5, task="tasks.render")
     journal.wait_finished(5, task="annotated")
+    journal.wait_finished(5, task="invoice")
     journal.wait_finished(2, task="sweep")
     assert journal.max_running(task="tasks.render") <= 2
-    assert journal.max_running(task="annotated") == 1
+    assert journal.max_running(task="annotated") == journal.max_running(task="invoice") == 1
     assert "order 99" not in journal.order(), "published by a transaction that was rolled back"
     until(lambda: run(RENDERED, workers.environment()) == "5", timeout=20)
     worker.wait_for_log(r"Task celery_throttle\.reap\[\S+\] succeeded")

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from celery import shared_task
+from celery.contrib.django.task import DjangoTask
 
 from celery_throttle import Throttled
 from tests.support.journal import Journal
@@ -33,3 +34,15 @@ def annotated(self: Any, label: str) -> None:
     """Its limit is in the settings."""
     with Journal.from_environment().run(self.request, label):
         time.sleep(0.2)
+
+
+class ShopTask(Throttled, DjangoTask):  # type: ignore[type-arg] # generic for mypy alone
+    """The mix that is otherwise made by itself, written down."""
+
+    abstract = True
+
+
+@shared_task(base=ShopTask, limit=1, name="invoice", bind=True)
+def invoice(self: Any, label: str) -> None:
+    with Journal.from_environment().run(self.request, label):
+        time.sleep(0.1)
