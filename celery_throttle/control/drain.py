@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Producer
 
+from celery_throttle.control.queues import reached
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.parcel import unpack
 
@@ -122,8 +123,7 @@ class _Queues:
 def _queues(app: Any) -> Iterator[_Queues]:
     # A message has left us when the broker says that it has it.
     options = {"confirm_publish": True} if _is_amqp(app.connection_for_write()) else {}
-    with app.connection_for_write(transport_options=options) as connection:
-        connection.ensure_connection(max_retries=3, interval_start=0.2, interval_step=0.2)
+    with reached(app.connection_for_write(transport_options=options), app.conf.broker_connection_timeout) as connection:
         yield _Queues(app, connection)
 
 

@@ -1,4 +1,4 @@
-"""Which queues there are, how many messages wait in them, and which ones the workers consume."""
+"""The broker: which queues there are, how many messages wait in them, and which ones the workers consume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kombu.transport import virtual
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["NOBODY_ANSWERED", "consumed", "lengths", "named"]
+__all__ = ["NOBODY_ANSWERED", "consumed", "lengths", "named", "reached"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +25,27 @@ NOBODY_ANSWERED = "Which queues the workers consume: none answered a remote cont
 _TIMEOUTS = {"redis": ("socket_connect_timeout", "socket_timeout"), "amqp": ("read_timeout", "write_timeout")}
 
 
+@contextmanager
+def reached(connection: Any, patience: float) -> Iterator[Any]:
+    """Connect, and wait no longer than so many seconds each time, if the broker is away or frozen.
+
+    Raises:
+        kombu.exceptions.OperationalError: it is.
+    """
+    with connection:
+        connection.connect_timeout = patience
+        for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
+            connection.transport_options.setdefault(option, patience)
+        connection.ensure_connection(max_retries=1, interval_start=0, timeout=patience)
+        yield connection
+
+
 def consumed(app: Any) -> set[str] | None:
     """Return the queues of the workers that answer, None if none does or none can be asked."""
     if not app.conf.broker_write_url:  # Celery would ask one that nobody has named
         return None
     try:
-        with _reached(app.connection_for_write(connect_timeout=_PATIENCE)) as connection:
+        with reached(app.connection_for_write(), _PATIENCE) as connection:
             asks = app.control.inspect(timeout=_PATIENCE, connection=connection)
             answers: dict[str, list[dict[str, Any]]] | None = asks.active_queues()
     except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
@@ -55,22 +70,12 @@ def lengths(app: Any, names: Iterable[str]) -> dict[str, int | None]:
     if not found or not app.conf.broker_read_url:
         return found
     try:
-        with _reached(app.connection_for_read(connect_timeout=_PATIENCE)) as connection:
+        with reached(app.connection_for_read(), _PATIENCE) as connection:
             for name in found:
                 found[name] = _length(connection, name)
     except Exception:
         logger.debug("The broker does not say how many messages wait in its queues", exc_info=True)
     return found
-
-
-@contextmanager
-def _reached(connection: Any) -> Iterator[Any]:
-    """Connect; whoever looks at a broker that is away, or frozen, is not to wait for it."""
-    with connection:
-        for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
-            connection.transport_options.setdefault(option, _PATIENCE)
-        connection.ensure_connection(max_retries=1, interval_start=0, timeout=_PATIENCE)
-        yield connection
 
 
 def _length(connection: Any, name: str) -> int | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.policy import Needs
+    from celery_throttle.embedded import EmbeddedServer
     from tests.support.shell import Ended, Shell
 
     Run = Callable[..., Ended]
@@ -188,6 +189,19 @@ def test_a_broker_that_is_away(app: Any, full: TermsCaller, redis: Redis) -> Non
     assert ended.err.startswith("Error: The broker does not answer, what was not published is parked as before: ")
     after = peek(redis)
     assert (after.hashes["records"], after.sets["lines"]) == (before.hashes["records"], before.sets["lines"])
+
+
+@pytest.mark.timeout(30)
+def test_a_broker_that_is_frozen(app: Any, full: TermsCaller, redis: Redis, own_server: EmbeddedServer) -> None:
+    park(app, full, "t1", ONE)
+    conf = {"throttle_url": app.conf.broker_url, "broker_connection_timeout": 0.2}
+    elsewhere = make_app(own_server.url, **conf)
+    own_server.freeze()
+    try:
+        assert run_in(elsewhere, "drain", "--yes").code == 3
+    finally:
+        own_server.thaw()
+    assert peek(redis).waiting("api") == ["t1"]
 
 
 def tripwire(what: Callable[[], None]) -> None:
