@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from celery_throttle.core.lazy import lazy
 from celery_throttle.tasks.ours import register
 
 if TYPE_CHECKING:
@@ -39,26 +39,17 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-#: Where each name is; loaded when it is first asked for (PEP 562), since Celery and redis-py take their time.
-_PLACES = {
-    "Limit": "permits",
-    "Permit": "permits",
-    "RateLimited": "tasks.rate_limited",
-    "ThrottleControl": "control.throttle_control",
-    "Throttled": "tasks.throttled",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_PLACES.get(name, 'errors')}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
+#: Loaded when they are first asked for, since Celery and redis-py take their time.
+__getattr__, __dir__ = lazy(
+    __name__,
+    dict.fromkeys(__all__, "errors")
+    | {
+        "Limit": "permits",
+        "Permit": "permits",
+        "RateLimited": "tasks.rate_limited",
+        "ThrottleControl": "control.throttle_control",
+        "Throttled": "tasks.throttled",
+    },
+)
 
 register()

@@ -123,7 +123,7 @@ class _Queues:
 def _queues(app: Any) -> Iterator[_Queues]:
     # A message has left us when the broker says that it has it.
     options = {"confirm_publish": True} if _is_amqp(app.connection_for_write()) else {}
-    with reached(app.connection_for_write(transport_options=options), app.conf.broker_connection_timeout) as connection:
+    with reached(app.connection_for_write, app.conf.broker_connection_timeout, **options) as connection:
         yield _Queues(app, connection)
 
 

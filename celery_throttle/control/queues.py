@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["NOBODY_ANSWERED", "consumed", "lengths", "named", "reached"]
 
@@ -26,14 +26,13 @@ _TIMEOUTS = {"redis": ("socket_connect_timeout", "socket_timeout"), "amqp": ("re
 
 
 @contextmanager
-def reached(connection: Any, patience: float) -> Iterator[Any]:
+def reached(connect: Callable[..., Any], patience: float, **options: Any) -> Iterator[Any]:
     """Connect, and wait no longer than so many seconds each time, if the broker is away or frozen.
 
     Raises:
         kombu.exceptions.OperationalError: it is.
     """
-    with connection:
-        connection.connect_timeout = patience
+    with connect(connect_timeout=patience, transport_options=options) as connection:
         for option in _TIMEOUTS.get(connection.transport.driver_type, ()):
             connection.transport_options.setdefault(option, patience)
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=patience)
@@ -45,7 +44,7 @@ def consumed(app: Any) -> set[str] | None:
     if not app.conf.broker_write_url:  # Celery would ask one that nobody has named
         return None
     try:
-        with reached(app.connection_for_write(), _PATIENCE) as connection:
+        with reached(app.connection_for_write, _PATIENCE) as connection:
             asks = app.control.inspect(timeout=_PATIENCE, connection=connection)
             answers: dict[str, list[dict[str, Any]]] | None = asks.active_queues()
     except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
@@ -70,7 +69,7 @@ def lengths(app: Any, names: Iterable[str]) -> dict[str, int | None]:
     if not found or not app.conf.broker_read_url:
         return found
     try:
-        with reached(app.connection_for_read(), _PATIENCE) as connection:
+        with reached(app.connection_for_read, _PATIENCE) as connection:
             for name in found:
                 found[name] = _length(connection, name)
     except Exception:

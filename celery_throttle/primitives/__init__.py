@@ -5,18 +5,23 @@ Each docstring says where the algorithm comes from, what it costs, and where it 
 
 from __future__ import annotations
 
-from celery_throttle.core.rates import Rate
-from celery_throttle.primitives.counter import AsyncCounter, Counter
-from celery_throttle.primitives.lock import AsyncHeldLock, AsyncIdentityLock, HeldLock, IdentityLock, LockInfo
-from celery_throttle.primitives.rate import AsyncRateLimiter, AsyncReservation, Decision, RateLimiter, Reservation
-from celery_throttle.primitives.redlock import AsyncHeldRedlock, AsyncRedlock, HeldRedlock, Redlock
-from celery_throttle.primitives.semaphore import (
-    AsyncFairSemaphore,
-    AsyncHeldPermit,
-    FairSemaphore,
-    HeldPermit,
-    PermitInfo,
-)
+from typing import TYPE_CHECKING
+
+from celery_throttle.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from celery_throttle.core.rates import Rate
+    from celery_throttle.primitives.counter import AsyncCounter, Counter
+    from celery_throttle.primitives.lock import AsyncHeldLock, AsyncIdentityLock, HeldLock, IdentityLock, LockInfo
+    from celery_throttle.primitives.rate import AsyncRateLimiter, AsyncReservation, Decision, RateLimiter, Reservation
+    from celery_throttle.primitives.redlock import AsyncHeldRedlock, AsyncRedlock, HeldRedlock, Redlock
+    from celery_throttle.primitives.semaphore import (
+        AsyncFairSemaphore,
+        AsyncHeldPermit,
+        FairSemaphore,
+        HeldPermit,
+        PermitInfo,
+    )
 
 __all__ = [
     "AsyncCounter",
@@ -42,3 +47,32 @@ __all__ = [
     "Redlock",
     "Reservation",
 ]
+
+#: Each is a file or two that whoever uses another one, or none, need not load.
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "AsyncCounter": "counter",
+        "AsyncFairSemaphore": "semaphore",
+        "AsyncHeldLock": "lock",
+        "AsyncHeldPermit": "semaphore",
+        "AsyncHeldRedlock": "redlock",
+        "AsyncIdentityLock": "lock",
+        "AsyncRateLimiter": "rate",
+        "AsyncRedlock": "redlock",
+        "AsyncReservation": "rate",
+        "Counter": "counter",
+        "Decision": "rate",
+        "FairSemaphore": "semaphore",
+        "HeldLock": "lock",
+        "HeldPermit": "semaphore",
+        "HeldRedlock": "redlock",
+        "IdentityLock": "lock",
+        "LockInfo": "lock",
+        "PermitInfo": "semaphore",
+        "Rate": "rate",
+        "RateLimiter": "rate",
+        "Redlock": "redlock",
+        "Reservation": "rate",
+    },
+)

@@ -29,7 +29,8 @@ FEATURES = ("-A", "tests.support.apps.features")
 NOWHERE = {"BROKER_URL": "redis://:secret@127.0.0.1:1/0", "RESULT_BACKEND": ""}
 ENTRY_POINT = [
     *("celery_throttle", "celery_throttle.control", "celery_throttle.control.cli", "celery_throttle.control.cli.group"),
-    *("celery_throttle.control.panel", "celery_throttle.tasks", "celery_throttle.tasks.ours"),
+    *("celery_throttle.control.panel", "celery_throttle.core", "celery_throttle.core.lazy", "celery_throttle.tasks"),
+    "celery_throttle.tasks.ours",
 ]
 
 

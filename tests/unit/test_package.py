@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 import celery_throttle
+from celery_throttle import primitives
 from tests.support.workers import ROOT
 
+BARE = [
+    *("celery_throttle", "celery_throttle.core", "celery_throttle.core.lazy", "celery_throttle.tasks"),
+    "celery_throttle.tasks.ours",
+]
 TASKS = ["celery_throttle.reap", "celery_throttle.tasks.conclude"]
 OURS = "sorted(name for name in app.tasks if name.startswith('celery_throttle.'))"
 
@@ -26,7 +31,7 @@ def run(program: str) -> Any:
 def test_what_a_bare_import_loads() -> None:
     loaded = run("import celery_throttle; print(json.dumps(sorted(sys.modules)))")
     ours = [name for name in loaded if name.startswith("celery_throttle")]
-    assert ours == ["celery_throttle", "celery_throttle.tasks", "celery_throttle.tasks.ours"]
+    assert ours == BARE
     # Of Celery only where it keeps its list of apps, which is not the expensive part.
     theirs = {"celery.app", "celery.backends", "celery.events", "celery.worker", "kombu.messaging", "redis"}
     assert theirs.isdisjoint(loaded)
@@ -35,7 +40,18 @@ def test_what_a_bare_import_loads() -> None:
 def test_where_celery_is_loaded_it_loads_nothing_more() -> None:
     program = "import celery; celery.Celery; before = set(sys.modules); import celery_throttle\n"
     loaded = run(program + "print(json.dumps(sorted(set(sys.modules) - before)))")
-    assert loaded == ["celery_throttle", "celery_throttle.tasks", "celery_throttle.tasks.ours"]
+    assert loaded == BARE
+
+
+def test_what_a_limit_loads_of_the_building_blocks() -> None:
+    loaded = run("from celery_throttle import Limit; print(json.dumps(sorted(sys.modules)))")
+    ours = {name.split(".")[2] for name in loaded if name.startswith("celery_throttle.primitives.")}
+    assert ours == {"checks", "lease"}
+
+
+def test_each_building_block_is_where_it_is_said_to_be() -> None:
+    assert [name for name in primitives.__all__ if getattr(primitives, name).__name__ != name] == []
+    assert set(primitives.__all__) <= set(dir(primitives))
 
 
 @pytest.mark.parametrize(
