@@ -58,11 +58,11 @@ def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal,
 def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, state: State) -> None:
     """Caps hold, what was not started runs, and what was acknowledged late runs again."""
     workers.conf["throttle_lease"] = SHORT_LEASE
-    lost, _ = workers.start_many(2, TERMS, concurrency=6)
     app = workers.app(TERMS)
     tenants = [f"t{number % 5}" for number in range(100)]
-    for number, tenant in enumerate(tenants):
+    for number, tenant in enumerate(tenants):  # before there are workers, which might be done with them by the last one
         (app.both_late if number % 2 else app.both).delay(tenant, 0.1)
+    lost, _ = workers.start_many(2, TERMS, concurrency=6)
     journal.wait_finished(20)
     # Nothing is on its way from the broker, where Celery's own transport could lose it.
     until(lambda: queued(workers) == 0)

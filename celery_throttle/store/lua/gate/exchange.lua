@@ -40,7 +40,7 @@ state.call_before = before.number
 if before.number == state.call then return answer_again(before, said.asked or {}) end
 -- Of a connection that is gone; it was sent again on the next one, and this time nobody hears the answer.
 if before.number > state.call then return { 'overtaken' } end
-if said.clock_ms then state.late_ms = lateness(before, said.clock_ms) end
+if said.clock_ms then hear_clock(before, said.clock_ms) end
 -- The first write decides whether a full store refuses the call: what needs memory is refused whole, what
 -- gives back never.
 if said.parked or said.back then

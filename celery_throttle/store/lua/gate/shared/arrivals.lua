@@ -63,9 +63,17 @@ local function is_crowded(needs)
   return false
 end
 
--- A task's place is the moment when it came to its worker, however long the call took that says so.
+-- A task's place is the moment when it came to its worker, however long the call took that says so. How late
+-- that is gets known better with each call: of one worker, who came later stands later all the same.
 local function ticket_of(arrival)
-  return next_ticket((arrival.age_ms or 0) + state.late_ms)
+  local age_ms = arrival.age_ms or 0
+  local ticket = next_ticket(age_ms + state.late_ms)
+  local came = state.clock_ms and state.clock_ms - age_ms
+  local newest = state.newest
+  if newest and came < newest.came then return ticket end
+  if newest then ticket = math.max(ticket, newest.ticket + 1) end
+  state.newest = came and { came = came, ticket = ticket }
+  return ticket
 end
 
 -- Another delivery of a task that holds waits for it to end; the newer one, if there are several.

@@ -55,7 +55,7 @@ local LEASE_MS = tonumber(ARGV[1])
 -- buckets that the caller hears of; hot: lanes that are ready for the caller itself, and the ticket of the
 -- first; saved: records as they were written; lanes, firsts, heads: what was read of lanes, their first
 -- tasks and the first lanes of buckets; tries: what bounds the loops. What is found out when it matters:
--- said, settling, settled, away, parked, all_served, first_lease, mute.
+-- said, settling, settled, away, parked, all_served, first_lease, mute, clock_ms, newest (workers.lua).
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},

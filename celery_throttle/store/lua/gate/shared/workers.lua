@@ -4,7 +4,8 @@
 -- KEYS workers: an object of number; since (ms); asked, parked: the answers to what it asked for and
 -- parked; granted: ids of the parked tasks that it got; unsure: 'attempt task' of those it parked, which
 -- it has acknowledged at the broker when its next call comes; clock_off: how far its clock is from the
--- store's (ms); till: until when all this is kept (ms).
+-- store's (ms); newest: when the newest that it parked came, by its clock (ms), and its place in line;
+-- till: until when all this is kept (ms).
 local KEPT_MS, CLOCK_SET_MS = 86400000, 1000
 
 -- The part of a worker's name that no other has; all of it is kept only of who holds.
@@ -38,8 +39,12 @@ local function lateness(before, clock_ms)
   return late_ms
 end
 
+local function hear_clock(before, clock_ms)
+  state.clock_ms, state.newest, state.late_ms = clock_ms, before.newest, lateness(before, clock_ms)
+end
+
 local function save_worker(worker, said, before)
-  said.since, said.till, said.clock_off = NOW, before.till, state.clock_off
+  said.since, said.till, said.clock_off, said.newest = NOW, before.till, state.clock_off, state.newest
   if not said.till or said.till < NOW + KEPT_MS / 2 then
     said.till = NOW + KEPT_MS
     redis.call('ZADD', ENDS, said.till, 'workers:' .. worker)
