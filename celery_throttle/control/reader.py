@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from celery_throttle.core.history import Ring
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside
-    from celery_throttle.store.views import Lent, ParkedId, TaskView, Waiter
+    from celery_throttle.store.views import First, Lent, ParkedId, TaskView, Waiter
 
 __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
 
-#: Limits, holders, or parked tasks to be changed, of one call.
+#: Limits, lines, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
 #: Ids of parked tasks that one call reads.
 _IDS = 500
@@ -153,6 +153,14 @@ class Reader:
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return who waits, for this limit or at all."""
         return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
+
+    def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
+        """Return who is first in each of these lines; None: nobody stands in it."""
+        found: list[First | None] = []
+        for first in range(0, len(buckets), AT_ONCE):
+            some = [each.text for each in buckets[first : first + AT_ONCE]]
+            found += views.firsts(self.ask(self.store.firsts(some)))
+        return found
 
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
         """Return who stands in the lines of this limit, or in any and in none, and what each takes."""
