@@ -16,6 +16,7 @@ from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, MAIL, of, park
 from tests.store.terms_caller import terms
+from tests.support.waiting import until
 from tests.web.conftest import visited
 
 if TYPE_CHECKING:
@@ -299,6 +300,7 @@ def test_the_store_is_away(own_server: EmbeddedServer) -> None:
     with visited(asgi(make_app(own_server.url), lambda _: "all")) as page:
         assert page.get("").status_code == 200
         own_server.kill()
+        until(lambda: page.get("").status_code == 503, timeout=3)  # it is kept for a moment
         for path in ("", "?part=live", "limit?name=api", "task?id=t", "locks", "audit", "report"):
             answer = page.get(path)
             assert answer.status_code == 503
