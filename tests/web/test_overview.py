@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
     from tests.web.conftest import Site
 
 
+def tell_counts(worker: TermsCaller, *limits: Limit, at_once: int = 0, waited: int = 0) -> None:
+    """Have a worker tell what it has counted: how many started at once, and after a second in line."""
+    told = counts(at_once=at_once)
+    told[place_of(1.0)] = waited
+    worker.declare(*limits)
+    for first in range(0, len(limits), 100):
+        by_needs = {needs_of(limit).text: told for limit in limits[first : first + 100]}
+        execute(worker.client, worker.store.count(by_limit(by_needs)))
+
+
 @pytest.fixture
 def count(worker: TermsCaller) -> Callable[..., None]:
-    """Have a worker tell what it has counted: how many started at once, and after a second in line."""
-
-    def tell(*limits: Limit, at_once: int = 0, waited: int = 0) -> None:
-        told = counts(at_once=at_once)
-        told[place_of(1.0)] = waited
-        worker.declare(*limits)
-        for first in range(0, len(limits), 100):
-            by_needs = {needs_of(limit).text: told for limit in limits[first : first + 100]}
-            execute(worker.client, worker.store.count(by_limit(by_needs)))
-
-    return tell
+    return partial(tell_counts, worker)
 
 
 # -- the last hour -----------------------------------------------------------------------------------------------------
