@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from contextlib import contextmanager
 from threading import Thread
@@ -16,8 +17,10 @@ from benchmarks.figures import Figure, percentile
 from benchmarks.stand_in import StandIn
 from celery_throttle import Limit, Throttled
 from celery_throttle.control.findings import Commands
+from celery_throttle.core.history import MINUTES, SLOT, Place
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.signals import limit_changed
 from celery_throttle.web.serving import behind, listening
 
 if TYPE_CHECKING:
@@ -37,7 +40,11 @@ _PAGES = {
 
 
 def overview(bench: Bench) -> list[Figure]:
-    """Each limit has a permit; of every third it is held, and for half of these somebody waits."""
+    """Each limit has a permit; of every third it is held, and for half of these somebody waits.
+
+    In the last hour something has started on every second one. Each request comes after a change: what was read is kept
+    for a moment.
+    """
     limits, requests = (100, 20) if bench.quick else (1000, 200)
     load = f"{limits} limits, {requests} requests one after the other"
     figures = []
@@ -61,6 +68,19 @@ def _fill(client: Redis, limits: int) -> None:
     for number, name in enumerate(names[::3]):
         worker.hold(1, name)
         worker.park(number % 2, name, [b"a message"])
+    for name in names[::2]:
+        client.set(Keys(_PREFIX).ring(MINUTES.name, name), _hour())
+
+
+def _hour() -> bytes:
+    """Return the ring of a limit on which something started in each minute, at once and after a wait."""
+    last, slots = int(time.time()) // MINUTES.seconds, []
+    for place in range(MINUTES.slots):
+        counts = [0] * SLOT
+        counts[0] = last - (last - place) % MINUTES.slots
+        counts[Place.AT_ONCE], counts[Place.WAITED + 3] = place * 7 % 13 + 1, place * 11 % 7
+        slots.append(struct.pack(f">{SLOT}I", *counts))
+    return b"".join(slots)
 
 
 def _names(limits: int) -> list[str]:
@@ -90,6 +110,7 @@ def _nothing() -> None: ...
 
 
 def _took(url: str) -> float:
+    limit_changed.send("all", event=None)
     began = time.perf_counter()
     with urlopen(url, timeout=30) as answer:
         answer.read()

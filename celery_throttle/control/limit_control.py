@@ -191,9 +191,14 @@ class LimitControl:
         return dropped
 
     @_tells
-    def status(self) -> LimitStatus:
-        """Return how it stands."""
-        return self._place.stand([self._bucket.text])[0]
+    def status(self, *, last_hour: bool = False) -> LimitStatus:
+        """Return how it stands.
+
+        Args:
+            last_hour: also what started on it in the last hour, and how long that had waited; not of a key.
+        """
+        rows = self._place.stand([self._bucket.text])
+        return (self._place.with_last_hour(rows) if last_hour else rows)[0]
 
     @_tells
     def keys(self, *, most: int = 100) -> LimitKeys:

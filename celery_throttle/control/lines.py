@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import LimitStatus, Parked
+    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.views import First
 
 __all__ = ["Line", "first_lines"]
 
@@ -25,7 +26,7 @@ class Line:
     """
 
     status: LimitStatus
-    first: Parked | None
+    first: First | None
 
     @property
     def since(self) -> datetime | None:
@@ -34,15 +35,11 @@ class Line:
 
 
 def first_lines(reader: Reader, statuses: Iterable[LimitStatus], most: int) -> tuple[Line, ...]:
-    """Return so many lines: those of limits that are stopped first, then those where most wait; one call for each."""
-    waited_for = sorted((each for each in statuses if each.parked), key=_order)
-    return tuple(Line(each, _first(reader, each)) for each in waited_for[:most])
+    """Return so many lines: those of limits that are stopped first, then those where most wait."""
+    looked_at = sorted((each for each in statuses if each.parked), key=_order)[:most]
+    firsts = reader.firsts([each.bucket for each in looked_at])
+    return tuple(Line(status, first) for status, first in zip(looked_at, firsts, strict=True))
 
 
 def _order(status: LimitStatus) -> tuple[bool, int, str, str]:
     return not status.stopped, -status.parked, status.name, status.key or ""
-
-
-def _first(reader: Reader, status: LimitStatus) -> Parked | None:
-    found = reader.parked(status.bucket, 1)  # of a limit, also those of its keys
-    return next((each for each in found if (each.limit, each.key) == status.bucket), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.clients import store_client
@@ -10,6 +10,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
 from celery_throttle.store import views
 from celery_throttle.store.history import histories
+from celery_throttle.store.last_hour import last_hours
 from celery_throttle.store.rows import needs_from
 
 if TYPE_CHECKING:
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.history import Ring
     from celery_throttle.store.history import History
+    from celery_throttle.store.last_hour import LastHour
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside
-    from celery_throttle.store.views import Lent, ParkedId, TaskView, Waiter
+    from celery_throttle.store.views import First, Lent, ParkedId, TaskView, Waiter
 
 __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
 
-#: Limits, holders, or parked tasks to be changed, of one call.
+#: Limits, lines, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
 #: Ids of parked tasks that one call reads.
 _IDS = 500
@@ -154,6 +156,14 @@ class Reader:
         """Return who waits, for this limit or at all."""
         return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
 
+    def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
+        """Return who is first in each of these lines; None: nobody stands in it."""
+        found: list[First | None] = []
+        for first in range(0, len(buckets), AT_ONCE):
+            some = [each.text for each in buckets[first : first + AT_ONCE]]
+            found += views.firsts(self.ask(self.store.firsts(some)))
+        return found
+
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
         """Return who stands in the lines of this limit, or in any and in none, and what each takes."""
         return views.waiters(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
@@ -197,6 +207,19 @@ class Reader:
             some = limits[first : first + AT_ONCE]
             found += histories(self.ask(self.store.history(some, ring)), some, ring)
         return found
+
+    def last_hours(self, limits: Sequence[str]) -> dict[str, LastHour]:
+        """Return what started on limits in the last hour, in short; without those on which nothing did."""
+        found: dict[str, LastHour] = {}
+        for first in range(0, len(limits), AT_ONCE):
+            some = limits[first : first + AT_ONCE]
+            found |= last_hours(self.ask(self.store.history(some, MINUTES)), some)
+        return found
+
+    def with_last_hour(self, rows: Sequence[LimitStatus]) -> list[LimitStatus]:
+        """Return rows of limits and keys with what started in the last hour."""
+        found = self.last_hours([row.name for row in rows if row.key is None])
+        return [replace(row, last_hour=found.get(row.name)) if row.key is None else row for row in rows]
 
     def starts_per_second(self, limit: str) -> float:
         """Return how many of a limit (with all its keys) started a second lately; 0 if none did."""

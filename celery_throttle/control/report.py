@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "report"]
 
-#: Of each group of limits: lines that are looked at, each with two calls; parked tasks whose queues are.
+#: Of each group of limits: lines that are looked at, each with a call; parked tasks whose queues are.
 _MOST_LINES, _MOST_PARKED = 50, 2000
 #: Seconds after which what was read first says nothing of now.
 _STALE = 15.0

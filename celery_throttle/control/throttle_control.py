@@ -129,15 +129,17 @@ class ThrottleControl:
         return [Reader(self._app, group) for group in groups]
 
     @tells()
-    def status(self, *, most: int = MOST) -> tuple[LimitStatus, ...]:
+    def status(self, *, most: int = MOST, last_hour: bool = False) -> tuple[LimitStatus, ...]:
         """Return how every limit of the store stands, whoever declared it, by name.
 
         Of limits with keys, those keys that somebody holds or waits for, or has said something of.
 
         Args:
             most: how many at most, limits before keys.
+            last_hour: also what started on each limit in the last hour, and how long that had waited.
         """
-        found = [each for place in self._places() for each in place.status(count("most", most))]
+        read = [(place, place.status(count("most", most))) for place in self._places()]
+        found = [each for place, rows in read for each in (place.with_last_hour(rows) if last_hour else rows)]
         return tuple(sorted(found, key=lambda each: (each.name, each.key or "")))[:most]
 
     @tells(key="write throttle.limit('tenant', key='acme').holders()")

@@ -278,6 +278,10 @@ class Store:
         """Ask who waits for a bucket (a limit: with all its keys), None: for anything."""
         return self._call("parked", bucket or "", int(bucket is None), most)
 
+    def firsts(self, buckets: Sequence[str]) -> Call:
+        """Ask who is first in the lines of these buckets."""
+        return self._call("firsts", len(buckets), *buckets)
+
     def explain(self, task: str) -> Call:
         """Ask for all that matters to one task."""
         return self._call("explain", task)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.history import Ring
 
-__all__ = ["History", "Period", "by_limit", "histories"]
+__all__ = ["History", "Period", "by_limit", "histories", "slots_of", "within"]
 
 _SLOT = struct.Struct(f">{SLOT}I")
 _NOTHING = (0,) * SLOT
@@ -73,14 +73,7 @@ class Period:
 
         Rounded up to the next of `core.history.WAITS`, each of which is twice the one before.
         """
-        if not self.started:
-            return None
-        reached = self.at_once
-        for count, bound in zip((0, *self.waited), (0.0, *WAITS), strict=True):
-            reached += count
-            if reached >= share * self.started:
-                return float(bound)
-        return WAITS[-1]
+        return within(share, self.at_once, self.waited)
 
 
 @dataclass(frozen=True)
@@ -135,6 +128,25 @@ class History:
         )
 
 
+def within(share: float, at_once: int, waited: Iterable[int]) -> float | None:
+    """Return within how many seconds that share of those that started did, as `Period.wait`.
+
+    Args:
+        share: as there.
+        at_once: how many started without waiting.
+        waited: how many started after a wait of at most as long as each of `core.history.WAITS`.
+    """
+    counts = (at_once, *waited)
+    started, reached = sum(counts), 0
+    if not started:
+        return None
+    for count, bound in zip(counts, (0.0, *WAITS), strict=True):
+        reached += count
+        if reached >= share * started:
+            return bound
+    return WAITS[-1]
+
+
 def by_limit(counts: Mapping[str, Sequence[float]]) -> list[Counted]:
     """Return what was counted of runs, by what they need, as what was counted of each limit."""
     found: dict[str, tuple[bool, list[float]]] = {}
@@ -160,10 +172,16 @@ def histories(raw: Any, limits: Iterable[str], ring: Ring) -> list[History]:
     ]
 
 
-def _periods(packed: bytes, last: int, ring: Ring) -> list[Period]:
+def slots_of(packed: bytes, numbers: Iterable[int]) -> list[tuple[int, ...]]:
+    """Return the slots of a ring that count these periods."""
     size = len(packed) // _SLOT.size * _SLOT.size
     slots = {slot[0]: slot for slot in _SLOT.iter_unpack(packed[:size])}
-    return [_period(slots.get(number, _NOTHING), number, ring) for number in range(last - ring.slots + 1, last + 1)]
+    return [slots.get(number, _NOTHING) for number in numbers]
+
+
+def _periods(packed: bytes, last: int, ring: Ring) -> list[Period]:
+    numbers = range(last - ring.slots + 1, last + 1)
+    return [_period(slot, number, ring) for slot, number in zip(slots_of(packed, numbers), numbers, strict=True)]
 
 
 def _period(slot: tuple[int, ...], number: int, ring: Ring) -> Period:

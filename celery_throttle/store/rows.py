@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
+    from celery_throttle.store.last_hour import LastHour
+
 __all__ = [
     "Change",
     "Drained",
@@ -87,6 +89,8 @@ class LimitStatus:
         parked: how many tasks wait that need permits of it; one that needs several limits is counted by each.
         next_start_in: seconds until its rates allow the next start.
         barred_by: the task that goes before all newer ones, if one that needs several limits waited for long.
+        last_hour: what started on it in the last hour, with all its keys; None: nothing did, nobody asked, or it is a
+            key.
     """
 
     name: str
@@ -105,6 +109,7 @@ class LimitStatus:
     next_start_in: float
     barred_by: str | None
     bar_ticket: float = field(default=0, repr=False)
+    last_hour: LastHour | None = None
 
     def __str__(self) -> str:
         return ", ".join(self._facts())

@@ -24,11 +24,13 @@ from celery_throttle.store.rows import (
 
 __all__ = [
     "Ahead",
+    "First",
     "Lent",
     "ParkedId",
     "TaskView",
     "Waiter",
     "changes",
+    "firsts",
     "holders",
     "lent",
     "locks",
@@ -154,6 +156,18 @@ def waiters(raw: Any) -> list[Waiter]:
             continue
         found.append(Waiter(task.decode(), Bucket.parse(line.decode()), queue, ticket, needs, turns, turn))
     return found
+
+
+class First(NamedTuple):
+    """Who is first in a line, and when they came."""
+
+    task_id: str
+    since: datetime | None
+
+
+def firsts(raw: Any) -> list[First | None]:
+    """Read the reply of firsts.lua."""
+    return [First(row[0].decode(), _came(int(row[1]) - _NOUGHT)) if row else None for row in raw]
 
 
 class ParkedId(NamedTuple):

@@ -38,7 +38,7 @@ class Api:
     def __init__(self, app: Any, commands: Commands) -> None:
         self._app, self._commands, self._throttle = app, commands, ThrottleControl(app)
         values: dict[str, Callable[[Request], object]] = {
-            "limits": lambda request: self._throttle.status(most=most_of(request, MOST)),
+            "limits": lambda request: self._throttle.status(most=most_of(request, MOST), last_hour=True),
             "limit": self._limit,
             "task": lambda request: self._throttle.explain(word(request, "id")),
             "locks": lambda request: self._throttle.locks(most=most_of(request, MOST)),
@@ -55,7 +55,7 @@ class Api:
     def _limit(self, request: Request) -> object:
         limit, most = limit_of(self._app, request), most_of(request, 100)
         return {
-            "status": [limit.status(), *limit.keys(most=MOST).rows],
+            "status": [limit.status(last_hour=True), *limit.keys(most=MOST).rows],
             "holders": limit.holders(most=most),
             "parked": limit.parked(most=most),
         }

@@ -79,10 +79,11 @@ class Changes:
     Args:
         app: the Celery app.
         commands: how commands begin.
+        changed: to be called after each, also after one of which nobody knows what came of it.
     """
 
-    def __init__(self, app: Any, commands: Commands) -> None:
-        self._app, self._commands, self._throttle = app, commands, ThrottleControl(app)
+    def __init__(self, app: Any, commands: Commands, changed: Callable[[], None]) -> None:
+        self._app, self._commands, self._throttle, self._changed = app, commands, ThrottleControl(app), changed
 
     async def of_limit(self, request: Request) -> Response:
         """Change a limit, or one key of it; a GET says what that would do."""
@@ -111,6 +112,8 @@ class Changes:
             return await run_in_threadpool(change, request, form)
         except ConfigurationError as error:
             return await run_in_threadpool(show, request, form, str(error))
+        finally:
+            self._changed()
 
     # -- a limit -------------------------------------------------------------------------------------------------------
 

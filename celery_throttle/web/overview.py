@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_throttle.control.reader import Reader
+    from celery_throttle.store.last_hour import LastHour
     from celery_throttle.store.rows import LimitStatus
 
 __all__ = ["Overview", "Row", "overview"]
 
-#: Limits and keys of each group that are read, limits before keys; lines whose first is looked at.
+#: Limits and keys of each group that are read, limits before keys; lines of each whose first is looked at.
 _READ, _MOST_LINES = 2000, 100
+#: Rows of which the last hour is read, with one call for each hundred: reading and drawing each takes 0.1 ms.
+_MOST_HOURS = 300
 _OF_KEYS = {"paused": "paused", "held_back": "held back", "disabled": "disabled", "override": "overridden"}
 
 
@@ -36,6 +39,7 @@ class Row:
         keyed: whether it has keys, used or not.
         otherwise: whether the worker that started last has declared it otherwise than this code.
         since: when the first of those who wait came, None if nobody does, or that was not looked at.
+        last_hour: what started on it, None if nothing did, or that was not looked at.
     """
 
     status: LimitStatus
@@ -43,6 +47,7 @@ class Row:
     keyed: bool
     otherwise: bool = False
     since: datetime | None = None
+    last_hour: LastHour | None = None
 
     @property
     def held(self) -> int:
@@ -90,6 +95,7 @@ class Overview:
         rows: those that are shown.
         found: how many there are with that in their name.
         limits: how many there are.
+        hours: of how many of the rows, the first ones, the last hour was looked at.
         cut: whether there is more than was read.
         settling: seconds for which nothing starts, since the store has just lost its data.
     """
@@ -98,6 +104,7 @@ class Overview:
     rows: tuple[Row, ...]
     found: int
     limits: int
+    hours: int
     cut: bool
     settling: float
 
@@ -125,8 +132,9 @@ def overview(app: Any, wanted: str, most: int) -> Overview:
             rows.append(row)
             of_row[row.status.name] = reader
     found = sorted((each for each in rows if wanted.lower() in each.status.name.lower()), key=lambda row: row.attention)
-    shown = tuple(_with_waits(found[:most], of_row))
-    return Overview(clocks[0][0], shown, len(found), len(rows), cut, max(settling for _, settling in clocks))
+    shown = tuple(_completed(found[:most], of_row))
+    settling = max(settling for _, settling in clocks)
+    return Overview(clocks[0][0], shown, len(found), len(rows), min(len(shown), _MOST_HOURS), cut, settling)
 
 
 def _rows(statuses: Iterable[LimitStatus], keyed: set[str], otherwise: set[str]) -> Iterator[Row]:
@@ -140,9 +148,11 @@ def _rows(statuses: Iterable[LimitStatus], keyed: set[str], otherwise: set[str])
             yield Row(whole, keys, keyed=bool(keys) or name in keyed, otherwise=name in otherwise)
 
 
-def _with_waits(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
-    """Yield rows with when the first of those who wait came; the lines of a group are looked at together."""
+def _completed(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
+    """Yield rows with what is only read of those that are shown, of a group together."""
     since: dict[str, datetime] = {}
+    last_hours: dict[str, LastHour] = {}
+    hours = {row.status.name for row in rows[:_MOST_HOURS]}
     for reader in dict.fromkeys(readers_of[row.status.name] for row in rows):
         mine = [row for row in rows if readers_of[row.status.name] is reader]
         statuses = [each for row in mine for each in (row.status, *row.keys)]
@@ -150,8 +160,10 @@ def _with_waits(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]
             name = line.status.name
             if line.since:
                 since[name] = min(since.get(name, line.since), line.since)
+        last_hours |= reader.last_hours([row.status.name for row in mine if row.status.name in hours])
     for row in rows:
-        yield replace(row, since=since.get(row.status.name))
+        name = row.status.name
+        yield replace(row, since=since.get(name), last_hour=last_hours.get(name))
 
 
 def _fullness(status: LimitStatus) -> float:

@@ -11,10 +11,11 @@ from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.web.asked import limit_of, most_of, word
 from celery_throttle.web.changes import CHANGES, DROPPABLE, said
 from celery_throttle.web.charts import HEIGHT, charts
-from celery_throttle.web.overview import overview
 from celery_throttle.web.rendering import live, page
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import Need
     from celery_throttle.web.charts import Chart
+    from celery_throttle.web.overview import Overview
 
 __all__ = ["PATIENCE", "Pages"]
 
@@ -36,15 +38,16 @@ class Pages:
     Args:
         app: the Celery app.
         commands: how commands begin.
+        overview: reads how the limits stand: of which part of their names, how many.
     """
 
-    def __init__(self, app: Any, commands: Commands) -> None:
-        self._app, self._commands, self._throttle = app, commands, ThrottleControl(app)
+    def __init__(self, app: Any, commands: Commands, overview: Callable[[str, int], Overview]) -> None:
+        self._app, self._commands, self._throttle, self._overview = app, commands, ThrottleControl(app), overview
 
     def overview(self, request: Request) -> Response:
         """Answer with how every limit stands."""
         wanted = request.query_params.get("find", "")
-        found = overview(self._app, wanted, most_of(request, _MOST))
+        found = self._overview(wanted, most_of(request, _MOST))
         return live(request, "overview", found=found, find=wanted, now=found.at)
 
     def limit(self, request: Request) -> Response:

@@ -19,6 +19,7 @@ from celery_throttle.control.states import states
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.wording import at, counted, span
 from celery_throttle.web.guard import visitor
+from celery_throttle.web.sparks import HEIGHT, spark
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -96,6 +97,7 @@ def _environment() -> Environment:
         finalize=_shown,
     )
     made.globals |= {"ago": _ago, "left": _left, "Bucket": Bucket, "states": states, "after": _after}
+    made.globals |= {"spark": spark, "spark_height": HEIGHT}
     made.filters |= {"span": span, "at": at, "counted": counted, "number": _number}
     return made
 

@@ -12,10 +12,13 @@ from starlette.routing import Route
 
 from celery_throttle.control.findings import Commands
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
+from celery_throttle.signals import limit_changed
 from celery_throttle.web.api import Api
 from celery_throttle.web.changes import Changes
 from celery_throttle.web.guard import Guard
+from celery_throttle.web.overview import overview
 from celery_throttle.web.pages import Pages
+from celery_throttle.web.recent import Recent
 from celery_throttle.web.rendering import asset, page
 
 if TYPE_CHECKING:
@@ -42,7 +45,9 @@ def site(
         sign_in: whether who may not see it is asked for a token.
     """
     commands = Commands(command) if isinstance(command, str) else command
-    pages, changes, api = Pages(app, commands), Changes(app, commands), Api(app, commands)
+    recent = Recent(partial(overview, app))
+    limit_changed.connect(recent.forget)
+    pages, changes, api = Pages(app, commands, recent), Changes(app, commands, recent.forget), Api(app, commands)
     routes = [
         Route("/", pages.overview),
         Route("/limit", pages.limit),

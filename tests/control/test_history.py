@@ -11,12 +11,16 @@ from celery_throttle.core.history import place_of
 from celery_throttle.store.history import by_limit
 from celery_throttle.store.scripts import execute
 from tests.store.caller import needs_of
+from tests.store.cost import commands
 from tests.store.counts import counts
 from tests.store.terms_caller import TermsCaller, terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from redis import Redis
+
+    from tests.control.conftest import Ended
     from tests.support.shell import Ended
 
 from celery_throttle.core.limits import Limit
@@ -86,6 +90,37 @@ def test_as_json(run: Callable[..., Ended], count: Callable[..., None]) -> None:
     assert (said["limit"], len(said["periods"]), said["total"]["at_once"]) == ("api", 60, 6)
     assert said["total"]["run_time"] == 1.5
     assert said["periods"][-1]["length"] == 60
+
+
+def test_of_many_limits_in_short(
+    app: Any, run: Callable[..., Ended], count: Callable[..., None], worker: TermsCaller, redis: Redis
+) -> None:
+    throttle, many = ThrottleControl(app), [Limit(f"limit-{number}", 1) for number in range(98)]
+    worker.declare(API, TENANT, *many)
+    count(at_once=6)
+    count(TENANT, at_once=2)
+    worker.arrive("t", terms(TENANT).needs({"keys": {"tenant": "acme"}}))
+    rows = {(each.name, each.key): each for each in throttle.status(last_hour=True)}
+    assert {bucket for bucket, each in rows.items() if each.last_hour} == {("api", None), ("tenant", None)}
+    hour = rows["api", None].last_hour
+    assert hour
+    assert (sum(hour.started), sum(hour.waited), hour.wait_p95) == (12, 6, 1.28)
+    assert throttle.limit("api").status(last_hour=True).last_hour == hour
+    assert throttle.limit("tenant", key="acme").status(last_hour=True).last_hour is None
+    assert all(each.last_hour is None for each in throttle.status()), "nobody asked"
+
+    shown = {(each["name"], each["key"]): each["last_hour"] for each in run("status", "--json").json}
+    assert len(shown) == 101
+    assert shown["limit-0", None] is shown["tenant", "acme"] is None
+    assert shown["api", None] == {"started": list(hour.started), "waited": list(hour.waited), "wait_p95": 1.28}
+    assert run("show", "api", "--json").json["status"][0]["last_hour"] == shown["api", None]
+
+    calls = []
+    for last_hour in (False, True):
+        with commands(redis) as made:
+            throttle.status(last_hour=last_hour)
+        calls.append(made["evalsha"])
+    assert calls[1] - calls[0] == 1, "a hundred limits with one call"
 
 
 def test_of_one_key_nothing_is_counted(app: Any, worker: TermsCaller) -> None:

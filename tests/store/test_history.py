@@ -15,6 +15,7 @@ from celery_throttle.core.history import MINUTES, QUARTERS, RINGS, SLOT, TOTALS,
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import needs_text
 from celery_throttle.store.history import History, by_limit, histories
+from celery_throttle.store.last_hour import last_hours
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.runs import Run
 from celery_throttle.worker.tally import Tally
@@ -50,6 +51,20 @@ def come_around(redis: Redis) -> None:
             stamp: Any = redis.bitfield(KEYS.ring(ring.name, "api"))
             if period := stamp.get("u32", f"#{slot * SLOT}").execute()[0]:
                 stamp.set("u32", f"#{slot * SLOT}", period - ring.slots).execute()
+
+
+def turn(redis: Redis, minutes: int) -> None:
+    """Let what was counted have been counted so many minutes ago."""
+    ring = KEYS.ring(MINUTES.name, "api")
+    size = SLOT * 4
+    kept: Any = redis.get(ring)
+    packed = kept.ljust(MINUTES.slots * size, b"\0")
+    for place in range(MINUTES.slots):
+        slot = packed[place * size : (place + 1) * size]
+        if period := int.from_bytes(slot[:4], "big"):
+            redis.setrange(ring, place * size, bytes(size))
+            moved = (period - minutes) % MINUTES.slots * size
+            redis.setrange(ring, moved, (period - minutes).to_bytes(4, "big") + slot[4:])
 
 
 def test_what_workers_counted_is_added(worker: Caller, peer: Caller) -> None:
@@ -152,6 +167,36 @@ def test_a_holder_that_was_reclaimed_is_told(worker: Caller, peer: Caller, redis
     peer.know(API)
     assert peer.look().reclaimed == (("t0", NEEDS),)
     assert peer.look().reclaimed == ()
+
+
+def test_the_last_hour_in_short(worker: Caller, redis: Redis) -> None:
+    """The same as the whole history says, of many limits with one call."""
+    numbers = counts(at_once=4, ended=9)
+    for waited, number in ((0.5, 7), (3.0, 2), (10**6, 1)):
+        numbers[place_of(waited)] += number
+    tell(worker, {NEEDS: numbers, needs_of(TENANT).text: counts(at_once=3)})
+    turn(redis, 20)
+    tell(worker, {NEEDS: counts(waited=5)})
+    raw: Any = execute(redis, worker.store.history(["nope", "api", "tenant"], MINUTES))
+    hours = last_hours(raw, ["nope", "api", "tenant"])
+    history = read(worker)
+    assert hours.keys() == {"api", "tenant"}
+    assert hours["api"].started == tuple(each.started for each in history.periods)
+    assert hours["api"].waited == tuple(sum(each.waited) for each in history.periods)
+    assert sorted(filter(None, hours["api"].started)) == [5, 14]
+    assert sorted(filter(None, hours["api"].waited)) == [5, 10]
+    assert hours["api"].wait_p95 == history.total.wait(0.95) == WAITS[-1]
+    assert (sum(hours["tenant"].started), sum(hours["tenant"].waited), hours["tenant"].wait_p95) == (3, 0, 0.0)
+
+
+def test_of_what_started_before_the_last_hour_nothing_is_left(worker: Caller, redis: Redis) -> None:
+    tell(worker, {NEEDS: counts(at_once=4)})
+    for later, left in ((58, ["api"]), (60, [])):
+        raw: Any = execute(redis, worker.store.history(["api"], MINUTES))
+        now, rings = raw
+        assert list(last_hours((now + later * 60_000, rings), ["api"])) == left
+    tell(worker, {needs_of(TENANT).text: counts(ended=4)})
+    assert last_hours(execute(redis, worker.store.history(["tenant"], MINUTES)), ["tenant"]) == {}, "nothing started"
 
 
 # -- waits -------------------------------------------------------------------------------------------------------------

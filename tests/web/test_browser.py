@@ -29,6 +29,7 @@ from tests.control.test_looking import API, of, park
 from tests.store.terms_caller import terms
 from tests.support.waiting import until
 from tests.web.conftest import TOKEN, own_server, served
+from tests.web.test_overview import tell_counts
 from tests.web.test_pages import HOSTILE, KEYS
 
 if TYPE_CHECKING:
@@ -300,6 +301,7 @@ def crowded(browser: Browser, app: Any, worker: TermsCaller) -> Browser:
     for key in (*KEYS, LONG):
         worker.arrive(f"holds {key}", of(key))
         park(worker, f"waits {key}", of(key))
+    tell_counts(worker, API, Limit(LONG, 1), at_once=10**7, waited=10**8)
     app.tasks["charge"].apply_async((17, 5))
     throttle = ThrottleControl(app)
     throttle.limit("api").override(3, by="x" * 100, why="w" * 200)
@@ -318,6 +320,21 @@ def test_light_and_dark(browser: Browser) -> None:
     (light_page, light_text), (dark_page, dark_text) = seen
     assert min(light_page) - max(light_text) > 150
     assert min(dark_text) - max(dark_page) > 150
+
+
+def test_the_last_hour_is_seen_and_told(crowded: Browser) -> None:
+    for size in (PHONE, WIDE):
+        crowded.look(size)
+        crowded.open()
+        drawn = crowded.driver.find_elements(By.CSS_SELECTOR, "td svg.spark")
+        assert len(drawn) == 2
+        for each in drawn:
+            assert each.size["width"] >= 100
+            assert each.size["height"] >= 10
+            assert each.accessible_name == "110000000 starts in the busiest minute"
+            started, late = each.find_elements(By.CSS_SELECTOR, "path")
+            assert started.value_of_css_property("fill") != late.value_of_css_property("fill")
+            assert started.size["height"] > late.size["height"] > 0
 
 
 def test_nothing_is_wider_than_a_phone(crowded: Browser) -> None:

@@ -16,6 +16,7 @@ from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, MAIL, of, park
 from tests.store.terms_caller import terms
+from tests.support.waiting import until
 from tests.web.conftest import visited
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tests.web.conftest import Site
 
 PAGES = ("", "limit?name=api", "task", "task?id=t3", "locks", "audit", "report", "limit/change?name=api&change=pause")
+NONE = "\N{EN DASH}"
 HOSTILE = "<script>alert(1)</script>"
 KEYS = ('it\'s "x"', "<img src=x onerror=alert(1)>", "../../../etc", "a&b=c#d?e%2f", "-rf", "$(reboot)`id`")
 
@@ -52,10 +54,10 @@ def test_how_every_limit_stands(page: Site, app: Any, worker: TermsCaller) -> No
     ThrottleControl(app).limit("mail").override(7, until=3600, by="bob", why="their big day")
     ThrottleControl(app).limit("tenant", key="acme").pause(by="bob")
     head, *found = rows(page.get(""))
-    assert head == "Limit In use Waiting Oldest wait State"
+    assert head == "Limit In use Waiting Oldest wait p95 wait Last hour State"
     assert [each.split()[0] for each in found] == ["tenant", "api", "mail"]
-    assert re.fullmatch(r"tenant 2 over 2 keys, 1 each 2 [\d.]+ s 1 key paused 2 keys full", found[0])
-    assert re.fullmatch(r"api 2 of 2 3 [\d.]+ s full", found[1])
+    assert re.fullmatch(rf"tenant 2 over 2 keys, 1 each 2 [\d.]+ s {NONE} {NONE} 1 key paused 2 keys full", found[0])
+    assert re.fullmatch(rf"api 2 of 2 3 [\d.]+ s {NONE} {NONE} full", found[1])
     assert "override 7 until" in found[2]
     assert "by bob (their big day), " in found[2]
     assert re.search(r"(59m \d+s|1h 0m) left", found[2])
@@ -298,6 +300,7 @@ def test_the_store_is_away(own_server: EmbeddedServer) -> None:
     with visited(asgi(make_app(own_server.url), lambda _: "all")) as page:
         assert page.get("").status_code == 200
         own_server.kill()
+        until(lambda: page.get("").status_code == 503, timeout=3)  # it is kept for a moment
         for path in ("", "?part=live", "limit?name=api", "task?id=t", "locks", "audit", "report"):
             answer = page.get(path)
             assert answer.status_code == 503

@@ -27,7 +27,7 @@ def status(session: Session, most: int) -> None:
 
     Of limits with keys, those keys that somebody holds or waits for, or has said something of.
     """
-    rows = session.throttle.status(most=most)
+    rows = session.throttle.status(most=most, last_hour=session.output.as_json)
     if session.output.as_json:
         session.output.json(rows)
         return
@@ -46,9 +46,9 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
     """
     steers = session.limit(limit, key)
     keys = steers.keys(most=MOST)
-    statuses = [steers.status(), *keys.rows]
-    holders, parked = steers.holders(most=most), steers.parked(most=most)
     output = session.output
+    statuses = [steers.status(last_hour=output.as_json), *keys.rows]
+    holders, parked = steers.holders(most=most), steers.parked(most=most)
     if output.as_json:
         output.json({"status": statuses, "holders": holders, "parked": parked})
         return

@@ -1,0 +1,48 @@
+"""What was counted of limits in the last hour, in short: what is shown of each where there are many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.history import MINUTES, WAITS, Place
+from celery_throttle.store.history import slots_of, within
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["LastHour", "last_hours"]
+
+_WAITED = slice(Place.WAITED, Place.WAITED + len(WAITS))
+
+
+@dataclass(frozen=True)
+class LastHour:
+    """What started on a limit in the last hour, with all its keys: minute by minute, the last has just begun.
+
+    Attributes:
+        started: how many started in each minute.
+        waited: how many of them after a wait in line.
+        wait_p95: within how many seconds 95 % of all of them started, rounded up as `Period.wait` is.
+    """
+
+    started: tuple[int, ...]
+    waited: tuple[int, ...]
+    wait_p95: float
+
+
+def last_hours(raw: Any, limits: Iterable[str]) -> dict[str, LastHour]:
+    """Read the reply of history.lua, of the ring of minutes; without limits on which nothing started."""
+    now_ms, rings = raw
+    last = now_ms // 1000 // MINUTES.seconds
+    minutes = range(last - MINUTES.slots + 1, last + 1)
+    found = ((limit, _last_hour(packed, minutes)) for limit, packed in zip(limits, rings, strict=True) if packed)
+    return {limit: hour for limit, hour in found if hour}
+
+
+def _last_hour(packed: bytes, minutes: range) -> LastHour | None:
+    slots = slots_of(packed, minutes)
+    waits = [slot[_WAITED] for slot in slots]
+    at_once, waited = [slot[Place.AT_ONCE] for slot in slots], tuple(map(sum, waits))
+    p95 = within(0.95, sum(at_once), map(sum, zip(*waits, strict=True)))
+    return None if p95 is None else LastHour(tuple(map(sum, zip(at_once, waited, strict=True))), waited, p95)

@@ -1,0 +1,117 @@
+"""The first page: what happened in the last hour on each limit, and what reading all of it costs."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle import Limit
+from celery_throttle.core.history import place_of
+from celery_throttle.store.history import by_limit
+from celery_throttle.store.last_hour import LastHour
+from celery_throttle.store.scripts import execute
+from celery_throttle.web.sparks import HEIGHT, spark
+from tests.control.test_looking import API, TENANT
+from tests.store.caller import needs_of
+from tests.store.cost import commands
+from tests.store.counts import counts
+from tests.store.terms_caller import terms
+from tests.web.test_pages import NONE, rows, text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from tests.store.terms_caller import TermsCaller
+    from tests.web.conftest import Site
+
+
+def tell_counts(worker: TermsCaller, *limits: Limit, at_once: int = 0, waited: int = 0) -> None:
+    """Have a worker tell what it has counted: how many started at once, and after a second in line."""
+    told = counts(at_once=at_once)
+    told[place_of(1.0)] = waited
+    worker.declare(*limits)
+    for first in range(0, len(limits), 100):
+        by_needs = {needs_of(limit).text: told for limit in limits[first : first + 100]}
+        execute(worker.client, worker.store.count(by_limit(by_needs)))
+
+
+@pytest.fixture
+def count(worker: TermsCaller) -> Callable[..., None]:
+    return partial(tell_counts, worker)
+
+
+# -- the last hour -----------------------------------------------------------------------------------------------------
+
+
+def test_the_last_hour_of_each_limit(page: Site, count: Callable[..., None], worker: TermsCaller) -> None:
+    count(API, at_once=1200, waited=40)
+    count(Limit("quick", 3), at_once=5)
+    count(TENANT, waited=7)
+    worker.know(Limit("idle", 1))
+    answer = page.get("")
+    found = {each.split()[0]: each for each in rows(answer)[1:]}
+    assert found["api"].replace("\N{NO-BREAK SPACE}", " ") == f"api 0 of 2 0 {NONE} 0.0 s 1 240 started 40 waited"
+    assert found["quick"].endswith(f"{NONE} 0.0 s 5 started")
+    assert found["tenant"].endswith(f"{NONE} 1.3 s 7 started 7 waited")
+    assert found["idle"].endswith(f"0 of 1 0 {NONE} {NONE} {NONE}")
+    assert re.findall(r'role="img" aria-label="([^"]*)"', answer.text) == [
+        "1240 starts in the busiest minute", "5 starts in the busiest minute", "7 starts in the busiest minute",
+    ]  # fmt: skip
+    assert answer.text.count('<path class="late"') == 2
+    assert "95 % of those that started in the last hour had waited no longer than that" in text(answer)
+    assert "Both are those of the first" not in text(answer)
+
+
+@pytest.mark.parametrize(
+    ("started", "waited", "outline", "late"),
+    [
+        ((0, 4, 4, 1), (0, 0, 2, 0), "M0 16H1V0H3V12H4V16Z", "M0 16H2V8H3V16H4V16Z"),
+        ((9, 0, 9), (0, 0, 0), "M0 16H0V0H1V16H2V0H3V16Z", ""),
+        ((10_000, 1), (0, 1), "M0 16H0V0H1V15H2V16Z", "M0 16H1V15H2V16Z"),
+    ],
+)
+def test_how_it_is_drawn(started: tuple[int, ...], waited: tuple[int, ...], outline: str, late: str) -> None:
+    """One is seen beside ten thousand."""
+    drawn = spark(LastHour(started, waited, 0.0))
+    assert (drawn.all, drawn.late) == (outline, late)
+    assert (drawn.width, HEIGHT) == (len(started), 16)
+
+
+def test_where_there_are_very_many_it_is_that_of_the_first(page: Site, count: Callable[..., None]) -> None:
+    limits = [Limit(f"limit-{number:03}", 1) for number in range(302)]
+    count(*limits, at_once=1)
+    answer = page.get("?most=1000")
+    found = rows(answer)[1:]
+    assert all(each.endswith("0.0 s 1 started") for each in found[:300])
+    assert [each.split(" ", 1)[0] for each in found if each.endswith("not looked at not looked at")] == [
+        "limit-300", "limit-301",
+    ]  # fmt: skip
+    assert "Both are those of the first 300 limits." in text(answer)
+    assert "Both are" not in text(page.get(""))
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_limit_more_is_no_call_more(
+    page: Site, count: Callable[..., None], worker: TermsCaller, redis: Redis
+) -> None:
+    """Also where somebody waits, and where something has started."""
+    page.get("")
+    calls = []
+    for first, after in ((0, 2), (2, 60)):
+        some = [Limit(f"limit-{number}", 1) for number in range(first, after)]
+        count(*some, at_once=3)
+        for limit in some:
+            for number in range(2):
+                worker.arrive(f"{limit.name} {number}", terms(limit).same)
+        with commands(redis) as made:
+            answer = page.get(f"?most={99 - first}")  # the other one is known for a moment
+        calls.append(made["evalsha"])
+        assert len([each for each in rows(answer) if re.search(r"[\d.]+ s 0.0 s 3 started full", each)]) == after
+    assert calls[0] == calls[1]
