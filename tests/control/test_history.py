@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from tests.control.conftest import Ended
     from tests.support.shell import Ended
 
 from celery_throttle.core.limits import Limit
