@@ -14,6 +14,7 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.arguments import values_of
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.worker.plans import header_of
+from celery_throttle.worker.runs import WAITED
 
 try:
     from opentelemetry.metrics import Observation
@@ -59,10 +60,11 @@ def observe(app: Any, meter: Meter, *, queues: Iterable[str] = ()) -> None:
 
 
 def mark_spans() -> None:
-    """Have the current span of each throttled run say which limits, and which of their keys, it has permits of.
+    """Have the current span of each throttled run say which limits' permits it has, and how long it waited for them.
 
-    ``celery_throttle.limit`` and ``celery_throttle.key`` are lists of text; those limits come first that have a key. To
-    be called in workers, after what begins the span::
+    ``celery_throttle.limit`` and ``celery_throttle.key`` are lists of text; those limits come first that have a key.
+    ``celery_throttle.waited_ms`` is how long it was parked, in milliseconds; 0: not at all. To be called in workers,
+    after what begins the span::
 
         CeleryInstrumentor().instrument()
         mark_spans()
@@ -76,6 +78,7 @@ def _mark(task: Any, **_: Any) -> None:
     if buckets:
         span.set_attribute("celery_throttle.limit", [each.name for each in buckets])
         span.set_attribute("celery_throttle.key", [each.key for each in buckets if each.key is not None])
+        span.set_attribute("celery_throttle.waited_ms", round(task.request.get(WAITED, 0.0) * 1000))
 
 
 def _buckets_of(task: Any) -> list[Bucket]:

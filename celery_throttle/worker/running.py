@@ -61,6 +61,8 @@ class Running:
         """Give a run to the pool."""
         run.state = State.RUNNING
         self.runs.add(run)
+        if run.needs.text:
+            run.show_wait()
         watch(
             run,
             lambda result: self._loop.post(self._ended, run, result),

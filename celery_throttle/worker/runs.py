@@ -14,7 +14,10 @@ from celery_throttle.store.calls import Arrival, Succession
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
 
-__all__ = ["Here", "Permit", "Run", "State"]
+__all__ = ["WAITED", "Here", "Permit", "Run", "State"]
+
+#: What of a request tells for how many seconds it waited in line.
+WAITED = "throttle_waited"
 
 #: More than any task has retries: what `replace` sends begins to count them anew.
 _REPLACED = 1 << 20
@@ -190,6 +193,13 @@ class Run:
     def fence(self, token: int) -> None:
         """It has its lock: let the body see the fencing token."""
         self.request.request_dict["fencing_token"] = token
+
+    def show_wait(self) -> None:
+        """Let the process that runs it know how long it waited in line, if it did."""
+        about = self.request.request_dict
+        about.pop(WAITED, None)  # a retry has the headers of the attempt before
+        if self.waited:
+            about[WAITED] = self.waited
 
     def facts(self, result: Result, *, began: bool, epoch: int) -> Facts:
         """Return the facts of its end, in this epoch."""
