@@ -74,6 +74,10 @@ class Reader:
         view = self.explain("")
         return view.now, view.settling
 
+    def store_errors(self) -> int:
+        """Return how often workers lost the store, or had a call refused, as far as they could tell it."""
+        return int(self.ask(self.store.errors()))
+
     def status(
         self, most: int, sources: Iterable[str] = ("limits", "said", "used", "waiting")
     ) -> tuple[LimitStatus, ...]:

@@ -131,10 +131,12 @@ class Exchange:
 
     Attributes:
         clock: when it was put together, on a clock of the worker's; 0 to say nothing of that.
+        errors: how often the worker lost the store, or was refused a call.
     """
 
     slots: int = 0
     clock: float = 0.0
+    errors: int = 0
     ended: list[Ended] = field(default_factory=list)
     passed: list[Succession] = field(default_factory=list)
     began: list[tuple[str, str]] = field(default_factory=list)
@@ -151,6 +153,8 @@ class Exchange:
         parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_WRITE(queues)}']
         if self.clock:
             parts.append(f'"clock_ms":{self.clock * 1000:.1f}')
+        if self.errors:
+            parts.append(f'"errors":{self.errors}')
         objects = ((name, getattr(self, name)) for name in ("ended", "passed", "asked", "parked", "back"))
         parts += [f'"{name}":[{",".join([each.row for each in rows])}]' for name, rows in objects if rows]
         arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "acked", "revoked", "never"))
@@ -281,6 +285,10 @@ class Store:
     def explain(self, task: str) -> Call:
         """Ask for all that matters to one task."""
         return self._call("explain", task)
+
+    def errors(self) -> Call:
+        """Ask how often workers lost the store, or had a call refused."""
+        return self._call("errors")
 
     def aside(self, most: int) -> Call:
         """Ask for the records that nobody could read."""

@@ -56,6 +56,14 @@ def test_what_ended_twice_frees_one_permit(worker: Caller, two: Limit, redis: Re
     assert peek(redis).used == {"gpu2": 1}
 
 
+def test_what_went_wrong_is_counted_once(worker: Caller, peer: Caller, redis: Redis) -> None:
+    worker.exchange(errors=2)
+    worker.again()
+    peer.exchange(errors=1)
+    worker.look()
+    assert peek(redis).meta["errors"] == "3"
+
+
 def test_what_was_parked_and_has_run_is_not_parked_again(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
