@@ -106,6 +106,7 @@ class Run:
     """
 
     __slots__ = (
+        "_had_state",
         "asks",
         "came",
         "epoch",
@@ -146,7 +147,7 @@ class Run:
         self.permit: Permit | None = None
         self.held_since = 0.0
         self.job: Any = None
-        self.asks = self.requeue = self.keeps = False
+        self.asks = self.requeue = self.keeps = self._had_state = False
         self.refusals = 0
         self.waited = 0.0
         self.parcel = b""
@@ -200,6 +201,11 @@ class Run:
         about.pop(WAITED, None)  # a retry has the headers of the attempt before
         if self.waited:
             about[WAITED] = self.waited
+
+    def gets_state(self) -> bool:
+        """Whether its result is to say that it is parked: at most once, and not while somebody else may run it."""
+        first, self._had_state = not self._had_state, True
+        return first and not self.redelivered and bool(self.needs.buckets) and not self.request.ignore_result
 
     def facts(self, result: Result, *, began: bool, epoch: int) -> Facts:
         """Return the facts of its end, in this epoch."""
