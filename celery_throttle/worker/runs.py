@@ -14,10 +14,7 @@ from celery_throttle.store.calls import Arrival, Succession
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
 
-__all__ = ["WAITED", "Here", "Permit", "Run", "State"]
-
-#: What of a request tells for how many seconds it waited in line.
-WAITED = "throttle_waited"
+__all__ = ["Here", "Permit", "Run", "State"]
 
 #: More than any task has retries: what `replace` sends begins to count them anew.
 _REPLACED = 1 << 20
@@ -194,13 +191,6 @@ class Run:
     def fence(self, token: int) -> None:
         """It has its lock: let the body see the fencing token."""
         self.request.request_dict["fencing_token"] = token
-
-    def show_wait(self) -> None:
-        """Let the process that runs it know how long it waited in line, if it did."""
-        about = self.request.request_dict
-        about.pop(WAITED, None)  # a retry has the headers of the attempt before
-        if self.waited:
-            about[WAITED] = self.waited
 
     def gets_state(self) -> bool:
         """Whether its result is to say that it is parked: at most once, and not while somebody else may run it."""

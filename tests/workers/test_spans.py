@@ -64,8 +64,9 @@ class Spans:
 
 
 @pytest.fixture
-def spans() -> Iterator[Spans]:
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
     made = Spans()
+    monkeypatch.setattr("celery_throttle.worker.waits._shown", False)  # as it is again when the test has ended
     from celery_throttle.contrib.opentelemetry import _mark, mark_spans  # noqa: PLC0415 - what it needs may not be there
 
     task_prerun.connect(made.begin)
@@ -148,6 +149,21 @@ def test_how_long_it_waited(app: Any, spans: Spans) -> None:
     assert at_once == 0
     assert shortest * 1000 - 1 <= waited <= longest * 1000
     assert retried == 0  # which has the headers of the attempt that waited
+
+
+@pytest.mark.usefixtures("spans")
+def test_called_again_it_comes_after_what_begins_the_span() -> None:
+    """In a process of the pool, which may instrument Celery anew."""
+    from celery_throttle.contrib.opentelemetry import _mark, mark_spans  # noqa: PLC0415 - what it needs may not be there
+
+    def begins_the_span(**_: Any) -> None: ...
+
+    task_prerun.connect(begins_the_span, weak=False)
+    try:
+        mark_spans()
+        assert [each for _, each in task_prerun.receivers][-2:] == [begins_the_span, _mark]
+    finally:
+        task_prerun.disconnect(begins_the_span)
 
 
 def test_arguments_that_do_not_fit(app: Any, spans: Spans) -> None:
