@@ -47,6 +47,7 @@ class Arrival(NamedTuple):
         outside: whether it is a holder outside of tasks.
         age: of one that is to be parked: how many seconds ago it came.
         unacked: whether the broker keeps its message until ``acked`` says otherwise, should it be parked.
+        code: which task it is, as task_codes.py has it; "" where one of its limits says that.
     """
 
     task: str
@@ -61,11 +62,14 @@ class Arrival(NamedTuple):
     outside: bool = False
     age: float = 0.0
     unacked: bool = False
+    code: str = ""
 
     @property
     def row(self) -> str:
         """As the scripts want it, but for the message."""
         more = f',"lock":{self.lock}' if self.lock else ""
+        if self.code:
+            more += f',"code":"{self.code}"'
         if self.age:
             more += f',"age_ms":{self.age * 1000:.1f}'
         if self.unacked:

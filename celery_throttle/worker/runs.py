@@ -83,6 +83,7 @@ class Run:
     Attributes:
         request: Celery's request.
         came: when it came here, on the clock of ``time.monotonic``.
+        code: which task it is, as the store keeps it.
         epoch: the broker connection that delivered it, counted.
         queue: that it was taken from.
         group: of its limits.
@@ -106,6 +107,7 @@ class Run:
         "_had_state",
         "asks",
         "came",
+        "code",
         "epoch",
         "group",
         "held_since",
@@ -134,10 +136,11 @@ class Run:
         group: str = "",
         needs: Needs = NOTHING,
         nonce: str = "",
+        code: str = "",
         stored: bool = False,
     ) -> None:
         self.request, self.epoch, self.queue, self.group = request, epoch, queue, group
-        self.needs, self.nonce, self.stored = needs, nonce, stored
+        self.needs, self.nonce, self.code, self.stored = needs, nonce, code, stored
         self.came = monotonic()
         self.lock = ""
         self.state = State.WAITING
@@ -175,6 +178,7 @@ class Run:
             self.needs.wait_ms,
             age=monotonic() - self.came if self.parcel else 0.0,
             unacked=self.keeps and self.at_broker,
+            code=self.code,
         )
 
     @property

@@ -12,7 +12,8 @@
 --   revoked  task ids: out of their lines
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task
 --            that it was a duplicate of when it was published, '' if none
---   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua): wants to start
+--   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua), code (see
+--            shared/records.lua): wants to start
 --   parked   the same, without nonce, with age_ms: how long ago it came, wait_ms: how long it may wait,
 --            turn: see shared/turns.lua, outside: a holder outside of tasks
 --   unacked: true in a row: if it is parked, the broker keeps its message until acked says otherwise
