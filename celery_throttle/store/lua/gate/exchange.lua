@@ -61,5 +61,6 @@ for bucket in pairs(state.named) do touch(bucket) end
 serve()
 save_worker(state.worker, {
   number = state.call, asked = asked, parked = parked, granted = state.grants, unsure = unsure,
+  withdrawn = next(state.withdrawn) and state.withdrawn,
 }, before)
 return say(asked, parked)
