@@ -199,7 +199,9 @@ class Run:
     def gets_state(self) -> bool:
         """Whether its result is to say that it is parked: at most once, and not while somebody else may run it."""
         first, self._had_state = not self._had_state, True
-        return first and not self.redelivered and bool(self.needs.buckets) and not self.request.ignore_result
+        # Of the task, too: before Celery 5.7 that is not in a message that was sent by name.
+        ignored = self.request.ignore_result or self.request.task.ignore_result
+        return first and not self.redelivered and bool(self.needs.buckets) and not ignored
 
     def facts(self, result: Result, *, began: bool, epoch: int) -> Facts:
         """Return the facts of its end, in this epoch."""
