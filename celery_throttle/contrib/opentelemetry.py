@@ -14,6 +14,7 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.arguments import values_of
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.worker.plans import header_of
+from celery_throttle.worker.waits import show_waits, waited
 
 try:
     from opentelemetry.metrics import Observation
@@ -59,14 +60,20 @@ def observe(app: Any, meter: Meter, *, queues: Iterable[str] = ()) -> None:
 
 
 def mark_spans() -> None:
-    """Have the current span of each throttled run say which limits, and which of their keys, it has permits of.
+    """Have the current span of each throttled run say which limits' permits it has, and how long it waited for them.
 
-    ``celery_throttle.limit`` and ``celery_throttle.key`` are lists of text; those limits come first that have a key. To
-    be called in workers, after what begins the span::
+    ``celery_throttle.limit`` and ``celery_throttle.key`` are lists of text; those limits come first that have a key.
+    To be called in workers, after what begins the span::
 
         CeleryInstrumentor().instrument()
         mark_spans()
+
+    ``celery_throttle.waited_ms`` is how long it was parked, in milliseconds; 0: not at all. It is known if this was
+    called in the worker's main process, too: then throttled tasks have a header ``throttle_waited``. Whoever
+    instruments in each process of the pool (``worker_process_init``) calls it there once more.
     """
+    show_waits()
+    task_prerun.disconnect(_mark)  # again: behind what was connected meanwhile
     task_prerun.connect(_mark, weak=False)
 
 
@@ -76,6 +83,8 @@ def _mark(task: Any, **_: Any) -> None:
     if buckets:
         span.set_attribute("celery_throttle.limit", [each.name for each in buckets])
         span.set_attribute("celery_throttle.key", [each.key for each in buckets if each.key is not None])
+        if (seconds := waited(task.request)) is not None:
+            span.set_attribute("celery_throttle.waited_ms", round(seconds * 1000))
 
 
 def _buckets_of(task: Any) -> list[Bucket]:

@@ -1,6 +1,7 @@
 """What was counted of limits since they were first used, as metrics: counters, and how long tasks waited.
 
-They begin anew when a limit was not used for two days, and after some billions, as counters may.
+And of the store itself, which belongs to no limit. They begin anew when a limit was not used for two days, when the
+store was emptied, and after some billions, as counters may.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.history import Period
 
-__all__ = ["COUNTERS", "WAIT", "counted"]
+__all__ = ["COUNTERS", "ERRORS", "WAIT", "counted"]
 
 #: By limit, with all its keys.
 COUNTERS = {
@@ -29,6 +30,10 @@ COUNTERS = {
     "refused_total": "Tasks that were not parked, since as many waited as may.",
     "duplicates_total": "Tasks that did not run, since another call of them had the identity lock.",
     "reclaimed_total": "Permits of lost workers that were reclaimed.",
+}
+#: By group.
+ERRORS = {
+    "store_errors_total": "How often workers lost the store, or it refused a call of theirs: told once they reach it.",
 }
 WAIT = {"wait_seconds": "How long runs waited in line before they started; 0: not at all."}
 #: Every second of the bounds: each is four times the one before, from 20 ms to 1.5 h.

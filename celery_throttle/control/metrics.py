@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.counters import COUNTERS, WAIT, counted
+from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT, counted
 from celery_throttle.control.diagnosis import OVERDUE, readers
 from celery_throttle.control.exposition import Metric, Sample
 from celery_throttle.control.lines import first_lines
@@ -117,7 +117,7 @@ def described() -> tuple[Metric, ...]:
 
 def _without_samples() -> dict[str, Metric]:
     gauges = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL
-    kinds = {"gauge": gauges, "counter": COUNTERS, "histogram": WAIT}
+    kinds = {"gauge": gauges, "counter": COUNTERS | ERRORS, "histogram": WAIT}
     told = ((name, text, kind) for kind, metrics in kinds.items() for name, text in metrics.items())
     return {name: Metric(f"{_PREFIX}{name}", text, kind=kind) for name, text, kind in told}
 
@@ -138,6 +138,7 @@ def _of_group(
         "settling_seconds": settling,
         "store_time_seconds": now.timestamp(),
         "cut": int(cut),
+        "store_errors_total": reader.store_errors(),
     }
     for name, value in group.items():
         yield name, Sample({"group": reader.group}, value)

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.clients import store_client
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
+from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.store import views
 from celery_throttle.store.history import histories
 from celery_throttle.store.last_hour import last_hours
 from celery_throttle.store.rows import needs_from
+from celery_throttle.tasks.registry import dedups_of, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -71,10 +73,17 @@ class Reader:
         self._client = client = store_client(app, group)
         self.store, self.ask = client.store, client.ask
 
+    def _names(self) -> TaskNames:
+        return TaskNames(limits_by_task(policies_of(self.app), dedups_of(self.app)))
+
     def clock(self) -> tuple[datetime, float]:
         """Return the store's time, and for how many seconds nothing starts since it has just lost its data."""
         view = self.explain("")
         return view.now, view.settling
+
+    def store_errors(self) -> int:
+        """Return how often workers lost the store, or had a call refused, as far as they could tell it."""
+        return int(self.ask(self.store.errors()))
 
     def status(
         self, most: int, sources: Iterable[str] = ("limits", "said", "used", "waiting")
@@ -95,7 +104,7 @@ class Reader:
 
     def explain(self, task_id: str) -> TaskView:
         """Return what the store knows of a task."""
-        return views.task_view(self.ask(self.store.explain(task_id)))
+        return views.task_view(self.ask(self.store.explain(task_id)), self._names())
 
     def is_declared(self, name: str) -> bool:
         """Whether a worker has declared this limit here."""
@@ -145,9 +154,10 @@ class Reader:
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
         """Return who holds permits, of this limit (looked for among so many that a fleet rarely has) or of all."""
         found: dict[str, Holder] = {}
+        names = self._names()
         past, more = 0, True
         while more and len(found) < most and (bucket is None or past < _NAMES):
-            page, more = views.holders(self.ask(self.store.holders(past, AT_ONCE)))
+            page, more = views.holders(self.ask(self.store.holders(past, AT_ONCE)), names)
             past += AT_ONCE
             found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
         return tuple(found.values())[:most]

@@ -40,6 +40,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("timeout", "ttl", "lock_ttl", "expiry", "lock_expiry", "renew_every"), "throttle_lease"),
     **dict.fromkeys(("fail_open", "on_error", "ignore_errors", "graceful"), "throttle_on_store_error"),
     **dict.fromkeys(("namespace", "key_prefix", "keyprefix"), "throttle_prefix"),
+    **dict.fromkeys(("state", "track_parked", "track_throttled"), "throttle_result_state"),
     **dict.fromkeys(("disabled", "active", "on"), "throttle_enabled"),
 }
 #: What an action is called elsewhere.
@@ -70,6 +71,7 @@ class Settings:
             (``memory``), its disk, too (``disk``), or the memory of replicas, too (``replicas``).
         park_replicas: how many replicas.
         park_timeout: seconds after which what is not safe yet is asked for again; the broker keeps the message.
+        result_state: whether a parked task has the state ``THROTTLED`` in the result backend.
         enabled: False turns every limit off; workers and publishers then run as if the library were not there.
     """
 
@@ -82,6 +84,7 @@ class Settings:
     park_durability: ParkDurability = "memory"
     park_replicas: int = 1
     park_timeout: float = 3.0
+    result_state: bool = False
     enabled: bool = True
 
     def group_of(self, named: str | None) -> str:
@@ -294,10 +297,13 @@ def _refuse_without_effect(values: Mapping[str, object]) -> None:
         )
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"throttle_enabled must be True or False, got {value!r}: write {_flag_of(value)}")
-    return value
+def _flag(name: str) -> Callable[[object], bool]:
+    def check(value: object) -> bool:
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{name} must be True or False, got {value!r}: write {_flag_of(value)}")
+        return value
+
+    return check
 
 
 _CHECKS: Mapping[str, Callable[[object], object]] = {
@@ -310,5 +316,6 @@ _CHECKS: Mapping[str, Callable[[object], object]] = {
     "park_durability": _durability,
     "park_replicas": _replicas,
     "park_timeout": _seconds("throttle_park_timeout", _MIN_PARK_TIMEOUT),
-    "enabled": _flag,
+    "result_state": _flag("throttle_result_state"),
+    "enabled": _flag("throttle_enabled"),
 }

@@ -47,6 +47,7 @@ class Arrival(NamedTuple):
         outside: whether it is a holder outside of tasks.
         age: of one that is to be parked: how many seconds ago it came.
         unacked: whether the broker keeps its message until ``acked`` says otherwise, should it be parked.
+        code: which task it is, as task_codes.py has it; "" where one of its limits says that.
     """
 
     task: str
@@ -61,11 +62,14 @@ class Arrival(NamedTuple):
     outside: bool = False
     age: float = 0.0
     unacked: bool = False
+    code: str = ""
 
     @property
     def row(self) -> str:
         """As the scripts want it, but for the message."""
         more = f',"lock":{self.lock}' if self.lock else ""
+        if self.code:
+            more += f',"code":"{self.code}"'
         if self.age:
             more += f',"age_ms":{self.age * 1000:.1f}'
         if self.unacked:
@@ -131,10 +135,12 @@ class Exchange:
 
     Attributes:
         clock: when it was put together, on a clock of the worker's; 0 to say nothing of that.
+        errors: how often the worker lost the store, or was refused a call.
     """
 
     slots: int = 0
     clock: float = 0.0
+    errors: int = 0
     ended: list[Ended] = field(default_factory=list)
     passed: list[Succession] = field(default_factory=list)
     began: list[tuple[str, str]] = field(default_factory=list)
@@ -151,6 +157,8 @@ class Exchange:
         parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_WRITE(queues)}']
         if self.clock:
             parts.append(f'"clock_ms":{self.clock * 1000:.1f}')
+        if self.errors:
+            parts.append(f'"errors":{self.errors}')
         objects = ((name, getattr(self, name)) for name in ("ended", "passed", "asked", "parked", "back"))
         parts += [f'"{name}":[{",".join([each.row for each in rows])}]' for name, rows in objects if rows]
         arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "acked", "revoked", "never"))
@@ -285,6 +293,10 @@ class Store:
     def explain(self, task: str) -> Call:
         """Ask for all that matters to one task."""
         return self._call("explain", task)
+
+    def errors(self) -> Call:
+        """Ask how often workers lost the store, or had a call refused."""
+        return self._call("errors")
 
     def aside(self, most: int) -> Call:
         """Ask for the records that nobody could read."""

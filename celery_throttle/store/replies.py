@@ -75,6 +75,7 @@ class Grant:
         lock: what it was told of its identity lock, None if it has none.
         dropped: who dropped it, so that it does not run; "" if nobody did.
         waited: seconds since it came to a worker, or went back to the head of its line.
+        code: which task it is, as `Arrival` has it.
     """
 
     task: str
@@ -88,6 +89,7 @@ class Grant:
     lock: LockState | None = None
     dropped: str = ""
     waited: float = 0.0
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,7 @@ def _grant(raw: Any) -> Grant:
         _lock(record.get("lock")),
         record.get("dropped", ""),
         _waited(record),
+        record.get("code", ""),
     )
 
 

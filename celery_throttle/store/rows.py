@@ -197,6 +197,7 @@ class Holder:
         queue: the queue it came from, None if that is not known.
         deliveries: how often it was started before, by workers that were lost.
         since: when it got its permits.
+        task_name: None if it is not one of the tasks of whoever looks.
     """
 
     task_id: str
@@ -206,14 +207,16 @@ class Holder:
     queue: str | None
     deliveries: int
     since: datetime
+    task_name: str | None = None
 
     def __str__(self) -> str:
         holds = " and ".join(map(str, self.needs)) or "no permit"
         left = self.lease_left
         lease = f"ends in {seconds(left)}" if left >= 0 else f"ended {seconds(-left)} ago"
         queue = f", queue {one_line(self.queue)}" if self.queue else ""
+        task = f"{one_line(self.task_name)}[{one_line(self.task_id)}]" if self.task_name else one_line(self.task_id)
         return (
-            f"{one_line(self.task_id)} holds {holds} since {at(self.since)}, worker {self.worker}, lease {lease}"
+            f"{task} holds {holds} since {at(self.since)}, worker {self.worker}, lease {lease}"
             f"{queue}{_before(self.deliveries)}"
         )
 

@@ -8,7 +8,9 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.policy import costs_of
 from celery_throttle.core.rates import Rate
+from celery_throttle.core.task_codes import TaskNames
 from celery_throttle.store.rows import (
     Change,
     Holder,
@@ -47,6 +49,7 @@ __all__ = [
 _TICKS, _BEFORE_ALL = 10_000, 100_000_000_000_000
 #: What the lines of those who wait for an identity lock begin with.
 _LOCK_LINES = (b"follow:", b"next:")
+_NO_NAMES = TaskNames({})
 #: What makes the text of a ticket sort as its number (records.lua).
 _NOUGHT = 10**15
 
@@ -112,10 +115,10 @@ def statuses(raw: Any) -> tuple[LimitStatus, ...]:
     return tuple(_status(row, now) for row in rows)
 
 
-def holders(raw: Any) -> tuple[tuple[Holder, ...], bool]:
-    """Read the reply of holders.lua; whether there are more."""
+def holders(raw: Any, names: TaskNames = _NO_NAMES) -> tuple[tuple[Holder, ...], bool]:
+    """Read the reply of holders.lua; whether there are more. ``names`` are of the tasks that are known."""
     now, more, rows = raw
-    return tuple(_holder(row, now) for row in rows), bool(more)
+    return tuple(_holder(row, now, names) for row in rows), bool(more)
 
 
 def parked(raw: Any) -> tuple[Parked, ...]:
@@ -221,8 +224,8 @@ def changes(raw: Any) -> tuple[Change, ...]:
     return tuple(_change(json.loads(packed)) for packed in reversed(raw))
 
 
-def task_view(raw: Any) -> TaskView:
-    """Read the reply of explain.lua."""
+def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
+    """Read the reply of explain.lua. ``names`` are of the tasks that are known, for one whose message is gone."""
     now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
     record: dict[str, Any] = json.loads(packed) if packed else {}
     plan, deadline = record.get("lock"), record.get("deadline")
@@ -241,7 +244,7 @@ def task_view(raw: Any) -> TaskView:
         expires_now=bool(record.get("expired")),
         dropped=record.get("dropped", ""),
         lent=bool(record.get("lent")),
-        task_name=_task_name(head),
+        task_name=_task_name(head) or _name_of(record, names),
         needs=needs_from(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
         ahead=tuple(Ahead(name.decode(), count, passed > now) for name, count, passed in queues),
@@ -348,7 +351,12 @@ def _lock_status(identity: bytes, packed: bytes, left: int, head: bytes) -> Lock
     )
 
 
-def _holder(row: Any, now: int) -> Holder:
+def _name_of(record: Any, names: TaskNames) -> str | None:
+    buckets = [bucket for bucket, _ in costs_of(record.get("needs", ""))]
+    return names.find(record.get("code", ""), buckets, record.get("queue", ""))
+
+
+def _holder(row: Any, now: int, names: TaskNames) -> Holder:
     task, packed, lease_end = row
     record = json.loads(packed)
     plan = record.get("lock")
@@ -361,6 +369,7 @@ def _holder(row: Any, now: int) -> Holder:
         record["queue"] or None,
         record.get("deliveries", 0),
         _when(record["since"]),
+        _name_of(record, names),
     )
 
 

@@ -128,6 +128,7 @@ class Calls:
         lazy_since: when there first was something to say that can wait.
         asked_at: when a call was sent last, on the clock of ``time.monotonic``; None if none was.
         took: how many seconds the last answer took.
+        errors: how often the store was lost or never reached, which counts once until it is back, or refused a call.
     """
 
     def __init__(
@@ -153,6 +154,7 @@ class Calls:
         self.lazy_since: float | None = None
         self.asked_at: float | None = None
         self.took: float | None = None
+        self.errors = 0
         self._nonces = itertools.count(1)
         self._under_way: tuple[Batch, Call] | None = None
         self._late = 0  # how often its reply was too late
@@ -160,6 +162,7 @@ class Calls:
         self._unheard = False  # it refused to hear them
         self._birth = ""
         self._away_since: float | None = None  # the connection broke
+        self._lost = False  # it was lost, or never reached, which has been counted
         self._mute = False
         self._uncounted = False  # the store refused to count, which has been said
         self.link, self._listener = connect(self)
@@ -256,6 +259,7 @@ class Calls:
         """The connection broke; what became of the call under way is unknown until it is sent again."""
         self._ready = self._unheard = False
         self._away_since = self._away_since or monotonic()
+        self._count_lost()
         self.offered = 0
         self.outbox.unspare()  # by the time the store hears of them their leases may have ended
         # It hears nothing of a server that is frozen or cut off, and the next one may be another.
@@ -277,6 +281,7 @@ class Calls:
 
     def unreachable(self, error: Exception) -> None:
         """Connecting failed."""
+        self._count_lost()
         self._gate.store_unreachable(error, self)
 
     def _declared(self, raw: Any) -> None:
@@ -288,7 +293,7 @@ class Calls:
             self._pause(raw)
             self._gate.put_off([], self)
             return
-        self._away_since = None
+        self._away_since, self._lost = None, False
         self._birth, *changed = (each.decode() for each in raw)
         _tell_changes(self.declared, changed)
         self._renew()
@@ -351,7 +356,17 @@ class Calls:
 
     def _pause(self, error: Exception) -> None:
         logger.warning("celery_throttle: the store refused a call: %s", error)
+        self._count_error()
         self.paused = True
+
+    def _count_lost(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self._count_error()
+
+    def _count_error(self) -> None:
+        self.errors += 1
+        self.outbox.erred()
 
     def go_on(self) -> None:
         """The store may not refuse any more."""

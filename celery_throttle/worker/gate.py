@@ -21,6 +21,7 @@ from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.notices import Notices
 from celery_throttle.worker.outage import Outage, fail
+from celery_throttle.worker.result_states import ResultStates
 from celery_throttle.worker.resuming import Resuming, say_withdrawn
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Here, Permit, Run, State
@@ -91,6 +92,7 @@ class Gate:
         self._running = Running(slots, tasks, loop, self._groups, self._notices)
         self._resuming = Resuming(self._running, loop, self._notices)
         self._later = Later(loop, timekeeper, self._prefetch, self._notices)
+        self._states = ResultStates(loop, timekeeper, self._send_parked) if settings.result_state else None
         self._parked_first = False
         self._grow = grow
         self._closing = False
@@ -356,7 +358,22 @@ class Gate:
         self._decided(run, State.PARKING)
         run.asks = False
         self._undecided[run] = None
-        self._groups[run.group].outbox.parked.append(run)
+        if self._states is None:
+            self._groups[run.group].outbox.parked.append(run)
+        else:
+            self._states.write_and_park(run)
+
+    def _send_parked(self, run: Run) -> None:
+        """The result has its state, which took a moment."""
+        calls = self._groups[run.group]
+        if run not in self._undecided:
+            return  # it was dropped, or held, meanwhile
+        if not calls.link.up:
+            self._hold(run)
+        elif run.request.revoked():
+            self._decided(run, State.GONE)
+        else:
+            calls.outbox.parked.append(run)
 
     def _decided(self, run: Run, now: State) -> bool:
         """Whether the run still waited for the store's word; from now on it does not."""

@@ -47,6 +47,7 @@ class Outbox:
         self.asked: list[Run] = []
         self.parked: list[Run] = []
         self.back: list[tuple[Run, float, str]] = []
+        self._errors = 0
         self._spare: dict[str, list[Permit]] = {}
         self._passed: dict[Permit, None] = {}
         self._successions: list[Succession] = []
@@ -85,6 +86,10 @@ class Outbox:
     def never(self, identity: str, task: str, first: str) -> None:
         """A task will never run: its lock is free, and it does not ask for the outcome of its first."""
         self._never.append((identity, task, first))
+
+    def erred(self) -> None:
+        """The store was lost, or refused a call: told with whatever is said next."""
+        self._errors += 1
 
     def spare(self, permit: Permit, result: Result) -> None:
         """A run has ended whose permit the next one like it may have."""
@@ -127,9 +132,11 @@ class Outbox:
         for permit in list(self._passed):
             self.settle(permit)
         asked, parked, back = take_rows(self.asked), take_rows(self.parked), take_rows(self.back)
+        errors, self._errors = self._errors, 0
         said = Exchange(
             slots=slots,
             clock=monotonic(),
+            errors=errors,
             ended=take_rows(self._ended),
             passed=take_rows(self._successions),
             began=take_rows(self._began),
@@ -157,4 +164,5 @@ class Outbox:
         self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
         self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
         self._acked[:0] = said.acked
+        self._errors += said.errors
         self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, said.back, strict=True)]

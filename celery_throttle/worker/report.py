@@ -58,6 +58,7 @@ def _group(calls: Calls) -> dict[str, Any]:
         "up": link.up,
         "since": _moment(link.since),
         "refuses": calls.paused,
+        "errors": calls.errors,
         "hints": calls.hears_hints,
         "queues": list(calls.queues),
         "last_call": last,

@@ -51,6 +51,7 @@ class Resuming:
             group=calls.group,
             needs=needs_again(grant.needs),
             nonce=grant.nonce,
+            code=grant.code,
             stored=True,
         )
         run.waited = grant.waited

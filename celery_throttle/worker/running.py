@@ -16,6 +16,7 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.outage import fail
 from celery_throttle.worker.runs import State
+from celery_throttle.worker.waits import with_wait
 from celery_throttle.worker.watch import unwatch, watch
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Running:
         """Give a run to the pool."""
         run.state = State.RUNNING
         self.runs.add(run)
+        if run.needs.text:
+            with_wait(run.request, run.waited)
         watch(
             run,
             lambda result: self._loop.post(self._ended, run, result),

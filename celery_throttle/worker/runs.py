@@ -83,6 +83,7 @@ class Run:
     Attributes:
         request: Celery's request.
         came: when it came here, on the clock of ``time.monotonic``.
+        code: which task it is, as the store keeps it.
         epoch: the broker connection that delivered it, counted.
         queue: that it was taken from.
         group: of its limits.
@@ -103,8 +104,10 @@ class Run:
     """
 
     __slots__ = (
+        "_had_state",
         "asks",
         "came",
+        "code",
         "epoch",
         "group",
         "held_since",
@@ -133,17 +136,18 @@ class Run:
         group: str = "",
         needs: Needs = NOTHING,
         nonce: str = "",
+        code: str = "",
         stored: bool = False,
     ) -> None:
         self.request, self.epoch, self.queue, self.group = request, epoch, queue, group
-        self.needs, self.nonce, self.stored = needs, nonce, stored
+        self.needs, self.nonce, self.code, self.stored = needs, nonce, code, stored
         self.came = monotonic()
         self.lock = ""
         self.state = State.WAITING
         self.permit: Permit | None = None
         self.held_since = 0.0
         self.job: Any = None
-        self.asks = self.requeue = self.keeps = False
+        self.asks = self.requeue = self.keeps = self._had_state = False
         self.refusals = 0
         self.waited = 0.0
         self.parcel = b""
@@ -174,6 +178,7 @@ class Run:
             self.needs.wait_ms,
             age=monotonic() - self.came if self.parcel else 0.0,
             unacked=self.keeps and self.at_broker,
+            code=self.code,
         )
 
     @property
@@ -190,6 +195,13 @@ class Run:
     def fence(self, token: int) -> None:
         """It has its lock: let the body see the fencing token."""
         self.request.request_dict["fencing_token"] = token
+
+    def gets_state(self) -> bool:
+        """Whether its result is to say that it is parked: at most once, and not while somebody else may run it."""
+        first, self._had_state = not self._had_state, True
+        # Of the task, too: before Celery 5.7 that is not in a message that was sent by name.
+        ignored = self.request.ignore_result or self.request.task.ignore_result
+        return first and not self.redelivered and bool(self.needs.buckets) and not ignored
 
     def facts(self, result: Result, *, began: bool, epoch: int) -> Facts:
         """Return the facts of its end, in this epoch."""

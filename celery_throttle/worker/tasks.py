@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.policy import NOTHING, limits_of
+from celery_throttle.core.task_codes import code_of, limits_by_task
 from celery_throttle.worker.needs import needs_of
 from celery_throttle.worker.plans import plan_of
 from celery_throttle.worker.runs import Run
@@ -31,6 +32,7 @@ class Tasks:
 
     def __init__(self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings) -> None:
         self._policies, self._dedups, self._settings = policy, dedups, settings
+        self._codes = {name: code_of(name, limits) for name, limits in limits_by_task(policy, dedups).items()}
         self._plain = {name for name, each in policy.items() if not each.paced}
 
     def run_of(self, request: Any, epoch: int, queues: Queues | None) -> Run:
@@ -47,7 +49,9 @@ class Tasks:
             return Run(request, epoch=epoch)
         needs = needs_of(request, task, policy) if policy is not None else NOTHING
         queue = queues.queue_of(request.message) if queues is not None else ""
-        run = Run(request, epoch=epoch, queue=queue, group=self.group_of(task), needs=needs)
+        run = Run(
+            request, epoch=epoch, queue=queue, group=self.group_of(task), needs=needs, code=self._codes[task.name]
+        )
         if dedup is not None:
             run.lock = plan_of(request, task, dedup).spec
         return run

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.worker.runs import Run
 
-__all__ = ["tell_duplicate", "tell_lost", "tell_parked", "tell_resumed"]
+__all__ = ["limits_of", "tell_duplicate", "tell_lost", "tell_parked", "tell_resumed"]
 
 
 def tell_parked(run: Run) -> None:
@@ -35,7 +35,7 @@ def tell_parked(run: Run) -> None:
         event = TaskParked(request.id, request.name, run.queue, needs_from(run.needs.text))
         task_parked.send(request.name, event=event)
     if _is_watched(request):
-        request.send_event("throttle-parked", name=request.name, queue=run.queue, limits=_limits(run))
+        request.send_event("throttle-parked", name=request.name, queue=run.queue, limits=limits_of(run))
 
 
 def tell_resumed(run: Run) -> None:
@@ -45,7 +45,7 @@ def tell_resumed(run: Run) -> None:
         event = TaskResumed(request.id, request.name, run.queue, needs_from(run.needs.text), run.waited)
         task_resumed.send(request.name, event=event)
     if _is_watched(request):
-        request.send_event("throttle-resumed", name=request.name, waited=run.waited, limits=_limits(run))
+        request.send_event("throttle-resumed", name=request.name, waited=run.waited, limits=limits_of(run))
 
 
 def tell_lost(run: Run, needs: str) -> None:
@@ -53,7 +53,7 @@ def tell_lost(run: Run, needs: str) -> None:
     request = run.request
     lease_lost.send(request.name, event=LeaseLost(request.id, request.name, needs_from(needs)))
     if _is_watched(request):
-        request.send_event("throttle-lease-lost", name=request.name, limits=_limits(run))
+        request.send_event("throttle-lease-lost", name=request.name, limits=limits_of(run))
 
 
 def tell_duplicate(request: Any, first: str, verdict: str) -> None:
@@ -67,5 +67,6 @@ def _is_watched(request: Any) -> bool:
     return request.eventer is not None and request.eventer.enabled
 
 
-def _limits(run: Run) -> list[str]:
+def limits_of(run: Run) -> list[str]:
+    """Return what it takes permits of, as it is shown."""
     return [str(Bucket.parse(each)) for each in run.needs.buckets]

@@ -15,6 +15,7 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import plain, span
 from celery_throttle.control.explain import Explanation
+from celery_throttle.core.task_codes import code_of
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.rows import Holder, LimitStatus, Parked
 from tests.control.conftest import make_app, run_in
@@ -171,6 +172,21 @@ def test_who_holds_and_who_waits(app: Any, run: Run, worker: TermsCaller, redis:
         ["1", "three", "call", "api", *came[0], "q"],
         ["2", "four", "call", "api", *came[1], "q"],
     ]
+
+
+def test_which_tasks_hold(run: Run, worker: TermsCaller) -> None:
+    """Two may share a limit; what this app does not know, it does not name."""
+    for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
+        assert worker.exchange(asked=[worker.arrival(task, terms(API).same)._replace(code=code)]).asked == (1,)
+    holders = run("show", "api").out.strip("\n").split("\n\n")[1].split("\n")
+    rows = {line.split()[0]: line for line in holders}
+    assert rows["TASK"].split()[:3] == ["TASK", "NAME", "HOLDS"]
+    assert rows["ours"].split()[:3] == ["ours", "call", "api"]
+    assert rows["theirs"].split()[:2] == ["theirs", "api"]
+    assert {each["task_id"]: each["task_name"] for each in run("show", "api", "--json").json["holders"]} == {
+        "ours": "call",
+        "theirs": None,
+    }
 
 
 def test_show_as_json(run: Run, worker: TermsCaller) -> None:

@@ -11,7 +11,7 @@ from click import ClickException
 
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli.metrics import _replace
-from celery_throttle.control.counters import COUNTERS, WAIT
+from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT
 from celery_throttle.control.exposition import Metric, Sample, exposition
 from celery_throttle.control.metrics import _OF_ALL, _OF_GROUPS, _OF_LIMITS, _OF_QUEUES
 from tests.control.conftest import make_app, run_in
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     Run = Callable[..., Ended]
 
 ONE = terms(API).same
-ALL = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL | COUNTERS | WAIT
-KINDS = dict.fromkeys(COUNTERS, "counter") | dict.fromkeys(WAIT, "histogram")
+ALL = _OF_LIMITS | _OF_QUEUES | _OF_GROUPS | _OF_ALL | COUNTERS | ERRORS | WAIT
+KINDS = dict.fromkeys(COUNTERS | ERRORS, "counter") | dict.fromkeys(WAIT, "histogram")
 #: As Prometheus' format has it: a name, labels whose values have \\, \" and \n escaped, a number.
 LINE = re.compile(r'(?P<name>[a-z_]+)(?:\{(?P<labels>(?:,?[a-z_]+="(?:[^"\\\n]|\\["\\n])*")*)\})? (?P<value>-?[0-9.]+)')
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -146,7 +146,7 @@ def test_holders_and_workers(app: Any, worker: TermsCaller, redis: Redis) -> Non
     for caller, task in ((worker, "a"), (worker, "b"), (other, "c")):
         caller.arrive(task, many)
     found = of_group(app)
-    assert found.keys() == _OF_GROUPS.keys()
+    assert found.keys() == (_OF_GROUPS | ERRORS).keys()
     assert (found["holders"], found["workers"], found["leases_overdue"]) == (3, 2, 0)
     expire(redis, "c")
     found = of_group(app)
@@ -163,6 +163,14 @@ def test_what_a_group_has(app: Any, worker: TermsCaller, redis: Redis) -> None:
     assert (found["set_aside"], found["cut"]) == (1, 0)
     assert 50 < found["settling_seconds"] <= 60
     assert 0 <= found["store_time_seconds"] - now / 1000 < 10
+
+
+def test_what_workers_saw_go_wrong_with_the_store(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    worker.look()
+    assert of_group(app)["store_errors_total"] == 0
+    worker.exchange(errors=2)
+    TermsCaller(redis, "cccccccc", "q").exchange(errors=1)
+    assert of_group(app)["store_errors_total"] == 3
 
 
 def test_limits_of_the_same_name_in_two_groups(server: EmbeddedServer, worker: TermsCaller, redis: Redis) -> None:

@@ -96,6 +96,7 @@ def test_the_store_is_full(store: EmbeddedServer, workers: Workers, journal: Jou
     (held_back,) = said["held_back"]["tasks"]
     assert (held_back["task_id"], held_back["why"]) == (waits.id, "store refuses")
     assert said["held_back"]["counts"] == {"store refuses": 1}
+    assert said["groups"][0]["errors"] >= 1
 
 
 def test_a_lease_that_was_lost(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:

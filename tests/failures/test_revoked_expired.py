@@ -8,14 +8,17 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery.exceptions import TaskRevokedError
+from celery import chord
+from celery.exceptions import ChordError, TaskRevokedError
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+from tests.support.relay import Relay
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
 
+    from celery_throttle.embedded import EmbeddedServer
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
     from tests.support.state import State
@@ -60,6 +63,33 @@ def test_revoked_while_parked_does_not_wait_for_its_turn(
     journal.wait_finished(3, timeout=AT_ONCE)
     state.wait_clean()
     assert journal.order() == ["first", "ahead", "behind"]
+
+
+def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
+    server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """The store has let go of it, and the worker hears that from the same call, sent again: the chord is told."""
+    with Relay(server.port) as relay:
+        workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url, "throttle_lease": LONG_LEASE})
+        app = workers.app(DOORS)
+        app.hold.delay("first")
+        journal.wait_running(1, "first")
+        after = chord([app.hold.s("victim"), app.hold.s("other")])(app.collect.s())
+        victim, other = after.parent.results  # type: ignore[union-attr]
+        state.wait_parked(victim, other)
+
+        relay.hold_replies_from(b'"revoked":["' + victim.id.encode())
+        victim.revoke()
+        until(lambda: victim.id not in state.parked, timeout=AT_ONCE)
+        relay.hang_up()
+        relay.pass_replies()
+
+        workers.wait_discarded(victim, timeout=AT_ONCE)
+        doors.open_all()
+        journal.wait_finished(2, timeout=AT_ONCE)
+        until(lambda: after.state == "FAILURE", timeout=AT_ONCE)
+        assert isinstance(after.result, ChordError)
+        state.wait_clean()
 
 
 def test_expired_while_parked(app: Any, journal: Journal, doors: Doors, state: State) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
 
-from celery_throttle import StoreUnavailable
+from celery_throttle import StoreUnavailable, ThrottleControl
 from celery_throttle.core.keys import Keys
 from tests.failures.tools import (
     AT_ONCE,
@@ -87,6 +88,55 @@ def test_worker_starts_without_the_store(
     store.restart()
 
     assert held.get(timeout=AT_ONCE) == "held"
+    state.wait_clean()
+
+
+def test_what_went_wrong_is_counted(store: EmbeddedServer, workers: Workers, doors: Doors) -> None:
+    """Once for each worker that sees it: not for each attempt to connect, nor for each task that waits."""
+    store.kill()
+    doors.open_all()
+    late = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    control = ThrottleControl(app.app)
+
+    def told() -> int:
+        (found,) = re.findall(r'celery_throttle_store_errors_total\{group=""\} (\d+)', control.metrics())
+        return int(found)
+
+    held = [app.hold.delay(f"held {number}") for number in range(5)]
+    late.wait_for_log("cannot reach the store")
+    store.restart()
+    for each in held:
+        each.get(timeout=AT_ONCE)
+    assert until(told) == 1
+
+    workers.start(DOORS, concurrency=2)
+    app.hold.delay("both are there").get(timeout=AT_ONCE)
+    store.kill()
+    held = [app.hold.delay(f"held again {number}") for number in range(5)]
+    late.wait_for_log("cannot reach the store", times=2)
+    store.restart()
+    for each in held:
+        each.get(timeout=AT_ONCE)
+    until(lambda: told() == 3)
+
+
+def test_calls_that_the_store_refuses_are_counted(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    with Redis.from_url(store.url) as client:
+        client.config_set("maxmemory", 1)
+        app.hold.delay("cannot be parked")
+        worker.wait_for_log("the store refused a call")
+        doors.open_all()
+        journal.wait_finished(2, timeout=AT_ONCE)
+        # Told while it is full: whatever gives back is never refused.
+        assert until(lambda: int(client.hget(Keys("throttle").key("meta"), "errors") or 0)) >= 1
+        client.config_set("maxmemory", 0)
     state.wait_clean()
 
 

@@ -690,7 +690,7 @@ def reap_calls() -> list[bytes]:
 
 def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
     """Return what is in the store that should not stay when all work is done."""
-    stays = {b"birth", b"ticket", b"stamp", b"settling", b"moment"}
+    stays = {b"birth", b"ticket", b"stamp", b"settling", b"moment", b"errors"}
     left = {}
     for key, value in contents.items():
         name = key.partition("}:")[2].split(":")[1]

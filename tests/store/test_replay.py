@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_throttle.store.replies import Answer
-from tests.store.caller import ended, started
+from tests.store.caller import ended, message_of, started
 from tests.store.peek import expire, peek
 
 if TYPE_CHECKING:
@@ -54,6 +54,28 @@ def test_what_ended_twice_frees_one_permit(worker: Caller, two: Limit, redis: Re
     worker.release(held[0])
     worker.again()
     assert peek(redis).used == {"gpu2": 1}
+
+
+def test_what_left_its_line_is_told_again_with_its_message(worker: Caller, one: Limit) -> None:
+    """Whatever bytes are in it; with the next call it is heard."""
+    worker.take("t", one)
+    message = bytes(range(256)) + b'"\\/'
+    worker.put("t1", one, message=message)
+    worker.put("t2", one)
+    first = worker.exchange(revoked=["t1", "t2", "unknown"])
+    assert [(each.task, each.message) for each in first.withdrawn] == [("t1", message), ("t2", message_of("t2"))]
+    assert worker.again().withdrawn == first.withdrawn
+    assert worker.again().withdrawn == first.withdrawn
+    assert worker.look().withdrawn == ()
+    assert worker.again().withdrawn == ()
+
+
+def test_what_went_wrong_is_counted_once(worker: Caller, peer: Caller, redis: Redis) -> None:
+    worker.exchange(errors=2)
+    worker.again()
+    peer.exchange(errors=1)
+    worker.look()
+    assert peek(redis).meta["errors"] == "3"
 
 
 def test_what_was_parked_and_has_run_is_not_parked_again(

@@ -86,3 +86,15 @@ def test_all_go_back_at_once_when_somebody_waits() -> None:
         ended(outbox, task)
     outbox.unspare()
     assert sorted(given_back(outbox)) == ["a", "b"]
+
+
+def test_errors_are_told_once_and_again_if_the_store_refuses_that() -> None:
+    outbox = Outbox()
+    outbox.erred()
+    outbox.erred()
+    batch = outbox.next_batch(0)
+    assert batch.said.errors == 2
+    assert outbox.next_batch(0).said.errors == 0
+    outbox.erred()
+    outbox.put_back(batch)
+    assert outbox.next_batch(0).said.errors == 3

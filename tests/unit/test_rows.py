@@ -84,6 +84,13 @@ BOOKED = (True, TWO, 0.6, "id", None)
     ("value", "text"),
     [
         (
+            replace(HOLDER, needs=(), task_name="shop.\nrender"),
+            (
+                "shop. render[6f0c] holds no permit since 2026-11-22 12:00:05 UTC"
+                ", worker 1a2b, lease ends in 48 s, queue celery"
+            ),
+        ),
+        (
             HOLDER,
             (
                 "6f0c holds 1 permit of api and 2 permits of tenant[acme] since 2026-11-22 12:00:05 UTC"

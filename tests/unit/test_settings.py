@@ -56,9 +56,12 @@ def test_everything_can_be_set() -> None:
         throttle_park_durability="replicas",
         throttle_park_replicas=2,
         throttle_park_timeout=1,
+        throttle_result_state=True,
         throttle_enabled=False,
     )
-    assert settings == Settings(URL, "shop", "eu", 5.0, 2.5, "fail", "replicas", 2, 1.0, enabled=False)
+    assert settings == Settings(
+        URL, "shop", "eu", 5.0, 2.5, "fail", "replicas", 2, 1.0, result_state=True, enabled=False
+    )
 
 
 @pytest.mark.parametrize(

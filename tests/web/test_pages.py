@@ -12,6 +12,7 @@ import pytest
 
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.clients import store_client
+from celery_throttle.core.task_codes import code_of
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, MAIL, of, park
@@ -110,6 +111,16 @@ def test_nothing_to_see(page: Site) -> None:
 
 
 # -- a limit -----------------------------------------------------------------------------------------------------------
+
+
+def test_which_tasks_hold(page: Site, worker: TermsCaller) -> None:
+    """Two may share a limit; what this app does not know, it does not name."""
+    for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
+        worker.exchange(asked=[worker.arrival(task, terms(API).same)._replace(code=code)])
+    found = rows(page.get("limit?name=api"))
+    assert any(each.startswith("ours call 1 permit of api") for each in found), found
+    assert any(each.startswith("theirs 1 permit of api") for each in found), found
+    assert page.get("api/limit?name=api").json()["holders"][0]["task_name"] == "call"
 
 
 def test_one_limit(page: Site, worker: TermsCaller) -> None:

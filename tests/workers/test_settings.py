@@ -31,6 +31,7 @@ SETTINGS = {
     "throttle_park_durability": "replicas",
     "throttle_park_replicas": 2,
     "throttle_park_timeout": 5,
+    "throttle_result_state": True,
     "throttle_enabled": False,
 }
 
@@ -61,6 +62,7 @@ def test_defaults() -> None:
         "throttle_park_durability": "memory",
         "throttle_park_replicas": 1,
         "throttle_park_timeout": 3.0,
+        "throttle_result_state": False,
         "throttle_enabled": True,
     }
 

@@ -1,8 +1,9 @@
-"""The limits of a run on its span of OpenTelemetry: a real worker, in this process, where the spans are."""
+"""The limits and the wait of a run on its OpenTelemetry span: a real worker, in this process, where the spans are."""
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from celery import Celery
 from celery.contrib.testing.worker import start_worker
 from celery.signals import task_postrun, task_prerun
 
-from celery_throttle import Limit, Throttled
+from celery_throttle import Limit, ThrottleControl, Throttled
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
 
+WAITED = "celery_throttle.waited_ms"
 API, TENANT = Limit("api", 4), Limit("tenant", 1, key="tenant_id")
 
 
@@ -47,18 +49,24 @@ class Spans:
         self._current.pop(task_id).__exit__(None, None, None)
 
     def marks(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the limits and keys of each."""
         return sorted(
             (
-                (span.name, {name: list(value) for name, value in span.attributes.items()})
+                (span.name, {name: list(value) for name, value in span.attributes.items() if name != WAITED})
                 for span in self.exporter.get_finished_spans()
             ),
             key=str,
         )
 
+    def waits(self) -> list[int]:
+        """Return how long each waited, in the order in which they ended."""
+        return [span.attributes.get(WAITED) for span in self.exporter.get_finished_spans()]
+
 
 @pytest.fixture
-def spans() -> Iterator[Spans]:
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
     made = Spans()
+    monkeypatch.setattr("celery_throttle.worker.waits._shown", False)  # as it is again when the test has ended
     from celery_throttle.contrib.opentelemetry import _mark, mark_spans  # noqa: PLC0415 - what it needs may not be there
 
     task_prerun.connect(made.begin)
@@ -106,6 +114,56 @@ def test_which_limits_and_keys_it_has(app: Any, spans: Spans) -> None:
     assert sorted(spans.marks(), key=str) == sorted(
         [both("acme"), both("acme"), both("zeta"), alone, ("once", {}), ("plain", {})], key=str
     )
+
+
+@pytest.mark.worker
+@pytest.mark.usefixtures("log_as_before")
+def test_how_long_it_waited(app: Any, spans: Spans) -> None:
+    going, on = threading.Event(), threading.Event()
+
+    def body(task: Any, label: str) -> str:
+        if label == "first":
+            going.set()
+            assert on.wait(20)
+        elif label == "again" and not task.request.retries:
+            raise task.retry(countdown=0.5)  # when its permit is free
+        return label
+
+    alone = app.task(body, base=Throttled, limit=1, name="alone", shared=False, bind=True)
+    control = ThrottleControl(app)
+    with start_worker(app, pool="threads", concurrency=4, perform_ping_check=False, shutdown_timeout=20):
+        first = alone.delay("first")
+        assert going.wait(20)
+        began = time.monotonic()
+        second = alone.delay("again")
+        until(lambda: control.parked("alone"))
+        parked_at = time.monotonic()
+        until(lambda: time.monotonic() - parked_at > 0.3)
+        shortest = time.monotonic() - parked_at
+        on.set()
+        assert [each.get(timeout=20) for each in (first, second)] == ["first", "again"]
+        longest = time.monotonic() - began
+        until(lambda: len(spans.waits()) == 3)
+
+    at_once, waited, retried = spans.waits()
+    assert at_once == 0
+    assert shortest * 1000 - 1 <= waited <= longest * 1000
+    assert retried == 0  # which has the headers of the attempt that waited
+
+
+@pytest.mark.usefixtures("spans")
+def test_called_again_it_comes_after_what_begins_the_span() -> None:
+    """In a process of the pool, which may instrument Celery anew."""
+    from celery_throttle.contrib.opentelemetry import _mark, mark_spans  # noqa: PLC0415 - what it needs may not be there
+
+    def begins_the_span(**_: Any) -> None: ...
+
+    task_prerun.connect(begins_the_span, weak=False)
+    try:
+        mark_spans()
+        assert [each for _, each in task_prerun.receivers][-2:] == [begins_the_span, _mark]
+    finally:
+        task_prerun.disconnect(begins_the_span)
 
 
 def test_arguments_that_do_not_fit(app: Any, spans: Spans) -> None:

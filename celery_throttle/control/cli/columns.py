@@ -55,6 +55,7 @@ LIMITS = (
 )
 HOLDERS = (
     Column("TASK", lambda row: row.task_id),
+    Column("NAME", lambda row: row.task_name or ""),
     Column("HOLDS", _needs),
     Column("WORKER", lambda row: row.worker),
     Column("SINCE", lambda row: when(row.since)),

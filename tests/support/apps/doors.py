@@ -115,3 +115,9 @@ def left(self: Any, label: str) -> str:
 def right(self: Any, label: str) -> str:
     """Goes to the queue ``right``."""
     return _hold(self, label)
+
+
+@app.task(shared=False)
+def collect(labels: list[str]) -> list[str]:
+    """The end of a chord."""
+    return sorted(labels)

@@ -12,10 +12,12 @@
 --   revoked  task ids: out of their lines
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task
 --            that it was a duplicate of when it was published, '' if none
---   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua): wants to start
+--   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua), code (see
+--            shared/records.lua): wants to start
 --   parked   the same, without nonce, with age_ms: how long ago it came, wait_ms: how long it may wait,
 --            turn: see shared/turns.lua, outside: a holder outside of tasks
 --   unacked: true in a row: if it is parked, the broker keeps its message until acked says otherwise
+--   errors   how often the worker lost the store, or was refused a call, since it said so last
 --   back     as asked, with pause_ms and about: was told to slow down, so these buckets (as needs) start
 --            nothing for so long
 -- ARGV[3..] the messages of those parked, then of those that go back.
@@ -50,6 +52,7 @@ else
 end
 hear_ends(said.passed or {}, said.ended or {})
 hear_notes(said, before)
+if said.errors then redis.call('HINCRBY', META, 'errors', said.errors) end
 reap_all(8)
 local asked = answer_asked(said.asked or {})
 local parked, unsure = answer_parked(said.parked or {})
@@ -58,5 +61,6 @@ for bucket in pairs(state.named) do touch(bucket) end
 serve()
 save_worker(state.worker, {
   number = state.call, asked = asked, parked = parked, granted = state.grants, unsure = unsure,
+  withdrawn = next(state.withdrawn) and state.withdrawn,
 }, before)
 return say(asked, parked)

@@ -1,8 +1,8 @@
 -- Renew the leases of all that a worker holds; a holder that the store lost puts itself back if there is
 -- room.
 -- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of worker: its id, number: of its last call
--- when this was put together, held: { task, nonce, needs, queue, attempt, lock } each, waiting: task ids of
--- its holders outside of tasks that wait.
+-- when this was put together, held: { task, nonce, needs, queue, attempt, lock, code } each, waiting: task
+-- ids of its holders outside of tasks that wait.
 -- Returns { held, waiting }: for each holder 1 renewed, 2 put back, 0 lost, 3 it may have ended since; for
 -- each that waits 1, or 0 if the store knows nothing of it.
 redis.call('ZREM', LEASES, '')

@@ -54,6 +54,7 @@ end
 -- A call that was carried out before.
 local function answer_again(before, rows)
   redis.call('ZREM', LEASES, '')
+  state.withdrawn = before.withdrawn or {}
   state.slots, state.grants = 0, still_held(before.granted, state.holder .. ':' .. state.call .. '.')
   local asked = {}
   for i, row in ipairs(rows) do

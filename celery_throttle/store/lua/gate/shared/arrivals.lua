@@ -28,7 +28,7 @@ local function record_of(arrival)
   if arrival.lock then arrival.lock.verdict = arrival.lock.verdict or 'run' end
   return {
     v = VERSION, needs = arrival.needs, queue = arrival.queue, ticket = 0, lock = arrival.lock,
-    attempt = arrival.attempt > 0 and arrival.attempt or nil,
+    attempt = arrival.attempt > 0 and arrival.attempt or nil, code = arrival.code,
   }
 end
 

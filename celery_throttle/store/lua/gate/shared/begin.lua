@@ -25,7 +25,8 @@
 -- KEYS[21] workers    HASH  worker id -> its last numbered call, and what came of it (see workers.lua)
 -- KEYS[22] meta       HASH  'birth': when this data began (ms); 'settling': until when nothing is granted
 --                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim;
---                           'moment': until when holders had time to renew after an outage (ms)
+--                           'moment': until when holders had time to renew after an outage (ms); 'errors':
+--                           how often workers lost this store, or had a call refused
 -- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers'), ':'
 --                           and a field of it -> when the field goes (ms)
 -- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)

@@ -102,6 +102,6 @@ local function passed_on(task, nonce, result, to)
   redis.call('ZADD', LEASES, NOW + LEASE_MS, to.task)
   save_record(to.task, {
     v = VERSION, needs = record.needs, queue = to.queue, ticket = 0, nonce = to.nonce, since = NOW,
-    attempt = to.attempt > 0 and to.attempt or nil,
+    attempt = to.attempt > 0 and to.attempt or nil, code = to.code,
   })
 end
