@@ -112,8 +112,8 @@ class Book:
         self.began: dict[Run, int] = {}
         #: Runs that succeeded, by identity, since the store was last emptied.
         self.succeeded: dict[str, list[Run]] = {}
-        #: When permits of a limit with a rate were granted.
-        self.starts: dict[str, list[int]] = {}
+        #: When permits of a limit with a rate were granted (us), and how many starts each was.
+        self.starts: dict[str, list[tuple[int, int]]] = {}
 
     def publish(
         self, task_id: str, task: str, arguments: dict[str, Any], identity: str, attempt: int, now: int

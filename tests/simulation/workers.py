@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
 from celery_throttle.store.gate_script import gate_text
 from celery_throttle.store.parcel import unpack
+from celery_throttle.store.replies import Reply
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
 from celery_throttle.worker import gate, groups, link, outbox, remember, resuming, runs, saving, tasks, wiring
@@ -562,7 +564,7 @@ class Worker:
                 self.fiber.go_on()
 
 
-_ANSWERS = 10  # values in a reply of exchange.lua
+_ANSWERS = 1 + len(fields(Reply))  # values in a reply of exchange.lua: the number of the call comes first
 
 
 def _unsaid(calls: Any) -> str:
