@@ -181,7 +181,7 @@ def _almost(bare: str, known: Iterable[str]) -> str:
     if bare.removeprefix("celery_") in known:
         return bare.removeprefix("celery_")
     alike = [name for name in known if bare.endswith(name.removeprefix(_PREFIX))]  # most settings are Celery's own
-    close = get_close_matches(bare, alike, n=1, cutoff=0.9)
+    close = get_close_matches(bare, alike, n=1, cutoff=0.9) if alike else []
     return close[0] if close else ""
 
 

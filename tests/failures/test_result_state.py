@@ -158,7 +158,7 @@ def test_one_that_others_start_at_once_never_ends_with_it(workers: Workers, stat
         quick = workers.start(BASIC, concurrency=4)
         app = workers.app(BASIC)
         results = []
-        for number in range(150):
+        for number in range(75):
             results += [app.work.delay(f"work {number}"), app.fail.delay(f"fail {number}")]
         until(lambda: all(each.ready() for each in results), timeout=60)
         state.wait_clean()
@@ -169,7 +169,7 @@ def test_one_that_others_start_at_once_never_ends_with_it(workers: Workers, stat
         assert {each.state for each in results[::2]} == {"SUCCESS"}
         assert {each.state for each in results[1::2]} == {"FAILURE"}
         told = [states[each.id] for each in results]
-        assert sum("THROTTLED" in each for each in told) > 50
+        assert sum("THROTTLED" in each for each in told) > 25
         assert {each[-1] for each in told} == {"SUCCESS", "FAILURE"}
 
 

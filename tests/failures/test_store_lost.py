@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -265,10 +266,8 @@ def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize("nagging", ["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
-def test_connections_and_scripts_lost_all_the_time(
-    workers: Workers, journal: Journal, state: State, nagging: str
-) -> None:
+def test_connections_and_scripts_lost_all_the_time(workers: Workers, journal: Journal, state: State) -> None:
+    nagging = cycle(["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start_many(2, BASIC, concurrency=3)
     app = workers.app(BASIC)
@@ -279,7 +278,7 @@ def test_connections_and_scripts_lost_all_the_time(
 
     def done() -> bool:
         with state.client() as client:
-            client.execute_command(*nagging.split())
+            client.execute_command(*next(nagging).split())
         return len(journal.finished()) >= 90
 
     until(done, timeout=60, every=0.03, describe=lambda: f"{journal.summary()} {state.describe()}")

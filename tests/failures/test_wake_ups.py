@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once
-from tests.support.workers import BASIC
 
 if TYPE_CHECKING:
     from tests.failures.tools import Doors
@@ -115,18 +114,3 @@ def test_one_limit_does_not_hold_another_up(workers: Workers, journal: Journal, 
     journal.wait_finished(61, timeout=AT_ONCE * 2)
     state.wait_clean()
     assert journal.order(task=".hold") == ["first", *(f"parked {number}" for number in range(50))]
-
-
-def test_no_wake_up_is_lost_in_a_crowd(workers: Workers, journal: Journal, state: State) -> None:
-    """Many short tasks: between any check and any release somebody may come or go."""
-    workers.env.pop("LOOK_EVERY")
-    workers.start_many(2, BASIC, concurrency=3)
-    app = workers.app(BASIC)
-    for number in range(150):
-        (app.one if number % 3 else app.work).delay(str(number))
-
-    journal.wait_finished(150, timeout=60)
-    state.wait_clean()
-    assert set(counts(journal).values()) == {1}
-    assert journal.max_running(task=".one") == 1
-    assert journal.max_running(task=".work") <= 2

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import uvicorn
 
+from celery_throttle.control import queues
 from celery_throttle.control.findings import Commands
 from celery_throttle.web import asgi
 from celery_throttle.web.serving import behind
@@ -34,6 +35,12 @@ TOKEN = "a-token-of-some-length"
 def pytest_runtest_teardown() -> None:
     """Collect results while their backend is there."""
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are no workers here that could answer a remote control command."""
+    monkeypatch.setattr(queues, "_PATIENCE", 0.1)
 
 
 @contextmanager

@@ -125,19 +125,6 @@ def test_a_retry_keeps_the_key_that_was_found_first(
 # -- several -----------------------------------------------------------------------------------------------------------
 
 
-def test_several_limits_hold_at_all_times(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start_many(2, TERMS, concurrency=8)
-    app = workers.app(TERMS)
-    tenants = [f"t{number % 7}" for number in range(105)]
-    for tenant in tenants:
-        app.both.delay(tenant, 0.02)
-    journal.wait_finished(105, timeout=60)
-    assert journal.max_running() <= 8
-    assert max(journal.max_running(tenant) for tenant in set(tenants)) <= 2
-    assert Counter(journal.order()) == Counter(tenants)
-    state.wait_empty()
-
-
 def test_a_flooding_tenant_does_not_delay_others(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     # More slots than "api" has permits: who finds all slots taken does not ask, and is not parked before it does.
     workers.start_many(2, TERMS, concurrency=9, env=NO_LOOK)
@@ -189,50 +176,6 @@ def test_a_rate_over_two_workers(workers: Workers, journal: Journal, state: Stat
     assert_paced(runs, published, 50, 1.0, 3)
     assert len({run.label for run in runs}) == 103
     assert len({run.worker for run in runs}) == 2
-    state.wait_empty()
-
-
-def test_a_rate_beside_a_limit_and_several_rates(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start_many(2, TERMS, concurrency=4, env=NO_LOOK)
-    app = workers.app(TERMS)
-    published = time.monotonic()
-    for number in range(40):
-        app.paced_two.delay(f"two{number}")
-        app.paced_twice.delay(f"twice{number}")
-    journal.wait_finished(80, timeout=40)
-    assert journal.max_running(task="paced_two") <= 2
-    assert_paced(journal.runs(task="paced_two"), published, 50, 1.0, 1)
-    assert_paced(journal.runs(task="paced_twice"), published, 100, 1.0, 1)
-    assert_paced(journal.runs(task="paced_twice"), published, 20, 1.0, 10)
-    state.wait_empty()
-
-
-def test_a_rate_for_each_key(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start_many(2, TERMS, concurrency=2, env=NO_LOOK)
-    app = workers.app(TERMS)
-    published = time.monotonic()
-    for number in range(60):
-        app.paced_each.delay("flood" if number % 3 else "other")
-    journal.wait_finished(60, timeout=40)
-    for who in ("flood", "other"):
-        assert_paced(journal.runs(who), published, 20, 1.0, 1)
-    # 2 s for the one, 1 s for the other: neither waits for the other's starts.
-    last = {who: max(run.started for run in journal.runs(who)) for who in ("flood", "other")}
-    assert last["other"] < last["flood"]
-    state.wait_empty()
-
-
-def test_a_cost_is_that_many_starts(workers: Workers, journal: Journal, state: State) -> None:
-    workers.start_many(2, TERMS, concurrency=2, env=NO_LOOK)
-    app = workers.app(TERMS)
-    published = time.monotonic()
-    for number in range(20):
-        app.paced_pages.delay(f"n{number}", number % 4 + 1)
-    runs = journal.wait_finished(20, timeout=40)
-    pages = 0
-    for run in runs:
-        pages += int(run.label.split()[1])
-        assert run.started >= published + (pages - 4) / 50 - 0.001
     state.wait_empty()
 
 

@@ -131,11 +131,6 @@ def paced_two(self: Any, label: str) -> str:
     return _record(self, label, 0.01)
 
 
-@app.task(shared=False, bind=True, base=Throttled, rate=["100/s", "20/s"], burst=[1, 10])
-def paced_twice(self: Any, label: str) -> str:
-    return _record(self, label)
-
-
 @app.task(shared=False, bind=True, base=Throttled, rate="20/s", key="who")
 def paced_each(self: Any, who: str) -> str:
     return _record(self, who)
