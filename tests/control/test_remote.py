@@ -92,7 +92,7 @@ def test_what_is_held_and_what_waits(workers: Workers, journal: Journal, pool: s
     until(lambda: throttle_in(app.app, worker)["held"] == NOBODY)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_how_the_store_is_reached(workers: Workers, ana: str, pool: str) -> None:
     workers.conf["throttle_url"] = ana
     worker = workers.start(STEERED, pool=pool, concurrency=1)
@@ -193,7 +193,7 @@ def test_a_worker_that_throttles_nothing(workers: Workers) -> None:
 # -- control -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_every_command(workers: Workers, pool: str) -> None:
     worker = workers.start(STEERED, pool=pool, concurrency=1)
     app, throttle = look(workers)

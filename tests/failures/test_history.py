@@ -29,7 +29,7 @@ def total(app: Any, task: Any) -> Period:
     return ThrottleControl(app.app).limit(task).history().total
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_what_was_counted_is_told_at_the_latest_when_a_worker_ends(
     workers: Workers, journal: Journal, doors: Doors, state: State, pool: str
 ) -> None:

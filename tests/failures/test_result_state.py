@@ -63,7 +63,7 @@ def noted(url: str) -> Iterator[dict[str, list[str]]]:
             thread.join()
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_it_is_there_while_a_task_waits(
     workers: Workers, journal: Journal, doors: Doors, state: State, pool: str
 ) -> None:

@@ -35,7 +35,12 @@ def module_name(path: Path) -> str:
     return ".".join(parts).removesuffix(".__init__")
 
 
-MODULES = {module_name(path): ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.AST]:
+    return {name: ast.parse(path.read_text("utf-8")) for name, path in FILES.items()}
 
 
 def imports(tree: ast.AST, modules: Mapping[str, object]) -> set[str]:
@@ -138,18 +143,18 @@ def set_from_outside(tree: ast.AST) -> Iterator[str]:
                 yield from () if owner in made else (f"{owner}.{node.attr} in {function.name}",)
 
 
-def test_no_files_import_each_other() -> None:
-    assert circle(MODULES) == []
+def test_no_files_import_each_other(modules: dict[str, ast.AST]) -> None:
+    assert circle(modules) == []
 
 
-def test_objects_are_whole_when_they_are_made() -> None:
-    assert list(set_later(MODULES, classes(MODULES))) == []
+def test_objects_are_whole_when_they_are_made(modules: dict[str, ast.AST]) -> None:
+    assert list(set_later(modules, classes(modules))) == []
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_nobody_sets_attributes_of_others(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_nobody_sets_attributes_of_others(modules: dict[str, ast.AST], name: str) -> None:
     """But for the few who have to, and of what they have to."""
-    found = [(each.partition(".")[0], each) for each in set_from_outside(MODULES[name])]
+    found = [(each.partition(".")[0], each) for each in set_from_outside(modules[name])]
     steered = STEERS.get(name, set())
     assert [each for owner, each in found if owner not in steered] == []
     assert steered <= {owner for owner, _ in found}

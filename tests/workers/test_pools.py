@@ -137,8 +137,7 @@ def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, 
     state.wait_empty()
 
 
-@pytest.mark.parametrize("broker", ["redis", "filesystem"])
-@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+@pytest.mark.parametrize(("pool", "broker"), [("prefork", "redis"), ("prefork", "filesystem"), ("gevent", "redis")])
 def test_autoscale_counts_what_is_parked(
     workers: Workers, journal: Journal, state: State, let_go: Any, tmp_path: Path, broker: str, pool: str
 ) -> None:

@@ -30,7 +30,7 @@ def heard(journal: Journal, *signals: str) -> list[tuple[str, str, dict[str, Any
     ]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_parked_and_resumed(workers: Workers, journal: Journal, state: State, let_go: Any, pool: str) -> None:
     worker = workers.start(TOLD, pool=pool, concurrency=2)
     app = workers.app(TOLD)

@@ -448,7 +448,7 @@ def test_in_canvases_and_with_a_countdown(workers: Workers, journal: Journal, st
     state.wait_empty()
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_pools(pool: str, workers: Workers, journal: Journal, state: State) -> None:
     workers.start_many(2, TERMS, pool=pool, concurrency=1 if pool == "solo" else 6, env=NO_LOOK)
     app = workers.app(TERMS)
