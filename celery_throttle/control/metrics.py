@@ -30,7 +30,7 @@ __all__ = ["described", "measured", "scraped"]
 
 logger = logging.getLogger(__name__)
 
-#: Lines of each group whose first is looked at, each with one call: those where most wait.
+#: Lines of each group whose first is looked at: those where most wait.
 _MOST_LINES = 100
 _PREFIX = "celery_throttle_"
 
