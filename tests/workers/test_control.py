@@ -261,15 +261,15 @@ def test_all_of_very_many_keys_start_at_once(workers: Workers, journal: Journal,
     second.wait_ready()
     app, throttle = steer(workers)
     throttle.limit("tenant").pause()
-    for number in range(300):
+    for number in range(150):
         queue = ("first", "second")[number % 2]
         app.serve.apply_async((f"t{number}", f"{number:03}"), {"hold": False}, queue=queue)
-    state.wait_parked(300)
-    assert len(throttle.status(most=1000)) == 4 + 300
+    state.wait_parked(150)
+    assert len(throttle.status(most=1000)) == 4 + 150
     assert len(throttle.status(most=10)) == 10
     assert len(throttle.parked()) == 100
     assert throttle.limit("tenant").resume()
-    journal.wait_finished(300, timeout=60)
+    journal.wait_finished(150, timeout=60)
     state.wait_empty()
 
 

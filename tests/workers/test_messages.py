@@ -97,8 +97,7 @@ def _wait_seen(journal: Journal, count: int, what: str) -> None:
     until(lambda: len(_seen(journal)) == count, timeout=20, describe=lambda: f"{what}: {len(_seen(journal))} so far")
 
 
-@pytest.mark.parametrize("acks_late", [False, True], ids=["early", "late"])
-@pytest.mark.parametrize("protocol", [2, 1])
+@pytest.mark.parametrize(("protocol", "acks_late"), [(2, False), (2, True), (1, False)])
 def test_a_parked_task_sees_what_it_would_have_seen(
     protocol: int, acks_late: bool, workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.worker
 
+# Only prefork has an event loop, and that on brokers which can be read on one.
 POOLS = [
     ("prefork", "redis"),
     ("prefork", "filesystem"),
     ("threads", "redis"),
-    ("threads", "filesystem"),
     ("solo", "redis"),
-    ("solo", "filesystem"),
-    ("gevent", "redis"),
     ("gevent", "filesystem"),
 ]
 
