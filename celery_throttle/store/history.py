@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.history import Ring
 
-__all__ = ["History", "Period", "by_limit", "histories", "slots_of", "within"]
+__all__ = ["History", "Period", "by_limit", "histories", "numbers_at", "slots_of", "within"]
 
 _SLOT = struct.Struct(f">{SLOT}I")
 _NOTHING = (0,) * SLOT
@@ -165,11 +165,17 @@ def _pairs(counts: list[float]) -> list[int]:
 def histories(raw: Any, limits: Iterable[str], ring: Ring) -> list[History]:
     """Read the reply of history.lua."""
     now_ms, rings = raw
-    last = now_ms // 1000 // ring.seconds if ring.seconds else 1
+    numbers = numbers_at(now_ms, ring)
     now = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
     return [
-        History(limit, now, tuple(_periods(packed, last, ring))) for limit, packed in zip(limits, rings, strict=True)
+        History(limit, now, tuple(_periods(packed, numbers, ring))) for limit, packed in zip(limits, rings, strict=True)
     ]
+
+
+def numbers_at(now_ms: int, ring: Ring) -> range:
+    """Return the numbers of the periods that a ring has then, the oldest first."""
+    last = now_ms // 1000 // ring.seconds if ring.seconds else 1
+    return range(last - ring.slots + 1, last + 1)
 
 
 def slots_of(packed: bytes, numbers: Iterable[int]) -> list[tuple[int, ...]]:
@@ -179,8 +185,7 @@ def slots_of(packed: bytes, numbers: Iterable[int]) -> list[tuple[int, ...]]:
     return [slots.get(number, _NOTHING) for number in numbers]
 
 
-def _periods(packed: bytes, last: int, ring: Ring) -> list[Period]:
-    numbers = range(last - ring.slots + 1, last + 1)
+def _periods(packed: bytes, numbers: range, ring: Ring) -> list[Period]:
     return [_period(slot, number, ring) for slot, number in zip(slots_of(packed, numbers), numbers, strict=True)]
 
 

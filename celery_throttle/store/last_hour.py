@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.history import MINUTES, WAITS, Place
-from celery_throttle.store.history import slots_of, within
+from celery_throttle.store.history import numbers_at, slots_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,8 +34,7 @@ class LastHour:
 def last_hours(raw: Any, limits: Iterable[str]) -> dict[str, LastHour]:
     """Read the reply of history.lua, of the ring of minutes; without limits on which nothing started."""
     now_ms, rings = raw
-    last = now_ms // 1000 // MINUTES.seconds
-    minutes = range(last - MINUTES.slots + 1, last + 1)
+    minutes = numbers_at(now_ms, MINUTES)
     found = ((limit, _last_hour(packed, minutes)) for limit, packed in zip(limits, rings, strict=True) if packed)
     return {limit: hour for limit, hour in found if hour}
 

@@ -44,6 +44,15 @@ def written(workers: Workers, *results: Any) -> list[str | None]:
     return [json.loads(each)["status"] if each else None for each in found]
 
 
+def park(app: Any, journal: Journal, state: State, **options: Any) -> Any:
+    """Return the result of a task that waits behind ``first``."""
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    parked = app.hold.apply_async(["parked"], **options)
+    state.wait_parked(parked)
+    return parked
+
+
 @contextmanager
 def noted(url: str) -> Iterator[dict[str, list[str]]]:
     """Note all states that are written, by task."""
@@ -94,10 +103,7 @@ def test_nothing_is_written_unless_it_is_asked_for(
     workers.conf["throttle_result_state"] = False
     workers.start(DOORS)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
-    parked = app.hold.delay("parked")
-    state.wait_parked(parked)
+    parked = park(app, journal, state)
     assert written(workers, parked) == [None]
     doors.open_all()
     parked.get(timeout=AT_ONCE)
@@ -106,10 +112,7 @@ def test_nothing_is_written_unless_it_is_asked_for(
 def test_a_task_without_a_result_has_none(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.start(DOORS)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
-    parked = app.hold.apply_async(["parked"], ignore_result=True)
-    state.wait_parked(parked)
+    parked = park(app, journal, state, ignore_result=True)
     assert written(workers, parked) == [None]
     doors.open_all()
     journal.wait_finished(2, timeout=AT_ONCE)
@@ -119,10 +122,7 @@ def test_a_task_without_a_result_has_none(workers: Workers, journal: Journal, do
 def test_revoked_while_it_waits(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.start(DOORS)
     app = workers.app(DOORS)
-    app.hold.delay("first")
-    journal.wait_running(1, "first")
-    parked = app.hold.delay("parked")
-    state.wait_parked(parked)
+    parked = park(app, journal, state)
     until(lambda: parked.state == "THROTTLED")
     parked.revoke()
     with pytest.raises(exceptions.TaskRevokedError):

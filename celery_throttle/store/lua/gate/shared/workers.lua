@@ -40,6 +40,7 @@ local function lateness(before, clock_ms)
   return late_ms
 end
 
+-- What the clock of the worker shows, by which its tasks came.
 local function hear_clock(before, clock_ms)
   state.clock_ms, state.newest, state.late_ms = clock_ms, before.newest, lateness(before, clock_ms)
 end
