@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from celery_throttle.core.history import RINGS
@@ -29,6 +30,11 @@ MOST_RENEWED = 200
 _WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
 _QUOTE = json.encoder.encode_basestring_ascii  # as the encoder writes text
 _BEGAN = ',"began":true'
+
+
+@lru_cache(maxsize=64)
+def _written(queues: tuple[str, ...]) -> str:
+    return _WRITE(queues)  # the same in every call of a worker
 
 
 class Arrival(NamedTuple):
@@ -154,7 +160,7 @@ class Exchange:
 
     def text(self, worker: str, number: int, queues: Sequence[str]) -> str:
         """Return it as JSON, but for the messages."""
-        parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_WRITE(queues)}']
+        parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}']
         if self.clock:
             parts.append(f'"clock_ms":{self.clock * 1000:.1f}')
         if self.errors:

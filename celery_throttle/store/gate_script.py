@@ -20,6 +20,7 @@ _CONSTANTS = re.compile(rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_VALUE}(
 _NAME_OR_STRING = re.compile(r"'[^'\n]*'|\b[A-Z][A-Z_]*\b")
 _FUNCTION = re.compile(r"^local function (\w+)(\(.*?^end)$", re.MULTILINE | re.DOTALL)
 _CALL_OR_STRING = re.compile(r"'[^'\n]*'|(?<![.\w:])(\w+)(?=\()")
+_BARE_CALL = re.compile(r"^(\s*)\(F\[", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 # What comes before all others, whole; and what counts rates, which the primitives share.
@@ -40,19 +41,17 @@ def gate_text(name: str) -> str:
     own = _read(f"gate/{name}")
     numbers = {each: number for number, each in enumerate(sorted(_reachable(own)), 1)}
     bodies = [f"F[{number}] = function{_renamed(_functions()[each].body, numbers)}" for each, number in numbers.items()]
-    parts = [_read(_FIRST), *_constants(), _MADE.replace("CASES", _cases(bodies, 1)), _renamed(own, numbers)]
+    made = _MADE.replace("NILS", ", ".join(["nil"] * len(bodies))).replace("CASES", _cases(bodies, 1))
+    parts = [_read(_FIRST), *_constants(), made, _renamed(own, numbers)]
     return "local rcall = redis.call\n" + inlined("\n".join(parts)).replace("redis.call(", "rcall(")
 
 
-#: F has every shared function under a number, and makes one when it is first called: making functions is what costs.
-_MADE = """local F = {}
+#: F has every shared function under a number, once it was called: making functions is what costs. It has room for all.
+_MADE = """local F = { NILS }
 local function make(which)
 CASES
-end
-setmetatable(F, { __index = function(made, which)
-  make(which)
-  return rawget(made, which)
-end })"""
+return F[which]
+end"""
 
 
 def _cases(bodies: list[str], first: int) -> str:
@@ -78,9 +77,13 @@ def _renamed(text: str, numbers: dict[str, int]) -> str:
 
     def rename(match: re.Match[str]) -> str:
         name = match.group(1)
-        return f"F[{numbers[name]}--[[{name}]]]" if name in numbers else match.group()
+        if name not in numbers:
+            return match.group()
+        # Not by a metatable, which would take the interpreter out of its loop and into another one, each time.
+        return f"(F[{numbers[name]}--[[{name}]]] or make({numbers[name]}))"
 
-    return _CALL_OR_STRING.sub(rename, text)
+    # To Lua a line that begins with a parenthesis may go on with the one before.
+    return _BARE_CALL.sub(r"\1local _ = (F[", _CALL_OR_STRING.sub(rename, text))
 
 
 def _reachable(text: str) -> set[str]:

@@ -133,13 +133,16 @@ class Outbox:
             self.settle(permit)
         asked, parked, back = take_rows(self.asked), take_rows(self.parked), take_rows(self.back)
         errors, self._errors = self._errors, 0
+        ended = take_rows(self._ended)
+        over = {row.nonce for row in ended}  # whoever hears that it has ended need not hear that it began
+        began = [row for row in take_rows(self._began) if row[1] not in over] if self._began else []
         said = Exchange(
             slots=slots,
             clock=monotonic(),
             errors=errors,
-            ended=take_rows(self._ended),
+            ended=ended,
             passed=take_rows(self._successions),
-            began=take_rows(self._began),
+            began=began,
             unacked=take_rows(self._unacked),
             acked=take_rows(self._acked),
             revoked=take_rows(self._revoked),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_throttle.core.facts import Result
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import Needs
 from celery_throttle.worker import outbox as outbox_module
 from celery_throttle.worker import runs
@@ -98,3 +98,13 @@ def test_errors_are_told_once_and_again_if_the_store_refuses_that() -> None:
     outbox.erred()
     outbox.put_back(batch)
     assert outbox.next_batch(0).said.errors == 3
+
+
+def test_who_hears_that_a_run_has_ended_need_not_hear_that_it_began() -> None:
+    outbox = Outbox()
+    outbox.began("a", "w:a")
+    outbox.began("b", "w:b")
+    outbox.ended("a", "w:a", Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS))
+    said = outbox.next_batch(0).said
+    assert [row.task for row in said.ended] == ["a"]
+    assert said.began == [("b", "w:b")]

@@ -54,14 +54,15 @@ local LEASE_MS = tonumber(ARGV[1])
 -- buckets that had no line before; later: queues of which something can start after a time; withdrawn:
 -- what was taken out of its line; reclaimed: { task id, needs } of holders whose lease had ended; named:
 -- buckets that the caller hears of; hot: lanes that are ready for the caller itself, and the ticket of the
--- first; saved: records as they were written; lanes, firsts, heads: what was read of lanes, their first
--- tasks and the first lanes of buckets; tries: what bounds the loops. What is found out when it matters:
+-- first; saved: records as they were written; lanes, firsts, heads, oldest: what was read of lanes, their
+-- first tasks, the first lanes of buckets and the first that are ready for a queue; needs: what was read of
+-- texts; tries: what bounds the loops. What is found out when it matters:
 -- said, settling, settled, away, parked, all_served, first_lease, mute, clock_ms, newest (workers.lua).
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {},
-  tries = 1000,
+  needs = {}, oldest = {}, tries = 1000,
 }
 
 local next_argument = 1

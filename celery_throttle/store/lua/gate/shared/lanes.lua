@@ -39,13 +39,13 @@ local function unready(lane, entry)
   if not entry.ticket then return end
   local _, queue = parts_of(lane)
   redis.call('ZREM', READY, queue .. '\0' .. entry.ticket .. lane)
-  entry.ticket = nil
+  entry.ticket, state.oldest[queue] = nil, nil
 end
 
 local function make_ready(lane, entry, ticket)
   if entry.ticket then return end
   local _, queue = parts_of(lane)
-  entry.ticket = ticket
+  entry.ticket, state.oldest[queue] = ticket, nil
   redis.call('ZADD', READY, 0, queue .. '\0' .. ticket .. lane)
   -- Whoever heard of the one before it looks until nothing is ready or its slots are taken.
   if not state.was_ready[(entry.at or '') .. '\0' .. queue] then

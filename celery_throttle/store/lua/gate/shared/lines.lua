@@ -32,8 +32,9 @@ local function takes(record)
 end
 
 local function member_of(task, record)
-  local place, ticket = ordered(record.place or record.ticket), ordered(record.ticket)
-  return lane_of(record) .. '\0' .. place .. (place ~= ticket and ticket or '') .. '.' .. task
+  local places = ordered(record.ticket)
+  if record.place and record.place ~= record.ticket then places = ordered(record.place) .. places end
+  return lane_of(record) .. '\0' .. places .. '.' .. task
 end
 
 -- The first of a lane: { task, place, ticket }, or nil.

@@ -4,11 +4,15 @@
 -- its start was booked before, a colon and the bucket, with \1 between them, those with a key first:
 -- '2:tenant\31acme\12:api'.
 
+-- Nobody changes what this returns: it is the same for the same text.
 local function needs_of(text)
-  local needs = {}
+  local needs = state.needs[text]
+  if needs then return needs end
+  needs = {}
   for cost, booked, bucket in string.gmatch(text, '(%d+)(b?):([^\1]+)') do
     needs[#needs + 1] = { bucket = bucket, cost = tonumber(cost), booked = booked == 'b' }
   end
+  state.needs[text] = needs
   return needs
 end
 

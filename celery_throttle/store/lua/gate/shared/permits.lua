@@ -47,6 +47,11 @@ local function has_permits(rule, cost)
   return rule.permits - rule.used >= math.min(cost, math.max(rule.permits, 1))
 end
 
+-- Whether nothing can start, whatever it takes, until a permit is given back or something is said.
+local function is_full(rule)
+  return not has_permits(rule, 1) and rule.wait_ms == 0
+end
+
 -- Whether so many permits are free and the rates allow the start, and if not, after how long (ms) to look
 -- again, though nobody gives one back (0: no need).
 local function room_for(need)

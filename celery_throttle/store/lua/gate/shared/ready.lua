@@ -20,6 +20,7 @@ end
 
 -- Make the first lane that waits for a bucket ready if there is room for its first task.
 local function refresh(bucket)
+  if is_full(rule_of(bucket)) then return end
   local passing, after = false, nil
   for _ = 1, 100 do
     local lane, _, member = first_at(bucket, after)

@@ -5,9 +5,10 @@ local function oldest_ready()
   local oldest, oldest_ticket
   for _, queue in ipairs(state.queues) do
     local from, last = '[' .. queue .. '\0', '(' .. queue .. '\1'
-    local found = redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1]
-    local ticket = found and string.sub(found, #queue + 2, #queue + 17)
-    if found and (not oldest or ticket < oldest_ticket) then
+    local found = state.oldest[queue] or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''
+    state.oldest[queue] = found
+    local ticket = string.sub(found, #queue + 2, #queue + 17)
+    if found ~= '' and (not oldest or ticket < oldest_ticket) then
       oldest, oldest_ticket = string.sub(found, #queue + 18), ticket
     end
   end
