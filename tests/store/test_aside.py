@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle.store.replies import Answer
 from tests.store.caller import ended, message_of, started
-from tests.store.lock_caller import plan_of
+from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire, lapse, peek
 from tests.store.steering import Steering
 
@@ -46,6 +46,17 @@ def test_the_line_goes_on_without_it(worker: Caller, one: Limit, redis: Redis, p
     assert (aside.task_id, aside.why) == ("t1", WHY[packed])
     assert peek(redis).messages["t1"] == message_of("t1")
     assert peek(redis).hashes["waiting"] == {}
+
+
+@each_kind
+def test_those_who_wait_for_the_same_outcome_have_it(redis: Redis, packed: bytes) -> None:
+    plan, once = plan_of(), LockCaller(redis, "bbbbbbbb", "q")
+    first = once.start("t0", plan)
+    for task in ("t1", "t2"):
+        once.arrive(task, plan)
+    spoil(redis, "t1", packed)
+    assert [(each.task, each.verdict) for each in once.end(first, slots=2)] == [("t2", "conclude")]
+    assert [each.task_id for each in Steering(redis).aside()] == ["t1"]
 
 
 @each_kind

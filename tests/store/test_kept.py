@@ -69,6 +69,16 @@ def test_delivered_again_it_is_kept_twice(worker: Caller, peer: Caller, one: Lim
         assert peek(redis).records["t"].unacked == left
 
 
+def test_a_delivery_that_the_broker_does_not_keep_counts_for_nothing(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    worker.take("first", one)
+    worker.put("t", one)
+    assert peer.ask("t", one)[0] == Answer.KNOWN
+    assert peer.put("t", one).parked == (ParkAnswer.PARKED,)
+    assert peek(redis).records["t"].unacked is None
+
+
 def test_what_was_acknowledged_of_another_attempt(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.take("first", one)
     worker.put("t", one, attempt=1, unacked=True)

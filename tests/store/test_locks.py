@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 
 from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer
 from tests.store.caller import started
-from tests.store.lock_caller import LockCaller, end_lease, plan_of
+from tests.store.lock_caller import LockCaller, end_lease, end_lock, plan_of
 from tests.store.peek import KEY, lapse, peek
 from tests.support.waiting import until
 
@@ -260,6 +261,24 @@ def test_duplicates_without_a_slot_are_told_later(worker: LockCaller, peer: Lock
     assert told(peer.look_once(9)) == [(task, "conclude", "t0") for task in waiting]
 
 
+@pytest.mark.parametrize("outcome", ["done", "ignored"])
+def test_more_duplicates_than_can_be_told_at_once(worker: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
+    """They have the outcome, too; or wait for the one of them that runs now."""
+    held = worker.start("t0", PLAN)
+    tasks = [f"t{number}" for number in range(1, 702)]
+    while tasks:
+        some, tasks = tasks[:50], tasks[50:]
+        worker.exchange(parked=[worker.parcel(task, one, lock=PLAN.spec) for task in some])
+    worker.end(held, outcome)
+    worker.look(0)
+    verdicts = Counter(record.raw["lock"]["verdict"] for record in peek(redis).parked.values())
+    firsts = Counter(record.raw["lock"]["first"] for record in peek(redis).parked.values())
+    if outcome == "done":
+        assert (verdicts, firsts) == ({"conclude": 701}, {"t0": 701})
+    else:
+        assert (verdicts, firsts) == ({"run": 1, "follow": 700}, {"": 1, "t1": 700})
+
+
 def test_a_duplicate_from_another_queue_is_told_the_outcome(worker: LockCaller, redis: Redis) -> None:
     """Whoever ends the first one cannot start it."""
     stranger = LockCaller(redis, "cccccccc", "q2")
@@ -350,6 +369,19 @@ def test_one_that_was_replaced_on_its_way_does_not_run(worker: LockCaller) -> No
     worker.start("t2", new)
 
 
+def test_who_was_published_later_is_newer_though_the_lock_had_ended(
+    worker: LockCaller, one: Limit, redis: Redis
+) -> None:
+    old = worker.publish("t1", REPLACE)
+    end_lock(redis)
+    new = worker.publish("t2", REPLACE)
+    end_lock(redis)
+    other = worker.start("other", plan_of("other"), one)
+    worker.arrive("t1", old, one)
+    worker.start("t2", new)
+    assert [each[:2] for each in told(worker.end(other, slots=2))] == [("t1", "replaced")]
+
+
 def test_the_last_one_runs_after_the_one_that_runs(worker: LockCaller) -> None:
     """Those between them do not run."""
     plans = {task: worker.publish(task, KEEP_LAST) for task in ("t1",)}
@@ -400,6 +432,17 @@ def test_until_success_a_failure_keeps_the_lock(worker: LockCaller) -> None:
     assert told(worker.arrive("t2", plan, slots=1)) == [("t2", "conclude", "t1")]
     worker.end(worker.start("t1", plan))
     assert worker.locked() is None
+
+
+def test_a_failed_one_that_waits_to_run_again_has_no_outcome_yet(worker: LockCaller, one: Limit) -> None:
+    plan = plan_of(lock_until="success")
+    worker.end(worker.start("t1", plan), "failed")
+    other = worker.start("other", plan_of("other"), one)
+    assert worker.arrive("t1", plan, one) == ()
+    assert worker.arrive("t2", plan, slots=1) == ()
+    (again,) = worker.end(other, slots=1)
+    assert told((again,)) == [("t1", "run", "")]
+    assert told(worker.end(again, slots=1)) == [("t2", "conclude", "t1")]
 
 
 def test_until_started_it_is_free_from_the_start_on(worker: LockCaller) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.replies import Answer
 from tests.store.caller import ended, message_of, started
 from tests.store.peek import expire, peek
@@ -47,6 +48,15 @@ def test_a_permit_that_was_asked_for_is_found(worker: Caller, one: Limit, redis:
     assert worker.again().asked == (Answer.GRANTED,)
     worker.release(held)
     assert not peek(redis).records
+
+
+def test_who_was_told_why_it_does_not_start_is_told_the_same(worker: Caller, peer: Caller, one: Limit) -> None:
+    worker.release(worker.take("ran", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
+    worker.take("t", one)
+    peer.put("parked", one)
+    told = worker.exchange(asked=[worker.arrival(task, one) for task in ("ran", "parked", "new")]).asked
+    assert told == (Answer.HAS_RUN, Answer.KNOWN, Answer.MUST_PARK)
+    assert worker.again().asked == told
 
 
 def test_what_ended_twice_frees_one_permit(worker: Caller, two: Limit, redis: Redis) -> None:

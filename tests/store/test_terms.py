@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import time
 from typing import TYPE_CHECKING
@@ -129,6 +130,26 @@ def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redi
     assert ran == ("both",)
     assert used(redis) == {"left": 1, "right": 1}
     assert not peek(redis).hashes["said"], "and bars nobody any more"
+
+
+def test_another_that_goes_to_and_fro_takes_nothing_from_one_that_goes_first(worker: TermsCaller, redis: Redis) -> None:
+    left, right, own = Limit("left", 1), Limit("right", 1), Limit("own", 1)
+    held = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right, own)]
+    assert held[2]
+    worker.arrive("elder", terms(left, right).same)
+    worker.arrive("other", terms(own, left).same)
+    elder, other = (peek(redis).records[task] for task in ("elder", "other"))
+    bar = json.dumps({"bar": [elder.ticket, 9e12, "", "elder", 1]})
+    redis.hset(KEY["said"], mapping={"left": bar, "right": bar})
+    redis.zadd(KEY["ends"], {"said:left": 9e12, "said:right": 9e12})
+    redis.hset(KEY["records"], "other", json.dumps(other.raw | {"moves": 7}))
+    assert worker.end(held[2], slots=1) == ()
+    assert peek(redis).records["other"].raw["moves"] == 8
+    assert {name: json.loads(said) for name, said in peek(redis).hashes["said"].items()} == {
+        name: json.loads(bar) for name in ("left", "right")
+    }
+    worker.exchange(revoked=["other"])
+    assert set(peek(redis).hashes["said"]) == {"left", "right"}
 
 
 def test_what_came_back_from_an_empty_store_counts_on_every_limit(worker: TermsCaller, redis: Redis) -> None:
@@ -382,6 +403,20 @@ def test_keys_take_turns(worker: TermsCaller) -> None:
     assert sorted(order[:3]) == ["a", "b", "c"]
     assert sorted(order[3:7]) == ["a", "a", "b", "b"]
     assert order[7:] == "aaa", "and none is left idle"
+
+
+def test_one_that_is_to_come_again_has_the_next_turn_of_its_key(worker: TermsCaller) -> None:
+    """Behind those of its key, not behind all others."""
+    needs = in_turns(Limit("api", 1, fair_by="who"))
+    held = worker.arrive("x", needs["c"])
+    assert held
+    for task in ("a0", "b0", "b1", "b2", "b3"):
+        worker.arrive(task, needs[task[0]])
+    (first,) = worker.release(held, slots=1).grants
+    assert first.task == "a0"
+    (run,) = worker.release(first, "requeue", slots=1).grants
+    order, _ = serve(worker, run, 4)
+    assert order.index("a") < 3
 
 
 def test_who_has_not_been_there_saves_nothing_up(worker: TermsCaller) -> None:

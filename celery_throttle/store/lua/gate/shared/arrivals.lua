@@ -50,7 +50,6 @@ local function admit(task, arrival)
     local behind = anybody_waits() and first_at(bucket)
     if behind and not (need.booked and rule_of(bucket).permits == ANY_NUMBER) then return MUST_PARK end
   end
-  if settling() > 0 then return MUST_PARK end
   hold(task, record, arrival.nonce, true)
   return record.lock and tonumber(record.lock.fence) or GRANTED
 end
