@@ -82,7 +82,7 @@ def _renamed(text: str, numbers: dict[str, int]) -> str:
         # Not by a metatable, which would take the interpreter out of its loop and into another one, each time.
         return f"(F[{numbers[name]}--[[{name}]]] or make({numbers[name]}))"
 
-    # To Lua a line that begins with a parenthesis may go on with the one before.
+    # A line that begins with a call is a statement; with a parenthesis it could go on with the line before.
     return _BARE_CALL.sub(r"\1local _ = (F[", _CALL_OR_STRING.sub(rename, text))
 
 

@@ -225,3 +225,19 @@ def test_time_that_passed_is_seen_by_whoever_comes(worker: Caller, held: Arrival
     redis.hset(KEY["lanes"], THEIRS, json.dumps(entry, separators=(",", ":")))
     let_come_due(redis, "bucket")
     assert started(worker.look(1)) == ("ours",)
+
+
+def test_the_next_of_a_queue_that_is_passed_over_can_start_at_once(
+    worker: Caller, stranger: Caller, one: Limit, redis: Redis
+) -> None:
+    """Though the first has left its line meanwhile."""
+    held = worker.take("t1", one)
+    for task in ("revoked", "theirs"):
+        stranger.put(task, one)
+    worker.put("ours", one)
+    worker.release(held)
+    pass_over(redis, "gpu", "q2")
+    worker.look(0)
+    worker.exchange(revoked=["revoked"])
+    assert peek(redis).lanes[THEIRS]["passed"]
+    assert started(stranger.look(1)) == ("theirs",)
