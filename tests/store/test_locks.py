@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer
-from tests.store.caller import started
+from tests.store.caller import held_by, started
 from tests.store.lock_caller import LockCaller, end_lease, end_lock, plan_of
-from tests.store.peek import KEY, lapse, peek
+from tests.store.peek import KEY, lapse, let_come_due, peek
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -421,6 +421,21 @@ def test_a_revoked_one_that_is_parked_frees_its_lock(worker: LockCaller, one: Li
 
 
 # -- how long ----------------------------------------------------------------------------------------------------
+
+
+def test_one_that_may_not_wait_any_longer_has_no_lock(worker: LockCaller, one: Limit, redis: Redis) -> None:
+    """Also while no worker has a slot to say that it does not run."""
+    worker.start("other", plan_of("other"), one)
+    worker.put("t1", one, lock=PLAN.spec, wait_ms=600_000)
+    assert state_of(worker) == ("t1", "queued")
+    let_come_due(redis, "task")
+    worker.look(0)
+    assert worker.locked() is None
+    (told_off,) = worker.look(1).grants
+    assert told_off.expired
+    assert worker.locked() is None
+    worker.renew(held_by(told_off))
+    assert worker.locked() is None
 
 
 def test_until_success_a_failure_keeps_the_lock(worker: LockCaller) -> None:

@@ -97,6 +97,6 @@ local function expire_parked(task, record)
     return forget_task(task)
   end
   if record.lock then give_up_lock(record.lock.identity, task) end
-  record.expired, record.deadline = true, nil
+  record.expired, record.deadline, record.lock = true, nil, nil
   enqueue(task, record)
 end
