@@ -658,6 +658,16 @@ def test_a_running_one_takes_its_lock_back_from_one_that_has_not_begun(worker: L
     assert told(worker.end(held, slots=1)) == [("t2", "conclude", "t1")]
 
 
+def test_who_waited_for_one_that_had_not_begun_waits_for_the_one_that_runs(worker: LockCaller, redis: Redis) -> None:
+    held = worker.start("t1", PLAN)
+    end_lock(redis)
+    worker.claim("t2", PLAN)
+    worker.arrive("t3", PLAN)
+    assert peek(redis).parked["t3"].raw["lock"]["first"] == "t2"
+    assert worker.renew_once(held) == RENEWED
+    assert told(worker.end(held, slots=1)) == [("t3", "conclude", "t1")]
+
+
 def test_a_delivery_that_stepped_back_waits_for_nobody_who_waits_for_it(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
@@ -801,6 +811,17 @@ def test_an_awaited_duplicate_that_could_not_be_published_asks_for_nothing(worke
     assert worker.give_up("same", "t2", "t1") == 0
     worker.end(held)
     assert_empty(redis)
+
+
+def test_an_awaited_duplicate_that_is_revoked_asks_for_nothing(worker: LockCaller, redis: Redis) -> None:
+    """Also if the first has ended meanwhile; the others find the outcome still."""
+    held = worker.start("t1", worker.publish("t1", PLAN))
+    second, third = (worker.publish(task, PLAN, awaited=True) for task in ("t2", "t3"))
+    worker.end(held)
+    worker.exchange(never=[("same", "t2", second.first)])
+    assert told(worker.arrive("t3", third, slots=1)) == [("t3", "conclude", "t1")]
+    worker.exchange(never=[("same", "t3", third.first)])
+    assert not peek(redis).hashes["awaited"]
 
 
 def test_an_unannounced_duplicate_does_not_take_the_place_of_an_awaited_one(worker: LockCaller) -> None:
