@@ -120,6 +120,18 @@ def test_a_lock_of_a_task_that_nobody_can_read_ends(worker: Caller, one: Limit, 
     assert worker.exchange(asked=[arrival]).asked[0] > max(Answer)
 
 
+@each_kind
+def test_a_lock_that_nobody_can_read_goes_when_its_time_is_over(
+    worker: Caller, one: Limit, redis: Redis, packed: bytes
+) -> None:
+    worker.take("t1", one)
+    worker.put("t2", one)
+    redis.hset(KEY["locks"], "same", packed)
+    redis.zadd(KEY["ends"], {"locks:same": 1})
+    worker.look()
+    assert not peek(redis).hashes["locks"]
+
+
 def test_all_scripts_of_a_group_go_on(worker: Caller, two: Limit, redis: Redis) -> None:
     """Ten at once, held and parked, in all that there is."""
     for number in range(2):

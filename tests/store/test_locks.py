@@ -305,6 +305,12 @@ def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller
     assert told(brief.look_once()) == [("t2", "run", "")]
 
 
+def test_who_claims_finds_that_the_worker_of_the_first_is_lost(worker: LockCaller, redis: Redis) -> None:
+    end_lease(redis, worker.start("t1", PLAN), lock=False)
+    assert worker.claim("t2", PLAN)[0] == CLAIMED
+    assert not peek(redis).leases
+
+
 def test_a_late_end_frees_nobody_elses_lock(worker: LockCaller, redis: Redis) -> None:
     late = worker.start("t1", PLAN)
     worker.arrive("t2", PLAN)

@@ -73,6 +73,17 @@ def test_one_that_could_not_reach_the_store_takes_nobody_for_lost(
     assert left(redis) == {"t1": True}
 
 
+def test_a_moment_is_given_once(worker: Caller, two: Limit, redis: Redis) -> None:
+    """Also if the next one to come back was away itself: the others have had the time to renew."""
+    for task in ("t1", "t2"):
+        worker.take(task, two)
+    end_moment(redis)
+    expire(redis, "t2")
+    call = worker.store.declare("", [(two.name, two.declared)], keeps=True, away=worker.store.lease / 3)
+    execute(redis, call)
+    assert left(redis) == {"t1": False, "t2": True}
+
+
 def test_who_renews_first_leaves_the_others_a_moment(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
     mine, others = worker.take("t1", two), peer.take("t2", two)
     be_away(redis)

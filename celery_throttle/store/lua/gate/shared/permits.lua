@@ -14,7 +14,6 @@ local function rule_of(bucket)
     rule = { permits = tonumber(declared), max_parked = 0 }
   else
     rule = cjson.decode(declared)
-    if rule.rates and #rule.rates == 0 then rule.rates = nil end
     if rule.rates and rule.permits == 0 then rule.permits = ANY_NUMBER end
   end
   rule.wait_ms, rule.used = 0, tonumber(redis.call('HGET', USED, bucket) or 0)
