@@ -60,6 +60,8 @@ def ends(redis: Redis, facts: Facts, case: Case) -> None:
     worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q2")
     mail, spec = terms(MAIL).same, PLAN.spec if case.locked else ""
     run: Arrival | Grant
+    if case.locked:
+        worker.claim("t", PLAN)
     if case.stored:
         (run,) = worker.put("t", mail, lock=spec, slots=1).grants
     else:

@@ -329,7 +329,7 @@ def test_only_its_holder_frees_a_lock(worker: LockCaller) -> None:
 
 @pytest.mark.parametrize("outcome", ["retry", "requeue", "return"])
 def test_one_that_comes_again_keeps_its_lock(worker: LockCaller, outcome: str) -> None:
-    held = worker.start("t1", PLAN)
+    held = worker.start("t1", worker.publish("t1", PLAN))
     worker.arrive("t2", PLAN)
     assert worker.end(held, outcome, slots=2) == ()
     assert state_of(worker) == ("t1", "queued")
@@ -716,6 +716,36 @@ def test_a_retry_that_was_revoked_keeps_no_lock_when_its_first_run_is_lost(
     end_lease(redis, held, lock=False)
     peer.reap(1)
     assert peer.locked() is None
+
+
+@pytest.mark.parametrize("outcome", ["retry", "again", "return"])
+def test_one_that_was_revoked_elsewhere_while_it_had_its_grant_keeps_no_lock(
+    worker: LockCaller, peer: LockCaller, outcome: str
+) -> None:
+    """Its message, or that of its retry, has come to a worker that said so: nobody may wait for another one."""
+    held = worker.start("t1", worker.publish("t1", PLAN))
+    assert peer.arrive("t2", peer.publish("t2", PLAN)) == ()
+    peer.exchange(never=[("same", "t1", "")])
+    assert told(worker.end(held, outcome, slots=1)) == [("t2", "run", "")]
+
+
+def test_a_grant_that_comes_to_nothing_leaves_the_lock_as_it_was(worker: LockCaller, peer: LockCaller) -> None:
+    """Its call was late: another worker had said before it that the task was revoked."""
+    plan = worker.publish("t1", PLAN)
+    worker.end(worker.start("t1", plan), "return")
+    assert state_of(worker) == ("t1", "queued"), "it had it when it was published"
+    peer.exchange(never=[("same", "t1", "")])
+    worker.end(worker.start("t1", plan), "return")
+    assert worker.locked() is None
+
+
+def test_one_that_was_revoked_and_starts_again_waits_for_its_retry(worker: LockCaller, peer: LockCaller) -> None:
+    plan = plan_of(lock_until="success")
+    held = worker.start("t1", plan)
+    peer.exchange(never=[("same", "t1", "")])
+    worker.end(held, "failed")
+    worker.end(worker.start("t1", plan), "retry")
+    assert state_of(worker) == ("t1", "queued")
 
 
 def test_a_lock_that_another_one_runs_with_is_lost(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:

@@ -4,7 +4,7 @@
 -- 'started', 'expires'), remember_ms, ttl_ms (while queued), on_conflict; claim: '0' if nothing was
 -- claimed when it was published; first: the task that had it then, '' if none; and from here on verdict,
 -- fence (its token), unlocked: the lock was taken away while it ran; asked: the first it was a duplicate
--- of when it was published. Verdicts:
+-- of when it was published; fresh: nobody had it, not even this task since it was published. Verdicts:
 --   run        has the lock          follow   waits for the outcome of whoever has it (first)
 --   next       runs after it         conclude the outcome of first is there
 --   duplicate, skip, replaced, done  must not run: to be said by a worker
@@ -43,6 +43,7 @@ local function claim_free(task, plan)
   -- Whoever adds one clears some, so what has ended does not pile up where there is no beat.
   reap_ends(4)
   if plan.claim == '0' then plan.claim = next_stamp() end
+  plan.fresh = 1
   save_lock(plan.identity, new_lock(task, plan.claim), NOW + plan.ttl_ms)
   return 'run', ''
 end
@@ -84,7 +85,7 @@ end
 
 local function judge_record(task, record)
   local plan = record.lock
-  plan.asked = plan.asked or plan.first
+  plan.asked, plan.fresh = plan.asked or plan.first, nil
   plan.verdict, plan.first = judge(task, plan)
   plan.fence, plan.unlocked = '0', nil
   return plan.verdict == 'run'

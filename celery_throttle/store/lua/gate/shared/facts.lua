@@ -13,7 +13,7 @@
 --   permit     is free, always
 --   rate       the start is free again if the body did not begin
 --   lock       success, failure: ends as the task's options say; retry, or the message is somewhere: waits
---              for that delivery; else free
+--              for that delivery; else free, also one that a run took which did not begin
 --   ran        what the broker delivers again though something came of it is dropped then
 --   second     another delivery of the same task: dropped after success, failure or retry unless its
 --              attempt is later; else it goes on
@@ -76,7 +76,12 @@ local function ended(task, nonce, began, message, result)
     line_up_again(task, record, began, message)
   else
     local goes_on = run_over(task, record, began, message, result)
-    if record.lock then lock_ended(task, record, nonce, lock_outcome(message, result, goes_on)) end
+    local outcome = lock_outcome(message, result, goes_on)
+    -- It took the lock itself, for nothing. Its call may have been late, and whoever got the message since
+    -- may have said that the task never runs: if there is a next delivery it takes the lock again.
+    local vain = not began and not goes_on and record.lock and record.lock.fresh
+    if vain and outcome == 'waits' then outcome = 'nothing' end
+    if record.lock then lock_ended(task, record, nonce, outcome) end
   end
   return record
 end

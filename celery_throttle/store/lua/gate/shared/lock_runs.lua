@@ -9,7 +9,7 @@ local function lock_started(task, record)
   if lock.task ~= task or lock.state == 'done' then return end
   -- One that is put back has the token that its task knows.
   local back = lock.state == 'running' and lock.nonce == record.nonce and plan.fence ~= '0'
-  if not back then plan.fence = next_stamp() end
+  if not back then plan.fence, lock.last = next_stamp(), nil end
   lock.nonce, lock.fence, lock.since = record.nonce, plan.fence, NOW
   lock.state = plan.lock_until == 'started' and 'started' or 'running'
   -- From the claim on: the one time that nothing else changes.
@@ -92,6 +92,7 @@ local function lock_ended(task, record, nonce, outcome)
   local ours = lock and lock.task == task and lock.nonce == nonce
   -- It had succeeded, and only its worker was lost before it could say so.
   if ours and lock.state == 'done' then outcome = 'success' end
+  if ours and lock.last and outcome == 'waits' then outcome = 'nothing' end
   local has_ended = outcome == 'success' or outcome == 'failure'
   if has_ended then conclude_followers(identity, task) end
   if not ours then return end
@@ -115,10 +116,9 @@ end
 -- A run goes on, but no other delivery, for which its lock was to last, will follow.
 local function keep_no_longer(identity, lock)
   local record = load_record(lock.task)
-  if record and record.lock and record.lock.lock_until ~= 'expires' then
-    lock.floor = 0
-    write_lock(identity, lock)
-  end
+  if record and record.lock and record.lock.lock_until ~= 'expires' then lock.floor = 0 end
+  lock.last = 1
+  write_lock(identity, lock)
 end
 
 -- Give up the lock of a task that will never run (revoked, expired, not published).
