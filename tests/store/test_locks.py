@@ -279,6 +279,16 @@ def test_more_duplicates_than_can_be_told_at_once(worker: LockCaller, one: Limit
         assert (verdicts, firsts) == ({"run": 1, "follow": 700}, {"": 1, "t1": 700})
 
 
+def test_more_that_wait_to_run_next_than_can_go_on_at_once(worker: LockCaller, redis: Redis) -> None:
+    """Time alone brings whoever comes next to the rest of them."""
+    worker.start("t1", worker.publish("t1", KEEP_LAST))
+    assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
+    redis.zadd(KEY["due"], {"lock:next:same": 1})
+    redis.hdel(KEY["locks"], "same")
+    redis.zrem(KEY["ends"], "locks:same")
+    assert told(worker.look_once(1)) == [("t2", "run", "")]
+
+
 def test_a_duplicate_from_another_queue_is_told_the_outcome(worker: LockCaller, redis: Redis) -> None:
     """Whoever ends the first one cannot start it."""
     stranger = LockCaller(redis, "cccccccc", "q2")

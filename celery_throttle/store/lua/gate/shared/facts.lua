@@ -76,12 +76,13 @@ local function ended(task, nonce, began, message, result)
     line_up_again(task, record, began, message)
   else
     local goes_on = run_over(task, record, began, message, result)
-    local outcome = lock_outcome(message, result, goes_on)
-    -- It took the lock itself, for nothing. Its call may have been late, and whoever got the message since
-    -- may have said that the task never runs: if there is a next delivery it takes the lock again.
-    local vain = not began and not goes_on and record.lock and record.lock.fresh
-    if vain and outcome == 'waits' then outcome = 'nothing' end
-    if record.lock then lock_ended(task, record, nonce, outcome) end
+    if record.lock then
+      local outcome = lock_outcome(message, result, goes_on)
+      -- It took the lock itself, for nothing. Its call may have been late, and whoever got the message since
+      -- may have said that the task never runs: if there is a next delivery it takes the lock again.
+      local vain = not began and not goes_on and record.lock.fresh
+      lock_ended(task, record, nonce, vain and outcome == 'waits' and 'nothing' or outcome)
+    end
   end
   return record
 end

@@ -25,7 +25,7 @@ local function each_goes_on(what, verdict, first)
       judge_again(task, record)
     end
   end
-  -- There are more followers: time alone brings whoever comes next here.
+  -- There are more: time alone brings whoever comes next here.
   if #found == AT_ONCE then redis.call('ZADD', DUE, NOW, 'lock:' .. what) end
   return #found
 end
@@ -49,9 +49,10 @@ local function wake_next(identity)
   each_goes_on('next:' .. identity)
 end
 
--- Go on with more followers than could be done at once; next in line is one at the most.
+-- Go on with more than could be done at once.
 local function go_on_with(what)
-  local identity, first = string.match(what, '^follow:([^:]*):(.*)$')
+  local kind, identity, first = string.match(what, '^(%l+):([^:]*):?(.*)$')
+  if kind == 'next' then return wake_next(identity) end
   local lock = load_lock(identity)
   if lock and lock.task == first and (lock.state == 'queued' or lock.state == 'running') then return end
   wake_followers(identity, first)
