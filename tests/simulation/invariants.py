@@ -164,20 +164,23 @@ def _has_room(kind: Kind, entry: Entry, scene: Scene, used: dict[str, int]) -> b
 
 
 def check_order(book: Book, scene: Scene, queue_of: dict[str, str]) -> None:
-    """Where nothing goes wrong, tasks of one limit start in the order in which they arrived (2, 13), nearly.
+    """Where nothing goes wrong, tasks start in the order in which they arrived (2, 13), nearly.
 
-    Those of one queue: another may have workers with fewer slots than permits.
+    Whoever needs all that an earlier one needs, and more of it, could not start if that one could not. Those of one
+    queue: another may have workers with fewer slots than permits.
     """
-    first: dict[tuple[str, str], list[tuple[int, Run]]] = {}
-    for place, attempt in enumerate(book.order):
-        run = attempt.runs[0]
-        for bucket, _ in run.buckets if scene.kinds[attempt.entry.task].ordered else ():
-            first.setdefault((bucket, queue_of[attempt.entry.task]), []).append((place, run))
-    for (bucket, _), runs in first.items():
-        started = sorted(runs, key=lambda each: book.began[each[1]])
-        for arrived, (_, run) in enumerate(runs):
-            place = next(i for i, each in enumerate(started) if each[1] is run)
-            if abs(place - arrived) > _MOST_PLACES_OFF:
-                raise Violation(
-                    f"order: {run.attempt} arrived as number {arrived} of {bucket} and began as number {place}"
-                )
+    runs = [attempt.runs[0] for attempt in book.order if scene.kinds[attempt.entry.task].ordered]
+    for place, run in enumerate(runs):
+        needs, queue = _needs(run), queue_of[run.attempt.entry.task]
+        before = [
+            other
+            for other in runs[place + 1 :]
+            if needs and needs <= _needs(other) and queue_of[other.attempt.entry.task] == queue
+            if book.began[other] < book.began[run]
+        ]
+        if len(before) > _MOST_PLACES_OFF:
+            raise Violation(f"order: {len(before)} that came later began before {run.attempt}")
+
+
+def _needs(run: Run) -> set[str]:
+    return {bucket for bucket, _ in run.buckets}
