@@ -48,6 +48,9 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY = 5.0
 #: Seconds for which the store need not hear that a permit went from one task to the next, here.
 _LAZY = 0.025
+#: Seconds after which the broker may have given a message to another worker too (its visibility timeout), so that it
+#: does not start before the store has heard of it.
+_FRESH = 5.0
 #: Buckets that are known to be closed; to forget them only means to ask the store again.
 _CLOSED_MOST = 10_000
 
@@ -340,9 +343,11 @@ class Gate:
         return bool(closed) and run.needs.waits_in(closed) and not run.asks
 
     def _is_plain(self, run: Run) -> bool:
-        """Whether the permit of one like it will do: only a number limits it, and it comes for the first time."""
+        """Whether the permit of one like it will do: only a number limits it, and nobody else can have it."""
         first = not run.stored and not run.redelivered and not run.asks
-        return first and self._tasks.is_plain(run)
+        # One with an ETA has been in this worker before it came here.
+        fresh = monotonic() - run.came < _FRESH and not run.request.request_dict.get("eta")
+        return first and fresh and self._tasks.is_plain(run)
 
     def _park(self, run: Run) -> None:
         try:

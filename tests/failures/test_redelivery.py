@@ -19,6 +19,7 @@ from tests.failures.tools import (
     resume_one,
     unacknowledged,
 )
+from tests.support.looks import FRESH
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -127,3 +128,26 @@ def test_second_delivery_of_a_parked_task(workers: Workers, journal: Journal, do
     journal.wait_finished(4, timeout=AT_ONCE)
     state.wait_clean()
     assert journal.order(task=".hold") == ["first", "parked", "last"]
+
+
+def test_second_delivery_of_one_that_waits_for_a_slot(
+    workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """Its first worker has had it for so long that another one has it by now: no permit is just passed on to it."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    first = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 1}, env={FRESH: "0"})
+    app = workers.app(DOORS)
+    app.pair.delay("first")
+    journal.wait_running(1, "first")
+    waits = app.pair.delay("waits")
+    first.wait_for_log(f"{waits.id}. received")
+    workers.start(DOORS, concurrency=1)
+    redeliver(workers)
+    journal.wait_running(1, "waits")
+
+    doors.open("first")
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # the first worker has dealt with it
+    doors.open("waits")
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1, "waits": 1}

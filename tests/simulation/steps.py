@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.workers import FRESH
 from tests.simulation.world import OUTCOMES
 
 if TYPE_CHECKING:
@@ -437,7 +438,13 @@ class Steps:
         return True
 
     def _strike(self) -> bool:
-        held = [each for channel in self.world.broker.channels for each in channel.unacked.values()]
+        early_us = self.world.clock.after(-FRESH)
+        held = [
+            each
+            for channel in self.world.broker.channels
+            for each in channel.unacked.values()
+            if each.at_us <= early_us and not channel.worker.knows_alone(each.tag)
+        ]
         delivery = self._one(held)
         if delivery is None:
             return False

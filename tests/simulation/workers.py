@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHANNEL",
+    "FRESH",
     "TASKS",
     "Here",
     "Operator",
@@ -65,6 +66,8 @@ __all__ = [
 ]
 
 CHANNEL = Keys(PREFIX).wake
+#: Seconds before which no visibility timeout strikes, in this world.
+FRESH = 0.05
 #: Where the store has tasks that hold or wait.
 TASKS = (Keys(PREFIX).key("records"), Keys(PREFIX).key("seconds"))
 
@@ -187,6 +190,7 @@ def installed(here: Here) -> Iterator[None]:
             put(module, "Run", _Run)
         for module in (gate, resuming):
             put(module, "Permit", _Permit)
+        put(gate, "_FRESH", FRESH)
         put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
         put(wiring, "Loop", Loop)
         put(wiring, "greet", lambda app, settings, groups: None)
@@ -463,6 +467,11 @@ class Worker:
     def permit_of(self, request: Any) -> Any:
         """Return what a request runs with, None if it needs nothing."""
         return next((run.permit for run in self.gate._running.runs if run.request is request), None)
+
+    def knows_alone(self, tag: int) -> bool:
+        """Whether this delivery runs with the permit of another, and the store has not heard of that yet."""
+        runs = [run for run in self.gate._running.runs if run.permit and run.permit.told.nonce != run.nonce]
+        return any(run.request.message.delivery_tag == str(tag) for run in runs)
 
     def lost_permits(self) -> None:
         """The store has forgotten what is held here."""

@@ -1,4 +1,4 @@
-"""How often a worker looks for work on its own, and how long it waits for the store's word.
+"""How often a worker looks for work on its own, how long it waits for the store, and how long a message is fresh.
 
 The only place of the tests that knows where that is written.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 
-from celery_throttle.worker import link, wiring
+from celery_throttle.worker import gate, link, wiring
 from celery_throttle.worker.gate import LOOK_EVERY
 
-__all__ = ["LOOK_EVERY", "PATIENCE", "VARIABLE", "look_every"]
+__all__ = ["FRESH", "LOOK_EVERY", "PATIENCE", "VARIABLE", "look_every"]
 
-VARIABLE, PATIENCE = "LOOK_EVERY", "PATIENCE"
+VARIABLE, PATIENCE, FRESH = "LOOK_EVERY", "PATIENCE", "FRESH"
 
 
 def look_every(seconds: float | None = None) -> None:
@@ -24,3 +24,6 @@ def look_every(seconds: float | None = None) -> None:
     if PATIENCE in os.environ:
         assert "TIMEOUT" in vars(link)
         vars(link)["TIMEOUT"] = float(os.environ[PATIENCE])
+    if FRESH in os.environ:
+        assert "_FRESH" in vars(gate)
+        vars(gate)["_FRESH"] = float(os.environ[FRESH])
