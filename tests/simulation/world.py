@@ -486,12 +486,12 @@ class World:
         else:
             attempt.done = True
         if outcome in ("ignore", "reject", "lost", "requeue"):
-            attempt.credit += attempt.spare  # a second delivery that waited for this one goes on
-            attempt.spare = 0
+            # A second delivery that waited for this one goes on, also one that a call parks which is still on its way.
+            attempt.credit += attempt.spare + attempt.loose
+            attempt.spare = attempt.loose = 0
             if run.from_broker is None:  # and so does one that the broker still has, of a task that was parked
                 kept = [(letter.task_id, letter.attempt) for letter in self.broker.all()]
-                attempt.credit += kept.count((attempt.entry.task_id, attempt.number)) + attempt.loose
-                attempt.loose = 0
+                attempt.credit += kept.count((attempt.entry.task_id, attempt.number))
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
