@@ -157,6 +157,7 @@ class Calls:
         self.errors = 0
         self._nonces = itertools.count(1)
         self._under_way: tuple[Batch, Call] | None = None
+        self._sent = 0  # how often it was sent
         self._late = 0  # how often its reply was too late
         self._ready = False  # the store knows this worker's limits
         self._unheard = False  # it refused to hear them
@@ -204,25 +205,31 @@ class Calls:
         self.hungry = self.hungry and not slots
         call = self.store.exchange(self.worker, self.number, self.queues, batch.said)
         self._under_way = batch, call
-        self._late = 0
+        self._sent = self._late = 0
         self._ask()
 
     def _ask(self) -> None:
         """Send the call under way, or send it again."""
         if self._under_way is not None:
             self.asked_at = monotonic()
+            self._sent += 1
             told = self._counts() if self.tally.due(self.asked_at) else []
             self.link.send(self._under_way[1], self._heard, *told)
 
     def wait(self) -> None:
         """Send the rest and wait for the replies, when no loop will bring them any more."""
-        self.paused = False  # a store that refuses to park still takes what is given back
         for _ in range(_ROUNDS):  # a reply may bring a grant to hand back
+            self.paused = False  # a store that refuses to park still takes what is given back
             if self.idle or not (self.link.up or self.link.connect_now()):
                 return
             if self.free:
                 self.send(0)
             self.link.drain()
+
+    def keep_back(self) -> list[Run]:
+        """Send nobody back in line any more; return those of whom the store has not said that it has them."""
+        unheard = self._under_way[0].back if self._under_way is not None else []
+        return [*unheard, *self.outbox.forget_back()]
 
     def leave(self) -> None:
         """Say goodbye, once all else is said: the store takes it for acknowledged what was parked here."""
@@ -350,7 +357,7 @@ class Calls:
         runs: list[Run] = []
         if self._under_way is not None:
             (batch, _), self._under_way, self.offered = self._under_way, None, 0
-            self.outbox.put_back(batch)
+            self.outbox.put_back(batch, copied=self._sent > 1)
             runs = batch.asked + batch.parked
         self._gate.put_off(runs, self)
 

@@ -151,6 +151,10 @@ class Gate:
         for calls in self.groups:
             calls.outbox.unspare()
             calls.wait()
+            if runs := calls.keep_back():
+                for run in runs:
+                    self._running.not_sent_back(run)
+                calls.wait()
             calls.leave()
 
     def never_runs(self, task: Any, context: Any) -> None:

@@ -48,6 +48,7 @@ class Outbox:
         self.parked: list[Run] = []
         self.back: list[tuple[Run, float, str]] = []
         self._errors = 0
+        self._refused = False  # the last call
         self._spare: dict[str, list[Permit]] = {}
         self._passed: dict[Permit, None] = {}
         self._successions: list[Succession] = []
@@ -126,12 +127,20 @@ class Outbox:
         self.asked, self.parked = [], []
         return dropped
 
+    def forget_back(self) -> list[Run]:
+        """Drop those that were told to slow down; return them."""
+        dropped, self.back = [run for run, _, _ in self.back], []
+        return dropped
+
     def next_batch(self, slots: int) -> Batch:
         """Take out what fits in one call."""
         self.unspare(_IDLE)
         for permit in list(self._passed):
             self.settle(permit)
-        asked, parked, back = take_rows(self.asked), take_rows(self.parked), take_rows(self.back)
+        # A full store refuses what needs memory, and all that is said with it: after that the rest goes first.
+        refused, self._refused = self._refused, False
+        asked = take_rows(self.asked)
+        parked, back = ([], []) if refused else (take_rows(self.parked), take_rows(self.back))
         errors, self._errors = self._errors, 0
         ended = take_rows(self._ended)
         over = {row.nonce for row in ended}  # whoever hears that it has ended need not hear that it began
@@ -161,9 +170,15 @@ class Outbox:
         if (said := permit.succession()) is not None:
             self._successions.append(said)
 
-    def put_back(self, batch: Batch) -> None:
-        """The store refused a call: what has to be said all the same is said again."""
-        said = batch.said
+    def put_back(self, batch: Batch, *, copied: bool) -> None:
+        """The store refused a call: what has to be said all the same is said again.
+
+        ``copied``: it was sent before, so that copy may have been carried out since, and the messages were not
+        acknowledged after it.
+        """
+        said, self._refused = batch.said, True
+        if copied:
+            self._unacked += [run.request.id for run in batch.parked + batch.back]
         self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
         self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
         self._acked[:0] = said.acked

@@ -12,7 +12,7 @@ from celery.worker import state
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.core.policy import costs_of, needs_text
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.outage import fail
 from celery_throttle.worker.runs import State
@@ -132,6 +132,16 @@ class Running:
         calls.outbox.settle(run.permit)
         calls.outbox.back.append((run, error.retry_after, needs_text(about)))
         calls.tally.add(run.needs.text, Place.SENT_BACK)
+
+    def not_sent_back(self, run: Run) -> None:
+        """The worker stops, and the store has not said that it has the message of one that raised `RateLimited`."""
+        result = Result.NOTHING  # the broker has its message, or the store still
+        if run.request.acknowledged:
+            result = Result.FAILURE
+            logger.error("Task %s[%s] cannot go back in line: its worker stops", run.request.name, run.request.id)
+            said = "raised RateLimited, and its worker stopped before the store had its message"
+            fail(run.request, StoreUnavailable(f"Task {run.request.name} {said}"))
+        self.give_back(run, result, began=True)
 
     def begin_epoch(self) -> None:
         """The broker connection is gone."""

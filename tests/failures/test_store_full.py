@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle.errors import StoreUnavailable
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once, queued, unacknowledged
 from tests.support.waiting import until
 
@@ -20,6 +22,14 @@ pytestmark = [
     pytest.mark.usefixtures("store"),
     pytest.mark.parametrize("store", [{"options": {"maxmemory-policy": "noeviction"}}], indirect=True),
 ]
+
+LIMITED = "tests.support.apps.limited"
+
+
+def let_go(journal: Journal, *labels: str) -> None:
+    """End these tasks of the app `limited`, or let them not raise `RateLimited` any more."""
+    for label in labels:
+        Path(f"{journal.path}.{label}").touch()
 
 
 def fill(state: State) -> None:
@@ -113,3 +123,50 @@ def test_a_worker_that_starts_while_the_store_is_full(
 
     journal.wait_finished(2, timeout=AT_ONCE)
     state.wait_clean()
+
+
+def test_permits_come_back_while_a_task_cannot_be_sent_back(workers: Workers, journal: Journal, state: State) -> None:
+    """What needs memory is refused again and again; what ends meanwhile is heard all the same."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    first = workers.start(LIMITED, concurrency=2, queues="first")
+    second = workers.start(LIMITED, concurrency=1)
+    app = workers.app(LIMITED)
+    app.crowd.apply_async(["first"], queue="first")
+    journal.wait_running(1, "first")
+
+    fill(state)
+    app.call.apply_async(["told"], queue="first")
+    app.crowd.delay("second")
+    for worker in (first, second):
+        worker.wait_for_log("the store refused a call", times=2)
+    let_go(journal, "told", "first", "second")
+
+    journal.wait_finished(1, "second", timeout=AT_ONCE)  # still full
+    make_room(state)
+    journal.wait_finished(2, "told", timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1, "second": 1, "told": 2}
+
+
+def test_what_cannot_be_sent_back_when_its_worker_stops(workers: Workers, journal: Journal, state: State) -> None:
+    """The broker has the one that is acknowledged late; the other one nobody has any more, and its result says so."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    fill(state)
+    early, late = app.call.delay("early"), app.call_late.delay("late")
+    journal.wait_finished(1, "early", timeout=AT_ONCE)
+    journal.wait_finished(1, "late", timeout=AT_ONCE)
+    worker.wait_for_log("the store refused a call")
+
+    worker.term()
+    worker.wait()
+
+    with pytest.raises(StoreUnavailable, match="its worker stopped before the store had its message"):
+        early.get(timeout=AT_ONCE)
+    make_room(state)
+    let_go(journal, "early", "late")
+    workers.start(LIMITED, concurrency=2)
+    assert late.get(timeout=AT_ONCE) == "late after 0"
+    state.wait_clean()
+    assert counts(journal) == {"early": 1, "late": 2}

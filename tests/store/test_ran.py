@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
+from celery_throttle.store.calls import Back
 from celery_throttle.store.replies import Answer, ParkAnswer
-from tests.store.caller import ended, started
+from tests.store.caller import ended, held_by, started
 from tests.store.peek import KEY, peek
 
 if TYPE_CHECKING:
@@ -181,3 +182,37 @@ def test_another_delivery_that_was_parked_beside_a_run_is_known_too(
     worker.release(second)
     assert "0 t" in peek(redis).sets["ran"]
     assert worker.ask("t", one)[0] == Answer.HAS_RUN
+
+
+def test_what_was_sent_back_with_a_copy_of_a_refused_call_runs_once(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The copy was on its way when the store refused the call for lack of memory, and came when it had some again."""
+    held = worker.take("t", one)
+    worker.send_back(held, 0.0)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    back = Back(held._replace(message=b"again"), 0.0, held.needs)
+    assert not worker.exchange(slots=1, unacked=["t"], back=[back]).grants
+    assert "t" not in peek(redis).records
+
+
+def test_what_was_sent_back_and_ran_leaves_no_trace(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.send_back(worker.take("t", one), 0.0)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    assert "0 t" in peek(redis).sets["ran"]  # its worker may have died before it acknowledged the message
+    worker.look(0)
+    assert not peek(redis).sets["ran"]
+
+
+def test_who_sends_back_does_not_answer_for_who_parked(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """Which has not acknowledged the message yet."""
+    worker.put("t", one)
+    (grant,) = peer.look().grants
+    peer.send_back(held_by(grant), 0.0)
+    (again,) = peer.look().grants
+    peer.release(again)
+    assert "0 t" in peek(redis).sets["ran"]
+    worker.look(0)
+    assert not peek(redis).sets["ran"]

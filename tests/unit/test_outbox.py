@@ -96,7 +96,7 @@ def test_errors_are_told_once_and_again_if_the_store_refuses_that() -> None:
     assert batch.said.errors == 2
     assert outbox.next_batch(0).said.errors == 0
     outbox.erred()
-    outbox.put_back(batch)
+    outbox.put_back(batch, copied=False)
     assert outbox.next_batch(0).said.errors == 3
 
 
@@ -108,3 +108,23 @@ def test_who_hears_that_a_run_has_ended_need_not_hear_that_it_began() -> None:
     said = outbox.next_batch(0).said
     assert [row.task for row in said.ended] == ["a"]
     assert said.began == [("b", "w:b")]
+
+
+def parked(outbox: Outbox, *tasks: str) -> None:
+    outbox.parked += map(run_of, tasks)
+    outbox.back += [(run_of(f"back {task}"), 0.5, "1:gpu") for task in tasks]
+
+
+def test_what_an_older_copy_of_a_refused_call_may_have_parked_is_said_to_be_unacknowledged() -> None:
+    """Else the next call would tell that it was acknowledged, and it would run again after it has."""
+    outbox = Outbox()
+    parked(outbox, "a")
+    outbox.put_back(outbox.next_batch(0), copied=True)
+    assert outbox.next_batch(0).said.unacked == ["a", "back a"]
+
+
+def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:
+    outbox = Outbox()
+    parked(outbox, "a")
+    outbox.put_back(outbox.next_batch(0), copied=False)
+    assert not outbox.next_batch(0).said.unacked

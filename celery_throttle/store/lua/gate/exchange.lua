@@ -55,12 +55,12 @@ hear_notes(said, before)
 if said.errors then redis.call('HINCRBY', META, 'errors', said.errors) end
 reap_all(8)
 local asked = answer_asked(said.asked or {})
-local parked, unsure = answer_parked(said.parked or {})
+local parked = answer_parked(said.parked or {})
 hear_back(said.back or {})
 for bucket in pairs(state.named) do touch(bucket) end
 serve()
 save_worker(state.worker, {
-  number = state.call, asked = asked, parked = parked, granted = state.grants, unsure = unsure,
+  number = state.call, asked = asked, parked = parked, granted = state.grants, unsure = state.unsure,
   withdrawn = next(state.withdrawn) and state.withdrawn,
 }, before)
 return say(asked, parked)

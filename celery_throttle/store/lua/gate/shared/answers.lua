@@ -28,19 +28,22 @@ local function answer_asked(rows)
   return answers
 end
 
--- Also returns which of them the caller acknowledges at the broker before its next call, nil if none.
+-- The caller acknowledges it at the broker before its next call.
+local function note_unsure(row)
+  if row.unacked then return end
+  state.unsure = state.unsure or {}
+  state.unsure[#state.unsure + 1] = row.attempt .. ' ' .. row.task
+end
+
 local function answer_parked(rows)
-  local answers, unsure = {}, nil
+  local answers = {}
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
     row.message = argument()
     answers[i] = park(row.task, row)
-    if answers[i] == PARKED and not row.unacked then
-      unsure = unsure or {}
-      unsure[#unsure + 1] = row.attempt .. ' ' .. row.task
-    end
+    if answers[i] == PARKED then note_unsure(row) end
   end
-  return answers, unsure
+  return answers
 end
 
 local function hear_back(rows)
@@ -48,6 +51,7 @@ local function hear_back(rows)
     name_buckets(row.needs)
     row.message = argument()
     send_back(row.task, row, row.pause_ms, row.about)
+    note_unsure(row)
   end
 end
 

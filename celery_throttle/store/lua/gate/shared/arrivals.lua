@@ -128,16 +128,22 @@ end
 local function send_back(task, arrival, pause_ms, about)
   local record = load_record(task)
   if record and record.nonce ~= arrival.nonce then return end
+  -- With a call that was refused before, a copy of which was on its way.
+  if not record and has_run(task, arrival.attempt) then return end
   redis.call('HSET', MESSAGES, task, arrival.message)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
   if record then
     record.queue = arrival.queue
+    if not record.by or has_acknowledged(record.by, record.call) then
+      record.by, record.call = state.worker, state.call
+    end
     count_unacked(record, arrival)
     save_record(task, record)
     ended(task, arrival.nonce, true, 'head', 'nothing')
   else
     -- The store was emptied meanwhile.
     record = record_of(arrival)
+    record.by, record.call = state.worker, state.call
     count_unacked(record, arrival)
     line_up_again(task, record, true, 'head')
   end
