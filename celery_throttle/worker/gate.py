@@ -486,7 +486,7 @@ class Gate:
 
     def _tell_unacked(self, run: Run) -> None:
         if run.at_broker and not run.keeps:
-            self._groups[run.group].outbox.unacked(run.request.id)
+            self._groups[run.group].outbox.unacked(run.parked_as)
 
     def _tell_acked(self, run: Run) -> None:
         if not run.at_broker:

@@ -72,9 +72,9 @@ class Outbox:
         """An early-ack task began: the store may forget its message."""
         self._began.append((task, nonce))
 
-    def unacked(self, task: str) -> None:
-        """A task was parked, but the broker has its message too."""
-        self._unacked.append(task)
+    def unacked(self, parked: str) -> None:
+        """A task ("attempt task") was parked, but the broker has its message too."""
+        self._unacked.append(parked)
 
     def acked(self, parked: str) -> None:
         """A task ("attempt task") was parked as unacked, and the broker has its message no more."""
@@ -178,7 +178,7 @@ class Outbox:
         """
         said, self._refused = batch.said, True
         if copied:
-            self._unacked += [run.request.id for run in batch.parked + batch.back]
+            self._unacked += [run.parked_as for run in batch.parked + batch.back]
         self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
         self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
         self._acked[:0] = said.acked

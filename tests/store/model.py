@@ -124,12 +124,21 @@ class Model:
 
     def confirm(self, worker: str, unacked: Collection[str]) -> None:
         """The next call of a worker: what it parked with the one before is acknowledged, but for this."""
-        for task in unacked:
-            if task in self.entries:
-                self.entries[task].unacked = True
+        for member in unacked:
+            attempt, task = member.split(" ")
+            self._note_unacked(int(attempt), task)
         for attempt, task in self.unsure.pop(worker, []):
-            if task not in unacked:
+            if f"{attempt} {task}" not in unacked:
                 self.ran.discard((attempt, task))
+
+    def _note_unacked(self, attempt: int, task: str) -> None:
+        entry = self.entries.get(task)
+        if entry and entry.second and entry.second.attempt == attempt:
+            entry.second.unacked = True
+        elif entry and entry.attempt == attempt:
+            entry.unacked = True
+        elif entry and entry.attempt > attempt:
+            self.ran.add((attempt, task))
 
     def withdraw(self, task: str) -> list[bytes]:
         """The messages that were waiting."""

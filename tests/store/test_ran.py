@@ -89,7 +89,7 @@ def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
 ) -> None:
     """The broker's connection broke meanwhile: said with the next call, it is kept."""
     worker.put("t", one)
-    worker.exchange(unacked=["t"])
+    worker.exchange(unacked=["0 t"])
     (grant,) = peer.look().grants
     peer.release(grant)
     assert "0 t" in peek(redis).sets["ran"]
@@ -102,7 +102,7 @@ def test_what_could_not_be_acknowledged_and_ran_in_its_own_worker_meanwhile_is_k
     """Its next call says both: that the broker has it still, and that it has ended; a full store refused one before."""
     (grant,) = worker.put("t", one, slots=1).grants
     worker.number += 1
-    worker.exchange(unacked=["t"], ended=[ended(grant)])
+    worker.exchange(unacked=["0 t"], ended=[ended(grant)])
     assert "0 t" in peek(redis).sets["ran"]
     assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
 
@@ -111,7 +111,7 @@ def test_what_could_not_be_acknowledged_and_has_run_by_then_is_known(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     run_elsewhere(worker, peer, one)
-    worker.exchange(unacked=["t"])
+    worker.exchange(unacked=["0 t"])
     assert "0 t" in peek(redis).sets["ran"]
     worker.look()
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
@@ -193,7 +193,7 @@ def test_what_was_sent_back_with_a_copy_of_a_refused_call_runs_once(
     (grant,) = peer.look().grants
     peer.release(grant)
     back = Back(held._replace(message=b"again"), 0.0, held.needs)
-    assert not worker.exchange(slots=1, unacked=["t"], back=[back]).grants
+    assert not worker.exchange(slots=1, unacked=["0 t"], back=[back]).grants
     assert "t" not in peek(redis).records
 
 
@@ -216,3 +216,40 @@ def test_who_sends_back_does_not_answer_for_who_parked(worker: Caller, peer: Cal
     assert "0 t" in peek(redis).sets["ran"]
     worker.look(0)
     assert not peek(redis).sets["ran"]
+
+
+def test_what_waits_beside_a_run_and_could_not_be_acknowledged_is_known_when_it_has_run(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The retry of a task whose end the store has not heard of yet; it is not the run that was not acknowledged."""
+    held = worker.take("t", one)
+    peer.put("t", one, attempt=1)
+    peer.exchange(unacked=["1 t"])
+    (grant,) = worker.release(held, "retry", slots=1).grants
+    worker.release(grant)
+    assert peek(redis).sets["ran"].keys() == {"1 t"}
+    assert peer.ask("t", one, attempt=1)[0] == Answer.HAS_RUN
+
+
+def test_a_second_delivery_that_could_not_be_acknowledged_is_known(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """It goes on, since nothing came of the first one."""
+    held = worker.take("t", one)
+    peer.put("t", one)
+    peer.exchange(unacked=["0 t"])
+    (grant,) = worker.release(held, "ignored", slots=1).grants
+    worker.release(grant)
+    assert peek(redis).sets["ran"].keys() == {"0 t"}
+
+
+def test_what_a_retry_has_taken_the_place_of_does_not_come_again(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """An attempt that could not be acknowledged, and of which there was another delivery that has run."""
+    worker.take("first", one)
+    worker.put("t", one)
+    peer.put("t", one, attempt=1)
+    worker.exchange(unacked=["0 t"])
+    assert peek(redis).sets["ran"].keys() == {"0 t"}
+    assert peek(redis).records["t"].unacked is None

@@ -146,7 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         if self.attempts and revoke < 2:
             said.revoked.append(self._one_of(list(self.attempts), -1 - revoke))
         if unacked:
-            said.unacked += [each.task for each in me.caller.last.parked]
+            said.unacked += [f"{each.attempt} {each.task}" for each in me.caller.last.parked]
         self._say(me, said, slots, lost)
 
     @precondition(lambda self: self.connected)

@@ -120,7 +120,7 @@ def test_what_an_older_copy_of_a_refused_call_may_have_parked_is_said_to_be_unac
     outbox = Outbox()
     parked(outbox, "a")
     outbox.put_back(outbox.next_batch(0), copied=True)
-    assert outbox.next_batch(0).said.unacked == ["a", "back a"]
+    assert outbox.next_batch(0).said.unacked == ["0 a", "0 back a"]
 
 
 def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:

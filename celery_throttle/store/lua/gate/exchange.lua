@@ -7,8 +7,8 @@
 --   passed   task, nonce, result, to (as asked): a permit that passed to another task in the same worker;
 --            carried out before what ended
 --   began    { task id, nonce }: an early-ack task began, so its message is not needed any more
---   unacked  task ids: parked, but the broker's message could not be acknowledged
---   acked    'attempt task' of those parked as unacked whose messages are acknowledged now
+--   unacked  'attempt task' of those parked whose messages could not be acknowledged at the broker
+--   acked    the same of those parked as unacked whose messages are acknowledged now
 --   revoked  task ids: out of their lines
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task
 --            that it was a duplicate of when it was published, '' if none

@@ -17,7 +17,7 @@ local function meet_record(task, arrival)
   end
   if record then
     if arrival.attempt > (record.attempt or 0) then return true, MUST_PARK end
-    if arrival.unacked then note_unacked(task) end
+    if arrival.unacked then note_unacked(arrival.attempt .. ' ' .. task) end
     return true, KNOWN
   end
   if has_run(task, arrival.attempt) then return true, HAS_RUN end
@@ -119,7 +119,7 @@ local function park(task, arrival)
     count_unacked(record, arrival)
     save_record(task, record)
   elseif arrival.unacked then
-    note_unacked(task)
+    note_unacked(arrival.attempt .. ' ' .. task)
   end
   return PARKED
 end

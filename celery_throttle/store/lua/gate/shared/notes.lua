@@ -60,12 +60,19 @@ local function count_unacked(record, arrival)
   if arrival.unacked then record.unacked = (record.unacked or 0) + 1 end
 end
 
-local function note_unacked(task)
-  local record = load_record(task)
-  -- One that has ended by now was noted then, since this call had not come.
-  if record then
-    record.unacked = (record.unacked or 0) + 1
+-- The broker has this message too: of one that waits beside a run, or of the other. One that has ended by
+-- now was noted then, since this call had not come.
+local function note_unacked(member)
+  local number, task = string.match(member, '^(%d+) (.*)$')
+  local record, second, attempt = load_record(task), load_second(task), tonumber(number)
+  if second and (second.attempt or 0) == attempt then
+    count_unacked(second, { unacked = true })
+    write_second(task, second)
+  elseif record and (record.attempt or 0) == attempt then
+    count_unacked(record, { unacked = true })
     save_record(task, record)
+  elseif record and (record.attempt or 0) > attempt then
+    note_ran(task, { attempt = attempt }, true) -- it has taken its place
   end
 end
 
@@ -90,9 +97,9 @@ end
 local function hear_notes(said, before)
   for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
   local unacked = {}
-  for _, task in ipairs(said.unacked or {}) do
-    unacked[task] = true
-    note_unacked(task)
+  for _, member in ipairs(said.unacked or {}) do
+    unacked[member] = true
+    note_unacked(member)
   end
   confirm_parked(before, unacked)
   for _, member in ipairs(said.acked or {}) do note_acked(member) end

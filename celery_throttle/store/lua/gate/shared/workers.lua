@@ -60,7 +60,7 @@ end
 local function confirm_parked(before, unacked)
   local sure = {}
   for _, member in ipairs(before.unsure or {}) do
-    if not unacked[string.match(member, '^%d+ (.*)$')] then sure[#sure + 1] = member end
+    if not unacked[member] then sure[#sure + 1] = member end
   end
   if #sure > 0 then redis.call('ZREM', RAN, unpack(sure)) end
 end
