@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from statistics import median
@@ -18,6 +19,7 @@ from celery_throttle.store.parcel import pack
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from kombu.message import Message
     from redis import Redis
 
     from benchmarks.site import Bench
@@ -55,16 +57,26 @@ class _Line:
         return sum(size or 0 for size in used)
 
 
-def _messages(site: Site, lengths: Iterable[int] = (0,)) -> list[bytes]:
-    """Return messages as a worker parks them: real ones, with an argument of each length."""
+def _messages(site: Site) -> list[bytes]:
+    """Return messages as a worker parks them."""
+    return [pack(message) for message in _sent(site)]
+
+
+def _sent(site: Site, lengths: Iterable[int] = (0,)) -> list[Message]:
+    """Return messages as a worker gets them: real ones, with an argument of each length."""
     site.publish("limit-1", [("x" * length, 1, 0.1) for length in lengths], "sample")
     found = []
     with site.publisher.connection_for_read() as connection, connection.SimpleQueue("sample") as queue:
         for _ in lengths:
             message = queue.get(timeout=10)
             message.ack()
-            found.append(pack(message))
+            found.append(message)
     return found
+
+
+def _size(message: Message) -> int:
+    """How many bytes a message has, written as JSON."""
+    return len(json.dumps({"headers": message.headers, "properties": message.properties})) + len(message.body or "")
 
 
 # -- commands when there is nothing to do -----------------------------------------------------------------------------
@@ -109,8 +121,8 @@ def bytes_each(bench: Bench) -> list[Figure]:
     parked, bare, held = [], [], []
     with Site(bench) as site:
         # The server rounds each message up to a size of its allocator: only many lengths tell how much on average.
-        messages = _messages(site, range(0, 512, 4))
-        length = sum(map(len, messages)) / len(messages)
+        sent = _sent(site, range(0, 512, 4))
+        messages, length = [pack(message) for message in sent], sum(map(_size, sent)) / len(sent)
         for _ in range(min(bench.rounds, 3)):
             parked.append(_grown(site, lambda line: line.park(count, messages)) / count - length)
             bare.append(_grown(site, lambda line: line.park(count, [b""])) / count)
@@ -118,7 +130,7 @@ def bytes_each(bench: Bench) -> list[Figure]:
             bench.say(f"parked {parked[-1]:.0f}, with an empty message {bare[-1]:.0f}, held {held[-1]:.0f}")
     load = f"memory, {count} of each (MEMORY USAGE of all keys)"
     return [
-        Figure(load, f"per parked task, beyond its message of {length:.0f} bytes", tuple(parked), "B", at_most=500),
+        Figure(load, f"per parked task, beyond its message of {length:.0f} bytes", tuple(parked), "B", at_most=450),
         Figure(load, "per parked task, if its message were empty", tuple(bare), "B"),
         Figure(load, "per holder", tuple(held), "B", at_most=300),
     ]

@@ -1,16 +1,35 @@
-"""A message as bytes, so that the store can keep it while nobody else does, and back again."""
+"""A message as bytes, so that the store can keep it while nobody else does, and back again.
+
+What is not its body is nearly the same in all messages, and longer than most bodies: deflated with what they have in
+common as the dictionary (RFC 1951, zlib's `deflateSetDictionary`) it takes a quarter of the room, in some microseconds.
+"""
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, cast
 
 from kombu.message import Message
 from kombu.utils import json
 
-__all__ = ["pack", "unpack"]
+__all__ = ["head_of", "pack", "unpack"]
 
 # What a broker adds for its own use on one delivery means nothing on the next one.
 _KEPT_DELIVERY_INFO = ("exchange", "routing_key", "redelivered")
+#: What the heads have in common, the likeliest last. Nobody can read what was packed with another one: with a change,
+#: VERSION of shared/begin.lua goes up.
+_COMMON = (
+    b'"throttle":{"claim":"0","first":"","identity":"","on_conflict":"return_existing","keys":{"stamped_headers":null,'
+    b'"stamps":{}},"content_type":"application/x-python-serialize","content_encoding":"binary","text":false}'
+    b'{"headers":{"lang":"py","task":".tasks.","id":"","shadow":null,"eta":null,"expires":null,"group":null,'
+    b'"group_index":null,"retries":0,"timelimit":[null,null],"root_id":"","parent_id":null,"argsrepr":"()",'
+    b'"kwargsrepr":"{}","origin":"gen@","ignore_result":false,"replaced_task_nesting":0,"stamped_headers":null,'
+    b'"stamps":{}},"properties":{"correlation_id":"","reply_to":"","delivery_mode":2,"delivery_info":{"exchange":"",'
+    b'"routing_key":"celery"},"priority":0,"body_encoding":"base64","delivery_tag":""},"delivery_info":{"exchange":"",'
+    b'"routing_key":"celery"},"content_type":"application/json","content_encoding":"utf-8","text":true}'
+)
+#: A window and a memory just large enough: larger ones take many times as long to make.
+_LEVEL, _WINDOW, _MEMORY = 3, -12, 3
 
 
 def pack(message: Message) -> bytes:
@@ -30,8 +49,21 @@ def pack(message: Message) -> bytes:
         "content_encoding": message.content_encoding,
         "text": text,
     }
-    head = json.dumps(about, separators=(",", ":")).encode()
+    deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, _COMMON)
+    head = deflate.compress(json.dumps(about, separators=(",", ":")).encode()) + deflate.flush()
     return b"%d\n%b%b" % (len(head), head, body.encode() if text else bytes(body))
+
+
+def head_of(packed: bytes) -> dict[str, Any]:
+    """Return all of a message but its body.
+
+    Raises:
+        ValueError: it is nothing that `pack` has made.
+    """
+    try:
+        return cast("dict[str, Any]", json.loads(zlib.decompressobj(_WINDOW, zdict=_COMMON).decompress(packed)))
+    except zlib.error as error:
+        raise ValueError(f"not readable: {error}") from error
 
 
 def unpack(parcel: bytes, accept: set[str] | None, *, redelivered: bool) -> Message:
@@ -43,7 +75,7 @@ def unpack(parcel: bytes, accept: set[str] | None, *, redelivered: bool) -> Mess
         redelivered: whether a worker had the message before and was lost.
     """
     length, _, rest = parcel.partition(b"\n")
-    about: dict[str, Any] = json.loads(rest[: int(length)].decode())
+    about = head_of(rest[: int(length)])
     body = rest[int(length) :]
     delivery_info = about["delivery_info"]
     delivery_info["redelivered"] = redelivered or delivery_info.get("redelivered", False)

@@ -11,6 +11,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.rates import Rate
 from celery_throttle.core.task_codes import TaskNames
+from celery_throttle.store.parcel import head_of
 from celery_throttle.store.rows import (
     Change,
     Holder,
@@ -395,7 +396,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
 
 def _task_name(head: bytes) -> str | None:
     try:
-        name = json.loads(head)["headers"]["task"]
+        name = head_of(head)["headers"]["task"]
     except (ValueError, KeyError, TypeError):
         return None
     return name if isinstance(name, str) else None

@@ -125,8 +125,8 @@ class Model:
     def confirm(self, worker: str, unacked: Collection[str]) -> None:
         """The next call of a worker: what it parked with the one before is acknowledged, but for this."""
         for member in unacked:
-            attempt, task = member.split(" ")
-            self._note_unacked(int(attempt), task)
+            number, task = member.split(" ")
+            self._note_unacked(int(number), task)
         for attempt, task in self.unsure.pop(worker, []):
             if f"{attempt} {task}" not in unacked:
                 self.ran.discard((attempt, task))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from typing import TYPE_CHECKING, Any, cast
 
@@ -152,3 +153,16 @@ def test_content_that_the_worker_does_not_accept_is_not_decoded(broker: Broker) 
     back = unpack(parcel, prepare_accept_content(["json"]), redelivered=False)
     with pytest.raises(ContentDisallowed):
         back.decode()
+
+
+def test_what_nearly_all_messages_have_takes_little_room(broker: Broker) -> None:
+    """Of what is not the body: names and ids are left of it."""
+    message = broker.message()
+    head = len(pack(message)) - len(message.body or "")
+    assert head < 0.35 * len(json.dumps({"headers": message.headers, "properties": message.properties}))
+
+
+@pytest.mark.parametrize("parcel", [b"", b"12\n", b'5\n{"a":1}', b"3\nabcdef"])
+def test_what_was_not_packed_here_cannot_be_read(parcel: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        unpack(parcel, None, redelivered=False)

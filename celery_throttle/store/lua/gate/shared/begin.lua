@@ -6,7 +6,7 @@
 -- KEYS[4]  waiting    HASH  bucket -> how many parked tasks need permits of it; no field when none does
 -- KEYS[5]  leases     ZSET  task id -> when the lease of its holder ends (ms)
 -- KEYS[6]  records    HASH  task id -> record (see records.lua)
--- KEYS[7]  messages   HASH  task id -> the raw message, kept while only the store has it
+-- KEYS[7]  messages   HASH  task id -> the message (see store/parcel.py), kept while only the store has it
 -- KEYS[8]  lines      ZSET  all scores 0; the parked tasks of each lane in order (see lines.lua)
 -- KEYS[9]  lanes      HASH  lane -> where it is listed (see lanes.lua)
 -- KEYS[10] heads      ZSET  all scores 0; bucket \0 rank \0 lane: the lanes that wait for a bucket, in order
@@ -15,7 +15,7 @@
 --                           again, 'lane:' and one that was passed over and is in turn again, 'task:' and one
 --                           that may not wait any longer, 'lock:' and a lane of those who wait for one
 -- KEYS[13] seconds    HASH  task id -> record of another delivery that waits for this one to end
--- KEYS[14] second_messages HASH  task id -> its raw message
+-- KEYS[14] second_messages HASH  task id -> its message
 -- KEYS[15] ran        ZSET  attempt, a blank, task id -> until when to know that it has run (ms)
 -- KEYS[16] locks      HASH  identity -> identity lock (see locks.lua)
 -- KEYS[17] awaited    HASH  task id -> how many duplicates that were published will ask for its outcome

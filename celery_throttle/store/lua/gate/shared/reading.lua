@@ -20,7 +20,7 @@ local function standing(bucket)
   })
 end
 
--- The head of a parked message (JSON, see store/parcel.py), which has the task's name; '' if it is large.
+-- The head of a parked message (see store/parcel.py), which has the task's name; '' if it is large.
 local function head_of(task)
   if redis.call('HSTRLEN', MESSAGES, task) > LONGEST_MESSAGE then return '' end
   local length, head = string.match(redis.call('HGET', MESSAGES, task) or '', '^(%d+)\n(.*)')
