@@ -41,6 +41,8 @@ _ERRORS: dict[str, BaseException] = {
     "limited": RateLimited(0.5),
     "lost": WorkerLostError("killed"),
 }
+#: Errors of ours that a task fails with which does not run (again).
+_SAID_INSTEAD = ("DuplicateTask", "StoreUnavailable", "TaskRevokedError")
 _LEASE_US = round(LEASE * 1_000_000)
 _VISIBILITY = 20.0
 
@@ -114,7 +116,7 @@ class World:
         """Celery says of a task that it does not run, or how it failed."""
         self.say("told", task_id, what)
         entry = self.book.entries.get(task_id)
-        if entry is not None and (what in ("DuplicateTask", "TaskRevokedError") or "revoked" in what):
+        if entry is not None and (what in _SAID_INSTEAD or "revoked" in what):
             for attempt in entry.attempts.values():
                 attempt.excuse(what)
             if self.here.worker is not None:

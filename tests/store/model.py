@@ -61,8 +61,8 @@ class Model:
     #: last number carried out, and what was parked in it, by worker
     calls: dict[str, int] = field(default_factory=dict)
     unsure: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    #: attempts of tasks that are known to have run
-    ran: set[tuple[int, str]] = field(default_factory=set)
+    #: attempts of tasks that are known to have run; whether for sure, or until the next call of whoever parked them
+    ran: dict[tuple[int, str], bool] = field(default_factory=dict)
     #: lanes (limit, queue) that are passed over
     passed: set[tuple[str, str]] = field(default_factory=set)
     ticket: int = 0
@@ -111,7 +111,7 @@ class Model:
         comes_again = facts.message is Message.BROKER
         unconfirmed = entry.by and self.calls.get(entry.by, 0) <= entry.call
         if facts.began and facts.result is not Result.NOTHING and (comes_again or entry.unacked or unconfirmed):
-            self.ran.add((entry.attempt, row.task))
+            self.ran[entry.attempt, row.task] = bool(comes_again or entry.unacked)
         second = entry.second
         if second and second_goes_on(facts, later_attempt=second.attempt > entry.attempt):
             self.entries[row.task] = second
@@ -128,8 +128,10 @@ class Model:
             number, task = member.split(" ")
             self._note_unacked(int(number), task)
         for attempt, task in self.unsure.pop(worker, []):
-            if f"{attempt} {task}" not in unacked:
-                self.ran.discard((attempt, task))
+            if f"{attempt} {task}" in unacked:
+                self.ran.update(dict.fromkeys({(attempt, task)} & self.ran.keys(), True))
+            elif not self.ran.get((attempt, task), True):
+                del self.ran[attempt, task]
 
     def _note_unacked(self, attempt: int, task: str) -> None:
         entry = self.entries.get(task)
@@ -138,7 +140,7 @@ class Model:
         elif entry and entry.attempt == attempt:
             entry.unacked = True
         elif entry and entry.attempt > attempt:
-            self.ran.add((attempt, task))
+            self.ran[attempt, task] = True
 
     def withdraw(self, task: str) -> list[bytes]:
         """The messages that were waiting."""

@@ -253,3 +253,14 @@ def test_what_a_retry_has_taken_the_place_of_does_not_come_again(
     worker.exchange(unacked=["0 t"])
     assert peek(redis).sets["ran"].keys() == {"0 t"}
     assert peek(redis).records["t"].unacked is None
+
+
+def test_what_was_parked_with_the_call_before_is_acknowledged_and_not_what_came_since(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Another copy of the message ran elsewhere, and its own delivery of it the broker has taken back."""
+    worker.put("t", one)
+    peer.withdraw("t")
+    peer.release(peer.take("t", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
+    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    assert "0 t" in peek(redis).sets["ran"]

@@ -58,11 +58,18 @@ end
 -- The next call of a worker tells that it has acknowledged what it parked with the one before, but for
 -- what it could not: no other delivery of those will come.
 local function confirm_parked(before, unacked)
-  local sure = {}
-  for _, member in ipairs(before.unsure or {}) do
-    if not unacked[member] then sure[#sure + 1] = member end
+  local members = before.unsure or {}
+  local tills = #members > 0 and redis.call('ZMSCORE', RAN, unpack(members)) or {}
+  for i, member in ipairs(members) do
+    local till = tills[i]
+    if till and not is_sure(till) then
+      if unacked[member] then
+        redis.call('ZADD', RAN, math.floor(tonumber(till)), member)
+      else
+        redis.call('ZREM', RAN, member)
+      end
+    end
   end
-  if #sure > 0 then redis.call('ZREM', RAN, unpack(sure)) end
 end
 
 -- What the caller has to know of the parked tasks it got: { task id, record, message } each.
