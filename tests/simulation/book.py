@@ -106,10 +106,8 @@ class Book:
         self.running: list[Run] = []
         #: Task ids, as workers got them.
         self.arrived: dict[str, None] = {}
-        #: Task ids that a pool has.
+        #: Task ids that a pool was given, in order.
         self.given: dict[str, None] = {}
-        #: As what number each began.
-        self.began: dict[Run, int] = {}
         #: Runs that succeeded, by identity, since the store was last emptied.
         self.succeeded: dict[str, list[Run]] = {}
         #: When permits of a limit with a rate were granted (us), and how many starts each was.
@@ -135,7 +133,6 @@ class Book:
         return [self.entries[task_id].attempts[0] for task_id in self.arrived if self.entries[task_id].attempts[0].runs]
 
     def begin(self, run: Run) -> None:
-        self.began[run] = len(self.began)
         run.attempt.runs.append(run)
         self.running.append(run)
 

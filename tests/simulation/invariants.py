@@ -167,8 +167,9 @@ def check_order(book: Book, scene: Scene, queue_of: dict[str, str]) -> None:
     """Where nothing goes wrong, tasks start in the order in which they arrived (2, 13), nearly.
 
     Whoever needs all that an earlier one needs, and more of it, could not start if that one could not. Those of one
-    queue: another may have workers with fewer slots than permits.
+    queue: another may have workers with fewer slots than permits. The pool takes its time to begin what it was given.
     """
+    given = {task_id: number for number, task_id in enumerate(book.given)}
     runs = [attempt.runs[0] for attempt in book.order if scene.kinds[attempt.entry.task].ordered]
     for place, run in enumerate(runs):
         needs, queue = _needs(run), queue_of[run.attempt.entry.task]
@@ -176,10 +177,10 @@ def check_order(book: Book, scene: Scene, queue_of: dict[str, str]) -> None:
             other
             for other in runs[place + 1 :]
             if needs and needs <= _needs(other) and queue_of[other.attempt.entry.task] == queue
-            if book.began[other] < book.began[run]
+            if given[other.attempt.entry.task_id] < given[run.attempt.entry.task_id]
         ]
         if len(before) > _MOST_PLACES_OFF:
-            raise Violation(f"order: {len(before)} that came later began before {run.attempt}")
+            raise Violation(f"order: {len(before)} that came later were started before {run.attempt}")
 
 
 def _needs(run: Run) -> set[str]:
