@@ -19,8 +19,8 @@ _KEPT_DELIVERY_INFO = ("exchange", "routing_key", "redelivered")
 #: What the heads have in common, the likeliest last. Nobody can read what was packed with another one: with a change,
 #: VERSION of shared/begin.lua goes up.
 _COMMON = (
-    b'"throttle":{"claim":"0","first":"","identity":"","on_conflict":"return_existing","keys":{"stamped_headers":null,'
-    b'"stamps":{}},"content_type":"application/x-python-serialize","content_encoding":"binary","text":false}'
+    b'"content_type":"application/x-python-serialize","content_encoding":"binary","text":false,"stamps":{},"throttle":{'
+    b'"keys":{"":""},"identity":"","claim":"0","on_conflict":"return_existing","first":""}}'
     b'{"headers":{"lang":"py","task":".tasks.","id":"","shadow":null,"eta":null,"expires":null,"group":null,'
     b'"group_index":null,"retries":0,"timelimit":[null,null],"root_id":"","parent_id":null,"argsrepr":"()",'
     b'"kwargsrepr":"{}","origin":"gen@","ignore_result":false,"replaced_task_nesting":0,"stamped_headers":null,'

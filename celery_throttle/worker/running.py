@@ -135,13 +135,15 @@ class Running:
 
     def not_sent_back(self, run: Run) -> None:
         """The worker stops, and the store has not said that it has the message of one that raised `RateLimited`."""
-        result = Result.NOTHING  # the broker has its message, or the store still
-        if run.request.acknowledged:
-            result = Result.FAILURE
-            logger.error("Task %s[%s] cannot go back in line: its worker stops", run.request.name, run.request.id)
-            said = "raised RateLimited, and its worker stopped before the store had its message"
-            fail(run.request, StoreUnavailable(f"Task {run.request.name} {said}"))
-        self.give_back(run, result, began=True)
+        request, lost = run.request, run.request.acknowledged  # else the broker has its message, or the store still
+        self.give_back(run, Result.FAILURE if lost else Result.NOTHING, began=True)
+        if not lost:
+            return
+        said = "raised RateLimited, and its worker stopped before the store had its message"
+        try:
+            fail(request, StoreUnavailable(f"Task {request.name} {said}"))
+        except Exception:  # the others are to be told all the same
+            logger.exception("Task %s[%s] %s; its result cannot say so", request.name, request.id, said)
 
     def begin_epoch(self) -> None:
         """The broker connection is gone."""
