@@ -58,10 +58,9 @@ end
 -- The next call of a worker tells that it has acknowledged what it parked with the one before, but for
 -- what it could not: no other delivery of those will come.
 local function confirm_parked(before, unacked)
-  local members = before.unsure or {}
-  local tills = #members > 0 and redis.call('ZMSCORE', RAN, unpack(members)) or {}
-  for i, member in ipairs(members) do
-    local till = tills[i]
+  if not before.unsure or redis.call('EXISTS', RAN) == 0 then return end
+  for _, member in ipairs(before.unsure) do
+    local till = redis.call('ZSCORE', RAN, member)
     if till and not is_sure(till) then
       if unacked[member] then
         redis.call('ZADD', RAN, math.floor(tonumber(till)), member)
