@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.store.replies import CLAIMED, Answer, ParkAnswer
 from tests.store.caller import message_of, started
 from tests.store.lock_caller import LockCaller, plan_of
-from tests.store.peek import expire, peek
+from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
 
 if TYPE_CHECKING:
@@ -104,6 +105,24 @@ def test_max_parked_has_room_again(worker: TermsCaller, steering: Steering) -> N
     assert worker.put("t2", crowd).parked == (ParkAnswer.CROWDED,)
     steering.drop("crowd")
     assert worker.put("t2", crowd).parked == (ParkAnswer.PARKED,)
+
+
+@pytest.mark.parametrize("how", ["drop", "revoke"])
+def test_it_bars_nobody_any_more(worker: TermsCaller, steering: Steering, redis: Redis, how: str) -> None:
+    """It had gone from one limit to the other so often that nothing newer started on them."""
+    both = terms(API, TENANT).needs({"keys": {"tenant": "a"}})
+    worker.arrive("t0", ONE)
+    worker.arrive("elder", both)
+    elder = peek(redis).records["elder"]
+    redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 8}))
+    bar = json.dumps({"bar": [elder.ticket, 9e12, "", "elder", 1]})
+    redis.hset(KEY["said"], mapping={"api": bar, "tenant\x1fa": bar})
+    if how == "drop":
+        assert steering.drop(API, "elder") == 1
+    else:
+        worker.withdraw("elder")
+    assert not peek(redis).hashes["said"]
+    assert worker.arrive("b0", of("a")), "newer ones start"
 
 
 # -- whom it concerns --------------------------------------------------------------------------------------------------
@@ -224,6 +243,16 @@ def test_a_duplicate_that_waited_for_it_runs(once: LockCaller, steering: Steerin
     assert found
     assert found.task_id == "t2"
     assert {each.task: each.what for each in steering.parked_ids(API)} == {"t2": "runs"}
+
+
+def test_a_duplicate_that_is_to_be_told_so_is_none_to_be_dropped(once: LockCaller, steering: Steering) -> None:
+    """Its result says which task has its lock, whatever an operator drops."""
+    once.arrive("t0", PLAN, API)
+    once.arrive("t1", plan_of(on_conflict="raise"), API)
+    assert steering.drop(API, "t1") == 0
+    (grant,) = once.look().grants
+    assert grant.lock
+    assert (grant.lock.verdict, grant.dropped) == ("duplicate", "")
 
 
 def test_duplicates_are_dropped_with_it(once: LockCaller, steering: Steering) -> None:
