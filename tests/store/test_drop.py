@@ -107,7 +107,7 @@ def test_max_parked_has_room_again(worker: TermsCaller, steering: Steering) -> N
     assert worker.put("t2", crowd).parked == (ParkAnswer.PARKED,)
 
 
-@pytest.mark.parametrize("how", ["drop", "revoke"])
+@pytest.mark.parametrize("how", ["drop", "revoke", "borrow"])
 def test_it_bars_nobody_any_more(worker: TermsCaller, steering: Steering, redis: Redis, how: str) -> None:
     """It had gone from one limit to the other so often that nothing newer started on them."""
     both = terms(API, TENANT).needs({"keys": {"tenant": "a"}})
@@ -119,6 +119,8 @@ def test_it_bars_nobody_any_more(worker: TermsCaller, steering: Steering, redis:
     redis.hset(KEY["said"], mapping={"api": bar, "tenant\x1fa": bar})
     if how == "drop":
         assert steering.drop(API, "elder") == 1
+    elif how == "borrow":
+        assert [each.task for each in steering.borrow("elder")[1]] == ["elder"]
     else:
         worker.withdraw("elder")
     assert not peek(redis).hashes["said"]
