@@ -436,7 +436,9 @@ class Gate:
         """See `Decisions`."""
         self._decided(run, State.GONE)
         run.parcel = b""
-        if not self._save(run):
+        if run.epoch != self._running.epoch:
+            self._tell_unacked(run)  # whatever is said next
+        elif not self._save(run):
             self._acknowledge(run)
             self._loop.post(self._tell_unacked, run)
         calls = self._groups[run.group]

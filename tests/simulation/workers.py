@@ -469,9 +469,20 @@ class Worker:
         return next((run.permit for run in self.gate._running.runs if run.request is request), None)
 
     def knows_alone(self, tag: int) -> bool:
-        """Whether this delivery runs with the permit of another, and the store has not heard of that yet."""
-        runs = [run for run in self.gate._running.runs if run.permit and run.permit.told.nonce != run.nonce]
-        return any(run.request.message.delivery_tag == str(tag) for run in runs)
+        """Whether this delivery runs with the permit of another, and the store may not have heard of that yet."""
+        passed = [each.to.nonce for batch in self._under_way for each in batch.said.passed]
+        passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._successions]
+        runs = [run for run in self.gate._running.runs if run.request.message.delivery_tag == str(tag)]
+        return any(run.permit and (run.permit.told.nonce != run.nonce or run.nonce in passed) for run in runs)
+
+    @property
+    def parking(self) -> list[tuple[str, int]]:
+        """Task ids and attempts that it would have parked with the call that is not answered yet."""
+        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.parked]
+
+    @property
+    def _under_way(self) -> list[Any]:
+        return [calls._under_way[0] for calls in self.gate.groups if calls._under_way is not None]
 
     def lost_permits(self) -> None:
         """The store has forgotten what is held here."""

@@ -303,7 +303,10 @@ class World:
         letter, attempt = delivery.letter, self._attempt_of(delivery)
         self.say("ack", delivery.channel.worker, letter.task_id, letter.attempt)
         began = any(run.from_broker == delivery.tag for run in attempt.runs)
-        beside = any(run.attempt is attempt and not run.lapsed for run in self.book.running)
+        beside = any(
+            run.attempt is attempt and not run.lapsed and not run.worker.knows_alone(run.from_broker)
+            for run in self.book.running
+        )
         if beside and not began:
             # It waits for the one that runs, and is needless when that comes to a proper end.
             attempt.spare += 1
@@ -555,6 +558,7 @@ class World:
         for run in self._untold():
             self.book.lapse(run, "the store lost its data")
         kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
+        kept.update(each for worker in self.workers for each in worker.parking)  # sent again to the empty store
         for attempt in self.book.all():
             if not attempt.done:
                 if (attempt.entry.task_id, attempt.number) not in kept:

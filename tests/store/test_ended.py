@@ -110,12 +110,12 @@ def test_a_late_finish_does_not_free_the_permit_of_the_next_one(worker: Caller, 
 
 
 def test_giving_back_leaves_nothing_behind(worker: Caller, one: Limit, redis: Redis) -> None:
-    """What stays is the limit itself and the ticket counter."""
+    """What stays is the limit itself and the ticket counter; and, for an hour, that the worker left."""
     worker.release(resumed(worker, one))
     worker.leave()
     store = peek(redis)
     left = {name for name, content in (store.hashes | store.sets).items() if content}
-    assert left == {"limits", "meta"}
+    assert left == {"limits", "meta", "workers", "ends"}
     assert store.meta.keys() == {"birth", "ticket"}
 
 

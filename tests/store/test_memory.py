@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -166,7 +167,7 @@ def test_a_worker_says_goodbye(worker: Caller, one: Limit, full: Redis) -> None:
     worker.put("t1", one)
     fill(full)
     worker.leave()
-    assert not peek(full).hashes["workers"]
+    assert json.loads(peek(full).hashes["workers"]["aaaaaaaa"]).keys() == {"number", "since"}
 
 
 def test_a_limit_is_steered(worker: Caller, one: Limit, full: Redis) -> None:

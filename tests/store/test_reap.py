@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.store.conftest import Hints
 
 DAY = 86_400_000
+HOUR = 3_600_000
 
 
 def test_a_permit_is_free_when_its_lease_is_over(redis: Redis, one: Limit) -> None:
@@ -116,9 +117,13 @@ def test_what_is_kept_of_a_worker_stays_while_it_calls(worker: Caller, redis: Re
     assert peek(redis).sets["ends"]["workers:aaaaaaaa"] > peek(redis).now + DAY / 2
 
 
-def test_a_worker_that_left_is_forgotten(worker: Caller, redis: Redis) -> None:
+def test_a_worker_that_left_is_forgotten(worker: Caller, peer: Caller, redis: Redis) -> None:
+    """In an hour: a copy of one of its calls may come."""
     worker.look()
     worker.leave()
     store = peek(redis)
-    assert not store.hashes["workers"]
-    assert not store.sets["ends"]
+    assert HOUR - 60_000 < store.sets["ends"]["workers:aaaaaaaa"] - store.now <= HOUR
+    lapse(redis, "workers:aaaaaaaa")
+    peer.reap()
+    assert not peek(redis).hashes["workers"]
+    assert not peek(redis).sets["ends"]

@@ -162,12 +162,16 @@ def test_of_several_grants_those_that_are_left_are_told_again(worker: Caller, tw
     assert worker.again().grants == first.grants[1:]
 
 
-def test_a_worker_that_is_new_again_begins_with_one(worker: Caller, one: Limit, redis: Redis) -> None:
-    """It said goodbye, and another process has its name: its first call is not the other's first."""
-    worker.take("t", one)
+def test_a_call_of_a_worker_that_has_said_goodbye_does_nothing(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """A copy of it was on its way on a connection that broke; what it parked has run by now."""
+    worker.put("t", one)
     worker.leave()
-    assert worker.say(worker.last).asked == (Answer.GRANTED,)
-    assert peek(redis).used == {"gpu": 1}
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    worker.raw(worker.last, worker.number)
+    assert not peek(redis).records
 
 
 def test_a_store_that_was_emptied_does_not_answer_for_the_old_one(worker: Caller, one: Limit, redis: Redis) -> None:
