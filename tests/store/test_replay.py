@@ -174,6 +174,14 @@ def test_a_call_of_a_worker_that_has_said_goodbye_does_nothing(
     assert not peek(redis).records
 
 
+def test_what_a_worker_says_after_its_goodbye_is_heard(worker: Caller, one: Limit, redis: Redis) -> None:
+    """A run ended while it stopped."""
+    held = worker.take("t", one)
+    worker.leave()
+    worker.release(held)
+    assert not peek(redis).records
+
+
 def test_a_store_that_was_emptied_does_not_answer_for_the_old_one(worker: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("t", one)
     worker.release(held)
