@@ -309,7 +309,7 @@ class Steps:
     def _heard(self, worker: Worker, job: Any) -> None:
         if not job.accepted and not job.discarded:
             self.world.accept(worker, job)
-            if worker.dead:
+            if worker.dead or worker.blocked:  # it hears of the end after that, in whatever thread
                 return
         self.world.hear_end(worker, job)
         self._turn_maybe(worker)
