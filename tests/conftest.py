@@ -9,7 +9,7 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
@@ -76,6 +76,12 @@ def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     path = tmp_path / "journal.jsonl"
     monkeypatch.setenv(VARIABLE, str(path))  # for tasks that run in this process
     return Journal(path)
+
+
+@pytest.fixture
+def let_go(journal: Journal) -> Any:
+    """``let_go("a", "b")``: see `Journal.let_go`."""
+    return journal.let_go
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,12 +23,6 @@ pytestmark = [
 ]
 
 LIMITED = "tests.support.apps.limited"
-
-
-def let_go(journal: Journal, *labels: str) -> None:
-    """End these tasks of the app `limited`, or let them not raise `RateLimited` any more."""
-    for label in labels:
-        Path(f"{journal.path}.{label}").touch()
 
 
 def fill(state: State) -> None:
@@ -139,7 +132,7 @@ def test_permits_come_back_while_a_task_cannot_be_sent_back(workers: Workers, jo
     app.crowd.delay("second")
     for worker in (first, second):
         worker.wait_for_log("the store refused a call", times=2)
-    let_go(journal, "told", "first", "second")
+    journal.let_go("told", "first", "second")
 
     journal.wait_finished(1, "second", timeout=AT_ONCE)  # still full
     make_room(state)
@@ -165,7 +158,7 @@ def test_what_cannot_be_sent_back_when_its_worker_stops(workers: Workers, journa
     with pytest.raises(StoreUnavailable, match="its worker stopped before the store had its message"):
         early.get(timeout=AT_ONCE)
     make_room(state)
-    let_go(journal, "early", "late")
+    journal.let_go("early", "late")
     workers.start(LIMITED, concurrency=2)
     assert late.get(timeout=AT_ONCE) == "late after 0"
     state.wait_clean()

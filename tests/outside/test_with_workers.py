@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import Limit
-from tests.workers.conftest import State, let_go
+from tests.workers.conftest import State
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 LIMITED = "tests.support.apps.limited"
-
-__all__ = ["let_go"]  # a fixture
 
 
 @pytest.fixture

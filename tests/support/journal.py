@@ -98,6 +98,11 @@ class Journal:
         """Note that these processes are about to be killed: what runs in them ends now, and cannot say so."""
         self.write("killed", pids=list(pids))
 
+    def let_go(self, *labels: str) -> None:
+        """End the tasks that hold under these labels, or let them raise `RateLimited` no more."""
+        for label in labels:
+            self.path.with_name(f"{self.path.name}.{label}").touch()
+
     def events(self) -> list[dict[str, Any]]:
         if not self.path.exists():
             return []

@@ -9,7 +9,6 @@ import pytest
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
 from tests.support.clusters import PRIMARIES, ask, slot_of
-from tests.topologies.tools import let_go
 
 if TYPE_CHECKING:
     from tests.support.clusters import Cluster
@@ -50,8 +49,7 @@ def test_each_group_is_on_its_own_node(cluster: Cluster, workers: Workers, journ
         app.us.acquire(0, app=app.app)
     with Limit("eu 2", 1, group="eu").acquire(0, app=app.app):
         pass
-    for label in labels:
-        let_go(journal, label)
+    journal.let_go(*labels)
     journal.wait_finished(12)
     assert journal.max_running(task="in_eu") == 2
     assert journal.max_running(task="in_us") == journal.max_running(task="anywhere") == 1

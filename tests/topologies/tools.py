@@ -25,7 +25,7 @@ def check_once(workers: Workers, journal: Journal) -> None:
     locked = app.hold_one.locked_by("held")
     assert (locked.task_id, locked.state) == (held.id, "running")
     assert reap(app) == 0
-    let_go(journal, "held")
+    journal.let_go("held")
     assert held.get(timeout=15) == "held"
     assert len(journal.runs()) == 1
 
@@ -43,11 +43,6 @@ def has_waitaof(server: EmbeddedServer) -> bool:
 def skip_without_waitaof(server: EmbeddedServer) -> None:
     if not has_waitaof(server):
         pytest.skip("the server has no WAITAOF")
-
-
-def let_go(journal: Journal, label: str) -> None:
-    """End a run of the app `once`."""
-    journal.path.with_name(f"{journal.path.name}.{label}").touch()
 
 
 def reap(app: Any) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,10 +13,10 @@ from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from redis import Redis
 
-    from tests.support.journal import Journal
     from tests.support.workers import Workers
 
 FEATURES = "tests.support.apps.features"
@@ -80,17 +79,6 @@ class State:
 def state(redis: Redis) -> State:
     """The store of the session's server."""
     return State(redis)
-
-
-@pytest.fixture
-def let_go(journal: Journal) -> Any:
-    """``let_go("a", "b")`` ends the tasks that hold under these labels."""
-
-    def let(*labels: str) -> None:
-        for label in labels:
-            Path(f"{journal.path}.{label}").touch()
-
-    return let
 
 
 def use_filesystem_broker(workers: Workers, directory: Path) -> None:
