@@ -348,10 +348,10 @@ class Gate:
 
     def _is_plain(self, run: Run) -> bool:
         """Whether the permit of one like it will do: only a number limits it, and nobody else can have it."""
-        first = not run.stored and not run.redelivered and not run.asks
+        if run.stored or run.redelivered or run.asks or not self._tasks.is_plain(run):
+            return False
         # One with an ETA has been in this worker before it came here.
-        fresh = monotonic() - run.came < _FRESH and not run.request.request_dict.get("eta")
-        return first and fresh and self._tasks.is_plain(run)
+        return monotonic() - run.came < _FRESH and not run.request.request_dict.get("eta")
 
     def _park(self, run: Run) -> None:
         try:

@@ -17,7 +17,7 @@ local function meet_record(task, arrival)
   end
   if record then
     if arrival.attempt > (record.attempt or 0) then return true, MUST_PARK end
-    if arrival.unacked then note_unacked(arrival.attempt .. ' ' .. task) end
+    if arrival.unacked then note_unacked(task, arrival.attempt) end
     return true, KNOWN
   end
   if has_run(task, arrival.attempt) then return true, HAS_RUN end
@@ -79,13 +79,13 @@ end
 local function keep_second(task, arrival)
   local second = load_second(task)
   if second and arrival.attempt <= (second.attempt or 0) then
-    count_unacked(second, arrival)
+    count_unacked(second, arrival.unacked)
     return write_second(task, second)
   end
   local record = record_of(arrival)
   record.ticket = second and second.ticket or ticket_of(arrival)
   record.by, record.call = state.worker, state.call
-  count_unacked(record, arrival)
+  count_unacked(record, arrival.unacked)
   save_second(task, record, arrival.message)
 end
 
@@ -93,7 +93,7 @@ local function park_new(task, arrival)
   local record, needs = record_of(arrival), needs_of(arrival.needs)
   if is_crowded(needs) then return CROWDED end
   record.ticket, record.by, record.call = ticket_of(arrival), state.worker, state.call
-  count_unacked(record, arrival)
+  count_unacked(record, arrival.unacked)
   if arrival.turn then
     record.turn = arrival.turn
     record.place = fair_place(arrival.turn, record.ticket)
@@ -116,10 +116,10 @@ local function park(task, arrival)
   elseif arrival.attempt > (record.attempt or 0) then
     redis.call('HSET', MESSAGES, task, arrival.message)
     record.attempt, record.by, record.call = arrival.attempt, state.worker, state.call
-    count_unacked(record, arrival)
+    count_unacked(record, arrival.unacked)
     save_record(task, record)
   elseif arrival.unacked then
-    note_unacked(arrival.attempt .. ' ' .. task)
+    note_unacked(task, arrival.attempt)
   end
   return PARKED
 end
@@ -137,14 +137,14 @@ local function send_back(task, arrival, pause_ms, about)
     if not record.by or has_acknowledged(record.by, record.call) then
       record.by, record.call = state.worker, state.call
     end
-    count_unacked(record, arrival)
+    count_unacked(record, arrival.unacked)
     save_record(task, record)
     ended(task, arrival.nonce, true, 'head', 'nothing')
   else
     -- The store was emptied meanwhile.
     record = record_of(arrival)
     record.by, record.call = state.worker, state.call
-    count_unacked(record, arrival)
+    count_unacked(record, arrival.unacked)
     line_up_again(task, record, true, 'head')
   end
 end

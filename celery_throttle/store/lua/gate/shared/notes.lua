@@ -56,20 +56,19 @@ local function forget_message(task, nonce)
   if record and record.nonce == nonce then redis.call('HDEL', MESSAGES, task) end
 end
 
-local function count_unacked(record, arrival)
-  if arrival.unacked then record.unacked = (record.unacked or 0) + 1 end
+local function count_unacked(record, unacked)
+  if unacked then record.unacked = (record.unacked or 0) + 1 end
 end
 
 -- The broker has this message too: of one that waits beside a run, or of the other. One that has ended by
 -- now was noted then, since this call had not come.
-local function note_unacked(member)
-  local number, task = string.match(member, '^(%d+) (.*)$')
-  local record, second, attempt = load_record(task), load_second(task), tonumber(number)
+local function note_unacked(task, attempt)
+  local record, second = load_record(task), load_second(task)
   if second and (second.attempt or 0) == attempt then
-    count_unacked(second, { unacked = true })
+    count_unacked(second, true)
     write_second(task, second)
   elseif record and (record.attempt or 0) == attempt then
-    count_unacked(record, { unacked = true })
+    count_unacked(record, true)
     save_record(task, record)
   elseif record and (record.attempt or 0) > attempt then
     note_ran(task, { attempt = attempt }, true) -- it has taken its place
@@ -98,8 +97,9 @@ local function hear_notes(said, before)
   for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
   local unacked = {}
   for _, member in ipairs(said.unacked or {}) do
+    local attempt, task = string.match(member, '^(%d+) (.*)$')
     unacked[member] = true
-    note_unacked(member)
+    note_unacked(task, tonumber(attempt))
   end
   confirm_parked(before, unacked)
   for _, member in ipairs(said.acked or {}) do note_acked(member) end
