@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from celery_throttle.core.keys import Keys
     from celery_throttle.store.scripts import Argument
 
-__all__ = ["MOST_RENEWED", "Arrival", "Back", "Counted", "Ended", "Exchange", "Store", "Succession", "take_rows"]
+__all__ = [
+    "MOST_RENEWED",
+    "Arrival",
+    "Back",
+    "Counted",
+    "Delivery",
+    "Ended",
+    "Exchange",
+    "Store",
+    "Succession",
+    "take_rows",
+]
 
 T = TypeVar("T")
 
@@ -37,6 +48,14 @@ def _written(queues: tuple[str, ...]) -> str:
     return _WRITE(queues)  # the same in every call of a worker
 
 
+class Delivery(NamedTuple):
+    """One delivery of a message; see `Arrival`."""
+
+    task: str
+    attempt: int
+    nonce: str
+
+
 class Arrival(NamedTuple):
     """A task that asks for its permits, or holds them, or is to be parked.
 
@@ -46,7 +65,7 @@ class Arrival(NamedTuple):
         queue: whose workers can start it.
         attempt: grows with each message of this task id: a retry, or what `replace` sent.
         lock: what it does with its identity lock, JSON as claims.lua says; "" if it has none.
-        nonce: names this delivery as a holder; "" for one that is to be parked.
+        nonce: names this delivery.
         message: of one that is to be parked.
         turn: of one that is to be parked: its turn among others, as turns.lua says.
         wait_ms: of one that is to be parked: how long it may wait.
@@ -150,8 +169,8 @@ class Exchange:
     ended: list[Ended] = field(default_factory=list)
     passed: list[Succession] = field(default_factory=list)
     began: list[tuple[str, str]] = field(default_factory=list)
-    unacked: list[str] = field(default_factory=list)
-    acked: list[str] = field(default_factory=list)
+    unacked: list[Delivery] = field(default_factory=list)
+    acked: list[Delivery] = field(default_factory=list)
     revoked: list[str] = field(default_factory=list)
     never: list[tuple[str, str, str]] = field(default_factory=list)
     asked: list[Arrival] = field(default_factory=list)
@@ -228,8 +247,8 @@ class Store:
         """
         return self._call("declare", known_birth, int(keeps), round(away * 1000), *_flat(list(limits)))
 
-    def saved(self, parked: Sequence[str]) -> Call:
-        """Ask what the store has of these ("attempt task"), before waiting until that is safe."""
+    def saved(self, parked: Sequence[Delivery]) -> Call:
+        """Ask what the store has of these, before waiting until that is safe."""
         return self._call("saved", _WRITE(parked))
 
     def leave(self, worker: str) -> Call:

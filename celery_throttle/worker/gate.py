@@ -436,11 +436,7 @@ class Gate:
         """See `Decisions`."""
         self._decided(run, State.GONE)
         run.parcel = b""
-        if run.epoch != self._running.epoch:
-            self._tell_unacked(run)  # whatever is said next
-        elif not self._save(run):
-            self._acknowledge(run)
-            self._loop.post(self._tell_unacked, run)
+        self._save_or_acknowledge(run)
         calls = self._groups[run.group]
         calls.tally.add(run.needs.text, Place.PARKED)
         self._notices.parked(run.request, calls)
@@ -479,20 +475,22 @@ class Gate:
         saving.hold(run)
         return True
 
+    def _save_or_acknowledge(self, run: Run) -> None:
+        """The store has it."""
+        if not self._save(run):
+            self._acknowledge(run)
+            self._groups[run.group].outbox.acknowledging(run)
+
     def _acknowledge(self, run: Run) -> None:
-        """Celery does it at the beginning of the hub's next turn, so look after that whether it was done."""
+        """Celery does it at the beginning of the hub's next turn."""
         if run.epoch == self._running.epoch:
             self._running.forget(run.request)
             with suppress(OSError):  # kombu logs it
                 run.request.acknowledge()
 
-    def _tell_unacked(self, run: Run) -> None:
-        if run.at_broker and not run.keeps:
-            self._groups[run.group].outbox.unacked(run.parked_as)
-
     def _tell_acked(self, run: Run) -> None:
         if not run.at_broker:
-            self._groups[run.group].outbox.acked(run.parked_as)
+            self._groups[run.group].outbox.acked(run.delivery)
 
     def crowded(self, run: Run) -> None:
         """See `Decisions`."""
@@ -517,8 +515,7 @@ class Gate:
         """See `Decisions`."""
         self._running.forget_permit(run)
         run.parcel = b""
-        if not self._save(run):
-            run.request.acknowledge()
+        self._save_or_acknowledge(run)
 
     def withdrawn(self, each: Withdrawn) -> None:
         """See `Decisions`."""

@@ -10,6 +10,7 @@ from celery_throttle.store.calls import Back, Ended, Exchange, Succession, take_
 
 if TYPE_CHECKING:
     from celery_throttle.core.facts import Result
+    from celery_throttle.store.calls import Delivery
     from celery_throttle.worker.runs import Permit, Run
 
 __all__ = ["Batch", "Outbox"]
@@ -40,8 +41,9 @@ class Outbox:
     def __init__(self) -> None:
         self._ended: list[Ended] = []
         self._began: list[tuple[str, str]] = []
-        self._unacked: list[str] = []
-        self._acked: list[str] = []
+        self._acknowledging: list[Run] = []
+        self._unacked: list[Delivery] = []
+        self._acked: list[Delivery] = []
         self._revoked: list[str] = []
         self._never: list[tuple[str, str, str]] = []
         self.asked: list[Run] = []
@@ -56,7 +58,7 @@ class Outbox:
     @property
     def urgent(self) -> bool:
         """Whether something has to be said at once."""
-        said = self._ended or self._unacked or self._revoked or self._never
+        said = self._ended or self._not_acknowledged() or self._revoked or self._never
         return bool(said or self.asked or self.parked or self.back)
 
     @property
@@ -72,13 +74,23 @@ class Outbox:
         """An early-ack task began: the store may forget its message."""
         self._began.append((task, nonce))
 
-    def unacked(self, parked: str) -> None:
-        """A task ("attempt task") was parked, but the broker has its message too."""
-        self._unacked.append(parked)
+    def acknowledging(self, run: Run) -> None:
+        """It was parked with the last call, so the broker's message is not needed any more.
 
-    def acked(self, parked: str) -> None:
-        """A task ("attempt task") was parked as unacked, and the broker has its message no more."""
-        self._acked.append(parked)
+        The next call tells the store that it was acknowledged, unless it says that it was not. That is found out when
+        it is put together, since there may be no connection to the broker.
+        """
+        self._acknowledging.append(run)
+
+    def _not_acknowledged(self) -> list[Delivery]:
+        if self._acknowledging:
+            self._unacked += [run.delivery for run in self._acknowledging if run.at_broker and not run.keeps]
+            self._acknowledging.clear()
+        return self._unacked
+
+    def acked(self, delivery: Delivery) -> None:
+        """A task was parked as unacked, and the broker has its message no more."""
+        self._acked.append(delivery)
 
     def revoked(self, tasks: list[str]) -> None:
         """These are to leave their lines."""
@@ -142,6 +154,8 @@ class Outbox:
         asked = take_rows(self.asked)
         parked, back = ([], []) if refused else (take_rows(self.parked), take_rows(self.back))
         errors, self._errors = self._errors, 0
+        # All: whatever is not among them counts as acknowledged.
+        unacked, self._unacked = self._not_acknowledged(), []
         ended = take_rows(self._ended)
         over = {row.nonce for row in ended}  # whoever hears that it has ended need not hear that it began
         began = [row for row in take_rows(self._began) if row[1] not in over] if self._began else []
@@ -152,7 +166,7 @@ class Outbox:
             ended=ended,
             passed=take_rows(self._successions),
             began=began,
-            unacked=take_rows(self._unacked),
+            unacked=unacked,
             acked=take_rows(self._acked),
             revoked=take_rows(self._revoked),
             never=take_rows(self._never),
@@ -178,7 +192,7 @@ class Outbox:
         """
         said, self._refused = batch.said, True
         if copied:
-            self._unacked += [run.parked_as for run in batch.parked + batch.back]
+            self._unacked += [run.delivery for run in batch.parked + batch.back]
         self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
         self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
         self._acked[:0] = said.acked

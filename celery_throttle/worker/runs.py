@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import NOTHING
-from celery_throttle.store.calls import Arrival, Succession
+from celery_throttle.store.calls import Arrival, Delivery, Succession
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
@@ -182,9 +182,9 @@ class Run:
         )
 
     @property
-    def parked_as(self) -> str:
-        """What tells this message from others of the same task, in the store."""
-        return f"{self.attempt} {self.request.id}"
+    def delivery(self) -> Delivery:
+        """Which delivery it is, in the store."""
+        return Delivery(self.request.id, self.attempt, self.nonce)
 
     @property
     def redelivered(self) -> bool:

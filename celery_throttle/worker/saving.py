@@ -149,7 +149,7 @@ class Saving:
         pieces = [runs[first : first + _MOST_ROWS] for first in range(0, len(runs), _MOST_ROWS)]
         self._round = asked = _Round(len(pieces))
         for piece in pieces:
-            call = self._store.saved([run.parked_as for run in piece])
+            call = self._store.saved([run.delivery for run in piece])
             self.link.send(call, partial(self._looked, asked, piece))
 
     def _looked(self, asked: _Round, runs: Sequence[Run], raw: Any) -> None:

@@ -151,6 +151,46 @@ def test_a_parked_task_revoked_while_the_broker_goes_away_is_said_to_be(
         assert not own_server.running
 
 
+def test_what_a_worker_that_stops_has_parked_on_a_connection_that_is_gone_runs_once(
+    own_server: EmbeddedServer,
+    server: EmbeddedServer,
+    workers: Workers,
+    journal: Journal,
+    doors: Doors,
+    state: State,
+) -> None:
+    """It hears that it is parked when there is no broker to be told: whatever it says next, it says that, too."""
+    with Relay(server.port) as relay:
+        stops = workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url})
+        app = workers.app(DOORS)
+        app.hold.delay("first")
+        journal.wait_running(1, "first")
+        until(lambda: relay.quiet_for(0.2))
+        relay.hold_replies()
+        victim = app.hold.delay("victim")
+        state.wait_parked(victim)
+        doors.open("first")
+        journal.wait_finished(1, "first")
+        until(lambda: not any(app.app.control.inspect().active().values()))  # it has heard that it has something to say
+        own_server.kill()
+        stops.wait_for_log("Connection to broker lost|Cannot connect to")
+        stops.term()
+        stops.wait_for_log("Warm shutdown")
+        own_server.restart()
+        workers.start(DOORS, concurrency=2)
+
+        relay.pass_replies(until=b"ended")
+        doors.open("victim")
+        journal.wait_finished(1, "victim", timeout=AT_ONCE)
+        until(lambda: not state.holders)
+        relay.pass_replies()
+        stops.wait()
+
+    redeliver(workers)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert counts(journal)["victim"] == 1
+
+
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(
     own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:

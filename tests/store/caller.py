@@ -11,7 +11,7 @@ from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import NOTHING, Needs, Policy
 from celery_throttle.store import replies
-from celery_throttle.store.calls import Arrival, Back, Ended, Exchange, Store
+from celery_throttle.store.calls import Arrival, Back, Delivery, Ended, Exchange, Store
 from celery_throttle.store.replies import Answer, Grant
 from celery_throttle.store.scripts import execute
 
@@ -86,6 +86,7 @@ class Caller:
         self.last: Exchange = Exchange()
         self.declared: dict[str, str] = {}
         self._nonces = itertools.count(1)
+        self._parcels: dict[str, Delivery] = {}
 
     def nonce(self) -> str:
         return f"{self.name}:{next(self._nonces):x}"
@@ -141,7 +142,13 @@ class Caller:
         needs, text = needs_of(what), message_of(task, attempt) if message is None else message
         turn, wait_ms = turn or needs.turn, needs.wait_ms if wait_ms is None else wait_ms
         where = queue or self.queues[0]
-        return Arrival(task, needs.text, where, attempt, lock, "", text, turn, wait_ms, outside, age, unacked)
+        nonce = self.nonce()
+        self._parcels[task] = Delivery(task, attempt, nonce)
+        return Arrival(task, needs.text, where, attempt, lock, nonce, text, turn, wait_ms, outside, age, unacked)
+
+    def parcelled(self, *tasks: str) -> list[Delivery]:
+        """The deliveries of these that were to be set aside last."""
+        return [self._parcels[task] for task in tasks]
 
     def know(self, what: What) -> None:
         """Declare a limit, unless it was; what was declared before holds."""
@@ -177,9 +184,10 @@ class Caller:
         back = Back(run._replace(message=b"again"), pause, run.needs if about is None else about)
         return self.exchange(back=[back])
 
-    def saved(self, *parked: str) -> list[int]:
-        """What the store has of these ("attempt task")."""
-        return cast("list[int]", execute(self.client, self.store.saved(parked)))
+    def saved(self, *tasks: str, attempt: int = 0) -> list[int]:
+        """What the store has of these."""
+        asked = [self._parcels.get(task, Delivery(task, attempt, "")) for task in tasks]
+        return cast("list[int]", execute(self.client, self.store.saved(asked)))
 
     def look(self, slots: int = 1) -> Reply:
         return self.exchange(slots)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.calls import Arrival
+    from celery_throttle.store.calls import Arrival, Delivery
     from celery_throttle.store.replies import Grant
     from tests.store.peek import Snapshot
 
@@ -33,10 +33,10 @@ class Entry:
     deliveries: int = 0
     message: bytes | None = None
     nonce: str = ""
-    #: whose call parked it, which was its number, and whether the broker has its message, too
+    #: whose call parked it, which was its number, and the deliveries of it that the broker keeps
     by: str = ""
     call: int = 0
-    unacked: bool = False
+    unacked: set[str] = field(default_factory=set)
     #: its lease has ended
     expired: bool = False
     second: Entry | None = None
@@ -61,8 +61,9 @@ class Model:
     #: last number carried out, and what was parked in it, by worker
     calls: dict[str, int] = field(default_factory=dict)
     unsure: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    #: attempts of tasks that are known to have run; whether for sure, or until the next call of whoever parked them
-    ran: dict[tuple[int, str], bool] = field(default_factory=dict)
+    #: attempts of tasks that are known to have run, while one of these may come: a delivery that is kept, what a worker
+    #: has not said yet that it acknowledged, one that the broker will deliver again
+    ran: dict[tuple[int, str], set[str]] = field(default_factory=dict)
     #: lanes (limit, queue) that are passed over
     passed: set[tuple[str, str]] = field(default_factory=set)
     ticket: int = 0
@@ -108,45 +109,69 @@ class Model:
                 entry.ticket = self._next_ticket()
             return before
         del self.entries[row.task]
-        comes_again = facts.message is Message.BROKER
-        unconfirmed = entry.by and self.calls.get(entry.by, 0) <= entry.call
-        if facts.began and facts.result is not Result.NOTHING and (comes_again or entry.unacked or unconfirmed):
-            self.ran[entry.attempt, row.task] = bool(comes_again or entry.unacked)
+        told = not facts.began and facts.message is Message.NOBODY and entry.unacked
+        if told or (facts.began and facts.result is not Result.NOTHING):
+            self._note_ran(row.task, entry, comes_again=facts.message is Message.BROKER)
         second = entry.second
         if second and second_goes_on(facts, later_attempt=second.attempt > entry.attempt):
             self.entries[row.task] = second
+        elif second:
+            self._note_ran(row.task, second, comes_again=False)
         return before
+
+    def _note_ran(self, task: str, entry: Entry, *, comes_again: bool) -> None:
+        left = set(entry.unacked)
+        if 0 < self.calls.get(entry.by, 0) <= entry.call:
+            left.add(entry.by)
+        if comes_again:
+            left.add("AGAIN")
+        if left:
+            self.ran.setdefault((entry.attempt, task), set()).update(left)
+
+    def _will_not_come(self, attempt: int, task: str, name: str) -> None:
+        left = self.ran.get((attempt, task), set())
+        left.discard(name)
+        if not left:
+            self.ran.pop((attempt, task), None)
 
     def began(self, task: str, nonce: str) -> None:
         entry = self.entries.get(task)
         if entry and entry.nonce == nonce:
             entry.message = None
 
-    def confirm(self, worker: str, unacked: Collection[str]) -> None:
+    def confirm(self, worker: str, unacked: Collection[Delivery]) -> None:
         """The next call of a worker: what it parked with the one before is acknowledged, but for this."""
-        for member in unacked:
-            number, task = member.split(" ")
-            self._note_unacked(int(number), task)
+        for each in unacked:
+            self._note_unacked(*each)
         for attempt, task in self.unsure.pop(worker, []):
-            if f"{attempt} {task}" in unacked:
-                self.ran.update(dict.fromkeys({(attempt, task)} & self.ran.keys(), True))
-            elif not self.ran.get((attempt, task), True):
-                del self.ran[attempt, task]
+            self._will_not_come(attempt, task, worker)
 
-    def _note_unacked(self, attempt: int, task: str) -> None:
+    def _note_unacked(self, task: str, attempt: int, nonce: str) -> None:
         entry = self.entries.get(task)
         if entry and entry.second and entry.second.attempt == attempt:
-            entry.second.unacked = True
+            entry.second.unacked.add(nonce)
         elif entry and entry.attempt == attempt:
-            entry.unacked = True
-        elif entry and entry.attempt > attempt:
-            self.ran[attempt, task] = True
+            entry.unacked.add(nonce)
+        elif (attempt, task) in self.ran or (
+            entry and max(entry.attempt, entry.second.attempt if entry.second else 0) > attempt
+        ):
+            self.ran.setdefault((attempt, task), set()).add(nonce)
+
+    def acked(self, task: str, attempt: int, nonce: str) -> None:
+        """The broker does not keep this delivery any more."""
+        entry = self.entries.get(task)
+        for each in (entry, entry.second) if entry else ():
+            if each:
+                each.unacked.discard(nonce)
+        self._will_not_come(attempt, task, nonce)
 
     def withdraw(self, task: str) -> list[bytes]:
         """The messages that were waiting."""
         entry, found = self.entries.get(task), []
         if entry and not entry.nonce:
             found.append(entry.message or b"")
+            if entry.unacked:
+                self._note_ran(task, entry, comes_again=False)
             del self.entries[task]
         if entry and entry.second:
             found.append(entry.second.message or b"")
@@ -183,18 +208,26 @@ class Model:
 
     def park(self, worker: str, number: int, parcel: Arrival) -> int:
         entry = self.entries.get(parcel.task)
+        if (parcel.attempt, parcel.task) in self.ran:
+            return ParkAnswer.HAS_RUN
+        kept = {parcel.nonce} if parcel.unacked else set()
         if entry is None:
-            if (parcel.attempt, parcel.task) in self.ran:
-                return ParkAnswer.HAS_RUN
             self.entries[parcel.task] = self._waiting(worker, number, parcel, self._next_ticket())
         elif entry.nonce:
             second = entry.second
             if not second or parcel.attempt > second.attempt:
                 ticket = second.ticket if second else self._next_ticket()
+                if second:
+                    self._note_ran(parcel.task, second, comes_again=False)
                 entry.second = self._waiting(worker, number, parcel, ticket)
+            elif kept:
+                self._note_unacked(parcel.task, parcel.attempt, parcel.nonce)
         elif parcel.attempt > entry.attempt:
+            self._note_ran(parcel.task, entry, comes_again=False)
             entry.attempt, entry.message = parcel.attempt, parcel.message
-            entry.by, entry.call = worker, number
+            entry.by, entry.call, entry.unacked = worker, number, kept
+        elif kept:
+            self._note_unacked(parcel.task, parcel.attempt, parcel.nonce)
         self.unsure.setdefault(worker, []).append((parcel.attempt, parcel.task))
         return ParkAnswer.PARKED
 
@@ -239,6 +272,8 @@ class Model:
             kept = before.second is not None and before.second.attempt >= before.attempt
             entry.second = _entry(store, task, second=True)
             entry.second.ticket = before.second.ticket if before.second and kept else before.ticket
+        for attempt in (number for number, each in store.ran if each == task):
+            self.ran[attempt, task] = store.ran[attempt, task]
 
     def declare(self, limits: Iterable[Limit]) -> None:
         self.permits.update((limit.name, limit.permits or 0) for limit in limits)
@@ -254,7 +289,10 @@ class Model:
 
     def _waiting(self, worker: str, number: int, parcel: Arrival, ticket: int) -> Entry:
         limit = limit_of(parcel.needs)
-        return Entry(limit, parcel.attempt, ticket, parcel.queue, 0, parcel.message, by=worker, call=number)
+        entry = Entry(limit, parcel.attempt, ticket, parcel.queue, 0, parcel.message, by=worker, call=number)
+        if parcel.unacked:
+            entry.unacked.add(parcel.nonce)
+        return entry
 
     def _next_ticket(self) -> int:
         self.ticket += 1
@@ -268,4 +306,4 @@ def _entry(store: Snapshot, task: str, *, second: bool = False) -> Entry:
     ((limit, _),) = record.needs
     by, call = str(raw.get("by", "")), int(raw.get("call", 0))
     place = 0, record.queue, record.deliveries  # its ticket is for the caller to tell
-    return Entry(limit, record.attempt, *place, message, record.nonce, by, call, bool(raw.get("unacked")))
+    return Entry(limit, record.attempt, *place, message, record.nonce, by, call, record.unacked)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KEY = dict(zip(_NAMES, KEYS.all, strict=True))
 _LOCK_LANES = ("follow:", "next:")
 #: Kinds of what ends by itself, as KEYS ends names them.
-_ENDING = ("locks", "awaited", "rates", "turns", "said", "aside", "workers")
+_ENDING = ("locks", "awaited", "rates", "turns", "said", "aside", "workers", "ran")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Record:
         return int(self.raw.get("deliveries", 0))
 
     @property
-    def unacked(self) -> int | None:
-        found: int | None = self.raw.get("unacked")
-        return found
+    def unacked(self) -> set[str]:
+        """Which of its deliveries the broker keeps."""
+        return set(self.raw.get("unacked", ()))
 
     @property
     def lock(self) -> dict[str, Any]:
@@ -124,6 +124,15 @@ class Snapshot:
     @property
     def used(self) -> dict[str, int]:
         return {bucket: int(held) for bucket, held in self.hashes["used"].items()}
+
+    @property
+    def ran(self) -> dict[tuple[int, str], set[str]]:
+        """What may still come of attempts that have run."""
+        members = {member: member.partition(" ") for member in self.hashes["ran"]}
+        return {
+            (int(attempt), task): set(json.loads(self.hashes["ran"][member]))
+            for member, (attempt, _, task) in members.items()
+        }
 
     @property
     def leases(self) -> dict[str, float]:
@@ -211,7 +220,7 @@ def peek(client: Redis) -> Snapshot:
     return Snapshot(hashes, sets, records, others, unreadable, seconds * 1000 + microseconds // 1000)
 
 
-_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ran", "ends", "audit"))
+_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ends", "audit"))
 
 
 def _records(packed: dict[str, bytes]) -> tuple[dict[str, Record], frozenset[str]]:

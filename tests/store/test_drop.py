@@ -205,9 +205,9 @@ def test_what_was_acknowledged_is_forgotten(worker: TermsCaller, steering: Steer
     assert held
     worker.put("t1", ONE)
     steering.drop(API)
-    assert peek(redis).sets["ran"]
+    assert peek(redis).hashes["ran"]
     (grant,) = worker.look(4).grants
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
     worker.end(grant, "never")
     worker.end(held)
     assert nothing_left(redis)

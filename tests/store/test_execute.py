@@ -11,7 +11,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import NoScriptError
 
 from celery_throttle.core.facts import Result
-from celery_throttle.store.calls import Back, Exchange, Succession
+from celery_throttle.store.calls import Back, Delivery, Exchange, Succession
 from celery_throttle.store.scripts import Script, execute, execute_async
 from tests.store.caller import KEYS, Caller, ended
 from tests.store.cost import commands
@@ -86,7 +86,7 @@ def test_a_call_of_fifty_of_each_is_one_that_any_server_takes(worker: Caller, tw
         ended=[ended(each) for each in some],
         passed=[Succession(each.task, each.nonce, Result.SUCCESS, each) for each in some],
         began=[(each.task, each.nonce) for each in some],
-        unacked=[f"0 {each.task}" for each in some],
+        unacked=[Delivery(each.task, 0, each.nonce) for each in some],
         revoked=[each.task for each in some],
         never=[("i", each.task, "") for each in some],
         asked=some,

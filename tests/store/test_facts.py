@@ -70,6 +70,7 @@ def ends(redis: Redis, facts: Facts, case: Case) -> None:
     worker.look(0)  # what it parked is acknowledged
     if case.second is not None:
         peer.put("t", mail, attempt=case.second, lock=spec)
+        peer.look(0)
     if case.locked:
         worker.claim("t", PLAN)
     worker.release(run, facts)
@@ -94,7 +95,7 @@ def follows(store: Snapshot, facts: Facts, case: Case) -> None:
     else:
         assert (store.records, store.messages, store.seconds) == ({}, {}, {}), case
     ran = not back and facts.began and facts.message is Message.BROKER and facts.result is not Result.NOTHING
-    assert ("0 t" in store.sets["ran"]) == ran, case
+    assert ("0 t" in store.hashes["ran"]) == ran, case
     if case.locked:
         lock = store.live_lock()
         outcome = LockOutcome.WAITS if back else lock_outcome(facts, goes_on=goes_on)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from celery_throttle.store.calls import Delivery
 from celery_throttle.store.replies import Answer, ParkAnswer, SavedAnswer
 from tests.store.peek import KEY, peek
 
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.limits import Limit
     from tests.store.caller import Caller
+    from tests.store.steering import Steering
 
 LOST, THERE, DONE = SavedAnswer
 
 
 def ran(redis: Redis) -> set[str]:
     """What is known to have run."""
-    return set(peek(redis).sets["ran"])
+    return set(peek(redis).hashes["ran"])
 
 
 def test_it_is_known_whenever_it_runs(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -36,7 +38,7 @@ def test_it_is_known_whenever_it_runs(worker: Caller, peer: Caller, one: Limit, 
 
 def test_acknowledged_before_it_runs_it_leaves_no_trace(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     worker.put("t", one, unacked=True)
-    worker.exchange(acked=["0 t"])
+    worker.exchange(acked=worker.parcelled("t"))
     (grant,) = peer.look().grants
     peer.release(grant)
     assert not ran(redis)
@@ -50,7 +52,7 @@ def test_acknowledged_while_it_runs_or_after_that_it_leaves_no_trace(
     (grant,) = peer.look().grants
     if ends:
         peer.release(grant)
-    worker.exchange(acked=["0 t"])
+    worker.exchange(acked=worker.parcelled("t"))
     if not ends:
         peer.release(grant)
     assert not ran(redis)
@@ -61,12 +63,58 @@ def test_delivered_again_it_is_kept_twice(worker: Caller, peer: Caller, one: Lim
     """The one who acknowledges one of two messages speaks for that one."""
     worker.take("first", one)
     worker.put("t", one, unacked=True)
-    assert peer.exchange(asked=[peer.arrival("t", one)._replace(unacked=True)]).asked == (Answer.KNOWN,)
+    met = peer.arrival("t", one)
+    assert peer.exchange(asked=[met._replace(unacked=True)]).asked == (Answer.KNOWN,)
     assert peer.put("t", one, unacked=True).parked == (ParkAnswer.PARKED,)
-    assert peek(redis).records["t"].unacked == 3
-    for left in (2, 1, None):
-        worker.exchange(acked=["0 t"])
-        assert peek(redis).records["t"].unacked == left
+    kept = [*worker.parcelled("t"), Delivery("t", 0, met.nonce), *peer.parcelled("t")]
+    while kept:
+        assert peek(redis).records["t"].unacked == {each.nonce for each in kept}
+        worker.exchange(acked=[kept.pop()])
+    assert peek(redis).records["t"].unacked == set()
+
+
+def test_delivered_again_it_is_known_until_both_are_acknowledged(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    worker.put("t", one, unacked=True)
+    peer.put("t", one, unacked=True)
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    worker.exchange(acked=worker.parcelled("t"))
+    assert peer.saved("t") == [DONE]
+    peer.exchange(acked=peer.parcelled("t"))
+    assert not ran(redis)
+
+
+def test_delivered_again_beside_a_run_it_is_known_until_both_are_acknowledged(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    held = worker.take("t", one)
+    for each in (worker, peer):
+        each.put("t", one, unacked=True)
+    worker.exchange(acked=worker.parcelled("t"))
+    worker.release(held)
+    assert peer.saved("t") == [DONE]
+    peer.exchange(acked=peer.parcelled("t"))
+    assert not ran(redis)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_who_acknowledges_what_has_left_the_store_speaks_for_no_other_message(
+    worker: Caller, peer: Caller, one: Limit, steering: Steering, ends: bool
+) -> None:
+    """It was drained: what was published is another message, which the broker keeps when it is parked."""
+    worker.put("t", one, unacked=True)
+    steering.borrow("t")
+    steering.publish("t")
+    peer.put("t", one, unacked=True)
+    if not ends:
+        worker.exchange(acked=worker.parcelled("t"))
+    (grant,) = peer.look().grants
+    peer.release(grant)
+    if ends:
+        worker.exchange(acked=worker.parcelled("t"))
+    assert peer.saved("t") == [DONE]
 
 
 def test_a_delivery_that_the_broker_does_not_keep_counts_for_nothing(
@@ -76,14 +124,16 @@ def test_a_delivery_that_the_broker_does_not_keep_counts_for_nothing(
     worker.put("t", one)
     assert peer.ask("t", one)[0] == Answer.KNOWN
     assert peer.put("t", one).parked == (ParkAnswer.PARKED,)
-    assert peek(redis).records["t"].unacked is None
+    assert not peek(redis).records["t"].unacked
 
 
 def test_what_was_acknowledged_of_another_attempt(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.take("first", one)
+    worker.put("t", one, unacked=True)
+    before = worker.parcelled("t")
     worker.put("t", one, attempt=1, unacked=True)
-    worker.exchange(acked=["0 t"])
-    assert peek(redis).records["t"].unacked == 1
+    worker.exchange(acked=before)
+    assert peek(redis).records["t"].unacked == {each.nonce for each in worker.parcelled("t")}
 
 
 def test_one_that_waits_beside_a_run_and_is_dropped_is_known(
@@ -94,7 +144,7 @@ def test_one_that_waits_beside_a_run_and_is_dropped_is_known(
     peer.put("t", one, unacked=True)
     worker.release(held)
     assert ran(redis) == {"0 t"}
-    peer.exchange(acked=["0 t"])
+    peer.exchange(acked=peer.parcelled("t"))
     assert not ran(redis)
 
 
@@ -103,9 +153,28 @@ def test_one_that_waits_beside_a_run_and_was_acknowledged(
 ) -> None:
     held = worker.take("t", one)
     peer.put("t", one, unacked=True)
-    peer.exchange(acked=["0 t"])
+    peer.exchange(acked=peer.parcelled("t"))
     worker.release(held)
     assert not ran(redis)
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0)])
+def test_of_two_that_wait_for_one_that_runs_after_all_both_are_known(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, first: int, second: int
+) -> None:
+    """One was parked and one waited beside its run, which went back; and a third delivery runs since long ago."""
+    worker.put("t", one, attempt=first, unacked=True)
+    (grant,) = worker.look().grants
+    peer.put("t", one, attempt=second, unacked=True)
+    peer.look(0)
+    worker.release(grant, "return")
+    assert worker.renew(worker.arrival("t", one)) == [2]
+    store = peek(redis)
+    kept = {(each, next(iter(caller.parcelled("t"))).nonce) for each, caller in ((first, worker), (second, peer))}
+    waits = {(store.seconds["t"].attempt, nonce) for nonce in store.seconds["t"].unacked}
+    assert kept == waits | {(attempt, nonce) for (attempt, _), left in store.ran.items() for nonce in left}
+    assert {attempt for attempt, _ in waits} == {max(first, second)}
+    assert {attempt for attempt, _ in store.ran} == {first, second} - {max(first, second)}
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -130,7 +199,7 @@ def test_one_that_was_told_to_slow_down_is_kept(worker: Caller, peer: Caller, on
     """With late acknowledgement its message is at the broker."""
     held = worker.take("t", one)
     worker.send_back(held._replace(unacked=True), 0)
-    assert peek(redis).records["t"].unacked == 1
+    assert peek(redis).records["t"].unacked == {held.nonce}
     (grant,) = peer.look().grants
     peer.release(grant)
     assert ran(redis) == {"0 t"}
@@ -143,55 +212,55 @@ def test_what_is_parked_is_there(worker: Caller, one: Limit) -> None:
     worker.take("first", one)
     worker.put("t", one, unacked=True)
     worker.put("u", one, attempt=2, unacked=True)
-    assert worker.saved("0 t", "2 u", "0 other") == [THERE, THERE, LOST]
+    assert worker.saved("t", "u", "other") == [THERE, THERE, LOST]
 
 
 def test_what_was_lost_with_the_store_is_lost(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.put("t", one, unacked=True)
     redis.flushall()
-    assert worker.saved("0 t") == [LOST]
+    assert worker.saved("t") == [LOST]
     assert not redis.keys()
 
 
 def test_what_has_run_is_done(worker: Caller, peer: Caller, one: Limit) -> None:
     worker.put("t", one, unacked=True)
     (grant,) = peer.look().grants
-    assert worker.saved("0 t") == [THERE]
+    assert worker.saved("t") == [THERE]
     peer.release(grant)
-    assert worker.saved("0 t") == [DONE]
+    assert worker.saved("t") == [DONE]
 
 
 def test_what_was_acknowledged_early_and_has_begun_is_done(worker: Caller, peer: Caller, one: Limit) -> None:
     worker.put("t", one, unacked=True)
     (grant,) = peer.look().grants
     peer.exchange(began=[("t", grant.nonce)])
-    assert worker.saved("0 t") == [DONE]
+    assert worker.saved("t") == [DONE]
 
 
 def test_a_holder_that_the_store_had_lost_has_no_message(worker: Caller, peer: Caller, one: Limit) -> None:
     """Who has the message is the broker: it has to wait beside the run."""
     held = peer.take("t", one)
-    assert worker.saved("0 t") == [LOST]
+    assert worker.saved("t") == [LOST]
     worker.put("t", one, unacked=True)
-    assert worker.saved("0 t") == [THERE]
+    assert worker.saved("t") == [THERE]
     peer.release(held, "lost")
-    assert worker.saved("0 t") == [THERE]
+    assert worker.saved("t") == [THERE]
 
 
 def test_what_was_set_aside_is_there(worker: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("first", one)
     worker.put("t", one, unacked=True)
     redis.hset(KEY["records"], "t", "{")
-    assert [worker.saved("0 t"), worker.saved("0 t")] == [[THERE], [THERE]]
+    assert [worker.saved("t"), worker.saved("t")] == [[THERE], [THERE]]
     worker.release(held, slots=1)  # out of its line, too
-    assert worker.saved("0 t") == [THERE]
+    assert worker.saved("t") == [THERE]
 
 
 def test_asking_is_a_write(worker: Caller, one: Limit, redis: Redis) -> None:
     """Else there would be nothing to be waited for on that connection."""
     worker.put("t", one, unacked=True)
     before: Any = redis.info("persistence")
-    worker.saved("0 t")
+    worker.saved("t")
     after: Any = redis.info("persistence")
     assert after["rdb_changes_since_last_save"] == before["rdb_changes_since_last_save"] + 1
 
@@ -200,7 +269,7 @@ def test_a_full_store_is_asked_too(worker: Caller, one: Limit, redis: Redis) -> 
     worker.put("t", one, unacked=True)
     redis.config_set("maxmemory", 1)
     try:
-        assert worker.saved("0 t") == [THERE]
-        worker.exchange(acked=["0 t"])
+        assert worker.saved("t") == [THERE]
+        worker.exchange(acked=worker.parcelled("t"))
     finally:
         redis.config_set("maxmemory", 0)

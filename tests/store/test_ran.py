@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.calls import Back
+from celery_throttle.store.calls import Back, Delivery
 from celery_throttle.store.replies import Answer, ParkAnswer
 from tests.store.caller import ended, held_by, started
 from tests.store.peek import KEY, peek
@@ -61,9 +61,9 @@ def test_a_retry_that_has_run_is_known_though_its_first_attempt_comes_again_too(
 def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """It has acknowledged what it parked; the same id may be published again."""
     run_elsewhere(worker, peer, one)
-    assert "0 t" in peek(redis).sets["ran"]
+    assert "0 t" in peek(redis).hashes["ran"]
     worker.look()
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
     peer.take("t", one)
 
 
@@ -71,7 +71,7 @@ def test_it_is_forgotten_when_its_worker_says_goodbye(worker: Caller, peer: Call
     """Before that it has said what it could not acknowledge."""
     run_elsewhere(worker, peer, one)
     worker.leave()
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
 
 
 def test_what_ran_after_its_worker_called_again_leaves_no_trace(
@@ -81,7 +81,7 @@ def test_what_ran_after_its_worker_called_again_leaves_no_trace(
     worker.look(0)
     (grant,) = peer.look().grants
     peer.release(grant)
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
 
 
 def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
@@ -89,10 +89,10 @@ def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
 ) -> None:
     """The broker's connection broke meanwhile: said with the next call, it is kept."""
     worker.put("t", one)
-    worker.exchange(unacked=["0 t"])
+    worker.exchange(unacked=worker.parcelled("t"))
     (grant,) = peer.look().grants
     peer.release(grant)
-    assert "0 t" in peek(redis).sets["ran"]
+    assert "0 t" in peek(redis).hashes["ran"]
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
 
 
@@ -102,8 +102,8 @@ def test_what_could_not_be_acknowledged_and_ran_in_its_own_worker_meanwhile_is_k
     """Its next call says both: that the broker has it still, and that it has ended; a full store refused one before."""
     (grant,) = worker.put("t", one, slots=1).grants
     worker.number += 1
-    worker.exchange(unacked=["0 t"], ended=[ended(grant)])
-    assert "0 t" in peek(redis).sets["ran"]
+    worker.exchange(unacked=worker.parcelled("t"), ended=[ended(grant)])
+    assert "0 t" in peek(redis).hashes["ran"]
     assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
 
 
@@ -111,8 +111,8 @@ def test_what_could_not_be_acknowledged_and_has_run_by_then_is_known(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     run_elsewhere(worker, peer, one)
-    worker.exchange(unacked=["0 t"])
-    assert "0 t" in peek(redis).sets["ran"]
+    worker.exchange(unacked=worker.parcelled("t"))
+    assert "0 t" in peek(redis).hashes["ran"]
     worker.look()
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
 
@@ -121,14 +121,14 @@ def test_what_a_worker_ran_itself_while_it_was_not_acknowledged(worker: Caller, 
     """Its call that says so tells also that all before was acknowledged."""
     (grant,) = worker.put("t", one, slots=1).grants
     worker.release(grant)
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
 
 
 def test_what_never_began_has_not_run(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     worker.put("t", one)
     (grant,) = peer.look().grants
     peer.release(grant, "never")
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
     peer.take("t", one)
 
 
@@ -148,10 +148,10 @@ def test_a_run_that_came_to_nothing_is_repeated(worker: Caller, peer: Caller, on
 def test_what_has_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     run_elsewhere(worker, peer, one)
     store = peek(redis)
-    assert store.sets["ran"]["0 t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
-    redis.zadd(KEY["ran"], {"0 t": 1})
+    assert store.sets["ends"]["ran:0 t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
+    redis.zadd(KEY["ends"], {"ran:0 t": 1})
     peer.reap()
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
 
 
 def test_what_a_worker_parked_that_was_forgotten_since(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -169,7 +169,7 @@ def test_a_call_that_parks_and_is_sent_again_confirms_nothing(
     """It says the same as before: what it parked is not acknowledged yet."""
     run_elsewhere(worker, peer, one)
     worker.again()
-    assert "0 t" in peek(redis).sets["ran"]
+    assert "0 t" in peek(redis).hashes["ran"]
 
 
 def test_another_delivery_that_was_parked_beside_a_run_is_known_too(
@@ -180,8 +180,20 @@ def test_another_delivery_that_was_parked_beside_a_run_is_known_too(
     peer.put("t", one)
     (second,) = worker.release(held, "again", slots=1).grants
     worker.release(second)
-    assert "0 t" in peek(redis).sets["ran"]
+    assert "0 t" in peek(redis).hashes["ran"]
     assert worker.ask("t", one)[0] == Answer.HAS_RUN
+
+
+def test_another_delivery_that_waited_beside_a_run_for_nothing_is_known_until_it_was_acknowledged(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The worker that parked it may have been killed before that."""
+    held = worker.take("t", one)
+    peer.put("t", one)
+    worker.release(held)
+    assert worker.ask("t", one)[0] == Answer.HAS_RUN
+    peer.look(0)
+    assert not peek(redis).hashes["ran"]
 
 
 def test_what_was_sent_back_with_a_copy_of_a_refused_call_runs_once(
@@ -193,7 +205,7 @@ def test_what_was_sent_back_with_a_copy_of_a_refused_call_runs_once(
     (grant,) = peer.look().grants
     peer.release(grant)
     back = Back(held._replace(message=b"again"), 0.0, held.needs)
-    assert not worker.exchange(slots=1, unacked=["0 t"], back=[back]).grants
+    assert not worker.exchange(slots=1, unacked=[Delivery("t", 0, held.nonce)], back=[back]).grants
     assert "t" not in peek(redis).records
 
 
@@ -201,9 +213,9 @@ def test_what_was_sent_back_and_ran_leaves_no_trace(worker: Caller, peer: Caller
     worker.send_back(worker.take("t", one), 0.0)
     (grant,) = peer.look().grants
     peer.release(grant)
-    assert "0 t" in peek(redis).sets["ran"]  # its worker may have died before it acknowledged the message
+    assert "0 t" in peek(redis).hashes["ran"]  # its worker may have died before it acknowledged the message
     worker.look(0)
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
 
 
 def test_who_sends_back_does_not_answer_for_who_parked(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -213,9 +225,9 @@ def test_who_sends_back_does_not_answer_for_who_parked(worker: Caller, peer: Cal
     peer.send_back(held_by(grant), 0.0)
     (again,) = peer.look().grants
     peer.release(again)
-    assert "0 t" in peek(redis).sets["ran"]
+    assert "0 t" in peek(redis).hashes["ran"]
     worker.look(0)
-    assert not peek(redis).sets["ran"]
+    assert not peek(redis).hashes["ran"]
 
 
 def test_what_waits_beside_a_run_and_could_not_be_acknowledged_is_known_when_it_has_run(
@@ -224,10 +236,10 @@ def test_what_waits_beside_a_run_and_could_not_be_acknowledged_is_known_when_it_
     """The retry of a task whose end the store has not heard of yet; it is not the run that was not acknowledged."""
     held = worker.take("t", one)
     peer.put("t", one, attempt=1)
-    peer.exchange(unacked=["1 t"])
+    peer.exchange(unacked=peer.parcelled("t"))
     (grant,) = worker.release(held, "retry", slots=1).grants
     worker.release(grant)
-    assert peek(redis).sets["ran"].keys() == {"1 t"}
+    assert peek(redis).hashes["ran"].keys() == {"1 t"}
     assert peer.ask("t", one, attempt=1)[0] == Answer.HAS_RUN
 
 
@@ -237,10 +249,10 @@ def test_a_second_delivery_that_could_not_be_acknowledged_is_known(
     """It goes on, since nothing came of the first one."""
     held = worker.take("t", one)
     peer.put("t", one)
-    peer.exchange(unacked=["0 t"])
+    peer.exchange(unacked=peer.parcelled("t"))
     (grant,) = worker.release(held, "ignored", slots=1).grants
     worker.release(grant)
-    assert peek(redis).sets["ran"].keys() == {"0 t"}
+    assert peek(redis).hashes["ran"].keys() == {"0 t"}
 
 
 def test_what_a_retry_has_taken_the_place_of_does_not_come_again(
@@ -250,9 +262,41 @@ def test_what_a_retry_has_taken_the_place_of_does_not_come_again(
     worker.take("first", one)
     worker.put("t", one)
     peer.put("t", one, attempt=1)
-    worker.exchange(unacked=["0 t"])
-    assert peek(redis).sets["ran"].keys() == {"0 t"}
-    assert peek(redis).records["t"].unacked is None
+    worker.exchange(unacked=worker.parcelled("t"))
+    assert peek(redis).hashes["ran"].keys() == {"0 t"}
+    assert not peek(redis).records["t"].unacked
+
+
+def test_what_a_retry_has_taken_the_place_of_is_kept_by_the_broker(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    worker.take("first", one)
+    worker.put("t", one, unacked=True)
+    peer.put("t", one, attempt=1, unacked=True)
+    assert peek(redis).hashes["ran"].keys() == {"0 t"}
+    assert peek(redis).records["t"].unacked == {each.nonce for each in peer.parcelled("t")}
+    worker.exchange(acked=worker.parcelled("t"))
+    assert not peek(redis).hashes["ran"]
+
+
+def test_what_a_retry_has_taken_the_place_of_was_acknowledged_before(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.take("first", one)
+    worker.put("t", one)
+    worker.put("t", one, attempt=1)
+    assert not peek(redis).hashes["ran"]
+
+
+def test_what_a_retry_has_taken_the_place_of_beside_a_run_is_kept_by_the_broker(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    held = worker.take("t", one)
+    worker.put("t", one, unacked=True)
+    peer.put("t", one, attempt=1, unacked=True)
+    assert peek(redis).hashes["ran"].keys() == {"0 t"}
+    (grant,) = worker.release(held, "retry", slots=1).grants
+    worker.release(grant)
+    assert peer.ask("t", one)[0] == Answer.HAS_RUN
+    assert peer.ask("t", one, attempt=1)[0] == Answer.HAS_RUN
 
 
 def test_what_was_parked_with_the_call_before_is_acknowledged_and_not_what_came_since(
@@ -263,4 +307,4 @@ def test_what_was_parked_with_the_call_before_is_acknowledged_and_not_what_came_
     peer.withdraw("t")
     peer.release(peer.take("t", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
     assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
-    assert "0 t" in peek(redis).sets["ran"]
+    assert "0 t" in peek(redis).hashes["ran"]

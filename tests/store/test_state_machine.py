@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.store.calls import Delivery as Kept
 from celery_throttle.store.calls import Exchange
 from celery_throttle.store.replies import Answer, Reply
 from tests.store.caller import ENDS, Caller, ended, held_by
@@ -68,6 +69,8 @@ class Worker:
     ended: list[Ended] = field(default_factory=list)
     #: the call under way whose reply never came, and the answer if it was carried out
     unheard: tuple[Exchange, Reply | None] | None = None
+    #: parked, and not said to be acknowledged yet
+    kept: list[Kept] = field(default_factory=list)
     #: before its last call: what it held then, and the number of the call before
     earlier: tuple[int, list[Arrival]] = (0, [])
 
@@ -95,27 +98,35 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.free for worker in self.connected))
     @rule(
         pick=picks,
-        tasks=st.lists(st.tuples(st.sampled_from(LIMITS), st.booleans()), min_size=1, max_size=3),
+        tasks=st.lists(st.tuples(st.sampled_from(LIMITS), st.booleans(), st.booleans()), min_size=1, max_size=3),
         slots=claims,
         lost=losses,
     )
-    def deliver(self, pick: int, tasks: list[tuple[str, bool]], slots: int, lost: Lost) -> None:
+    def deliver(self, pick: int, tasks: list[tuple[str, bool, bool]], slots: int, lost: Lost) -> None:
         """The broker delivers new tasks: some ask, some are parked at once."""
         me = self._one_of([worker for worker in self.connected if worker.free], pick)
         said = Exchange()
-        for limit, asks in tasks:
+        for limit, asks, kept in tasks:
             new = Delivery(f"t{len(self.attempts)}", limit, 0)
-            self._enter(me, new, pick, said, asks=asks and len(said.asked) < me.free)
+            self._enter(me, new, pick, said, asks=asks and len(said.asked) < me.free, kept=kept)
         self._say(me, said, slots, lost)
 
     @precondition(lambda self: self.attempts and any(worker.free for worker in self.connected))
-    @rule(pick=picks, task=picks, step=st.sampled_from((0, 0, 1, -1)), asks=st.booleans(), slots=claims, lost=losses)
-    def deliver_again(self, pick: int, task: int, step: int, asks: bool, slots: int, lost: Lost) -> None:
+    @rule(
+        pick=picks,
+        task=picks,
+        step=st.sampled_from((0, 0, 1, -1)),
+        asks=st.booleans(),
+        kept=st.booleans(),
+        slots=claims,
+        lost=losses,
+    )
+    def deliver_again(self, pick: int, task: int, step: int, asks: bool, kept: bool, slots: int, lost: Lost) -> None:
         """The broker delivers a task id that it delivered before: the same message, or a retry."""
         me = self._one_of([worker for worker in self.connected if worker.free], pick)
         known = self._one_of(list(self.attempts.values()), -1 - task)
         said = Exchange()
-        self._enter(me, known._replace(attempt=max(known.attempt + step, 0)), pick, said, asks=asks)
+        self._enter(me, known._replace(attempt=max(known.attempt + step, 0)), pick, said, asks=asks, kept=kept)
         self._say(me, said, slots, lost)
 
     @precondition(lambda self: any(worker.running or worker.refused for worker in self.connected))
@@ -125,13 +136,22 @@ class StoreMachine(RuleBasedStateMachine):
         begin=picks,
         revoke=picks,
         unacked=st.booleans(),
+        acked=picks,
         slots=claims,
         lost=losses,
     )
     def go_on(
-        self, pick: int, ends: list[tuple[int, str]], begin: int, revoke: int, unacked: bool, slots: int, lost: Lost
+        self,
+        pick: int,
+        ends: list[tuple[int, str]],
+        begin: int,
+        revoke: int,
+        unacked: bool,
+        acked: int,
+        slots: int,
+        lost: Lost,
     ) -> None:
-        """Runs end, however; what was refused is parked; one begins; one is revoked."""
+        """Runs end, however; what was refused is parked; one begins; one is revoked; one is acknowledged."""
         me = self._one_of([worker for worker in self.connected if worker.running or worker.refused], pick)
         said = Exchange(parked=me.refused)
         me.refused = []
@@ -146,7 +166,10 @@ class StoreMachine(RuleBasedStateMachine):
         if self.attempts and revoke < 2:
             said.revoked.append(self._one_of(list(self.attempts), -1 - revoke))
         if unacked:
-            said.unacked += [f"{each.attempt} {each.task}" for each in me.caller.last.parked]
+            said.unacked += [Kept(each.task, each.attempt, each.nonce) for each in me.caller.last.parked]
+            me.kept += said.unacked
+        if me.kept and acked < 7:
+            said.acked.append(me.kept.pop(acked % len(me.kept)))
         self._say(me, said, slots, lost)
 
     @precondition(lambda self: self.connected)
@@ -212,7 +235,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     # -- what others do ------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.model.held(expired=False) and len(self.model.held(expired=True)) < 8)
+    # Where nobody has called yet since the data was lost, all are taken to have been away.
+    @precondition(lambda self: self.model.calls and self.model.held(expired=False))
+    @precondition(lambda self: len(self.model.held(expired=True)) < 8)
     @rule(pick=picks, most=st.integers(0, 2))
     def lease_ends(self, pick: int, most: int) -> None:
         """A worker was silent for too long; beat comes by, or not yet."""
@@ -230,7 +255,7 @@ class StoreMachine(RuleBasedStateMachine):
         needs, queue = lane.split("\0")
         pass_over(self.client, needs.partition(":")[2], queue)
 
-    @precondition(lambda self: self.model.passed)
+    @precondition(lambda self: bool(peek(self.client).passed))
     @rule(pick=picks)
     def passed_for_long_enough(self, pick: int) -> None:
         lane = self._one_of(sorted(peek(self.client).passed), pick)
@@ -274,7 +299,13 @@ class StoreMachine(RuleBasedStateMachine):
         assert _in_order(store.records) == _in_order(model.entries)
         assert store.messages == model.messages()
         assert store.second_messages == {task: second.message for task, second in model.seconds().items()}
-        assert store.sets["ran"].keys() == {f"{attempt} {task}" for attempt, task in model.ran}
+        assert store.ran == model.ran
+        assert {task: each.unacked for task, each in store.records.items()} == {
+            task: each.unacked for task, each in model.entries.items()
+        }
+        assert {task: each.unacked for task, each in store.seconds.items()} == {
+            task: each.unacked for task, each in model.seconds().items()
+        }
         assert store.limits == model.permits
         assert sorted(task for task, till in store.leases.items() if till <= store.now) == model.held(expired=True)
         self._stop_time(store)
@@ -327,7 +358,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _one_of(self, things: Sequence[T], pick: int) -> T:
         return things[pick % len(things)]
 
-    def _enter(self, me: Worker, what: Delivery, pick: int, said: Exchange, *, asks: bool) -> None:
+    def _enter(self, me: Worker, what: Delivery, pick: int, said: Exchange, *, asks: bool, kept: bool) -> None:
         known = self.attempts.get(what.task, what)
         self.attempts[what.task] = max(known, what, key=lambda delivery: delivery.attempt)
         self.messages += 1
@@ -337,7 +368,10 @@ class StoreMachine(RuleBasedStateMachine):
             arrival = me.caller.arrival(what.task, limit, attempt=what.attempt, queue=queue)
             said.asked.append(arrival._replace(message=message))
         else:
-            said.parked.append(me.caller.parcel(what.task, limit, attempt=what.attempt, queue=queue, message=message))
+            new = me.caller.parcel(what.task, limit, attempt=what.attempt, queue=queue, message=message, unacked=kept)
+            said.parked.append(new)
+            if kept:
+                me.kept += me.caller.parcelled(what.task)
 
     def _say(self, me: Worker, said: Exchange, slots: int, lost: Lost, *, every: bool = False) -> None:
         for row in said.ended:
@@ -358,11 +392,13 @@ class StoreMachine(RuleBasedStateMachine):
         for task, nonce in said.began:
             model.began(task, nonce)
         model.confirm(name, said.unacked)
+        model.calls[name] = number
+        for each in said.acked:
+            model.acked(*each)
         withdrawn = [message for task in said.revoked for message in model.withdraw(task)]
         model.reap(REAPED_BY_EXCHANGE)
         asked = tuple(model.admit(arrival) for arrival in said.asked)
         parked = tuple(model.park(name, number, parcel) for parcel in said.parked)
-        model.calls[name] = number
         slots = said.slots + sum(answer != Answer.GRANTED for answer in asked)
         passed = set(model.passed)
         reply = me.caller.again()
@@ -400,7 +436,7 @@ class StoreMachine(RuleBasedStateMachine):
             if answer == Answer.GRANTED:
                 me.running[run.nonce] = run._replace(message=b"")
             elif answer == Answer.MUST_PARK:
-                me.refused.append(run._replace(nonce=""))
+                me.refused.append(run)
         for grant in reply.grants:
             me.running[grant.nonce] = held_by(grant)
             me.stored.add(grant.nonce)

@@ -70,9 +70,9 @@ class Relay:
         """Keep what the server says from the moment that somebody sends this."""
         self._holding_from = said
 
-    def pass_replies(self) -> None:
-        """Pass on what was kept, and what comes."""
-        self._holding_from = b""
+    def pass_replies(self, until: bytes = b"") -> None:
+        """Pass on what was kept, and what comes; `until`: as `hold_replies_from` from then on."""
+        self._holding_from = until
         self._replying.set()
 
     def refuse(self) -> None:

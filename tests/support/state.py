@@ -136,15 +136,19 @@ def _keys(client: Redis) -> Iterator[bytes]:
 
 
 def _content(client: Redis, key: bytes) -> Iterator[bytes]:
-    """Everything that a key has, and its name."""
+    """Everything that a key has, and its name; but not when that ends which is in a key that ends by itself."""
     read: dict[bytes, Callable[[], Any]] = {
         b"string": lambda: [client.get(key)],
         b"hash": lambda: [part for pair in client.hgetall(key).items() for part in pair],
         b"list": lambda: client.lrange(key, 0, -1),
         b"set": lambda: client.smembers(key),
-        b"zset": lambda: client.zrange(key, 0, -1),
+        b"zset": lambda: _lasting(client.zrange(key, 0, -1)),
         b"stream": lambda: [repr(client.xrange(key)).encode()],
     }
     kind: Any = client.type(key)
     yield key
     yield from (part for part in read.get(kind, list)() if part)  # none: it has gone meanwhile
+
+
+def _lasting(members: Any) -> list[bytes]:
+    return [member for member in members if not member.startswith(b"ran:")]

@@ -34,8 +34,9 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return pass_by
 
 
-def run_of(task: str) -> Run:
-    request = SimpleNamespace(id=task, request_dict={})
+def run_of(task: str, *, acknowledged: bool = True) -> Run:
+    message = SimpleNamespace(acknowledged=acknowledged)
+    request = SimpleNamespace(id=task, request_dict={}, message=message)
     return Run(request, epoch=1, queue="celery", needs=GPU, nonce=f"w:{task}")
 
 
@@ -120,11 +121,38 @@ def test_what_an_older_copy_of_a_refused_call_may_have_parked_is_said_to_be_unac
     outbox = Outbox()
     parked(outbox, "a")
     outbox.put_back(outbox.next_batch(0), copied=True)
-    assert outbox.next_batch(0).said.unacked == ["0 a", "0 back a"]
+    assert outbox.next_batch(0).said.unacked == [run_of("a").delivery, run_of("back a").delivery]
 
 
 def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:
     outbox = Outbox()
     parked(outbox, "a")
     outbox.put_back(outbox.next_batch(0), copied=False)
+    assert not outbox.next_batch(0).said.unacked
+
+
+def test_what_could_not_be_acknowledged_is_told_with_the_next_call_whatever_that_is_for() -> None:
+    """It counts as acknowledged else; and many are told at once, as no call after it could say so."""
+    outbox = Outbox()
+    gone = [run_of(f"gone {number}", acknowledged=False) for number in range(60)]
+    for run in (run_of("a"), *gone):
+        outbox.acknowledging(run)
+    ended(outbox, "b")
+    assert outbox.next_batch(0).said.unacked == [run.delivery for run in gone]
+    assert not outbox.urgent
+
+
+def test_that_something_was_acknowledged_is_nothing_to_say() -> None:
+    outbox = Outbox()
+    outbox.acknowledging(run_of("a"))
+    assert not outbox.urgent
+    outbox.acknowledging(run_of("b", acknowledged=False))
+    assert outbox.urgent
+
+
+def test_what_the_broker_is_to_keep_was_said_when_it_was_parked() -> None:
+    outbox = Outbox()
+    kept = run_of("a", acknowledged=False)
+    kept.keeps = True
+    outbox.acknowledging(kept)
     assert not outbox.next_batch(0).said.unacked

@@ -11,7 +11,17 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.calls import MOST_RENEWED, Arrival, Back, Ended, Exchange, Store, Succession, take_rows
+from celery_throttle.store.calls import (
+    MOST_RENEWED,
+    Arrival,
+    Back,
+    Delivery,
+    Ended,
+    Exchange,
+    Store,
+    Succession,
+    take_rows,
+)
 from celery_throttle.store.gate_script import gate_text, inlined
 from celery_throttle.store.scripts import Call, Script, pack
 
@@ -149,7 +159,7 @@ def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
         ended=[Ended("t0", "w:0", Facts(True, Message.NOBODY, Result.SUCCESS))],
         passed=[Succession("t8", "w:8", Result.FAILURE, one)],
         began=[("t7", "w:7")],
-        unacked=["t6"],
+        unacked=[Delivery("t6", 0, "w:6")],
         revoked=["t5", "t4"],
         never=[("i", "t3", "t2")],
         asked=[one, one._replace(task='t"2', attempt=1, lock='{"how":1}')],
@@ -167,7 +177,7 @@ def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
         "ended": [{"task": "t0", "nonce": "w:0", "message": "nobody", "result": "success", "began": True}],
         "passed": [{"task": "t8", "nonce": "w:8", "result": "failure", "to": asked}],
         "began": [["t7", "w:7"]],
-        "unacked": ["t6"],
+        "unacked": [["t6", 0, "w:6"]],
         "revoked": ["t5", "t4"],
         "never": [["i", "t3", "t2"]],
         "asked": [asked, {**asked, "task": 't"2', "attempt": 1, "lock": {"how": 1}}],

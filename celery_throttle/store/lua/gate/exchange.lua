@@ -7,14 +7,14 @@
 --   passed   task, nonce, result, to (as asked): a permit that passed to another task in the same worker;
 --            carried out before what ended
 --   began    { task id, nonce }: an early-ack task began, so its message is not needed any more
---   unacked  'attempt task' of those parked whose messages could not be acknowledged at the broker
---   acked    the same of those parked as unacked whose messages are acknowledged now
+--   unacked  { task id, attempt, nonce } of those parked that could not be acknowledged at the broker
+--   acked    the same of those parked as unacked that are acknowledged now
 --   revoked  task ids: out of their lines
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task
 --            that it was a duplicate of when it was published, '' if none
 --   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua), code (see
 --            shared/records.lua): wants to start
---   parked   the same, without nonce, with age_ms: how long ago it came, wait_ms: how long it may wait,
+--   parked   the same, with age_ms: how long ago it came, wait_ms: how long it may wait,
 --            turn: see shared/turns.lua, outside: a holder outside of tasks
 --   unacked: true in a row: if it is parked, the broker keeps its message until acked says otherwise
 --   errors   how often the worker lost the store, or was refused a call, since it said so last

@@ -7,7 +7,7 @@ redis.call('ZREM', LEASES, '')
 local worker = id_of(argument())
 local before = load_worker(worker)
 -- It has acknowledged at the broker what it parked last, but for what it has said.
-confirm_parked(before, {})
+confirm_parked(worker, before)
 -- Between that call and the next, should there be something to say all the same.
 redis.call('HSET', WORKERS, worker, cjson.encode({ number = before.number + 0.5, since = NOW }))
 redis.call('ZADD', ENDS, NOW + GONE_MS, 'workers:' .. worker)

@@ -5,6 +5,5 @@
 redis.call('ZREM', LEASES, '')
 reap_all(number())
 reap_ends(200)
-redis.call('ZREMRANGEBYSCORE', RAN, '-inf', NOW)
 serve()
 return { state.away and MOMENT_MS or 0, state.reclaimed }

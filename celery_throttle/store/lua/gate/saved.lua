@@ -1,11 +1,10 @@
 -- What the store has of tasks that were parked, and whose messages the broker keeps until that is safe. What
 -- is waited for on this connection after this call covers all that was written before it.
--- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an array (JSON) of 'attempt task'.
+-- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an array (JSON) of { task id, attempt, nonce }.
 -- Returns for each 0 nothing: it is lost; 1 its message; 2 that nobody needs its message any more.
 local LOST, THERE, DONE = 0, 1, 2
 
-local function look(member)
-  local attempt, task = string.match(member, '^(%d+) (.*)$')
+local function look(task, attempt)
   if has_run(task, attempt) then return DONE end
   local record = load_record(task)  -- sets aside what cannot be read
   if load_second(task) or redis.call('HEXISTS', ASIDE, task) == 1 then return THERE end
@@ -16,7 +15,7 @@ local function look(member)
 end
 
 local found = {}
-for i, member in ipairs(object()) do found[i] = look(member) end
+for i, each in ipairs(object()) do found[i] = look(unpack(each)) end
 -- A write, or there is nothing to be waited for; one that a full store allows.
 redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
 return found

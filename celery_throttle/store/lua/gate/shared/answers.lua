@@ -30,7 +30,6 @@ end
 
 -- The caller acknowledges it at the broker before its next call.
 local function note_unsure(row)
-  if row.unacked then return end
   state.unsure = state.unsure or {}
   state.unsure[#state.unsure + 1] = row.attempt .. ' ' .. row.task
 end

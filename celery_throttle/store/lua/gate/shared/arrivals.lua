@@ -17,7 +17,7 @@ local function meet_record(task, arrival)
   end
   if record then
     if arrival.attempt > (record.attempt or 0) then return true, MUST_PARK end
-    if arrival.unacked then note_unacked(task, arrival.attempt) end
+    if arrival.unacked then note_unacked(task, arrival.attempt, arrival.nonce) end
     return true, KNOWN
   end
   if has_run(task, arrival.attempt) then return true, HAS_RUN end
@@ -75,25 +75,11 @@ local function ticket_of(arrival)
   return ticket
 end
 
--- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
-local function keep_second(task, arrival)
-  local second = load_second(task)
-  if second and arrival.attempt <= (second.attempt or 0) then
-    count_unacked(second, arrival.unacked)
-    return write_second(task, second)
-  end
-  local record = record_of(arrival)
-  record.ticket = second and second.ticket or ticket_of(arrival)
-  record.by, record.call = state.worker, state.call
-  count_unacked(record, arrival.unacked)
-  save_second(task, record, arrival.message)
-end
-
 local function park_new(task, arrival)
   local record, needs = record_of(arrival), needs_of(arrival.needs)
   if is_crowded(needs) then return CROWDED end
   record.ticket, record.by, record.call = ticket_of(arrival), state.worker, state.call
-  count_unacked(record, arrival.unacked)
+  if arrival.unacked then keep_unacked(record, arrival.nonce) end
   if arrival.turn then
     record.turn = arrival.turn
     record.place = fair_place(arrival.turn, record.ticket)
@@ -114,12 +100,14 @@ local function park(task, arrival)
   if record.nonce then
     keep_second(task, arrival)
   elseif arrival.attempt > (record.attempt or 0) then
+    note_ran(task, record, false)
     redis.call('HSET', MESSAGES, task, arrival.message)
     record.attempt, record.by, record.call = arrival.attempt, state.worker, state.call
-    count_unacked(record, arrival.unacked)
+    record.unacked = nil
+    if arrival.unacked then keep_unacked(record, arrival.nonce) end
     save_record(task, record)
   elseif arrival.unacked then
-    note_unacked(task, arrival.attempt)
+    note_unacked(task, arrival.attempt, arrival.nonce)
   end
   return PARKED
 end
@@ -137,14 +125,14 @@ local function send_back(task, arrival, pause_ms, about)
     if not record.by or has_acknowledged(record.by, record.call) then
       record.by, record.call = state.worker, state.call
     end
-    count_unacked(record, arrival.unacked)
+    if arrival.unacked then keep_unacked(record, arrival.nonce) end
     save_record(task, record)
     ended(task, arrival.nonce, true, 'head', 'nothing')
   else
     -- The store was emptied meanwhile.
     record = record_of(arrival)
     record.by, record.call = state.worker, state.call
-    count_unacked(record, arrival.unacked)
+    if arrival.unacked then keep_unacked(record, arrival.nonce) end
     line_up_again(task, record, true, 'head')
   end
 end

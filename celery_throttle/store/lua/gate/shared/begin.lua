@@ -16,7 +16,7 @@
 --                           that may not wait any longer, 'lock:' and a lane of those who wait for one
 -- KEYS[13] seconds    HASH  task id -> record of another delivery that waits for this one to end
 -- KEYS[14] second_messages HASH  task id -> its message
--- KEYS[15] ran        ZSET  attempt, a blank, task id -> until when to know that it has run (ms)
+-- KEYS[15] ran        HASH  attempt, a blank, task id -> that it has run, and what may come (see ran.lua)
 -- KEYS[16] locks      HASH  identity -> identity lock (see locks.lua)
 -- KEYS[17] awaited    HASH  task id -> how many duplicates that were published will ask for its outcome
 -- KEYS[18] rates      HASH  bucket -> until when its rates are booked (see rates.lua)
@@ -27,8 +27,8 @@
 --                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim;
 --                           'moment': until when holders had time to renew after an outage (ms); 'errors':
 --                           how often workers lost this store, or had a call refused
--- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers'), ':'
---                           and a field of it -> when the field goes (ms)
+-- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers',
+--                           'ran'), ':' and a field of it -> when the field goes (ms)
 -- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)
 -- KEYS[25] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
 --                     and a bucket that has a line now, or of which something was said
@@ -46,7 +46,8 @@ local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local NOW_US = clock[1] * 1000000 + clock[2]
 local LEASE_MS = tonumber(ARGV[1])
 
--- worker, call: whose numbered call this is; holder: its whole name; call_before: the one before it;
+-- worker, call: whose numbered call this is; holder: its whole name; call_before: the one before it, or this
+-- one once it was heard that what was parked then is acknowledged;
 -- late_ms: how much later than usual it comes; away_ms: for how long it could not reach the store;
 -- clock_off: see workers.lua; queues, serves: which queues it serves; slots: how many more parked tasks it
 -- takes; grants: ids of those it got; rules: what is known of each bucket; touched: buckets to be looked

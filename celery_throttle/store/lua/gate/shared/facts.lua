@@ -17,7 +17,7 @@
 --   ran        what the broker delivers again though something came of it is dropped then
 --   second     another delivery of the same task: dropped after success, failure or retry unless its
 --              attempt is later; else it goes on
-local RAN_MS, BEFORE_ALL = 86400000, 100000000000000
+local BEFORE_ALL = 100000000000000
 
 -- Whether the store still has a message to put back in line.
 local function comes_back(task, record, message)
@@ -34,26 +34,6 @@ local function line_up_again(task, record, began, message)
   end
   if began and message ~= 'head' then record.deliveries = (record.deliveries or 0) + 1 end
   enqueue(task, record)
-end
-
--- A message that is not acknowledged at the broker may be delivered again: know that something came of it.
--- Else one more run does no harm, and a task that was replaced (self.replace) has given its id to another.
--- Whoever parked it has acknowledged it when its next call comes: what is known until then alone ends half a
--- millisecond later.
-local function note_ran(task, record, comes_again)
-  local sure = comes_again or record.unacked
-  if not sure and (not record.by or has_acknowledged(record.by, record.call)) then return end
-  redis.call('ZADD', RAN, NOW + RAN_MS + (sure and 0 or 0.5), (record.attempt or 0) .. ' ' .. task)
-  redis.call('PEXPIRE', RAN, RAN_MS)
-end
-
--- Whether what is known till then is known whatever whoever parked it says.
-local function is_sure(till)
-  return tonumber(till) % 1 == 0
-end
-
-local function has_run(task, attempt)
-  return redis.call('ZSCORE', RAN, attempt .. ' ' .. task) ~= false
 end
 
 -- A run is over, and its message with it; whether another delivery of the task goes on. One that was only

@@ -59,6 +59,7 @@ local function reap_ends(most)
     elseif kind == 'said' then said_lapsed(field)
     elseif kind == 'aside' then forget_aside(field)
     elseif kind == 'workers' then forget(WORKERS, field)
+    elseif kind == 'ran' then forget(RAN, field)
     end
   end
 end

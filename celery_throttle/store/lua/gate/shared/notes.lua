@@ -56,53 +56,49 @@ local function forget_message(task, nonce)
   if record and record.nonce == nonce then redis.call('HDEL', MESSAGES, task) end
 end
 
-local function count_unacked(record, unacked)
-  if unacked then record.unacked = (record.unacked or 0) + 1 end
+-- Its message is at the broker, too: that of this delivery.
+local function keep_unacked(record, nonce)
+  record.unacked = record.unacked or {}
+  record.unacked[nonce] = 1
 end
 
--- The broker has this message too: of one that waits beside a run, or of the other. One that has ended by
--- now was noted then, since this call had not come.
-local function note_unacked(task, attempt)
+-- The broker has this message too: of one that waits beside a run, of the other, or of an attempt that a
+-- later one has taken the place of. One that has ended by now was noted then, since this call had not come.
+local function note_unacked(task, attempt, nonce)
   local record, second = load_record(task), load_second(task)
   if second and (second.attempt or 0) == attempt then
-    count_unacked(second, true)
+    keep_unacked(second, nonce)
     write_second(task, second)
   elseif record and (record.attempt or 0) == attempt then
-    count_unacked(record, true)
+    keep_unacked(record, nonce)
     save_record(task, record)
-  elseif record and (record.attempt or 0) > attempt then
-    note_ran(task, { attempt = attempt }, true) -- it has taken its place
+  elseif math.max(record and record.attempt or 0, second and second.attempt or 0) > attempt
+    or has_run(task, attempt) then
+    note_ran(task, { attempt = attempt, unacked = { [nonce] = 1 } }, false)
   end
 end
 
--- The broker has one message less of this attempt; whether it was one of these.
-local function one_acked(record, attempt)
-  if not record or not record.unacked or (record.attempt or 0) ~= tonumber(attempt) then return false end
-  record.unacked = record.unacked > 1 and record.unacked - 1 or nil
+-- Whether its message was at the broker; it is not any more.
+local function was_unacked(record, nonce)
+  if not record or not record.unacked or not record.unacked[nonce] then return false end
+  record.unacked[nonce] = nil
+  if not next(record.unacked) then record.unacked = nil end
   return true
 end
 
-local function note_acked(member)
-  local attempt, task = string.match(member, '^(%d+) (.*)$')
+local function note_acked(task, attempt, nonce)
   local record, second = load_record(task), load_second(task)
-  if one_acked(record, attempt) then
-    save_record(task, record)
-  else
-    redis.call('ZREM', RAN, member)
-  end
-  if one_acked(second, attempt) then write_second(task, second) end
+  if was_unacked(record, nonce) then save_record(task, record) end
+  if was_unacked(second, nonce) then write_second(task, second) end
+  will_not_come(attempt .. ' ' .. task, nonce)
 end
 
 local function hear_notes(said, before)
   for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
-  local unacked = {}
-  for _, member in ipairs(said.unacked or {}) do
-    local attempt, task = string.match(member, '^(%d+) (.*)$')
-    unacked[member] = true
-    note_unacked(task, tonumber(attempt))
-  end
-  confirm_parked(before, unacked)
-  for _, member in ipairs(said.acked or {}) do note_acked(member) end
+  for _, each in ipairs(said.unacked or {}) do note_unacked(unpack(each)) end
+  confirm_parked(state.worker, before)
+  state.call_before = state.call
+  for _, each in ipairs(said.acked or {}) do note_acked(unpack(each)) end
   for _, task in ipairs(said.revoked or {}) do withdraw(task) end
   for _, each in ipairs(said.never or {}) do
     local identity, task, first = unpack(each)

@@ -11,8 +11,9 @@
 -- deliveries: how often it was started before; lock: what it does with its identity lock, see claims.lua;
 -- code: which task it is, where no limit is called as it (see core/task_codes.py);
 -- outside: nobody's message, but a holder outside of tasks; by, call: whose numbered call parked it, who
--- has acknowledged the broker's message when its next call comes; unacked: how many of its messages the
--- broker has all the same; moves: how often it went from the lane of one bucket to another's.
+-- has acknowledged the broker's message when its next call comes; unacked: an object of the nonces of those
+-- of its deliveries that the broker keeps all the same; moves: how often it went from the lane of one bucket
+-- to another's.
 
 local function decoded(packed)
   local readable, value = pcall(cjson.decode, packed)

@@ -19,6 +19,21 @@ local function forget_second(task)
   redis.call('HDEL', SECOND_MESSAGES, task)
 end
 
+-- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
+local function keep_second(task, arrival)
+  local second = load_second(task)
+  if second and arrival.attempt <= (second.attempt or 0) then
+    if arrival.unacked then note_unacked(task, arrival.attempt, arrival.nonce) end
+    return
+  end
+  if second then note_ran(task, second, false) end -- there was a retry since
+  local record = record_of(arrival)
+  record.ticket = second and second.ticket or ticket_of(arrival)
+  record.by, record.call = state.worker, state.call
+  if arrival.unacked then keep_unacked(record, arrival.nonce) end
+  save_second(task, record, arrival.message)
+end
+
 -- Another delivery waited for this one to end; whether it goes on.
 local function settle_second(task, record, result)
   local packed = redis.call('HGET', SECONDS, task)
@@ -27,7 +42,7 @@ local function settle_second(task, record, result)
   forget_second(task)
   if not second then return false end
   if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then
-    if second.unacked then note_ran(task, second, false) end
+    note_ran(task, second, false)
     return false
   end
   redis.call('HSET', MESSAGES, task, message or '')
@@ -41,9 +56,14 @@ end
 -- for the run to end.
 local function step_back(task, parked)
   leave_line(task, parked)
-  local second = load_second(task)
-  if not second or (parked.attempt or 0) > (second.attempt or 0) then
-    save_second(task, parked, redis.call('HGET', MESSAGES, task) or '')
-  end
+  local second, message = load_second(task), redis.call('HGET', MESSAGES, task) or ''
   redis.call('HDEL', MESSAGES, task)
+  local newer = second and (parked.attempt or 0) - (second.attempt or 0)
+  if newer == 0 then
+    for nonce in pairs(parked.unacked or {}) do keep_unacked(second, nonce) end
+    write_second(task, second)
+    return
+  end
+  if newer then note_ran(task, newer > 0 and second or parked, false) end
+  if not newer or newer > 0 then save_second(task, parked, message) end
 end

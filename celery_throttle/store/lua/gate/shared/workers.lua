@@ -56,19 +56,10 @@ local function save_worker(worker, said, before)
 end
 
 -- The next call of a worker tells that it has acknowledged what it parked with the one before, but for
--- what it could not: no other delivery of those will come.
-local function confirm_parked(before, unacked)
+-- those that it says it could not (unacked).
+local function confirm_parked(worker, before)
   if not before.unsure or redis.call('EXISTS', RAN) == 0 then return end
-  for _, member in ipairs(before.unsure) do
-    local till = redis.call('ZSCORE', RAN, member)
-    if till and not is_sure(till) then
-      if unacked[member] then
-        redis.call('ZADD', RAN, math.floor(tonumber(till)), member)
-      else
-        redis.call('ZREM', RAN, member)
-      end
-    end
-  end
+  for _, member in ipairs(before.unsure) do will_not_come(member, worker) end
 end
 
 -- What the caller has to know of the parked tasks it got: { task id, record, message } each.

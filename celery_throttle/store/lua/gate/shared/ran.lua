@@ -1,0 +1,47 @@
+-- Ran: attempts that are over while a message of theirs may still come from the broker: it is dropped then.
+--
+-- KEYS ran: an object of what may come: the nonces of deliveries that the broker keeps, until it is said that
+-- they were acknowledged; the ids of workers whose next call tells that they have acknowledged what they
+-- parked; 'again', if one is known to come.
+local RAN_MS = 86400000
+
+local function load_ran(member)
+  local packed = redis.call('HGET', RAN, member)
+  return packed and cjson.decode(packed)
+end
+
+local function save_ran(member, left)
+  if next(left) then
+    redis.call('HSET', RAN, member, cjson.encode(left))
+    redis.call('ZADD', ENDS, NOW + RAN_MS, 'ran:' .. member)
+    redis.call('PEXPIRE', RAN, RAN_MS)
+  else
+    redis.call('HDEL', RAN, member)
+    redis.call('ZREM', ENDS, 'ran:' .. member)
+  end
+end
+
+local function has_run(task, attempt)
+  return redis.call('HEXISTS', RAN, attempt .. ' ' .. task) == 1
+end
+
+-- A message that is not acknowledged at the broker may be delivered again: know that something came of it.
+-- Else one more run does no harm, and a task that was replaced (self.replace) has given its id to another.
+local function note_ran(task, record, comes_again)
+  local unsure = record.by and not has_acknowledged(record.by, record.call)
+  if not (comes_again or record.unacked or unsure) then return end
+  local member = (record.attempt or 0) .. ' ' .. task
+  local left = load_ran(member) or {}
+  for nonce in pairs(record.unacked or {}) do left[nonce] = 1 end
+  if unsure then left[record.by] = 1 end
+  if comes_again then left.again = 1 end
+  save_ran(member, left)
+end
+
+-- This will not come any more.
+local function will_not_come(member, name)
+  local left = load_ran(member)
+  if not left or not left[name] then return end
+  left[name] = nil
+  save_ran(member, left)
+end
