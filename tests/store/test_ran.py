@@ -64,6 +64,7 @@ def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Calle
     assert "0 t" in peek(redis).hashes["ran"]
     worker.look()
     assert not peek(redis).hashes["ran"]
+    assert "ran:0 t" not in peek(redis).sets["ends"]
     peer.take("t", one)
 
 
@@ -149,6 +150,7 @@ def test_what_has_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one
     run_elsewhere(worker, peer, one)
     store = peek(redis)
     assert store.sets["ends"]["ran:0 t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
+    assert redis.pttl(KEY["ran"]) == pytest.approx(86_400_000, abs=60_000)  # where nobody clears
     redis.zadd(KEY["ends"], {"ran:0 t": 1})
     peer.reap()
     assert not peek(redis).hashes["ran"]

@@ -41,7 +41,7 @@ end
 -- This will not come any more.
 local function will_not_come(member, name)
   local left = load_ran(member)
-  if not left or not left[name] then return end
+  if not left then return end
   left[name] = nil
   save_ran(member, left)
 end
