@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 0.04
 # Between two tasks: what a worker has taken from the broker, but not yet read since the machine is busy, has no place.
-PUBLISH_EVERY = 0.005
+PUBLISH_EVERY = 0.02
 SLOTS = 4
 END_TIMEOUT = 5.0
 SECONDS_PER_TASK = 0.6
