@@ -6,12 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
     from redis import Redis
 
     from celery_throttle.primitives.lease import Lease
 
-__all__ = ["end_here", "end_permits", "look_often", "renew_often"]
+__all__ = ["end_here", "end_permits", "look_often", "renew_often", "renewed_since"]
 
 BASE = "celery_throttle.primitives.lease.base"
 
@@ -31,6 +33,18 @@ def end_permits(client: Redis, name: str) -> None:
 def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Renew a lease of 30 seconds ten times a second, so that a machine which is busy for a moment loses none."""
     monkeypatch.setattr(f"{BASE}.RENEWALS", 300)
+
+
+def renewed_since(held: Lease) -> Callable[[], bool]:
+    """Return what tells whether a renewal has begun and ended since now: the first that ends may have begun before."""
+    seen = [held._deadline]
+
+    def told() -> bool:
+        if held._deadline > seen[-1]:
+            seen.append(held._deadline)
+        return len(seen) > 2
+
+    return told
 
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
