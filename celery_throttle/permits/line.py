@@ -82,17 +82,15 @@ class Batch:
 
     def exchange(self, slots: int, lease: float) -> Exchange:
         """Return what the call says; a place in line lasts for one lease, unless it is renewed."""
-        wait_ms = int(lease * 1000)
+        wait_ms, clock = int(lease * 1000), time.monotonic()
         return Exchange(
             slots=slots,
-            clock=time.monotonic(),
+            clock=clock,
             ended=[ended for ended, _ in self.ended],
             revoked=[each.arrival.task for each in self.leaving],
             asked=[each.arrival for each in self.asking],
             parked=[
-                each.arrival._replace(
-                    nonce="", message=b"-", wait_ms=wait_ms, outside=True, age=time.monotonic() - each.came
-                )
+                each.arrival._replace(nonce="", message=b"-", wait_ms=wait_ms, outside=True, age=clock - each.came)
                 for each in self.lining
             ],
         )

@@ -154,6 +154,7 @@ class Outbox:
         asked = take_rows(self.asked)
         parked, back = ([], []) if refused else (take_rows(self.parked), take_rows(self.back))
         errors, self._errors = self._errors, 0
+        clock = monotonic()  # one for all that came before: who was kept from the processor meanwhile loses no place
         # All: whatever is not among them counts as acknowledged.
         unacked, self._unacked = self._not_acknowledged(), []
         ended = take_rows(self._ended)
@@ -161,7 +162,7 @@ class Outbox:
         began = [row for row in take_rows(self._began) if row[1] not in over] if self._began else []
         said = Exchange(
             slots=slots,
-            clock=monotonic(),
+            clock=clock,
             errors=errors,
             ended=ended,
             passed=take_rows(self._successions),
@@ -171,7 +172,7 @@ class Outbox:
             revoked=take_rows(self._revoked),
             never=take_rows(self._never),
             asked=[run.arrival for run in asked],
-            parked=[run.arrival for run in parked],
+            parked=[run.parked_at(clock) for run in parked],
             back=[Back(run.arrival, pause, about) for run, pause, about in back],
         )
         return Batch(said, asked, parked, [run for run, _, _ in back])

@@ -176,10 +176,13 @@ class Run:
             self.parcel,
             self.needs.turn,
             self.needs.wait_ms,
-            age=monotonic() - self.came if self.parcel else 0.0,
             unacked=self.keeps and self.at_broker,
             code=self.code,
         )
+
+    def parked_at(self, now: float) -> Arrival:
+        """Return the same of one that is to be parked: with how long ago it came."""
+        return self.arrival._replace(age=now - self.came)
 
     @property
     def delivery(self) -> Delivery:

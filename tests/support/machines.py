@@ -1,4 +1,4 @@
-"""Random sequences of calls, by Hypothesis's state machines.
+"""Random sequences of calls, by Hypothesis's state machines, and random values.
 
 ``HYPOTHESIS_EXAMPLES=5000`` runs that many random sequences; without it the same few run every time.
 """
@@ -14,7 +14,10 @@ from hypothesis.stateful import run_state_machine_as_test
 if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
 
-__all__ = ["run_machine"]
+__all__ = ["on_any_machine", "run_machine"]
+
+#: For tests with values by Hypothesis: however slow the machine is at the moment.
+on_any_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run_machine(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_throttle.core.arguments import Binder
+from tests.support.machines import on_any_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ FUNCTIONS: list[Callable[..., Any]] = [
 names = st.sampled_from(["a", "b", "c", "d", "rest"])
 
 
+@on_any_machine
 @given(st.sampled_from(FUNCTIONS), st.lists(st.integers(), max_size=4), st.dictionaries(names, st.integers()))
 def test_as_python_binds(function: Callable[..., Any], args: list[int], kwargs: dict[str, int]) -> None:
     try:

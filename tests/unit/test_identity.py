@@ -16,6 +16,7 @@ from kombu.utils import json
 
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
 from celery_throttle.errors import ConfigurationError
+from tests.support.machines import on_any_machine
 
 
 class Color(IntEnum):
@@ -71,6 +72,7 @@ values = st.recursive(
 )
 
 
+@on_any_machine
 @given(values)
 def test_a_value_that_went_through_a_broker_is_the_same(value: Any) -> None:
     assert identity_of("t", json.loads(json.dumps(value))) == identity_of("t", value)

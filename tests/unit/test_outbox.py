@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -156,3 +157,16 @@ def test_what_the_broker_is_to_keep_was_said_when_it_was_parked() -> None:
     kept.keeps = True
     outbox.acknowledging(kept)
     assert not outbox.next_batch(0).said.unacked
+
+
+def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes to put the call together."""
+    outbox, runs_there = Outbox(), [run_of(task) for task in "abc"]
+    for number, run in enumerate(runs_there):
+        run.came, run.parcel = float(number), b"m"
+    outbox.parked += runs_there
+    time = itertools.count(100)
+    for module in (outbox_module, runs):
+        monkeypatch.setattr(module, "monotonic", lambda: float(next(time)))
+    said = outbox.next_batch(0).said
+    assert [said.clock - row.age for row in said.parked] == [0.0, 1.0, 2.0]
