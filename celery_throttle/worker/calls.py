@@ -124,6 +124,7 @@ class Calls:
         hungry: whether there may be something to start, so that the gate looks when it has a slot.
         look_at: when the store said that something may change, on the clock of ``time.monotonic``.
         paused: whether nothing is sent, since the store answers, but refuses.
+        put_off: whether it is asked again after a while, since it has refused.
         freed: runs that ended since the last call and whose bucket has a line.
         lazy_since: when there first was something to say that can wait.
         asked_at: when a call was sent last, on the clock of ``time.monotonic``; None if none was.
@@ -149,7 +150,7 @@ class Calls:
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
         self.hungry = True
-        self.paused = False
+        self.paused = self.put_off = False
         self.look_at: float | None = None
         self.lazy_since: float | None = None
         self.asked_at: float | None = None

@@ -8,7 +8,7 @@ import pytest
 
 from celery_throttle.errors import StoreUnavailable
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, most_at_once, queued, unacknowledged
-from tests.support.waiting import until
+from tests.support.waiting import always, until
 
 if TYPE_CHECKING:
     from tests.failures.tools import Doors
@@ -23,6 +23,8 @@ pytestmark = [
 ]
 
 LIMITED = "tests.support.apps.limited"
+#: Calls that a worker which stops may have refused in five seconds: one after another a second.
+MOST_REFUSED = 60
 
 
 def fill(state: State) -> None:
@@ -139,6 +141,30 @@ def test_permits_come_back_while_a_task_cannot_be_sent_back(workers: Workers, jo
     journal.wait_finished(2, "told", timeout=AT_ONCE)
     state.wait_clean()
     assert counts(journal) == {"first": 1, "second": 1, "told": 2}
+
+
+def test_a_worker_that_stops_slowly_goes_on_trying_now_and_then(
+    workers: Workers, journal: Journal, state: State
+) -> None:
+    """While one of its tasks runs for long, and another one cannot be sent back."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(LIMITED, concurrency=2)
+    app = workers.app(LIMITED)
+    app.crowd.delay("long")
+    journal.wait_running(1, "long")
+    fill(state)
+    app.call.delay("told")
+    worker.wait_for_log("the store refused a call")
+
+    worker.term()
+    worker.wait_for_log("Warm shutdown")
+    always(lambda: worker.log().count("the store refused a call") < MOST_REFUSED, seconds=5)
+    make_room(state)
+    journal.let_go("long", "told")
+    worker.wait()
+    workers.start(LIMITED, concurrency=2)
+    journal.wait_finished(2, "told", timeout=AT_ONCE)
+    state.wait_clean()
 
 
 def test_what_cannot_be_sent_back_when_its_worker_stops(workers: Workers, journal: Journal, state: State) -> None:
