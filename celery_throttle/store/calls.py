@@ -33,7 +33,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Rows of one kind in an exchange; no call has more than 500 rows (ElastiCache Serverless).
+#: Rows of one kind in an exchange; no call has more than 500 rows (ElastiCache Serverless), but for those of
+#: ``unacked`` that a worker has without a broker: what is not among them counts as acknowledged.
 _MOST_ROWS = 50
 #: The same in a renewal, which has two kinds.
 MOST_RENEWED = 200

@@ -124,7 +124,6 @@ class Calls:
         hungry: whether there may be something to start, so that the gate looks when it has a slot.
         look_at: when the store said that something may change, on the clock of ``time.monotonic``.
         paused: whether nothing is sent, since the store answers, but refuses.
-        put_off: whether it is asked again after a while, since it has refused.
         freed: runs that ended since the last call and whose bucket has a line.
         lazy_since: when there first was something to say that can wait.
         asked_at: when a call was sent last, on the clock of ``time.monotonic``; None if none was.
@@ -150,7 +149,7 @@ class Calls:
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
         self.hungry = True
-        self.paused = self.put_off = False
+        self.paused = False
         self.look_at: float | None = None
         self.lazy_since: float | None = None
         self.asked_at: float | None = None
@@ -172,7 +171,11 @@ class Calls:
     @property
     def free(self) -> bool:
         """Whether a call can be sent now."""
-        return self._under_way is None and self._ready and self.link.up and not self.paused
+        return self._open and not self.paused
+
+    @property
+    def _open(self) -> bool:
+        return self._under_way is None and self._ready and self.link.up
 
     @property
     def has_to_send(self) -> bool:
@@ -220,10 +223,9 @@ class Calls:
     def wait(self) -> None:
         """Send the rest and wait for the replies, when no loop will bring them any more."""
         for _ in range(_ROUNDS):  # a reply may bring a grant to hand back
-            self.paused = False  # a store that refuses to park still takes what is given back
             if self.idle or not (self.link.up or self.link.connect_now()):
                 return
-            if self.free:
+            if self._open:  # paused or not: a store that refuses to park still takes what is given back
                 self.send(0)
             self.link.drain()
 
@@ -298,8 +300,7 @@ class Calls:
         if isinstance(raw, Exception):
             # The call under way may have been carried out before: it is sent again once this is answered.
             self._unheard = True
-            self._pause(raw)
-            self._gate.put_off([], self)
+            self._pause(raw, [])
             return
         self._away_since, self._lost = None, False
         self._birth, *changed = (each.decode() for each in raw)
@@ -354,18 +355,19 @@ class Calls:
 
     def _refused(self, error: Exception) -> None:
         """The store refused a call, which had no effect: out of memory, say, or no primary any more."""
-        self._pause(error)
         runs: list[Run] = []
         if self._under_way is not None:
             (batch, _), self._under_way, self.offered = self._under_way, None, 0
             self.outbox.put_back(batch, copied=self._sent > 1)
             runs = batch.asked + batch.parked
-        self._gate.put_off(runs, self)
+        self._pause(error, runs)
 
-    def _pause(self, error: Exception) -> None:
+    def _pause(self, error: Exception, runs: list[Run]) -> None:
         logger.warning("celery_throttle: the store refused a call: %s", error)
         self._count_error()
-        self.paused = True
+        before, self.paused = self.paused, True
+        if runs or not before:  # else it is tried again already
+            self._gate.put_off(runs, self)
 
     def _count_lost(self) -> None:
         if not self._lost:

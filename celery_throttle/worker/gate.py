@@ -250,7 +250,7 @@ class Gate:
     def _send_rest(self) -> None:
         for calls in self.groups:
             if self._loop.detached:
-                if not calls.put_off:
+                if not calls.paused:
                     calls.wait()
             elif calls.free and not calls.idle:
                 calls.send(0)
@@ -593,12 +593,8 @@ class Gate:
         again = [run for run in runs if self._decided(run, State.LATER)]
         for run in again:
             run.asks = True
-        if calls.put_off and not again:
-            return  # a worker that stops asks several times at once
-        calls.put_off = True
 
         def try_again(here: list[Run]) -> None:
-            calls.put_off = False
             calls.go_on()
             self._wait_first(here)
 

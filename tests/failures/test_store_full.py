@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 LIMITED = "tests.support.apps.limited"
-#: Calls that a worker which stops may have refused in five seconds: one after another a second.
+#: Calls that a worker which stops may have refused in five seconds: it tries a few times, once a second.
 MOST_REFUSED = 60
 
 

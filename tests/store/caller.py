@@ -184,9 +184,9 @@ class Caller:
         back = Back(run._replace(message=b"again"), pause, run.needs if about is None else about)
         return self.exchange(back=[back])
 
-    def saved(self, *tasks: str, attempt: int = 0) -> list[int]:
+    def saved(self, *tasks: str) -> list[int]:
         """What the store has of these."""
-        asked = [self._parcels.get(task, Delivery(task, attempt, "")) for task in tasks]
+        asked = [self._parcels.get(task, Delivery(task, 0, "")) for task in tasks]
         return cast("list[int]", execute(self.client, self.store.saved(asked)))
 
     def look(self, slots: int = 1) -> Reply:
