@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tests.support.state import State
     from tests.support.workers import Workers
 
+LIMITED = "tests.support.apps.limited"
+
 pytestmark = [
     pytest.mark.worker,
     pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True),
@@ -189,6 +191,37 @@ def test_what_a_worker_that_stops_has_parked_on_a_connection_that_is_gone_runs_o
     redeliver(workers)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     assert counts(journal)["victim"] == 1
+
+
+def test_what_was_sent_back_on_a_connection_that_is_gone_runs_once_more(
+    own_server: EmbeddedServer,
+    server: EmbeddedServer,
+    workers: Workers,
+    journal: Journal,
+    state: State,
+) -> None:
+    """With late acknowledgement the broker still has the message of one that raised `RateLimited`."""
+    with Relay(server.port) as relay:
+        stops = workers.start(LIMITED, concurrency=2, conf={"throttle_url": relay.url})
+        relay.hold_replies_from(b'"back"')
+        victim = workers.app(LIMITED).call_late.delay("victim")
+        state.wait_parked(victim)
+        own_server.kill()
+        stops.wait_for_log("Connection to broker lost|Cannot connect to")
+        stops.term()
+        stops.wait_for_log("Warm shutdown")
+        own_server.restart()
+        relay.pass_replies()
+        stops.wait()
+
+    journal.let_go("victim")
+    workers.start(LIMITED, concurrency=2)
+    journal.wait_finished(2, "victim", timeout=AT_ONCE)
+    until(lambda: not state.holders)
+    assert unacknowledged(workers), "nobody could acknowledge it"
+    redeliver(workers)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert counts(journal)["victim"] == 2
 
 
 def test_late_acknowledged_tasks_cancelled_on_connection_loss(
