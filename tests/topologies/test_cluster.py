@@ -21,6 +21,7 @@ from celery_throttle.store.servers.doctor import findings
 from celery_throttle.store.servers.primary import elsewhere
 from tests.support.clusters import PRIMARIES, ask, node_id, slot_of
 from tests.support.tls import TlsFront, make_certificate
+from tests.support.waiting import until
 from tests.support.workers import BASIC, ROOT
 from tests.topologies.tools import ONCE, check_once
 
@@ -106,16 +107,29 @@ def test_permits_outside_of_tasks_follow_a_slot_that_moved(cluster: Cluster) -> 
 def moved(cluster: Cluster) -> Iterator[None]:
     """The slot of the first prefix is on the second node; it is empty, so it can just be given away."""
     slot = slot_of(PREFIXES[0])
-    first, second, *_ = cluster.nodes
+    first, second, third, *_ = cluster.nodes
     try:
-        for node in cluster.nodes[:PRIMARIES]:
-            assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", node_id(second))
+        _give(slot, first, second, third)
         yield
         for key in ask(second, "KEYS", f"{{{PREFIXES[0]}}}*"):
             ask(second, "DEL", key)
     finally:
-        for node in cluster.nodes[:PRIMARIES]:
-            assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", node_id(first))
+        _give(slot, second, first, third)
+
+
+def _give(slot: int, source: EmbeddedServer, target: EmbeddedServer, other: EmbeddedServer) -> None:
+    name = node_id(target)
+    # Importing it gives the target a new epoch: else what the source said before, and is on its way, may win.
+    assert ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(source))
+    for node in (target, source, other):
+        assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", name)
+    until(lambda: all(_owner(node, slot) == name for node in (target, source, other)), timeout=20)
+
+
+def _owner(node: EmbeddedServer, slot: int) -> str:
+    """Return the name of the node that has the slot, as this one sees it."""
+    ranges: list[Any] = ask(node, "CLUSTER", "SLOTS")
+    return str(next(primary[2].decode() for start, end, primary, *_ in ranges if start <= slot <= end))
 
 
 @contextmanager
