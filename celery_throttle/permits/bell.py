@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import time
 from contextlib import suppress
@@ -70,8 +70,11 @@ class Bell:
     def sleep(self, seconds: float) -> bool:
         """Sleep so long, or until it rings; whether there was a hint."""
         hints = getattr(getattr(self._listening, "connection", None), "_sock", None)
-        with suppress(OSError, ValueError):
-            select.select([self._reader, *([hints] if hints else [])], [], [], seconds)
+        with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:
+            for end in (self._reader, hints):
+                if end is not None:
+                    selector.register(end, selectors.EVENT_READ)
+            selector.select(seconds)
         with suppress(OSError):
             self._reader.recv(4096)
         return self._hear()
