@@ -208,6 +208,8 @@ class Run:
 
     def facts(self, result: Result, *, began: bool, epoch: int) -> Facts:
         """Return the facts of its end, in this epoch."""
+        if self.requeue:  # it is to run again, whatever else was said of it
+            result = Result.NOTHING
         return Facts(began, self._message(result, epoch), result)
 
     @property

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["unwatch", "watch"]
 
+#: What Celery asks from 5.7 on when a child is lost, and what came of the run if the answer is yes.
+_LOST = {"_success_was_stored": Result.SUCCESS, "_retry_worker_lost": Result.RETRY}
+
 
 def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimited], None]) -> None:
     """Call back when the pool is through with a run.
@@ -36,6 +39,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
     request = run.request
     on_success, on_failure, on_timeout = request.on_success, request.on_failure, request.on_timeout
     on_reject = request.reject
+    made = _note_what_is_made_of_a_loss(request)
 
     def success(result: Any, **kwargs: Any) -> Any:
         failed, value, _ = result
@@ -51,7 +55,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
         try:
             return on_failure(exc_info, *args, **kwargs)
         finally:
-            ended(_result(exc_info.exception))
+            ended(made[-1] if made else _result(exc_info.exception))
 
     def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), which one pool gives by name, another does not
         try:
@@ -68,13 +72,31 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
     request.reject = reject
 
 
+def _note_what_is_made_of_a_loss(request: Any) -> list[Result]:
+    """Return where it is noted what came of a run whose child was lost, if that is no failure."""
+    made: list[Result] = []
+
+    def noting(asked: Callable[..., Any], result: Result) -> Callable[..., Any]:
+        def ask(*args: Any) -> Any:
+            if answer := asked(*args):
+                made.append(result)
+            return answer
+
+        return ask
+
+    for name, result in _LOST.items():
+        if asked := getattr(request, name, None):
+            setattr(request, name, noting(asked, result))
+    return made
+
+
 def unwatch(request: Any) -> None:
     """Undo `watch` once nothing more is to be heard.
 
     The request has our functions and they have the request: only the garbage collector would free them.
     """
     attributes = vars(request)
-    for name in ("on_success", "on_failure", "on_timeout", "reject"):
+    for name in ("on_success", "on_failure", "on_timeout", "reject", *_LOST):
         attributes.pop(name, None)
 
 

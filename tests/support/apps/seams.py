@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from celery import Celery
+from celery.signals import task_postrun
 from kombu import Exchange, Queue
 
 from celery_throttle import Limit, Throttled
@@ -103,6 +104,42 @@ def retried(self: Any, label: str) -> str:
 @app.task(bind=True, shared=False, base=Throttled, limit=1, max_parked=2)
 def crowded(self: Any, label: str) -> str:
     return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, acks_late=True, acks_on_failure_or_timeout=False, time_limit=1)
+def late(self: Any, label: str) -> str:
+    """Is delivered again when it has taken too long."""
+    return _hold(self, label)
+
+
+@app.task(
+    bind=True, shared=False, base=Throttled, limit=1, acks_late=True, acks_on_failure_or_timeout=False, time_limit=1
+)  # fmt: skip
+def late_one(self: Any, label: str) -> str:
+    """The same, and throttled."""
+    return _hold(self, label)
+
+
+@app.task(
+    bind=True, shared=False, base=Throttled, singleton=True, unique_on=[], retry_on_worker_lost=True,
+    default_retry_delay=2,
+)  # fmt: skip
+def lost(self: Any, label: str) -> str:
+    """Its process is lost at the first attempt."""
+    if not self.request.retries:
+        os._exit(3)
+    return _hold(self, label)
+
+
+@app.task(bind=True, shared=False, base=Throttled, limit=1, acks_late=True)
+def lost_afterwards(self: Any, label: str) -> str:
+    """Its process is lost when its success is stored."""
+    return _hold(self, label)
+
+
+@task_postrun.connect(sender=lost_afterwards)
+def _lose(**_: Any) -> None:
+    os._exit(3)
 
 
 @app.task(bind=True, shared=False, base=Throttled, singleton=True)

@@ -1,0 +1,70 @@
+"""What Celery runs again, or does not, after a process of the pool was lost or a time limit was over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from celery import VERSION
+
+from tests.failures.tools import AT_ONCE, SEAMS, counts, redeliver, unacknowledged
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.state import State
+    from tests.support.workers import Workers
+
+pytestmark = [
+    pytest.mark.worker,
+    pytest.mark.skipif((VERSION.major, VERSION.minor) < (5, 7), reason="Celery does this from 5.7 on"),
+]
+
+
+@pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.parametrize("name", ["late", "late_one"])
+def test_what_took_too_long_and_is_not_to_be_acknowledged(
+    workers: Workers, journal: Journal, doors: Doors, name: str, *, parked: bool
+) -> None:
+    """As without limits, it is delivered again; its result says meanwhile that it has failed."""
+    workers.start(SEAMS, concurrency=1 if parked else 2)
+    task = getattr(workers.app(SEAMS), name)
+    if parked:
+        task.delay("before")
+        journal.wait_started(1, "before")
+    task.delay("late")
+    journal.wait_started(2, "late", timeout=AT_ONCE)
+    doors.open_all()
+    until(lambda: any(run.label == "late" and run.outcome == "returned" for run in journal.runs()), timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+
+
+def test_a_singleton_that_is_retried_since_its_process_was_lost_is_pending(
+    workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    worker = workers.start(SEAMS, concurrency=2)
+    lost = workers.app(SEAMS).lost
+    first = lost.delay("first")
+    worker.wait_for_log("retry: Retry")
+    until(lambda: not state.holders)
+    assert lost.delay("second").id == first.id
+    journal.wait_running(1, "first", timeout=AT_ONCE)
+    doors.open_all()
+    assert first.get(timeout=AT_ONCE) == "first"
+    assert counts(journal) == {"first": 1}
+
+
+def test_a_process_that_is_lost_after_a_success_was_stored_makes_nobody_run_again(
+    workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """The broker has delivered it again while it ran."""
+    worker = workers.start(SEAMS, concurrency=2)
+    result = workers.app(SEAMS).lost_afterwards.delay("lost")
+    journal.wait_running(1)
+    redeliver(workers)
+    until(lambda: state.has_second(result), timeout=AT_ONCE, describe=state.describe)
+    doors.open_all()
+    worker.wait_for_log("succeeded before the worker was lost")
+    state.wait_clean()
+    assert counts(journal) == {"lost": 1}
