@@ -88,7 +88,7 @@ class Loop:
 
     def call(self, function: Callable[..., None], *args: Any) -> None:
         """Run a function for the consumer: at once if the loop lives in the calling thread."""
-        if self._is_elsewhere:
+        if self.is_elsewhere:
             self.post(function, *args)
         else:
             function(*args)
@@ -99,14 +99,14 @@ class Loop:
         Raises:
             concurrent.futures.TimeoutError: the loop was busy for so long.
         """
-        if not self._is_elsewhere:
+        if not self.is_elsewhere:
             return function()
         answer: Future[T] = Future()
         self.post(_answer, answer, function)
         return answer.result(seconds)
 
     @property
-    def _is_elsewhere(self) -> bool:
+    def is_elsewhere(self) -> bool:
         """Whether the calling thread is none that the loop lives in."""
         return self.threaded or (self._home is not None and threading.get_ident() != self._home)
 

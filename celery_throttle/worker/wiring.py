@@ -108,7 +108,8 @@ class Throttling:
 
     def _arrive_and_pump(self, request: Any) -> None:
         self.gate.arrive(request)
-        if not self.loop.turning:
+        # Celery's timer, which brings those with an ETA, has a thread of its own here; the consumer pumps soon.
+        if not self.loop.turning and not self.loop.is_elsewhere:
             self.pump()
 
     def pump(self) -> None:

@@ -179,3 +179,19 @@ def test_rate_limit_and_countdown_of_celery_go_together_with_ours(
     assert sorted(journal.order(task="features.rated")) == [f"rated{number}" for number in range(6)]
     assert all(run.attempt == 0 for run in journal.runs())
     state.wait_empty()
+
+
+def test_a_solo_worker_without_an_event_loop_runs_what_has_an_eta(
+    workers: Workers, journal: Journal, tmp_path: Path
+) -> None:
+    """There Celery's timer is a thread, and tasks still run in the one that consumes, one by one."""
+    use_filesystem_broker(workers, tmp_path)
+    worker = workers.start(FEATURES, pool="solo")
+    app = workers.app(FEATURES)
+    for name in ("plain", "one"):
+        for number in range(2):
+            getattr(app, name).apply_async((f"{name} {number}", 0.5), countdown=1, ignore_result=True)
+    journal.wait_finished(4)
+    assert journal.max_running() == 1
+    assert worker.running
+    assert "CRITICAL/" not in worker.log()
