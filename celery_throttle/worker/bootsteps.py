@@ -18,6 +18,7 @@ from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.left import anybody_left
+from celery_throttle.worker.unthrottled import fail_rate_limited
 from celery_throttle.worker.wiring import Throttling
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ class WorkerStep(bootsteps.StartStopStep):
     def include_if(self, worker: Any) -> bool:
         """Only where there is something to throttle, or something left of it."""
         ours = bool(policies_of(worker.app) or dedups_of(worker.app))
-        return ours and (settings_of(worker.app).enabled or anybody_left(worker.app))
+        throttles = ours and (settings_of(worker.app).enabled or anybody_left(worker.app))
+        if ours and not throttles:
+            fail_rate_limited(worker.app)
+        return throttles
 
     @in_one_line()
     def create(self, worker: Any) -> None:

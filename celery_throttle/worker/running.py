@@ -116,9 +116,9 @@ class Running:
             return
         request = run.request
         state.task_ready(request)
-        if not run.needs.buckets or run.permit is None:
-            said = f"Task {request.name} raised RateLimited, but it has no limit: give it one, limit=5 or rate='100/m'"
-            fail(request, ConfigurationError(said))
+        permit = run.permit
+        if permit is None or not run.needs.buckets:
+            fail(request, _no_line(run))
             self._ended(run, Result.FAILURE)
             return
         self._over(run)
@@ -129,7 +129,7 @@ class Running:
         # It has been packed before, or could be: its message came from a broker.
         run.parcel = pack(request.message)
         calls = self._groups[run.group]
-        calls.outbox.settle(run.permit)
+        calls.outbox.settle(permit)
         calls.outbox.back.append((run, error.retry_after, needs_text(about)))
         calls.tally.add(run.needs.text, Place.SENT_BACK)
 
@@ -220,3 +220,11 @@ class Running:
             del state.requests[task_id]
             # A second delivery must not hide the first one from `inspect` and `revoke`.
             state.requests.update((task_id, run.request) for run in self.runs if run.request.id == task_id)
+
+
+def _no_line(run: Run) -> Exception:
+    """Return why one that raised `RateLimited` cannot go back in line."""
+    said = f"Task {run.request.name} raised RateLimited, but it"
+    if run.needs.buckets:
+        return StoreUnavailable(f"{said} ran without a permit, since the store was out of reach")
+    return ConfigurationError(f"{said} has no limit: give it one, limit=5 or rate='100/m'")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import chord
 
-from celery_throttle import ConfigurationError, LimitExceeded, ThrottleControl
+from celery_throttle import ConfigurationError, LimitExceeded, StoreUnavailable, ThrottleControl
+from tests.conftest import new_server
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -161,3 +162,24 @@ def test_no_more_are_published_than_may_wait(workers: Workers, journal: Journal,
 def test_without_a_store_it_is_published_all_the_same(workers: Workers) -> None:
     workers.conf["throttle_url"] = "redis://127.0.0.1:1/0"
     assert workers.app(LIMITED).crowd.delay("a").id
+
+
+def test_where_nothing_is_throttled_it_is_a_failure(workers: Workers, journal: Journal) -> None:
+    """Nobody would run it again: to Celery it is an `Ignore`."""
+    workers.conf["throttle_enabled"] = False
+    workers.start(LIMITED)
+    result = workers.app(LIMITED).call.delay("a")
+    with pytest.raises(Exception, match=r"call raised RateLimited .*throttle_enabled is False"):
+        result.get(timeout=20)
+    assert runs_of(journal, "a") == 1
+
+
+def test_without_a_permit_there_is_no_line_to_go_back_to(workers: Workers) -> None:
+    with new_server(persistent=True) as store:
+        workers.conf.update(throttle_url=store.url, throttle_on_store_error="run")
+        worker = workers.start(LIMITED)
+        store.kill()
+        worker.wait_for_log("cannot reach the store")
+        result = workers.app(LIMITED).call.delay("a")
+        with pytest.raises(StoreUnavailable, match="raised RateLimited, but it ran without a permit"):
+            result.get(timeout=20)

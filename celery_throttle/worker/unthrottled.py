@@ -1,0 +1,37 @@
+"""A worker that throttles nothing: what its tasks say to the gate must not get lost."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.errors import ThrottleError
+from celery_throttle.tasks.rate_limited import RateLimited
+from celery_throttle.tasks.registry import dedups_of, policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["fail_rate_limited"]
+
+
+def fail_rate_limited(app: Any) -> None:
+    """Let `RateLimited` be a failure from now on: to Celery it is an `Ignore`, and there is no gate to hear it.
+
+    Before the pool's processes are there.
+    """
+    for name in policies_of(app).keys() | dedups_of(app).keys():
+        task = app.tasks[name]
+        task.run = _failing(name, task.run)
+
+
+def _failing(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(run)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except RateLimited as error:
+            said = f"Task {name} raised RateLimited ({error}), but throttle_enabled is False: nobody runs it again"
+            raise ThrottleError(said) from error
+
+    return wrapped
