@@ -21,6 +21,7 @@ from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.notices import Notices
 from celery_throttle.worker.outage import Outage, fail
+from celery_throttle.worker.prefetch import Prefetch
 from celery_throttle.worker.result_states import ResultStates
 from celery_throttle.worker.resuming import Resuming, say_withdrawn
 from celery_throttle.worker.running import Running
@@ -84,8 +85,10 @@ class Gate:
         self._groups = {name: make_calls(name, self) for name in groups}
         #: The calls of each group.
         self.groups = tuple(self._groups.values())
+        self._prefetch = Prefetch()
         self._outages = {
-            name: Outage(settings.on_store_error, self._run_unthrottled, self._prefetch) for name in self._groups
+            name: Outage(settings.on_store_error, self._run_unthrottled, self._fail, self._prefetch.change)
+            for name in self._groups
         }
         self._waiting: deque[Run] = deque()  # WAITING
         self._granted: deque[Run] = deque()  # GRANTED
@@ -94,7 +97,7 @@ class Gate:
         self._notices = Notices(loop, timekeeper)
         self._running = Running(slots, tasks, loop, self._groups, self._notices)
         self._resuming = Resuming(self._running, loop, self._notices)
-        self._later = Later(loop, timekeeper, self._prefetch, self._notices)
+        self._later = Later(loop, timekeeper, self._prefetch.change, self._notices)
         self._states = ResultStates(loop, timekeeper, self._send_parked) if settings.result_state else None
         self._parked_first = False
         self._grow = grow
@@ -102,7 +105,6 @@ class Gate:
         self._timed = False  # whether a timer runs for what the store may hear late
         self._queues: Queues | None = None
         self._requests: RequestFactory | None = None
-        self._consumer: Any = None
         loop.every_turn(self.tick)
 
     # -- what Celery calls ---------------------------------------------------------------------------------------
@@ -113,7 +115,8 @@ class Gate:
 
     def connected(self, consumer: Any, queues: Queues, requests: RequestFactory) -> None:
         """The worker consumes (again): from these queues."""
-        self._consumer, self._queues, self._requests = consumer, queues, requests
+        self._queues, self._requests = queues, requests
+        self._prefetch.begin(consumer)
         self._timed = False  # Celery has emptied the hub's timer
         for calls in self.groups:
             calls.queues = queues.names
@@ -122,6 +125,7 @@ class Gate:
     def disconnected(self) -> None:
         """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
         self._running.begin_epoch()
+        self._prefetch.end()
         self._queues = None
         for run in [run for calls in self.groups if calls.saving for run in calls.saving.forget()]:
             run.state = State.GONE
@@ -194,8 +198,9 @@ class Gate:
         unsure = {run: None for run in self._undecided if not self._groups[run.group].link.up}
         held_back = {
             "store away": [*unsure, *(run for outage in self._outages.values() for run in outage.held)],
-            "store refuses": [run for run in self._later.runs if run.asks],
-            "max_parked": [run for run in self._later.runs if not run.asks],
+            "store refuses": [run for run in self._later.refused if run.asks],
+            "result backend away": [run for run in self._later.refused if not run.asks],
+            "max_parked": self._later.many,
             "not safe yet": saving,
         }
         return Here(
@@ -257,7 +262,7 @@ class Gate:
 
     def _hand_out(self) -> None:
         while self._granted and self.free_slots > 0:
-            self._running.execute(self._granted.popleft())
+            self._try(self._running.execute, self._granted.popleft())
         offers = {calls: self._offer(calls) for calls in self.groups if calls.has_to_send}
         if not offers and not self._waiting:
             return
@@ -308,9 +313,13 @@ class Gate:
         try:
             run = self._tasks.run_of(request, self._running.epoch, self._queues)
         except Exception as error:  # noqa: BLE001 - the user's own function, too
-            fail(request, error)
+            self._fail(Run(request, epoch=self._running.epoch), error, self._arrive_again)
             return
         self._line_up(run)
+
+    def _arrive_again(self, runs: list[Run]) -> None:
+        for run in runs:
+            self._arrive(run.request)
 
     def _line_up(self, run: Run) -> None:
         # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
@@ -321,10 +330,34 @@ class Gate:
             self._waiting.append(run)
 
     def _enter(self, run: Run) -> None:
+        self._try(self._go_in, run)
+
+    def _go_in(self, run: Run) -> None:
         if not run.guarded:
             self._running.execute(run)
         elif not run.request.revoked():
             self._admit(run)
+
+    def _try(self, step: Callable[[Run], None], run: Run, again: Callable[[list[Run]], None] | None = None) -> None:
+        """Take a step that may say something in the result backend: that the run is revoked, has expired, or failed.
+
+        If the backend is away the run is held here for a while, and begins again.
+        """
+        try:
+            step(run)
+        except Exception as error:
+            if self._stops():
+                raise
+            if not run.at_broker:
+                logger.exception("celery_throttle: error in %r", step)
+                return
+            logger.error("Task %s[%s] waits here: %r", run.request.name, run.request.id, error)  # noqa: TRY400
+            self._decided(run, State.LATER)
+            self._later.put_off([run], again or self._wait_first)
+
+    def _fail(self, run: Run, error: Exception, again: Callable[[list[Run]], None] | None = None) -> None:
+        self._decided(run, State.GONE)
+        self._try(lambda run: fail(run.request, error), run, again)
 
     def _admit(self, run: Run) -> None:
         calls = self._groups[run.group]
@@ -358,9 +391,7 @@ class Gate:
         try:
             run.parcel = pack(run.request.message)
         except TypeError as error:
-            # Nobody else could run it, so it must not wait for ever: say so in its result.
-            self._decided(run, State.GONE)
-            fail(run.request, error)
+            self._fail(run, error)  # nobody else could run it, so it must not wait for ever
             return
         if self._tasks.is_paced(run):
             # Found out only when its turn has come, it would have cost others a start.
@@ -375,9 +406,11 @@ class Gate:
 
     def _send_parked(self, run: Run) -> None:
         """The result has its state, which took a moment."""
+        if run in self._undecided:  # else it was dropped, or held, meanwhile
+            self._try(self._park_now, run)
+
+    def _park_now(self, run: Run) -> None:
         calls = self._groups[run.group]
-        if run not in self._undecided:
-            return  # it was dropped, or held, meanwhile
         if not calls.link.up:
             self._hold(run)
         elif run.request.revoked():
@@ -424,7 +457,7 @@ class Gate:
             run.fence(fencing_token)
         self._running.hold_permit(run, Permit(run))
         if had_slot:
-            self._running.execute(run)
+            self._try(self._running.execute, run)
         else:
             self._granted.append(run)
 
@@ -465,7 +498,7 @@ class Gate:
 
     def keep(self, more: int) -> None:
         """See `Decisions`."""
-        self._prefetch(more)
+        self._prefetch.change(more)
 
     def _save(self, run: Run) -> bool:
         """Whether the broker keeps its message for now."""
@@ -507,7 +540,7 @@ class Gate:
             return
         run = self._resuming.run_of(grant, calls, self._requests)
         if run is not None and self.free_slots > 0:
-            self._running.execute(run)
+            self._try(self._running.execute, run)
         elif run is not None:
             run.state = State.GRANTED
             self._granted.append(run)
@@ -581,7 +614,7 @@ class Gate:
 
     def _run_unthrottled(self, run: Run) -> None:
         self._decided(run, State.RUNNING)
-        self._running.execute(run)
+        self._try(self._running.execute, run)
 
     def store_up(self, calls: Calls) -> None:
         """The store answers (again)."""
@@ -604,13 +637,6 @@ class Gate:
         for run in runs:
             run.state = State.WAITING
         self._waiting.extendleft(reversed(runs))
-
-    def _prefetch(self, more: int) -> None:
-        qos = getattr(self._consumer, "qos", None)
-        if qos is not None and more > 0:
-            qos.increment_eventually(more)
-        elif qos is not None and more < 0:
-            qos.decrement_eventually(-more)
 
 
 def _by_age(runs: Iterable[Run]) -> tuple[Run, ...]:

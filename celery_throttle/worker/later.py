@@ -1,10 +1,11 @@
-"""Runs that are held here for a while: as many are parked as may be, or the store refused a call."""
+"""Runs that are held here for a while: as many are parked as may be, or somebody refused to hear of them."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
+from celery_throttle.worker.prefetch import Extra
 from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ __all__ = ["Later"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a call that the store refused (out of memory, read-only) is tried again.
+#: Seconds until what the store refused (out of memory, read-only), or the result backend, is tried again.
 _PUT_OFF = 1.0
 #: The same for a task that may not be parked because too many are; twice as long each time.
 _CROWDED, _CROWDED_MOST = 0.5, 30.0
-#: Tasks held here because too many are parked; all others stay in the broker.
-_HELD_MOST = 200
+#: Tasks held here because too many are parked, and because somebody refused; all others stay in the broker.
+_CROWDED_HELD, _PUT_OFF_HELD = 200, 1000
 
 
 class Later:
@@ -33,51 +34,58 @@ class Later:
     Args:
         loop: everything happens on it.
         timekeeper: says when.
-        prefetch: called with how many more messages the broker may deliver, so that others go on meanwhile.
+        change: called with how many more messages the broker may deliver, so that others go on meanwhile.
         notices: say in the log who is held.
+
+    Attributes:
+        many: those that may not be parked yet, since as many are as may be.
+        refused: those that somebody refused to hear of.
     """
 
-    def __init__(self, loop: Loop, timekeeper: Timekeeper, prefetch: Callable[[int], None], notices: Notices) -> None:
-        self._loop, self._timekeeper, self._prefetch, self._notices = loop, timekeeper, prefetch, notices
-        self.runs: set[Run] = set()
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, change: Callable[[int], None], notices: Notices) -> None:
+        self._loop, self._timekeeper, self._notices = loop, timekeeper, notices
+        self.many: set[Run] = set()
+        self.refused: set[Run] = set()
+        self._many_more, self._refused_more = Extra(change, _CROWDED_HELD), Extra(change, _PUT_OFF_HELD)
 
     def crowded(self, run: Run, again: Callable[[Run], None]) -> None:
         """Hold one that may not be parked, since as many are as may be."""
         pause = min(_CROWDED * 2**run.refusals, _CROWDED_MOST)
         run.refusals += 1
-        self.runs.add(run)
-        if len(self.runs) <= _HELD_MOST:
-            self._prefetch(1)
+        self.many.add(run)
+        self._many_more.hold(len(self.many))
         if run.refusals == 1:
             self._notices.crowded(run.request)
-        if len(self.runs) == _HELD_MOST:
+        if len(self.many) == _CROWDED_HELD:
             logger.warning(
                 "celery_throttle: %d tasks wait in this worker because as many are parked as max_parked allows; "
-                "more stay in the broker, also others of these queues", _HELD_MOST,
+                "more stay in the broker, also others of these queues", _CROWDED_HELD,
             )  # fmt: skip
         self._timekeeper.later(pause, lambda: self._loop.post(self._come_again, run, again))
 
     def _come_again(self, run: Run, again: Callable[[Run], None]) -> None:
         if run.state is State.LATER:  # else the broker delivers it again
-            if len(self.runs) <= _HELD_MOST:
-                self._prefetch(-1)
-            self.runs.discard(run)
+            self.many.discard(run)
+            self._many_more.hold(len(self.many))
             again(run)
 
     def put_off(self, runs: list[Run], again: Callable[[list[Run]], None]) -> None:
-        """Hold those of a call that the store refused."""
-        self.runs.update(runs)
-        self._prefetch(len(runs))
+        """Hold those that somebody refused to hear of."""
+        self.refused.update(runs)
+        self._refused_more.hold(len(self.refused))
         self._timekeeper.later(_PUT_OFF, lambda: self._loop.post(self._try_again, runs, again))
 
     def _try_again(self, runs: list[Run], again: Callable[[list[Run]], None]) -> None:
         here = [run for run in runs if run.state is State.LATER]  # the others are left to the broker
-        self._prefetch(-len(here))
-        self.runs.difference_update(here)
+        self.refused.difference_update(here)
+        self._refused_more.hold(len(self.refused))
         again(here)
 
     def forget(self) -> list[Run]:
         """The broker will deliver again what is held; return it."""
-        held = list(self.runs)
-        self.runs.clear()
+        held = [*self.many, *self.refused]
+        self.many.clear()
+        self.refused.clear()
+        self._many_more.forget()
+        self._refused_more.forget()
         return held

@@ -97,8 +97,8 @@ class _Wire:
     def _failed(self, error: Exception) -> None:
         if self._closed:
             return
+        self._connect_later()  # first: what follows from it may fail
         self._unreachable(error)
-        self._connect_later()
 
     def _connect_later(self) -> None:
         # The pause starts over with the first good reply, not when the connection stands: a server that is loading
@@ -129,9 +129,9 @@ class _Wire:
         """The connection broke: tell whoever waits and connect again."""
         if self._connection is not None:
             self._drop()
-            self._broken(error)
             if not self._closed:
                 self._connect_later()
+            self._broken(error)
 
     def _write(self, packed: bytes) -> None:
         """Send a packed command, or find that the connection is gone.

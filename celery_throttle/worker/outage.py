@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.einfo import ExceptionInfo
 
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.worker.prefetch import Extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which an outage that goes on is told of again.
 _SAY_EVERY = 60.0
+#: Tasks held here; all others stay in the broker.
+_HELD_MOST = 1000
 _SAID: dict[StoreErrorAction, str] = {
     "hold": "throttled tasks wait, unacknowledged, until it is back",
     "run": "throttled tasks run without a permit",
@@ -49,14 +52,20 @@ class Outage:
     Args:
         action: what the user wants: hold, run or fail.
         execute: starts a run.
-        prefetch: called with how many more messages the broker may deliver, so that plain tasks of the same queue go
+        fail: ends a run that did not start with an error.
+        change: called with how many more messages the broker may deliver, so that plain tasks of the same queue go
             on while throttled ones are held.
     """
 
     def __init__(
-        self, action: StoreErrorAction, execute: Callable[[Run], None], prefetch: Callable[[int], None]
+        self,
+        action: StoreErrorAction,
+        execute: Callable[[Run], None],
+        fail: Callable[[Run, Exception], None],
+        change: Callable[[int], None],
     ) -> None:
-        self._action, self._execute, self._prefetch = action, execute, prefetch
+        self._action, self._execute, self._fail = action, execute, fail
+        self._more = Extra(change, _HELD_MOST)
         self._held: deque[Run] = deque()
         self._unreachable = False
         self._said_at = 0.0
@@ -65,14 +74,12 @@ class Outage:
         """Take a run that needs the store now."""
         if self.waits:
             self._held.append(run)
-            self._prefetch(1)
+            self._more.hold(len(self._held))
         elif self._action == "run":
             logger.warning("Task %s[%s] runs without a permit", run.request.name, run.request.id)
             self._execute(run)
         else:
-            fail(
-                run.request, StoreUnavailable("no permit: the store is out of reach, throttle_on_store_error is 'fail'")
-            )
+            self._fail(run, StoreUnavailable("no permit: the store is out of reach, throttle_on_store_error is 'fail'"))
 
     def unreachable(self, error: Exception) -> None:
         """Connecting failed."""
@@ -98,6 +105,7 @@ class Outage:
         """The broker will deliver again what is held; return it."""
         held = list(self._held)
         self._held.clear()
+        self._more.forget()
         return held
 
     @property
@@ -117,5 +125,5 @@ class Outage:
 
     def _take_held(self) -> list[Run]:
         held, self._held = list(self._held), deque()
-        self._prefetch(-len(held))
+        self._more.hold(0)
         return held

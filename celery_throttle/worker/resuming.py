@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
@@ -16,7 +17,7 @@ from celery_throttle.worker.telling import tell_resumed
 from celery_throttle.worker.verdicts import say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from celery_throttle.store.replies import Grant, Withdrawn
     from celery_throttle.worker.calls import Calls
@@ -69,7 +70,9 @@ class Resuming:
             if lock.verdict != "done":
                 calls.tally.add(run.needs.text, Place.DUPLICATES)
             return None
-        if request.revoked():
+        with self._or_back_in_line(run):
+            revoked = request.revoked()
+        if revoked:
             self._running.end(run, Facts(began=False, message=Message.NOBODY))
             return None
         self._notices.resumed(request, grant.waited)
@@ -80,13 +83,19 @@ class Resuming:
         return run
 
     def _tell(self, run: Run, told: Callable[[], None]) -> None:
-        """Say what became of a task that does not run; if that fails, its message goes back in line."""
-        try:
+        """Say what became of a task that does not run."""
+        with self._or_back_in_line(run):
             told()
+        self._running.end(run, Facts(began=False, message=Message.NOBODY))
+
+    @contextmanager
+    def _or_back_in_line(self, run: Run) -> Iterator[None]:
+        """If nobody can be told what became of it, the result backend being away, say, it goes back in line."""
+        try:
+            yield
         except BaseException:
             self._running.end(run, Facts(began=False, message=Message.PLACE))
             raise
-        self._running.end(run, Facts(began=False, message=Message.NOBODY))
 
     def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
         conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
@@ -107,9 +116,12 @@ class Resuming:
         except Exception as error:
             # As Celery does with a message that it cannot use: not registered, or content that it may not decode.
             logger.exception("Parked task %s cannot run here", grant.task)
-            facts = Facts(began=False, message=Message.NOBODY, result=Result.FAILURE)
-            calls.outbox.ended(grant.task, grant.nonce, facts)
-            requests.consumer.app.backend.mark_as_failure(grant.task, error)
+            facts = Facts(began=False, message=Message.PLACE)
+            try:
+                requests.consumer.app.backend.mark_as_failure(grant.task, error)
+                facts = Facts(began=False, message=Message.NOBODY, result=Result.FAILURE)
+            finally:
+                calls.outbox.ended(grant.task, grant.nonce, facts)
             return False
         return True
 

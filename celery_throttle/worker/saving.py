@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.replies import SavedAnswer
+from celery_throttle.worker.prefetch import Extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,7 +96,7 @@ class Saving:
         self._store, self._durability, self._gate = store, durability, gate
         self._loop, self._timekeeper = loop, timekeeper
         self._held: dict[Run, None] = {}
-        self._kept = 0  # of those, how many the broker delivers more
+        self._more = Extra(gate.keep, _KEPT_MOST)
         self._round: _Round | None = None
         self._paused = False
         self._said_at: float | None = None  # that they are not safe; None while they are
@@ -110,13 +111,13 @@ class Saving:
     def hold(self, run: Run) -> None:
         """Keep one that was parked."""
         self._held[run] = None
-        self._let_others_come()
+        self._more.hold(len(self._held))
 
     def forget(self) -> list[Run]:
         """The broker will deliver again what is held; return it."""
         held = list(self._held)
         self._held.clear()
-        self._kept = 0
+        self._more.forget()
         return held
 
     def tick(self) -> None:
@@ -201,14 +202,8 @@ class Saving:
         if run not in self._held:
             return False
         del self._held[run]
-        self._let_others_come()
+        self._more.hold(len(self._held))
         return True
-
-    def _let_others_come(self) -> None:
-        kept = min(len(self._held), _KEPT_MOST)
-        if kept != self._kept:
-            self._gate.keep(kept - self._kept)
-            self._kept = kept
 
     def _say(self, why: str) -> None:
         if self._said_at is None or monotonic() - self._said_at >= _SAY_EVERY:

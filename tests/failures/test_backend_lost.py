@@ -1,13 +1,16 @@
-"""The result backend is away when a body ends."""
+"""The result backend is away when a body ends, or when it has to be said of a task that it does not run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, unacknowledged
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +28,27 @@ pytestmark = pytest.mark.worker
 def backend(workers: Workers) -> Iterator[EmbeddedServer]:
     with new_server() as running:
         workers.backend = running.url
-        # Celery tries for 20 s otherwise.
-        retry = {"max_retries": 1, "interval_start": 0.1, "interval_max": 0.1}
-        workers.conf["result_backend_transport_options"] = {"retry_policy": retry}
+        give_up_soon(workers)
         yield running
+
+
+def give_up_soon(workers: Workers) -> None:
+    """Celery tries for 20 s otherwise."""
+    retry = {"max_retries": 1, "interval_start": 0.1, "interval_max": 0.1}
+    workers.conf["result_backend_transport_options"] = {"retry_policy": retry}
+
+
+def send(app: Any, *labels: str, **options: Any) -> None:
+    """Publish by a client without a backend, which is away."""
+    for label in labels:
+        app.apply_async((label,), ignore_result=True, **options)
+
+
+def expiring(app: Any, *labels: str, **options: Any) -> float:
+    """Publish what expires in a moment, and has a result that says so; return when it has."""
+    for label in labels:
+        app.apply_async((label,), expires=2, **options)
+    return time.monotonic() + 2.5
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
@@ -53,3 +73,107 @@ def test_slots_and_permits_are_free_at_once(
     journal.wait_finished(4)
     state.wait_clean()
     assert set(counts(journal).values()) == {1}
+
+
+def test_what_expired_in_line_keeps_no_permit(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """Its turn comes, and nobody can be told that it has expired: it goes back in line until somebody can."""
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    send(app.hold, "first")
+    journal.wait_running(1)
+    late = app.hold.apply_async(("expires",), expires=2)
+    expired = time.monotonic() + 2.5
+    state.wait_parked(late)
+    state.wait_parked(app.hold.apply_async(("next",), ignore_result=True))
+    until(lambda: time.monotonic() > expired)
+
+    backend.kill()
+    doors.open("first")
+    worker.wait_for_log("error in .*resumed")
+    backend.restart()
+
+    journal.wait_running(1, "next", timeout=AT_ONCE)
+    doors.open_all()
+    journal.wait_finished(2)
+    state.wait_clean()
+    assert late.state == "REVOKED"
+    assert counts(journal) == {"first": 1, "next": 1}
+
+
+def test_what_expired_while_it_waited_for_a_slot_comes_again(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+) -> None:
+    """Plain tasks, as many as the worker takes at all: each is revoked once the backend is back, and it goes on."""
+    worker = workers.start(DOORS, concurrency=1, conf={"worker_prefetch_multiplier": 4})
+    app = workers.app(DOORS)
+    send(app.plain, "first")
+    journal.wait_running(1)
+    expired = expiring(app.plain, *"abcd")
+    until(lambda: len(unacknowledged(workers)) == 4)
+    until(lambda: time.monotonic() > expired)
+
+    backend.kill()
+    doors.open("first")
+    worker.wait_for_log("waits here: ")
+    backend.restart()
+    send(app.plain, "later")
+
+    journal.wait_running(1, "later", timeout=AT_ONCE)
+    doors.open_all()
+    journal.wait_finished(2)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert counts(journal) == {"first": 1, "later": 1}
+
+
+def test_one_that_has_expired_takes_nobody_with_it(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+) -> None:
+    """Its limit gets a line, so those that wait here for a slot are looked through."""
+    worker = workers.start(DOORS, concurrency=1, queues="one", conf={"worker_prefetch_multiplier": 8})
+    workers.start(DOORS, concurrency=1, queues="two")
+    app = workers.app(DOORS)
+    send(app.plain, "first", queue="one")
+    journal.wait_running(1, "first")
+    expired = expiring(app.hold, "expires", queue="one")
+    send(app.plain, "plain 1", "plain 2", queue="one")
+    until(lambda: len(unacknowledged(workers)) == 3)
+    until(lambda: time.monotonic() > expired)
+
+    backend.kill()
+    send(app.hold, "runs", "waits", queue="two")
+    worker.wait_for_log("waits here: |error in ")
+    backend.restart()
+    doors.open_all()
+
+    journal.wait_finished(5, timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert set(counts(journal)) == {"first", "plain 1", "plain 2", "runs", "waits"}
+
+
+def test_failing_while_store_and_backend_are_away(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """One Redis has both: nobody can be told that a task fails, and what was held is held on."""
+    workers.backend = store.url.removesuffix("/0") + "/1"
+    give_up_soon(workers)
+    workers.conf["throttle_on_store_error"] = "fail"
+    worker = workers.start(DOORS, concurrency=2, conf={"worker_prefetch_multiplier": 8})
+    app = workers.app(DOORS)
+    send(app.hold, "first")
+    journal.wait_running(1, "first")
+
+    client = Celery(broker=workers.broker, set_as_current=False)
+    store.kill()
+    for number in range(4):
+        client.send_task(app.hold.name, (f"{number}",))
+    until(lambda: len(unacknowledged(workers)) == 4)
+    worker.wait_for_log("cannot reach the store")
+    worker.wait_for_log("waits here: ")
+    store.restart()
+    worker.wait_for_log("the store is back", timeout=AT_ONCE)
+    doors.open_all()
+
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # each has failed or has run
+    state.wait_clean()

@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
+from celery import VERSION, Celery
 
 from celery_throttle import Limit, NotAcquired, ThrottleControl
-from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, queued, script_calls
+from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, queued, script_calls, unacknowledged
 from tests.support.waiting import always, until
 from tests.support.workers import close
 
@@ -104,3 +104,42 @@ def test_more_tasks_than_may_be_parked_stay_at_the_broker(
     always(lambda: queued(workers) >= 1000, seconds=2)
     doors.open_all()
     journal.wait_finished(5, timeout=AT_ONCE)
+
+
+@pytest.mark.worker
+def test_a_worker_without_its_store_leaves_the_rest_of_a_long_queue_in_the_broker(
+    store: EmbeddedServer, workers: Workers
+) -> None:
+    worker = workers.start(SEAMS, concurrency=2, conf={"worker_prefetch_multiplier": 2})
+    app = workers.app(SEAMS)
+    store.kill()
+    worker.wait_for_log("cannot reach the store")
+    with app.app.producer_pool.acquire() as producer:
+        for number in range(1200):
+            app.app.send_task(app.one.name, [str(number)], producer=producer, ignore_result=True)
+    until(lambda: len(unacknowledged(workers)) == 1004, timeout=30)
+    always(lambda: len(unacknowledged(workers)) == 1004 and queued(workers) == 196, seconds=0.5)
+
+
+@pytest.mark.worker
+@pytest.mark.skipif((VERSION.major, VERSION.minor) < (5, 6), reason="a setting of Celery 5.6")
+@pytest.mark.parametrize("why", ["max_parked", "store away"])
+def test_without_prefetching_what_is_held_keeps_nobody_from_a_slot(
+    store: EmbeddedServer, workers: Workers, journal: Journal, state: State, why: str
+) -> None:
+    workers.conf["worker_disable_prefetch"] = True
+    worker = workers.start(SEAMS, concurrency=2)
+    app = workers.app(SEAMS)
+    if why == "max_parked":
+        app.crowded.apply_async(("first",), ignore_result=True)
+        journal.wait_running(1, "first")
+        for number in range(3):
+            app.app.send_task(app.crowded.name, [str(number)], ignore_result=True)
+        until(lambda: len(unacknowledged(workers)) == 1 and len(state.parked) == 2, timeout=AT_ONCE)
+    else:
+        store.kill()
+        worker.wait_for_log("cannot reach the store")
+        for number in range(2):
+            app.one.apply_async((str(number),), ignore_result=True)
+    app.plain.apply_async(("plain",), ignore_result=True)
+    journal.wait_running(1, "plain", timeout=AT_ONCE)

@@ -440,7 +440,8 @@ class Worker:
         """For whoever reads of a violation."""
         gate = self.gate
         where = {
-            "waiting": gate._waiting, "undecided": gate._undecided, "granted": gate._granted, "later": gate._later.runs,
+            "waiting": gate._waiting, "undecided": gate._undecided, "granted": gate._granted,
+            "later": gate._later.many | gate._later.refused,
             "running": gate._running.runs,
         }  # fmt: skip
         said = ", ".join(f"{name} {[run.request.id for run in runs]}" for name, runs in where.items())

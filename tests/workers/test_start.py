@@ -119,7 +119,7 @@ def test_an_outage_is_told_of_every_minute(
     now = 1000.0
     monkeypatch.setattr(outage, "monotonic", lambda: now)
     caplog.set_level(logging.ERROR, "celery_throttle.worker.outage")
-    away = Outage(action, lambda run: None, lambda count: None)
+    away = Outage(action, lambda run: None, lambda run, error: None, lambda count: None)
     nobody: Any = None
     if action == "hold":
         away.meet(nobody)

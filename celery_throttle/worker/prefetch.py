@@ -1,0 +1,72 @@
+"""Messages that are held here must not keep the broker from delivering others: it may deliver as many more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Extra", "Prefetch"]
+
+
+class Prefetch:
+    """How many messages the broker may deliver beyond what Celery lets it; all on the loop."""
+
+    def __init__(self) -> None:
+        self._consumer: Any = None
+        self._more = 0
+
+    def begin(self, consumer: Any) -> None:
+        """The worker consumes (again)."""
+        self._consumer = consumer
+        if not consumer.app.conf.get("worker_disable_prefetch"):  # new in Celery 5.6
+            return
+        qos = getattr(consumer.task_consumer.channel, "qos", None)
+        if qos is not None and "can_consume" in vars(qos):  # Celery has put its own there, since the broker is Redis
+            qos.can_consume = lambda: self._can_consume(qos)
+
+    def _can_consume(self, qos: Any) -> bool:
+        """As Celery's (see its consumer's step Tasks), which counts the requests that are held here, too."""
+        consumer = self._consumer
+        most = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
+        return len(state.reserved_requests) - self._more < most and bool(type(qos).can_consume(qos))
+
+    def end(self) -> None:
+        """The broker connection is gone: the next one begins with Celery's own number."""
+        self._consumer, self._more = None, 0
+
+    def change(self, more: int) -> None:
+        """So many more messages are held here, or fewer."""
+        if self._consumer is None:
+            return
+        self._more += more
+        if more > 0:
+            self._consumer.qos.increment_eventually(more)
+        elif more < 0:
+            self._consumer.qos.decrement_eventually(-more)
+
+
+class Extra:
+    """What is held for one reason, and counts up to a number: the rest of a long queue stays in the broker.
+
+    Args:
+        change: called with how many more are held, or fewer.
+        most: that number.
+    """
+
+    def __init__(self, change: Callable[[int], None], most: int) -> None:
+        self._change, self._most, self._counted = change, most, 0
+
+    def hold(self, number: int) -> None:
+        """So many are held now."""
+        counted = min(number, self._most)
+        if counted != self._counted:
+            more, self._counted = counted - self._counted, counted
+            self._change(more)
+
+    def forget(self) -> None:
+        """The broker connection is gone, and what was held with it."""
+        self._counted = 0
