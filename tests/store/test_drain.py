@@ -167,6 +167,21 @@ def test_one_that_is_to_run_next_is_lent_out(redis: Redis, steering: Steering) -
     assert steering.publish("t1")[1] == 1
 
 
+@pytest.mark.parametrize("said", [True, False])
+def test_one_whose_turn_came_while_it_was_lent_out_runs(redis: Redis, steering: Steering, *, said: bool) -> None:
+    """It could not be published, or whoever borrowed it died."""
+    once = LockCaller(redis, "dddddddd", "q")
+    (first,) = once.arrive("t0", KEEP_LAST, API)
+    once.arrive("t1", KEEP_LAST, API)
+    steering.borrow("t1")
+    assert once.end(first, slots=1) == ()
+    if said:
+        steering.publish(others=["t1"])
+    else:
+        expire(redis, "t1")
+    assert [each.task for each in once.look_once()] == ["t1"]
+
+
 def test_who_will_not_run_is_not_lent_out(worker: TermsCaller, steering: Steering) -> None:
     fill(worker, 2)
     steering.drop(API)

@@ -59,6 +59,8 @@ local function ended(task, nonce, began, message, result)
   give(needs)
   if comes_back(task, record, message) then
     if record.lock then lock_ended(task, record, nonce, 'waits') end
+    -- Whoever it was to run after may have ended while it was lent.
+    if record.lent and record.lock and record.lock.verdict == 'next' then judge_record(task, record) end
     line_up_again(task, record, began, message)
   else
     local goes_on = run_over(task, record, began, message, result)
