@@ -132,6 +132,13 @@ def test_the_last_one_is_kept_to_run_next(worker: LockCaller) -> None:
     assert (found.task_id, found.next_id) == ("t1", "t3")
 
 
+def test_one_that_is_next_already_is_not_replaced_by_itself(worker: LockCaller) -> None:
+    """Whoever publishes revokes the one that is."""
+    worker.start("t1", PLAN)
+    for _ in range(2):
+        assert worker.claim("t2", KEEP_LAST)[:2] == (CLAIMED, "")
+
+
 def test_other_arguments_are_another_lock(worker: LockCaller) -> None:
     worker.start("t1", PLAN)
     assert worker.claim("t2", plan_of("other"))[0] == CLAIMED
@@ -420,6 +427,14 @@ def test_a_newer_one_that_arrives_first_is_the_last_one(worker: LockCaller) -> N
     assert told(worker.end(held, slots=2)) == [("t3", "run", "")]
 
 
+def test_the_next_one_runs_though_another_delivery_of_it_does_not(worker: LockCaller, peer: LockCaller) -> None:
+    """That one had expired, so its worker said that it never runs."""
+    held = worker.start("t1", KEEP_LAST)
+    assert peer.arrive("t2", KEEP_LAST) == ()
+    peer.exchange(never=[("same", "t2", "")])
+    assert told(worker.end(held, slots=1)) == [("t2", "run", "")]
+
+
 def test_a_second_delivery_waits_for_the_first(worker: LockCaller, redis: Redis) -> None:
     """The same task id is no duplicate of itself."""
     held = worker.start("t1", PLAN)
@@ -489,6 +504,46 @@ def test_until_started_it_is_free_from_the_start_on(worker: LockCaller) -> None:
     worker.end(first)
     worker.end(second)
     assert state_of(worker) == ("t3", "queued")
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed"])
+def test_until_started_who_waited_has_the_outcome_though_the_lock_is_anothers(
+    worker: LockCaller, peer: LockCaller, outcome: str
+) -> None:
+    plan = plan_of(lock_until="started")
+    claimed = worker.publish("t1", plan)
+    assert peer.arrive("t2", plan) == ()
+    held = worker.start("t1", claimed)
+    peer.start("t3", peer.publish("t3", plan))
+    assert told(worker.end(held, outcome, slots=1)) == [("t2", "conclude", "t1")]
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_until_started_who_waited_goes_on_when_the_first_is_lost_and_the_lock_is_anothers(
+    worker: LockCaller, peer: LockCaller, redis: Redis, *, published: bool
+) -> None:
+    plan = plan_of(lock_until="started")
+    claimed = worker.publish("t1", plan)
+    assert peer.arrive("t2", plan) == ()
+    held = worker.start("t1", claimed)
+    other = peer.start("t3", peer.publish("t3", plan) if published else plan)
+    end_lease(redis, held, lock=False)
+    peer.reap(1)
+    found = (*peer.look_once(), *peer.end(other, slots=1))
+    assert [each.task for each in found] == ["t2"]
+
+
+def test_until_started_who_waits_does_so_for_as_long_as_the_first_runs(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    plan = plan_of(lock_until="started")
+    claimed = worker.publish("t1", plan)
+    assert peer.arrive("t2", plan) == ()
+    held = worker.start("t1", claimed)
+    redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 1000})
+    assert worker.renew_once(held) == RENEWED
+    store = peek(redis)
+    assert store.lock_ends() >= store.leases["t1"]
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed"])
@@ -611,6 +666,39 @@ def test_a_lock_that_was_put_back_has_the_token_that_its_task_knows(worker: Lock
     redis.flushall()
     worker.renew_once(held)
     assert worker.succeeded(held, "same", 60) == 1
+
+
+def test_one_that_had_gone_back_in_line_and_is_put_back_has_the_token_that_its_task_knows(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    (held,) = worker.put_once("t1", plan_of(remember=60), slots=1)
+    worker.look()
+    end_lease(redis, held, lock=False)
+    peer.reap(1)
+    assert worker.renew_once(held) == PUT_BACK
+    assert worker.succeeded(held, "same", 60) == 1
+
+
+def test_who_is_to_run_next_does_though_the_lock_had_ended_before_it_was_renewed(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    held = worker.start("t1", KEEP_LAST)
+    assert peer.arrive("t2", KEEP_LAST) == ()
+    end_lock(redis)
+    assert worker.renew_once(held) == RENEWED
+    assert told(worker.end(held, slots=1)) == [("t2", "run", "")]
+
+
+def test_who_waited_for_a_lock_that_had_ended_waits_for_the_one_that_takes_it_back(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    held = worker.start("t1", PLAN)
+    end_lock(redis)
+    worker.claim("t2", PLAN)
+    assert peer.arrive("t3", PLAN) == ()
+    end_lock(redis)
+    assert worker.renew_once(held) == RENEWED
+    assert told(worker.end(held, slots=1)) == [("t3", "conclude", "t1")]
 
 
 def test_a_success_is_remembered_though_its_holder_is_put_back(worker: LockCaller, redis: Redis) -> None:

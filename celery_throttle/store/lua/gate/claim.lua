@@ -54,7 +54,7 @@ local function claim()
   local newest = conflict == 'replace' or conflict == 'keep_last'
   if not lock or lock.state == 'started' or newest and lock.state == 'queued' then return claim_new(lock) end
   if conflict == 'keep_last' and lock.state == 'running' then
-    local other = lock.next or ''
+    local other = lock.next ~= task and lock.next or ''
     plan.claim = next_stamp()
     run_next(lock, task, plan)
     return other == '' and 1 or 3, other, plan.claim

@@ -17,68 +17,42 @@ local function lock_started(task, record)
   save_lock(plan.identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
 end
 
+-- Free for others, but those who waited for the task still do.
+local function renew_started(task, identity)
+  local lock = load_lock(identity)
+  if lock and lock.task == task and lock.state == 'started' then
+    save_lock(identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
+  end
+  return true
+end
+
 -- Keep the lock of a task that runs, or bring it back after the store lost it; false if another task has it.
 local function renew_lock(task, record)
   local plan = record.lock
-  if plan.verdict ~= 'run' or plan.lock_until == 'started' or plan.unlocked then return true end
+  if plan.verdict ~= 'run' or plan.unlocked then return true end
+  if plan.lock_until == 'started' then return renew_started(task, plan.identity) end
   local lock = load_lock(plan.identity)
   if lock and lock.task == task and lock.state == 'done' then return true end
   if lock and lock.state ~= 'queued' and (lock.task ~= task or lock.state ~= 'running') then return false end
+  -- Also one that has just ended: who waits for it is not forgotten.
+  lock = lock or kept_lock(plan.identity)
   local other = lock and lock.task ~= task and lock.task
-  if not lock or other then
-    lock = new_lock(task, plan.claim)
-    lock.state, lock.fence = 'running', plan.fence or '0'
-  end
-  lock.nonce = record.nonce
+  if not lock or other then lock = new_lock(task, plan.claim) end
+  -- With the token that the task knows, though it had gone back in line.
+  lock.state, lock.fence, lock.nonce = 'running', plan.fence or '0', record.nonce
   save_lock(plan.identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
   if other then
-    -- It claimed the lock meanwhile and has not begun: those who wait for it wait for this one now.
+    -- It has not begun, or its time is over: those who wait for it wait for this one now.
     wake_followers(plan.identity, other)
     wake_next(plan.identity)
   end
   return true
 end
 
--- A duplicate that would have asked for the outcome of a task will not.
-local function will_not_ask(identity, first)
-  if first == '' then return end
-  if redis.call('HEXISTS', AWAITED, first) == 1 then return one_less_awaited(first) end
-  local lock = load_lock(identity)
-  if lock and lock.task == first and lock.awaited > 0 then
-    lock.awaited = lock.awaited - 1
-    write_lock(identity, lock)
-  end
-end
-
-local function one_less_awaited(first)
-  local awaited = tonumber(redis.call('HGET', AWAITED, first) or 0)
-  if awaited > 1 then
-    redis.call('HSET', AWAITED, first, awaited - 1)
-  elseif awaited == 1 then
-    redis.call('HDEL', AWAITED, first)
-    redis.call('ZREM', ENDS, 'awaited:' .. first)
-  end
-end
-
--- One duplicate less will ask for the outcome of a task.
-local function outcome_told(plan, outcome)
-  if plan.verdict ~= 'conclude' or plan.asked ~= plan.first then return end
-  if outcome == 'waits' or outcome == 'lost' then return end
-  one_less_awaited(plan.first)
-end
-
 local function lasts(plan, lock, outcome)
   if plan.lock_until == 'expires' then return lock.floor end
   if outcome == 'success' then return NOW + plan.remember_ms end
   return plan.lock_until == 'success' and NOW + plan.ttl_ms or NOW
-end
-
--- The duplicates that were published while it was pending will ask for its outcome.
-local function keep_awaited(task, plan, lock)
-  if lock.awaited == 0 then return end
-  redis.call('HINCRBY', AWAITED, task, lock.awaited)
-  redis.call('ZADD', ENDS, NOW + plan.ttl_ms, 'awaited:' .. task)
-  lock.awaited = 0
 end
 
 -- The task does not run any more. outcome: success, failure, waits (for its next delivery), lost, nothing.
@@ -95,7 +69,11 @@ local function lock_ended(task, record, nonce, outcome)
   if ours and lock.last and outcome == 'waits' then outcome = 'nothing' end
   local has_ended = outcome == 'success' or outcome == 'failure'
   if has_ended then conclude_followers(identity, task) end
-  if not ours then return end
+  if not ours then
+    -- It was free from the start on, and another's since: nobody else tells those who waited for this task.
+    if not has_ended and not (lock and lock.task == task) then wake_followers(identity, task) end
+    return
+  end
   lock.nonce = nil
   if has_ended then keep_awaited(task, plan, lock) end
   if has_ended and not lock.next and lasts(plan, lock, outcome) > NOW then
@@ -128,6 +106,7 @@ local function give_up_lock(identity, task)
   if lock.next == task then
     lock.next, lock.next_claim = nil, nil
     write_lock(identity, lock)
+    wake_next(identity) -- another delivery of it may wait still
     return 1
   end
   if lock.task == task and lock.state == 'running' then keep_no_longer(identity, lock) end

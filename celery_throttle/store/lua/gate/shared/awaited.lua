@@ -1,0 +1,37 @@
+-- Awaited: outcomes that duplicates will ask for, which were published while the first of them was pending.
+
+-- A duplicate that would have asked for the outcome of a task will not.
+local function will_not_ask(identity, first)
+  if first == '' then return end
+  if redis.call('HEXISTS', AWAITED, first) == 1 then return one_less_awaited(first) end
+  local lock = load_lock(identity)
+  if lock and lock.task == first and lock.awaited > 0 then
+    lock.awaited = lock.awaited - 1
+    write_lock(identity, lock)
+  end
+end
+
+local function one_less_awaited(first)
+  local awaited = tonumber(redis.call('HGET', AWAITED, first) or 0)
+  if awaited > 1 then
+    redis.call('HSET', AWAITED, first, awaited - 1)
+  elseif awaited == 1 then
+    redis.call('HDEL', AWAITED, first)
+    redis.call('ZREM', ENDS, 'awaited:' .. first)
+  end
+end
+
+-- One duplicate less will ask for the outcome of a task.
+local function outcome_told(plan, outcome)
+  if plan.verdict ~= 'conclude' or plan.asked ~= plan.first then return end
+  if outcome == 'waits' or outcome == 'lost' then return end
+  one_less_awaited(plan.first)
+end
+
+-- The duplicates that were published while it was pending will ask for its outcome.
+local function keep_awaited(task, plan, lock)
+  if lock.awaited == 0 then return end
+  redis.call('HINCRBY', AWAITED, task, lock.awaited)
+  redis.call('ZADD', ENDS, NOW + plan.ttl_ms, 'awaited:' .. task)
+  lock.awaited = 0
+end
