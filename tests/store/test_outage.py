@@ -9,11 +9,12 @@ import pytest
 from celery_throttle.store.replies import TAKEN
 from celery_throttle.store.scripts import execute
 from tests.store.lock_caller import LockCaller, end_lock, plan_of
-from tests.store.peek import be_away, end_moment, expire, lapse, peek
+from tests.store.peek import KEY, be_away, end_moment, expire, lapse, peek
 
 if TYPE_CHECKING:
     from redis import Redis
 
+    from celery_throttle.core.dedup import LockUntil
     from celery_throttle.core.limits import Limit
     from tests.store.caller import Caller
 
@@ -26,6 +27,12 @@ def left(client: Redis) -> dict[str, bool]:
     """Whether each lease lasts, and for no longer than a moment."""
     store = peek(client)
     return {task: 0 < till - store.now <= MOMENT_MS for task, till in store.leases.items()}
+
+
+def come_back(worker: Caller, *limits: Limit) -> None:
+    """Say that it could not reach the store for as long as nobody who lives is silent."""
+    declared = [(limit.name, limit.declared) for limit in limits]
+    execute(worker.client, worker.store.declare("", declared, keeps=True, away=worker.store.lease / 3))
 
 
 def test_whoever_looks_first_reclaims_nothing(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
@@ -67,8 +74,7 @@ def test_one_that_could_not_reach_the_store_takes_nobody_for_lost(
     worker.take("t1", one)
     peer.put("t2", one)
     expire(redis, "t1")
-    call = peer.store.declare("", [(one.name, one.declared)], keeps=True, away=peer.store.lease / 3)
-    execute(redis, call)
+    come_back(peer, one)
     assert peer.look().grants == ()
     assert left(redis) == {"t1": True}
 
@@ -79,9 +85,29 @@ def test_a_moment_is_given_once(worker: Caller, two: Limit, redis: Redis) -> Non
         worker.take(task, two)
     end_moment(redis)
     expire(redis, "t2")
-    call = worker.store.declare("", [(two.name, two.declared)], keeps=True, away=worker.store.lease / 3)
-    execute(redis, call)
+    come_back(worker, two)
     assert left(redis) == {"t1": False, "t2": True}
+
+
+def test_a_lease_that_ends_soon_has_the_moment_too(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.take("t", one)
+    redis.zadd(KEY["leases"], {"t": peek(redis).now + 1000})
+    come_back(worker, one)
+    store = peek(redis)
+    assert store.leases["t"] > store.now + MOMENT_MS / 2
+
+
+def test_who_comes_back_while_a_moment_lasts_gives_no_other(worker: Caller, two: Limit, redis: Redis) -> None:
+    for task in ("t1", "t2"):
+        worker.take(task, two)
+    soon = peek(redis).now + 2000
+    redis.hset(KEY["meta"], "moment", f"{soon:.0f}")
+    redis.zadd(KEY["leases"], {"t1": soon})
+    expire(redis, "t2")
+    come_back(worker, two)
+    store = peek(redis)
+    assert store.leases == {"t1": soon, "t2": soon}
+    assert store.meta["moment"] == f"{soon:.0f}"
 
 
 def test_who_renews_first_leaves_the_others_a_moment(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
@@ -120,6 +146,16 @@ def test_a_task_that_runs_keeps_its_lock(payer: LockCaller, redis: Redis) -> Non
     assert payer.reap() == []
     assert payer.renew_once(runs) == RENEWED
     assert payer.claim("third", PLAN).answer == TAKEN
+
+
+@pytest.mark.parametrize("lock_until", ["finished", "started"])
+def test_a_lock_that_ends_soon_outlives_the_moment(payer: LockCaller, redis: Redis, lock_until: LockUntil) -> None:
+    payer.start("first", plan_of(lock_until=lock_until))
+    be_away(redis)
+    redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 1000})
+    come_back(payer)
+    store = peek(redis)
+    assert store.lock_ends() > store.leases["first"] > store.now
 
 
 def test_a_lock_of_one_that_was_never_delivered_ends(payer: LockCaller, redis: Redis) -> None:

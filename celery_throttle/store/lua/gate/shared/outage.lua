@@ -34,23 +34,26 @@ end
 
 local function is_running(identity)
   local lock = kept_lock(identity)
-  return lock and lock.state == 'running'
+  return lock and (lock.state == 'running' or lock.state == 'started')
 end
 
+-- Also those that end before the moment does. Who comes back while it lasts gives no other.
 local function prolong_leases()
   local before = last_moment()
-  local ended = redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'WITHSCORES', 'LIMIT', 0, 10000)
+  local till = before > NOW and before or NOW + MOMENT_MS
+  local ended = redis.call('ZRANGEBYSCORE', LEASES, '-inf', till, 'WITHSCORES', 'LIMIT', 0, 10000)
   for i = 1, #ended, 2 do
-    if tonumber(ended[i + 1]) ~= before then redis.call('ZADD', LEASES, NOW + MOMENT_MS, ended[i]) end
+    if tonumber(ended[i + 1]) ~= before then redis.call('ZADD', LEASES, till, ended[i]) end
   end
-  redis.call('HSET', META, 'moment', string.format('%.0f', NOW + MOMENT_MS))
+  redis.call('HSET', META, 'moment', string.format('%.0f', till))
 end
 
 -- Those of tasks that run outlive their leases, but not any outage.
 local function prolong_locks()
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, 10000)) do
+  local till = NOW + 2 * MOMENT_MS
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', ENDS, '-inf', till, 'LIMIT', 0, 10000)) do
     local identity = string.match(member, '^locks:(.*)$')
-    if identity and is_running(identity) then redis.call('ZADD', ENDS, NOW + 2 * MOMENT_MS, member) end
+    if identity and is_running(identity) then redis.call('ZADD', ENDS, till, member) end
   end
 end
 
@@ -68,5 +71,5 @@ end
 
 -- Before anybody renews, since that hides that nobody has for long.
 local function look_at_ended()
-  if first_lease_ends() <= NOW then ended_is_lost() end
+  if first_lease_ends() <= NOW + MOMENT_MS then ended_is_lost() end
 end
