@@ -9,6 +9,7 @@ from celery_throttle.store.calls import Exchange
 from celery_throttle.store.replies import Answer
 from celery_throttle.store.scripts import execute
 from tests.store.caller import ended
+from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, let_come_due, peek
 
 if TYPE_CHECKING:
@@ -80,6 +81,23 @@ def test_a_store_that_was_emptied_grants_nothing_until_holders_are_back(
     assert [grant.task for grant in peer.look(2).grants] == ["t3"]
     assert [grant.task for grant in worker.release(held, slots=1).grants] == ["t2"]
     assert "settling" not in peek(redis).meta
+
+
+def test_a_store_that_was_emptied_starts_no_singleton_without_limits_either(redis: Redis) -> None:
+    """It may run: whoever has it puts it back."""
+    worker, peer = (LockCaller(redis, name * 8, "q") for name in "de")
+    birth = worker.declare()
+    held = worker.start("t1", plan_of())
+    redis.flushall()
+    peer.declare(known=birth)
+    reply = peer.put("t2", None, lock=plan_of().spec, slots=1)
+    assert reply.grants == ()
+    assert not reply.more
+    assert 0 < reply.wait <= 5
+    assert worker.renew_once(held) == 2
+    redis.hset(KEY["meta"], "settling", f"{peek(redis).now - 1:.0f}")
+    assert peer.look_once() == ()
+    assert [(each.task, each.verdict) for each in worker.end(held, slots=1)] == [("t2", "conclude")]
 
 
 def test_a_new_store_grants_at_once(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:

@@ -96,6 +96,6 @@ local function next_look_ms()
   -- Those that began since end later.
   local lease = state.first_lease or first_lease_ends()
   local due = tonumber(redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or math.huge)
-  local first = math.min(lease, due)
+  local first = math.min(lease, due, settling() > 0 and NOW + settling() or math.huge)
   return first < math.huge and math.max(first - NOW, 0) + 2 or 0
 end

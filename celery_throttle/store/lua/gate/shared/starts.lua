@@ -76,7 +76,9 @@ local function serve()
   if not anybody_waits() then return end
   settle_touched()
   local left = 256
-  while state.slots > 0 and left > 0 do
+  -- Also a task without limits waits until a store that was emptied has settled: it may run elsewhere.
+  state.all_served = settling() > 0
+  while state.slots > 0 and left > 0 and not state.all_served do
     left = left - 1
     local lane = oldest_startable()
     if not lane then
