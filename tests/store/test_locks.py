@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle.core.limits import Limit
 from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer
 from tests.store.caller import held_by, started
 from tests.store.lock_caller import LockCaller, end_lease, end_lock, plan_of
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.dedup import LockUntil, OnConflict
-    from celery_throttle.core.limits import Limit
     from tests.store.lock_caller import Started
+    from tests.store.steering import Steering
 
 SHORT = 0.1
 LOST, RENEWED, PUT_BACK = 0, 1, 2
@@ -326,6 +327,22 @@ def test_who_claims_finds_that_the_worker_of_the_first_is_lost(worker: LockCalle
     end_lease(redis, worker.start("t1", PLAN), lock=False)
     assert worker.claim("t2", PLAN)[0] == CLAIMED
     assert not peek(redis).leases
+
+
+@pytest.mark.parametrize("by", ["says something", "books", "asks who has it"])
+def test_who_waited_for_a_lock_that_ended_goes_on_whoever_finds_it(
+    worker: LockCaller, steering: Steering, one: Limit, redis: Redis, by: str
+) -> None:
+    worker.claim("t1", PLAN)
+    assert worker.arrive("t2", PLAN, one) == ()
+    end_lock(redis)
+    if by == "says something":
+        steering.say("other", "pause")
+    elif by == "books":
+        steering.ask(worker.store.reserve("mails", Limit("mails", rate="100/m").declared, 1, 1.0))
+    else:
+        worker.locked()
+    assert told(worker.look_once()) == [("t2", "run", "")]
 
 
 def test_a_late_end_frees_nobody_elses_lock(worker: LockCaller, redis: Redis) -> None:

@@ -126,6 +126,13 @@ def test_a_function_is_made_when_it_is_first_called(name: str) -> None:
     assert MADE.findall(making) == MADE.findall(text)
 
 
+@each_script
+def test_a_script_that_may_let_somebody_start_serves(name: str) -> None:
+    """Or who got a lock, or room, by what it cleared is forgotten."""
+    if "touch" in {called for _, called in CALLED.findall(gate_text(name))}:
+        assert "serve()" in own_text(name) or name in {"declare", "wake"}, "those look at all buckets of a limit"
+
+
 def test_a_small_script_stays_small() -> None:
     assert len(gate_text("crowd")) < len(gate_text("exchange")) / 4
     assert MADE.findall(gate_text("crowd")) == []

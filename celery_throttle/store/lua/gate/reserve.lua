@@ -10,4 +10,5 @@ local loaded = load_rates(bucket, rule, cost)
 local start = math.max(allowed_at(loaded, false), NOW_US)
 if start - NOW_US > longest then return { NOW_US - 1, NOW_US } end
 book_at(bucket, loaded, start)
+serve()
 return { start, NOW_US }

@@ -16,6 +16,7 @@ end
 
 local found = {}
 for i, each in ipairs(object()) do found[i] = look(unpack(each)) end
+serve()
 -- A write, or there is nothing to be waited for; one that a full store allows.
 redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
 return found
