@@ -152,6 +152,19 @@ def test_another_that_goes_to_and_fro_takes_nothing_from_one_that_goes_first(wor
     assert set(peek(redis).hashes["said"]) == {"left", "right"}
 
 
+def test_whoever_was_barred_comes_when_that_ends(worker: TermsCaller, redis: Redis) -> None:
+    left, right = (Limit(name, 1) for name in ("left", "right"))
+    sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
+    assert sides[0]
+    assert not worker.arrive("elder", terms(left, right).same)
+    elder = peek(redis).records["elder"]
+    redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 7}))
+    worker.end(sides[0], slots=1)  # it waits for the right side now
+    ends = json.loads(peek(redis).hashes["said"]["left"])["bar"][1]
+    assert not worker.arrive("younger", terms(left).same)
+    assert peek(redis).due("bucket")["left"] == ends
+
+
 def test_what_came_back_from_an_empty_store_counts_on_every_limit(worker: TermsCaller, redis: Redis) -> None:
     permit = worker.arrive("a1", of("a"))
     assert permit

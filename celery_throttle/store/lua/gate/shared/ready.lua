@@ -33,7 +33,9 @@ local function refresh(bucket)
     end
     if not room then return end
     local entry, first = load_lane(lane), first_of(lane)
-    if barred(bucket, first.task, tonumber(first.ticket) - NOUGHT) then return end
+    if barred(bucket, first.task, tonumber(first.ticket) - NOUGHT) then
+      return again_at(bucket, rule_of(bucket).bar[UNTIL])
+    end
     if not entry.ticket and is_for_caller(lane) then
       state.hot[lane] = first.ticket
       return
