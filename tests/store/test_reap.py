@@ -107,6 +107,15 @@ def test_a_killed_worker_leaves_nothing_for_ever(worker: Caller, peer: Caller, o
     assert peek(redis).hashes["workers"].keys() == {"bbbbbbbb"}
 
 
+def test_workers_that_were_killed_go_also_where_nobody_ever_waits(redis: Redis, two: Limit) -> None:
+    """And there is no beat: whoever is new clears some."""
+    for number in range(9):
+        caller = Caller(redis, f"{number:08x}", "q")
+        caller.release(caller.take("t", two))
+        lapse(redis, f"workers:{caller.name}")
+    assert peek(redis).hashes["workers"].keys() == {f"{8:08x}"}
+
+
 def test_what_is_kept_of_a_worker_stays_while_it_calls(worker: Caller, redis: Redis) -> None:
     """Also for a week: else a call that is sent again would be carried out again."""
     worker.look()

@@ -54,6 +54,7 @@ hear_ends(said.passed or {}, said.ended or {})
 hear_notes(said, before)
 if said.errors then redis.call('HINCRBY', META, 'errors', said.errors) end
 reap_all(8)
+if not before.till then reap_ends(4) end -- whoever adds one clears some, also where nobody waits
 local asked = answer_asked(said.asked or {})
 local parked = answer_parked(said.parked or {})
 hear_back(said.back or {})
