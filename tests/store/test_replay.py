@@ -182,6 +182,14 @@ def test_what_a_worker_says_after_its_goodbye_is_heard(worker: Caller, one: Limi
     assert not peek(redis).records
 
 
+def test_a_goodbye_may_be_said_twice(worker: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("t", one)
+    worker.leave()
+    worker.leave()
+    worker.release(held)
+    assert not peek(redis).records
+
+
 def test_a_store_that_was_emptied_does_not_answer_for_the_old_one(worker: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("t", one)
     worker.release(held)

@@ -9,6 +9,6 @@ local before = load_worker(worker)
 -- It has acknowledged at the broker what it parked last, but for what it has said.
 confirm_parked(worker, before)
 -- Between that call and the next, should there be something to say all the same.
-redis.call('HSET', WORKERS, worker, cjson.encode({ number = before.number + 0.5, since = NOW }))
+redis.call('HSET', WORKERS, worker, cjson.encode({ number = math.floor(before.number) + 0.5, since = NOW }))
 redis.call('ZADD', ENDS, NOW + GONE_MS, 'workers:' .. worker)
 return 1
