@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
+    from celery_throttle.store.replies import Grant
     from tests.store.caller import Caller
 
 WHY = {
@@ -110,6 +111,94 @@ def test_another_delivery_of_it_runs(worker: Caller, one: Limit, redis: Redis, p
     if answer == Answer.MUST_PARK:
         assert started(worker.put("t1", one, slots=1)) == ("t1",)
     assert peek(redis).holders("gpu") == ["t1"]
+
+
+@each_kind
+def test_another_delivery_that_waited_for_it_goes_on(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, packed: bytes
+) -> None:
+    worker.take("t", one)
+    peer.put("t", one)
+    spoil(redis, "t", packed)
+    expire(redis, "t")
+    assert started(peer.look()) == ("t",)
+    assert [each.task_id for each in Steering(redis).aside()] == ["t"]
+
+
+@pytest.mark.parametrize("how", ["ask", "park", "put back", "end", "send back", "save"])
+def test_another_delivery_that_waited_for_it_goes_on_whoever_finds_it(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, how: str
+) -> None:
+    held = worker.take("t", one)
+    peer.put("t", one)
+    spoil(redis, "t", b"{")
+    found: tuple[Grant, ...] = ()
+    if how == "ask":
+        reply = peer.exchange(asked=[peer.arrival("t", one)])
+        assert reply.asked == (Answer.KNOWN,)
+        found = reply.grants
+    elif how == "park":
+        peer.put("t", one)
+    elif how == "put back":
+        assert worker.renew(held, number=worker.number) == [2]
+        worker.release(held, "again")
+    elif how == "end":
+        worker.release(held)
+    elif how == "send back":
+        worker.send_back(held, 0.0)
+    else:
+        assert peer.saved("t") == [1]
+    (grant,) = found or peer.look().grants
+    assert (grant.task, grant.message) == ("t", message_of("t"))
+    peer.release(grant)
+    store = peek(redis)
+    assert not store.records
+    assert not store.sets["lines"]
+
+
+def test_another_delivery_of_one_in_line_that_nobody_can_read_goes_on(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """The first was rejected, to be run again."""
+    (first,) = worker.put("t", one, slots=1).grants
+    peer.put("t", one, message=b"second")
+    worker.release(first, "requeue")
+    spoil(redis, "t", b"{")
+    (grant,) = peer.look().grants
+    assert grant.message == b"second"
+    peer.release(grant)
+    assert not peek(redis).sets["lines"]
+
+
+def test_another_delivery_of_one_that_waits_for_a_lock_and_nobody_can_read_goes_on(redis: Redis) -> None:
+    once, plan = LockCaller(redis, "dddddddd", "q"), plan_of()
+    (first,) = once.put_once("t", plan, slots=1)
+    once.put_once("t", plan)
+    once.unlock("same")
+    other = once.start("other", plan)
+    assert once.end(first, "again", slots=1) == ()
+    assert peek(redis).parked["t"].verdict == "follow"
+    spoil(redis, "t", b"{")
+    (last,) = (*once.end(other, slots=1), *once.look_once())
+    assert last.task == "t"
+    once.end(last)
+    store = peek(redis)
+    assert not store.records
+    assert not store.sets["lines"]
+
+
+@each_kind
+def test_another_delivery_that_nobody_can_read_is_set_aside(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, packed: bytes
+) -> None:
+    worker.take("t", one)
+    peer.put("t", one)
+    redis.hset(KEY["seconds"], "t", packed)
+    expire(redis, "t")
+    peer.look()
+    (aside,) = Steering(redis).aside()
+    assert (aside.task_id, aside.why) == ("t", WHY[packed])
+    assert peek(redis).messages == {"t": message_of("t")}
 
 
 @each_kind

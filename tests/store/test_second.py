@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle.core.limits import Limit
 from tests.store.caller import message_of
 from tests.store.peek import expire, peek
+from tests.store.terms_caller import terms
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.core.limits import Limit
+    from celery_throttle.core.policy import Needs
     from tests.store.caller import Caller
 
 
@@ -110,3 +112,43 @@ def test_a_second_waits_on_while_the_first_goes_back_in_line(
     assert peek(redis).seconds.keys() == {"t"}
     worker.release(again)
     assert not peek(redis).records
+
+
+def test_a_second_has_the_next_turn_of_its_key(worker: Caller, peer: Caller, redis: Redis) -> None:
+    """Those who come later do not go before it for ever."""
+    limit = Limit("api", 1, fair_by="who")
+
+    def of(who: str) -> Needs:
+        return terms(limit).needs({"fair": [who, 1]})
+
+    worker.take("a0", of("a"))
+    worker.put("a1", of("a"))
+    peer.put("a0", of("a"))
+    expire(redis, "a0")
+    for number in range(30):
+        worker.put(f"b{number}", of("b"))
+    order, grants = [], peer.look().grants
+    while grants:
+        order.append(grants[0].task)
+        grants = peer.release(grants[0], slots=1).grants
+    assert order[:4] == ["a1", "b0", "a0", "b1"]
+
+
+def test_a_newer_second_has_the_turn_of_the_one_before_it(worker: Caller, peer: Caller, redis: Redis) -> None:
+    needs = terms(Limit("api", 1, fair_by="who")).needs({"fair": ["a", 1]})
+    worker.take("t", needs)
+    peer.put("t", needs)
+    before = peek(redis)
+    peer.put("t", needs, attempt=1)
+    store = peek(redis)
+    assert store.seconds["t"].place == before.seconds["t"].place
+    assert store.hashes["turns"] == before.hashes["turns"]
+
+
+def test_a_second_may_wait_for_as_long_as_any_other(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("t", one)
+    peer.put("t", one, wait_ms=600_000)
+    worker.put("other", one)
+    worker.release(held, "again")
+    store = peek(redis)
+    assert store.now < store.due("task")["t"] <= store.now + 600_000

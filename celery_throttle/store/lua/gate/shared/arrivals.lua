@@ -75,17 +75,24 @@ local function ticket_of(arrival)
   return ticket
 end
 
-local function park_new(task, arrival)
-  local record, needs = record_of(arrival), needs_of(arrival.needs)
-  if is_crowded(needs) then return CROWDED end
-  record.ticket, record.by, record.call = ticket_of(arrival), state.worker, state.call
+-- The record of one that is set aside now, in the place of an earlier attempt if there is one.
+local function parked_record(arrival, earlier)
+  local record = record_of(arrival)
+  record.ticket = earlier and earlier.ticket or ticket_of(arrival)
+  record.by, record.call = state.worker, state.call
   if arrival.unacked then keep_unacked(record, arrival.nonce) end
   if arrival.turn then
     record.turn = arrival.turn
-    record.place = fair_place(arrival.turn, record.ticket)
+    record.place = earlier and earlier.place or fair_place(arrival.turn, record.ticket)
   end
-  record.outside = arrival.outside
   if arrival.wait_ms then record.deadline = NOW + arrival.wait_ms end
+  return record
+end
+
+local function park_new(task, arrival)
+  if is_crowded(needs_of(arrival.needs)) then return CROWDED end
+  local record = parked_record(arrival)
+  record.outside = arrival.outside
   redis.call('HSET', MESSAGES, task, arrival.message)
   if record.lock and settling() == 0 then judge_record(task, record) end
   enqueue(task, record)

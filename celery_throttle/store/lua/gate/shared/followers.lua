@@ -16,7 +16,7 @@ local function each_goes_on(what, verdict, first)
   for _, member in ipairs(found) do
     local task = string.match(string.sub(member, #what + 2), '^[^%z]*%z%d+%.(.*)$')
     local record = load_record(task)
-    if not record or record.nonce or not record.lock then
+    if not record or record.nonce or not record.lock or member_of(task, record) ~= member then
       redis.call('ZREM', LINES, member)
       state.firsts = {}
     elseif verdict then

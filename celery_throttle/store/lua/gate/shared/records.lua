@@ -21,7 +21,7 @@ local function decoded(packed)
 end
 
 -- A record that nobody can read must not stop the others: it goes where people can look at it, with its
--- message.
+-- message. Returns the record of another delivery if one waited for it.
 local function set_aside(task, packed)
   local why = pcall(cjson.decode, packed) and 'written by another release' or 'not readable'
   redis.call('HDEL', RECORDS, task)
@@ -29,14 +29,13 @@ local function set_aside(task, packed)
   redis.call('ZADD', ENDS, NOW + 604800000, 'aside:' .. task)
   redis.call('ZREM', DUE, 'task:' .. task)
   if redis.call('ZREM', LEASES, task) == 1 then recount() end
+  return settle_second(task, {}, 'nothing')
 end
 
 local function load_record(task)
   local packed = redis.call('HGET', RECORDS, task)
   if not packed then return nil end
-  local record = decoded(packed)
-  if not record then set_aside(task, packed) end
-  return record
+  return decoded(packed) or set_aside(task, packed)
 end
 
 local function save_record(task, record)

@@ -27,29 +27,25 @@ local function keep_second(task, arrival)
     return
   end
   if second then note_ran(task, second, false) end -- there was a retry since
-  local record = record_of(arrival)
-  record.ticket = second and second.ticket or ticket_of(arrival)
-  record.by, record.call = state.worker, state.call
-  if arrival.unacked then keep_unacked(record, arrival.nonce) end
-  save_second(task, record, arrival.message)
+  save_second(task, parked_record(arrival, second), arrival.message)
 end
 
--- Another delivery waited for this one to end; whether it goes on.
+-- Another delivery waited for this one to end. Returns its record if it goes on.
 local function settle_second(task, record, result)
   local packed = redis.call('HGET', SECONDS, task)
-  if not packed then return false end
+  if not packed then return nil end
   local second, message = decoded(packed), redis.call('HGET', SECOND_MESSAGES, task)
   forget_second(task)
-  if not second then return false end
-  if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then
+  if second and result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then
     note_ran(task, second, false)
-    return false
+    return nil
   end
   redis.call('HSET', MESSAGES, task, message or '')
+  if not second then return set_aside(task, packed) end
   -- Whom it waited for before it stepped back may wait for it by now.
   if second.lock and second.lock.verdict then judge_record(task, second) end
   enqueue(task, second)
-  return true
+  return second
 end
 
 -- A parked message of a task that runs after all (its lease had ended, or it was delivered twice) waits

@@ -51,7 +51,7 @@ end
 local function start_first(lane)
   local entry, first = load_lane(lane), first_of(lane)
   local record = first and load_record(first.task)
-  if not record or record.nonce then
+  if not record or record.nonce or member_of(first.task, record) ~= first.member then
     -- Nothing can be said of a record that is unreadable, or that another release has changed.
     if first then redis.call('ZREM', LINES, first.member) end
     state.firsts[lane] = nil
