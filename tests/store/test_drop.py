@@ -200,6 +200,18 @@ def test_what_the_broker_delivers_again_does_not_run(
     assert peer.ask("t1", ONE)[0] == Answer.HAS_RUN
 
 
+def test_another_delivery_of_it_may_come_again_too(worker: TermsCaller, peer: TermsCaller, steering: Steering) -> None:
+    """Whoever parked it was killed before it acknowledged that at the broker."""
+    (grant,) = worker.put("t", ONE, slots=1).grants
+    worker.look(0)  # acknowledged
+    peer.put("t", ONE)
+    worker.release(grant, "requeue")
+    assert steering.drop("", "t") == 1
+    (told,) = worker.look(1).grants
+    worker.release(told, "never")
+    assert worker.ask("t", ONE)[0] == Answer.HAS_RUN
+
+
 def test_what_was_acknowledged_is_forgotten(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     held = worker.arrive("t0", ONE)
     assert held

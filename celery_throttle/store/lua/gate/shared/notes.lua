@@ -28,6 +28,8 @@ local function drop_parked(task, reason)
   leave_line(task, record)
   drop_bar(task, record)
   if record.lock then give_up_lock(record.lock.identity, task) end
+  local second = load_second(task)
+  if second then note_ran(task, second, false) end
   forget_second(task)
   note_ran(task, record, false)
   enqueue(task, {
