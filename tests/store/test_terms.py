@@ -573,6 +573,21 @@ def test_who_is_next_is_known_as_long_as_somebody_waits(worker: TermsCaller, red
     assert not peek(redis).hashes["turns"], "nobody waits"
 
 
+def test_turns_that_are_over_go_also_where_somebody_always_waits(worker: TermsCaller, redis: Redis) -> None:
+    limit = Limit("api", 1, fair_by="who")
+    run: Arrival | Grant = worker.take("first", terms(limit).needs({"fair": ["last", 1]}))
+    worker.arrive("waits", terms(limit).needs({"fair": ["last", 1]}))
+    for number in range(9):
+        worker.arrive(f"t{number}", terms(limit).needs({"fair": [f"w{number}", 1]}))
+        worker.arrive(f"u{number}", terms(limit).needs({"fair": ["busy", 1]}))
+        (run,) = worker.release(run, slots=1).grants
+    _, run = serve(worker, run, 9)
+    assert len(peek(redis).hashes["turns"]) == 12
+    lapse(redis, *(f"turns:{field}" for field in peek(redis).hashes["turns"]))
+    worker.reap()
+    assert peek(redis).hashes["turns"].keys() == {"api", "api\x1ebusy"}
+
+
 # -- sent back by the outside ------------------------------------------------------------------------------------------
 
 

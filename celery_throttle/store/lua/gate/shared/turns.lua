@@ -26,10 +26,13 @@ local function turn_served(record)
   if record.place > tonumber(redis.call('HGET', TURNS, bucket) or 0) then keep_turn(bucket, record.place) end
 end
 
--- Nobody had a turn for an hour; while somebody waits it is known whose is next.
+-- Nobody had a turn for an hour; while somebody waits it is known whose is next: of a key whose turns are all
+-- over there is nothing to know.
 local function turn_lapsed(field)
   local bucket = string.match(field, '^[^\30]*')
-  if redis.call('HEXISTS', WAITING, bucket) == 1 then
+  local place, served = unpack(redis.call('HMGET', TURNS, field, bucket))
+  local is_over = field ~= bucket and tonumber(place or 0) <= tonumber(served or 0)
+  if not is_over and redis.call('HEXISTS', WAITING, bucket) == 1 then
     redis.call('ZADD', ENDS, NOW + TURNS_MS, 'turns:' .. field)
   else
     redis.call('HDEL', TURNS, field)
