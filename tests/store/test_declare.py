@@ -11,6 +11,7 @@ from celery_throttle.store.scripts import execute
 from tests.store.caller import ended
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, let_come_due, peek
+from tests.store.terms_caller import terms
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -48,6 +49,23 @@ def test_a_raised_limit_wakes_whose_turn_it_is(worker: Caller, stranger: Caller,
     assert [grant.task for grant in reply.grants] == ["t2", "t3"]
     assert hints.ready() == ["q2"], "whose turn it is now"
     assert [grant.task for grant in stranger.look(2).grants] == ["t4"]
+
+
+def test_a_raised_limit_wakes_all_its_keys(worker: Caller, peer: Caller, redis: Redis) -> None:
+    """However many: whoever comes goes on with them, page by page."""
+    tenant = Limit("tenant", 1, key="tenant")
+    needs = [terms(tenant).needs({"keys": {"tenant": f"{number:03}"}}) for number in range(450)]
+    for number, each in enumerate(needs):
+        worker.take(f"a{number}", each)
+        worker.put(f"b{number}", each)
+    worker.declare(Limit("tenant", 2, key="tenant"))
+    ran: list[str] = []
+    for _ in range(9):
+        reply = peer.look(50)
+        ran += [grant.task for grant in reply.grants]
+        assert reply.more or 0 < reply.wait < 0.1 or len(ran) == len(needs)
+    assert len(ran) == len(needs)
+    assert not peek(redis).due("limit")
 
 
 def test_a_limit_that_is_not_raised_wakes_nobody(worker: Caller, two: Limit, hints: Hints) -> None:

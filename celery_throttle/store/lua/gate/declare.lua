@@ -36,7 +36,7 @@ for _ = 1, number() do
     if before and before ~= declared then
       answer[#answer + 1] = limit
       answer[#answer + 1] = before
-      refresh_limit(limit, '')
+      go_on_after(limit, '')
     end
   end
 end

@@ -13,7 +13,8 @@
 -- KEYS[11] ready      ZSET  all scores 0; queue \0 ticket lane: lanes whose first task could start now
 -- KEYS[12] due        ZSET  what time alone brings about -> when (ms): 'bucket:' and a bucket to be looked at
 --                           again, 'lane:' and one that was passed over and is in turn again, 'task:' and one
---                           that may not wait any longer, 'lock:' and a lane of those who wait for one
+--                           that may not wait any longer, 'lock:' and a lane of those who wait for one,
+--                           'limit:' and the bucket of a limit after which the others are to be looked at
 -- KEYS[13] seconds    HASH  task id -> record of another delivery that waits for this one to end
 -- KEYS[14] second_messages HASH  task id -> its message
 -- KEYS[15] ran        HASH  attempt, a blank, task id -> that it has run, and what may come (see ran.lua)

@@ -80,6 +80,7 @@ local function reap_all(leases)
     elseif kind == 'lane' then take_back(name, load_lane(name), false)
     elseif kind == 'task' then deadline_passed(name)
     elseif kind == 'lock' then go_on_with(name)
+    elseif kind == 'limit' then go_on_after(limit_of(name), name)
     end
   end
   reap_ends(4)

@@ -77,3 +77,9 @@ local function refresh_limit(limit, after)
   end
   return after
 end
+
+-- The same, and time alone brings whoever comes next to the next page.
+local function go_on_after(limit, after)
+  local last = refresh_limit(limit, after)
+  if last ~= '' then redis.call('ZADD', DUE, NOW, 'limit:' .. last) end
+end
