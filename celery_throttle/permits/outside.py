@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from weakref import WeakMethod
 
+    from celery_throttle.store.calls import Exchange
     from celery_throttle.store.replies import Reply
-    from celery_throttle.store.scripts import Call
 
     Renewed = WeakMethod[Callable[[float | None], None]]
 
@@ -84,7 +84,7 @@ class Outside:
         self._birth = ""
         self._declared: set[str] = set()
         self._number = 0
-        self._under_way: tuple[Batch, Call] | None = None
+        self._under_way: tuple[Batch, Exchange] | None = None
         self._waiting: dict[str, Asking] = {}
         self._look_at = self._renew_at = 0.0
 
@@ -199,7 +199,8 @@ class Outside:
 
     def _exchange(self) -> None:
         self._declare()
-        batch, call = self._under_way = self._under_way or self._next_call()
+        batch, said = self._under_way = self._under_way or self._next_said()
+        call = self._store.exchange(self._worker, self._number, (self._queue,), said, self._birth)
         try:
             reply = replies.exchanged(self._call(call))
         except StoreUnavailable as error:
@@ -209,6 +210,7 @@ class Outside:
             return
         if reply is None:  # the store was emptied
             self._declared.clear()
+            self._renew_at = 0.0
             return
         self._under_way = None
         with self._guard:
@@ -225,12 +227,11 @@ class Outside:
         self._birth = self._call(self._store.declare(self._birth, undeclared.items(), keeps=True))[0].decode()
         self._declared |= undeclared.keys()
 
-    def _next_call(self) -> tuple[Batch, Call]:
+    def _next_said(self) -> tuple[Batch, Exchange]:
         with self._guard:
             batch = self._next.take()
         self._number += 1
-        said = batch.exchange(len(self._waiting) + len(batch.lining), self.lease)
-        return batch, self._store.exchange(self._worker, self._number, (self._queue,), said)
+        return batch, batch.exchange(len(self._waiting) + len(batch.lining), self.lease)
 
     def _tell(self, batch: Batch, reply: Reply) -> None:
         for asking, answer in zip(batch.asking, reply.asked, strict=True):

@@ -178,9 +178,11 @@ class Exchange:
     parked: list[Arrival] = field(default_factory=list)
     back: list[Back] = field(default_factory=list)
 
-    def text(self, worker: str, number: int, queues: Sequence[str]) -> str:
+    def text(self, worker: str, number: int, queues: Sequence[str], birth: str = "") -> str:
         """Return it as JSON, but for the messages."""
         parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}']
+        if birth:
+            parts.append(f'"birth":"{birth}"')
         if self.clock:
             parts.append(f'"clock_ms":{self.clock * 1000:.1f}')
         if self.errors:
@@ -225,9 +227,9 @@ class Store:
         names = (*self.keys.all, self.keys.wake)
         object.__setattr__(self, "_head", (len(names), *names, int(self.lease * 1000)))
 
-    def exchange(self, worker: str, number: int, queues: Sequence[str], said: Exchange) -> Call:
-        """Say all that a worker has to say."""
-        return self._call("exchange", said.text(worker, number, queues), *said.messages())
+    def exchange(self, worker: str, number: int, queues: Sequence[str], said: Exchange, birth: str = "") -> Call:
+        """Say all that a worker has to say, to a store whose data began then; "": whenever that was."""
+        return self._call("exchange", said.text(worker, number, queues, birth), *said.messages())
 
     def renew(self, worker: str, number: int, held: Iterable[Arrival], waiting: Sequence[str] = ()) -> Call:
         """Renew leases; ``number`` is that of the worker's last call when it found out what it holds."""

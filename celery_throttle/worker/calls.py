@@ -207,10 +207,12 @@ class Calls:
         batch = self.outbox.next_batch(slots)
         self.offered, self.freed, self.lazy_since = slots, 0, None
         self.hungry = self.hungry and not slots
-        call = self.store.exchange(self.worker, self.number, self.queues, batch.said)
-        self._under_way = batch, call
+        self._under_way = batch, self._call_of(batch)
         self._sent = self._late = 0
         self._ask()
+
+    def _call_of(self, batch: Batch) -> Call:
+        return self.store.exchange(self.worker, self.number, self.queues, batch.said, self._birth)
 
     def _ask(self) -> None:
         """Send the call under way, or send it again."""
@@ -278,7 +280,11 @@ class Calls:
 
     def hint(self, text: str) -> None:
         """Somebody published a hint."""
-        self._gate.hint(text, self)
+        kind, _, birth = text.partition(" ")
+        if kind != "birth":
+            self._gate.hint(text, self)
+        elif birth != self._birth and self._ready and self._under_way is None:  # else the answer tells, or the next one
+            self.up()
 
     def no_hints(self, why: object) -> None:
         """The store's user has no right to hints; all goes on without them."""
@@ -303,7 +309,11 @@ class Calls:
             self._pause(raw, [])
             return
         self._away_since, self._lost = None, False
+        known = self._birth
         self._birth, *changed = (each.decode() for each in raw)
+        if self._under_way is not None and known != self._birth:  # it was for the data that is lost
+            batch, _ = self._under_way
+            self._under_way = batch, self._call_of(batch)
         _tell_changes(self.declared, changed)
         self._renew()
         self._ready = True

@@ -266,6 +266,28 @@ def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
 
 
 @pytest.mark.usefixtures("store")
+@EMPTY
+def test_each_worker_puts_back_what_it_holds_in_a_store_that_was_emptied(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """Though no connection broke, and somebody who knows nothing of what was there comes first."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start(DOORS, concurrency=1, queues="runs")
+    app = workers.app(DOORS)
+    first = app.hold.apply_async(["first"], queue="runs")
+    journal.wait_running(1, "first")
+
+    with Redis.from_url(store.url) as client:
+        client.flushall()
+    workers.start(DOORS, concurrency=2)
+    until(lambda: state.holders == {first.id}, timeout=AT_ONCE)
+    state.wait_parked(app.hold.delay("second"))
+    doors.open_all()
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
+    assert most_at_once(journal, ".hold") == 1
+
+
 def test_connections_and_scripts_lost_all_the_time(workers: Workers, journal: Journal, state: State) -> None:
     nagging = cycle(["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
     workers.conf["throttle_lease"] = LONG_LEASE

@@ -189,6 +189,19 @@ def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, s
     until(cleared)
 
 
+def test_who_asks_an_emptied_store_puts_back_first_what_it_holds(
+    gpu: Limit, app: Celery, redis: Redis, state: State
+) -> None:
+    """Though no connection broke, and somebody else came first."""
+    newcomer = Celery("newcomer", broker=app.conf.broker_url)
+    with gpu.acquire(app=app):
+        redis.flushall()
+        Limit("other", 1).acquire(app=newcomer).release()
+        with pytest.raises(NotAcquired):
+            gpu.acquire(0, app=app)
+        assert state.used() == {"gpu": 1}
+
+
 def test_those_who_wait_line_up_again_in_an_emptied_store(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
     held = gpu.acquire(app=app)
     got: list[bool] = []

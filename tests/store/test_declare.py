@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.calls import Exchange
@@ -116,6 +116,34 @@ def test_a_store_that_was_emptied_starts_no_singleton_without_limits_either(redi
     redis.hset(KEY["meta"], "settling", f"{peek(redis).now - 1:.0f}")
     assert peer.look_once() == ()
     assert [(each.task, each.verdict) for each in worker.end(held, slots=1)] == [("t2", "conclude")]
+
+
+def test_each_worker_hears_that_the_store_was_emptied(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    """No connection broke, and another worker came first."""
+    birth = worker.declare(one)
+    held = worker.take("t1", one)
+    redis.flushall()
+    new = peer.declare(one, known=birth)
+    before = peek(redis)
+
+    def say(known: str) -> Any:
+        call = worker.store.exchange(worker.name, 9, ("q",), Exchange(1, ended=[ended(held)]), known)
+        return execute(redis, call)
+
+    assert say(birth) == [b"declare"]
+    assert peek(redis).hashes == before.hashes, "and nothing of it was carried out"
+    assert worker.declare(one, known=birth) == new
+    assert worker.renew(held) == [2]
+    assert say(new)[0] == 9
+    assert not peek(redis).records
+
+
+def test_all_hear_at_once_of_other_data(worker: Caller, peer: Caller, one: Limit, redis: Redis, hints: Hints) -> None:
+    births = [worker.declare(one), peer.declare(one)]
+    redis.flushall()
+    births.append(peer.declare(one, known=births[0]))
+    worker.declare(one, known=births[0])
+    assert hints.take() == [f"birth {births[0]}", f"birth {births[2]}"]
 
 
 def test_a_new_store_grants_at_once(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:

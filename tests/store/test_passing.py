@@ -207,6 +207,7 @@ def test_a_queue_is_woken_once_by_one_call(worker: Caller, one: Limit, two: Limi
 def test_a_line_that_begins_is_told_of_once(worker: Caller, peer: Caller, one: Limit, hints: Hints) -> None:
     """So that whoever has tasks for the same limit has them take their place at once."""
     worker.take("t1", one)
+    hints.take()
     worker.put("t2", one)
     assert hints.take() == ["line gpu"]
     peer.put("t3", one)
@@ -214,6 +215,8 @@ def test_a_line_that_begins_is_told_of_once(worker: Caller, peer: Caller, one: L
 
 
 def test_nothing_is_told_of_a_line_that_begins_and_ends_in_one_call(worker: Caller, one: Limit, hints: Hints) -> None:
+    worker.know(one)
+    hints.take()
     worker.put("t1", one, slots=1)
     assert hints.take() == []
 

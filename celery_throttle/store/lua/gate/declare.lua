@@ -16,6 +16,7 @@ local birth = redis.call('HGET', META, 'birth')
 if not birth then
   birth = string.format('%.0f', NOW)
   redis.call('HSET', META, 'birth', birth)
+  hint('birth ' .. birth)
 end
 -- Whoever knew older data tells that this store was emptied, also when a worker that is new here came first.
 local settled = tonumber(birth) + SETTLE_MS

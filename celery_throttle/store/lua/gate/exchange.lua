@@ -1,8 +1,9 @@
 -- All that a worker has to say at once, and the slots it has for parked tasks. Calls are numbered; one
 -- that was carried out before is only answered again.
 -- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of worker: its name, number: of the call,
--- slots, queues: those that it serves, clock_ms: when it was put together, on a clock of the worker's, and
--- arrays of objects, or of arrays. All but the first four may be left out:
+-- slots, queues: those that it serves, birth: when the data began that it knows, clock_ms: when it was put
+-- together, on a clock of the worker's, and arrays of objects, or of arrays. All but the first four may be
+-- left out:
 --   ended    task, nonce, message, result, began: see shared/facts.lua
 --   passed   task, nonce, result, to (as asked): a permit that passed to another task in the same worker;
 --            carried out before what ended
@@ -36,7 +37,7 @@ state.holder, state.worker, state.call = said.worker, id_of(said.worker), said.n
 state.slots, state.queues = said.slots, said.queues
 for _, queue in ipairs(said.queues) do state.serves[queue] = true end
 
-if not is_known() then return { 'declare' } end
+if not is_known(said.birth) then return { 'declare' } end
 local before = load_worker(state.worker)
 state.call_before = before.number
 if before.number == state.call then return answer_again(before, said.asked or {}) end

@@ -32,7 +32,8 @@
 --                           'ran'), ':' and a field of it -> when the field goes (ms)
 -- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)
 -- KEYS[25] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
---                     and a bucket that has a line now, or of which something was said
+--                     and a bucket that has a line now, or of which something was said; 'birth' and when the
+--                     data of this store began: who holds something says so
 -- ARGV[1]  lease_ms; each script goes on from there.
 local LIMITS, SAID, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MESSAGES, LINES, LANES, HEADS, READY, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]

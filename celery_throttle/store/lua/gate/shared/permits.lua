@@ -24,11 +24,12 @@ local function rule_of(bucket)
   return rule
 end
 
--- Whether somebody has said what the limits are since the data began.
-local function is_known()
+-- Whether somebody has said what the limits are since the data began; the caller, too, if it knows of another
+-- birth.
+local function is_known(known)
   local birth, settling_till = unpack(redis.call('HMGET', META, 'birth', 'settling'))
   if birth and not settling_till then state.settling = 0 end
-  return birth
+  return birth and (known or birth) == birth
 end
 
 -- How long nothing is granted yet, since holders may still have to put themselves back: 0 but for the
