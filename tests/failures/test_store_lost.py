@@ -265,7 +265,6 @@ def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
     assert most_at_once(journal, ".hold") == 1
 
 
-@pytest.mark.usefixtures("store")
 @EMPTY
 def test_each_worker_puts_back_what_it_holds_in_a_store_that_was_emptied(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
@@ -288,6 +287,7 @@ def test_each_worker_puts_back_what_it_holds_in_a_store_that_was_emptied(
     assert most_at_once(journal, ".hold") == 1
 
 
+@pytest.mark.usefixtures("store")
 def test_connections_and_scripts_lost_all_the_time(workers: Workers, journal: Journal, state: State) -> None:
     nagging = cycle(["CLIENT KILL TYPE normal", "SCRIPT FLUSH"])
     workers.conf["throttle_lease"] = LONG_LEASE
