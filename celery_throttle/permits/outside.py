@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import socket
 import threading
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 _AGAIN = 0.5
 #: Seconds between two looks of those who wait, when no hint comes.
 _LOOK_EVERY = 2.0
+#: Seconds between two renewals of what is held, at the most: a store that was emptied waits four for it to be put back.
+_RENEW_EVERY = 2.0
 #: Seconds for which the thread stays when there is nobody.
 _LINGER = 1.0
 
@@ -86,7 +89,7 @@ class Outside:
         self._number = 0
         self._under_way: tuple[Batch, Exchange] | None = None
         self._waiting: dict[str, Asking] = {}
-        self._look_at = self._renew_at = 0.0
+        self._look_at, self._renewed_at = 0.0, -math.inf
 
     def ask(self, needs: str, limit: tuple[str, str], *, waits: bool) -> Asking:
         """Ask for a permit.
@@ -210,7 +213,7 @@ class Outside:
             return
         if reply is None:  # the store was emptied
             self._declared.clear()
-            self._renew_at = 0.0
+            self._renewed_at = -math.inf
             return
         self._under_way = None
         with self._guard:
@@ -291,6 +294,10 @@ class Outside:
 
     # -- leases --------------------------------------------------------------------------------------------------
 
+    @property
+    def _renew_at(self) -> float:
+        return self._renewed_at + (min(self.lease / 3, _RENEW_EVERY) if self._held else self.lease / 3)
+
     def _renew_all(self) -> None:
         begun, number = time.monotonic(), self._number
         with self._guard:
@@ -308,7 +315,7 @@ class Outside:
                 else:
                     tell(begun if answer in _HELD else None)
             self._line_up_again([each for each, there in zip(others, known, strict=True) if not there])
-        self._renew_at = begun + self.lease / 3
+        self._renewed_at = begun
 
     def _line_up_again(self, unknown: list[Asking]) -> None:
         """The store was emptied, and they were in line there."""

@@ -202,6 +202,21 @@ def test_who_asks_an_emptied_store_puts_back_first_what_it_holds(
         assert state.used() == {"gpu": 1}
 
 
+def test_who_only_holds_puts_that_back_before_an_emptied_store_grants_again(
+    gpu: Limit, shop: Celery, own_server: EmbeddedServer
+) -> None:
+    """Though its lease is long, and it has nothing to say to the store."""
+    other = Celery("other", broker=own_server.url, set_as_current=False)
+    Limit("other", 1).acquire(app=other).release()  # which knows the store, too
+    with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop) as held:
+        client.flushall()
+        with pytest.raises(NotAcquired):
+            gpu.acquire(6, app=other)
+        assert not held.lost
+        assert State(client).used() == {"gpu": 1}
+    close(other)
+
+
 def test_those_who_wait_line_up_again_in_an_emptied_store(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
     held = gpu.acquire(app=app)
     got: list[bool] = []
