@@ -10,10 +10,15 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_throttle.core.keys import Keys
+from celery_throttle.store.caller import Caller
+from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import make_client
 from celery_throttle.store.servers.doctor import findings
+from tests.conftest import new_server
+from tests.support import sentinels
 from tests.support.sentinels import NAME, Sentinel
 from tests.support.tls import TlsFront, make_certificate
+from tests.support.waiting import until
 from tests.support.workers import BASIC
 from tests.topologies.tools import ONCE, check_once
 
@@ -72,6 +77,27 @@ def test_a_replica_is_not_taken_for_the_primary(watched: Watched) -> None:
             assert client.info("replication")["role"] == "master"
     finally:
         behind.end()
+
+
+def test_who_stands_at_a_primary_without_its_replica_goes_to_the_new_one() -> None:
+    """Cut off from the others it refuses to write (``min-replicas-to-write 1``), and no connection breaks."""
+    keys = Keys("throttle")
+    with sentinels.watched(new_server) as watched:
+        old, new = watched.servers
+        caller = Caller(watched.url, keys)
+        declare = Store(keys, 60).declare("", [("gpu", "1")])
+        birth = caller.call(declare)
+        watched.wait_replicated()
+        with Redis(port=new.port) as client:
+            client.replicaof("NO", "ONE")
+        with Redis(port=old.port) as client:
+            client.config_set("min-replicas-to-write", 1)
+            until(lambda: not client.info("replication")["min_slaves_good_slaves"])
+        watched.sentinel.ask("REMOVE", NAME)
+        watched.sentinel.ask("MONITOR", NAME, "127.0.0.1", str(new.port), "1")
+        until(lambda: watched.primary is new)
+
+        assert caller.call(declare) == birth
 
 
 def test_passwords(watched: Watched) -> None:

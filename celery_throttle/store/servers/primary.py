@@ -25,7 +25,7 @@ PATIENCE = 2.0
 SAID = 3
 
 # redis-py before 6 knows these errors only in its own cluster client; Redis before 7 wraps what a script ran into.
-_ELSEWHERE = re.compile(r"^(?:MOVED|CLUSTERDOWN|MASTERDOWN) |-READONLY ")
+_ELSEWHERE = re.compile(r"^(?:MOVED|CLUSTERDOWN|MASTERDOWN|NOREPLICAS) |-(?:READONLY|NOREPLICAS) ")
 
 
 def elsewhere(error: object) -> bool:
