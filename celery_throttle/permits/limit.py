@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -67,7 +66,7 @@ class AsyncAcquire(OnlyAsync):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._permit is not None:
-            await asyncio.shield(asyncio.to_thread(self._permit.__exit__, kind, error, traceback))
+            await self._permit.leave(error)
 
 
 class Limit(NotAPermit, LimitValue):

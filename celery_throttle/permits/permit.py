@@ -10,6 +10,8 @@ from weakref import WeakMethod
 
 from celery_throttle.core.policy import limits_text
 from celery_throttle.errors import NotAcquired, StoreUnavailable
+from celery_throttle.primitives.checks import shown
+from celery_throttle.primitives.lease.base import logger
 from celery_throttle.primitives.lease.sync import RenewableLease
 
 if TYPE_CHECKING:
@@ -68,14 +70,35 @@ class Permit(RenewableLease):
         Raises:
             StoreUnavailable: the store did not answer; it is told when it does, or the lease ends.
         """
-        self._releasing = True
         if self._released is None:
-            lost = self.lost
-            said = self._outside.release(self._arrival)
+            lost, said = self._give_back()
             futures.wait([said], _ANSWER)
             _heard(said)
             self._released = not lost
         return self._released
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Leave its ``async with`` block, which raised that; cancelled, it is given back all the same."""
+        if self._released is not None:
+            return
+        lost, said = self._give_back()
+        answer = asyncio.wrap_future(said)  # no thread waits: all of the loop's may wait for this very permit
+        await asyncio.wait([answer], timeout=_ANSWER)
+        try:
+            _heard(answer)
+        except Exception:
+            if error is None:
+                raise
+            logger.warning("celery_throttle: cannot release %s", shown(self.identity), exc_info=True)
+            return
+        self._released = not lost
+        if error is None and lost:
+            raise self._lose()
+
+    def _give_back(self) -> tuple[bool, futures.Future[None]]:
+        """Begin to give it back; return whether it was lost before, and what waits for the store's answer."""
+        self._releasing = True
+        return self.lost, self._outside.release(self._arrival)
 
     def _renewed(self, begun: float | None) -> None:
         if begun is not None:

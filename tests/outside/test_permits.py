@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,54 @@ def test_for_asyncio(gpu: Limit, app: Celery, state: State) -> None:
 
     assert sorted(asyncio.run(main())) in ([0, 2], [1, 2], [0, 1])
     state.wait_empty()
+
+
+def test_a_loop_gives_back_while_all_its_threads_wait(gpu: Limit, app: Celery, state: State) -> None:
+    def work() -> bool:
+        return gpu.acquire(10, app=app).release()
+
+    async def main() -> list[bool]:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(2))
+        async with gpu.acquire_async(app=app):
+            waiting = [loop.run_in_executor(None, work) for _ in range(2)]
+            state.wait_parked(2)
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(main()) == [True, True]
+
+
+def test_a_loop_that_leaves_hears_that_the_permit_was_lost(gpu: Limit, app: Celery, state: State) -> None:
+    async def main() -> None:
+        async with gpu.acquire_async(app=app) as permit:
+            permit._lose()
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(main())
+    state.wait_empty()
+
+
+@pytest.mark.parametrize(("error", "raised"), [(None, StoreUnavailable), (ZeroDivisionError, ZeroDivisionError)])
+def test_a_loop_that_leaves_hears_that_the_store_is_away(
+    error: type[Exception] | None,
+    raised: type[Exception],
+    gpu: Limit,
+    app: Celery,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Unless its block has raised something itself."""
+
+    async def main() -> None:
+        async with gpu.acquire_async(app=app):
+            monkeypatch.setattr(Outside, "release", lambda *_: Future())
+            monkeypatch.setattr(permits, "_ANSWER", 0.1)
+            if error is not None:
+                raise error
+
+    with pytest.raises(raised):
+        asyncio.run(main())
+    assert ("cannot release 'gpu'" in caplog.text) == (error is not None)
 
 
 def test_each_key_has_its_own_and_a_cost_takes_many(app: Celery, state: State) -> None:
