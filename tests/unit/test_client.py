@@ -37,6 +37,17 @@ def test_a_connection_is_made_but_not_connected(server: EmbeddedServer) -> None:
     connection.disconnect()
 
 
+@pytest.mark.parametrize("option", ["protocol=3", "decode_responses=true"])
+def test_how_replies_are_read_is_ours(option: str, redis: Redis, server: EmbeddedServer) -> None:
+    """Whatever the same URL says to other clients: the broker's, or those of the result backend."""
+    redis.hset("k", "f", "v")
+    connection: Any = connection_factory(f"{server.url}?{option}")()
+    connection.connect()
+    connection.send_command("HGETALL", "k")
+    assert connection.read_response() == [b"f", b"v"]
+    connection.disconnect()
+
+
 @pytest.mark.parametrize("scheme", ["unix", "redis+socket"])
 def test_a_unix_socket_will_do(scheme: str) -> None:
     """As redis-py writes it, and as kombu does."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
+from redis.connection import parse_url
 from redis.retry import Retry
 
 from celery_throttle.core.store_url import StoreUrl
@@ -22,6 +23,8 @@ __all__ = ["connection_factory", "make_client"]
 
 #: Seconds without an answer after which a server counts as unreachable.
 TIMEOUT = 1.0
+#: How replies are read, whatever the same URL says to other clients.
+_REPLIES = {"protocol": 2, "decode_responses": False}
 
 
 def make_client(url: str, keys: Keys | None = None) -> Redis:
@@ -79,14 +82,12 @@ def _pool_of(url: str, **more: Any) -> ConnectionPool:
         "socket_timeout": TIMEOUT,
         "socket_connect_timeout": TIMEOUT,
         "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
         "health_check_interval": 0,
-        **more,
     }
     if not url.startswith("unix://"):
         options["socket_keepalive"] = True
     try:
-        pool = ConnectionPool.from_url(url, **options)
+        pool = ConnectionPool(**options | parse_url(url) | _REPLIES | more)  # type: ignore[no-untyped-call]
         pool.connection_class(**pool.connection_kwargs)  # not connected: only to see that it takes these options
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"throttle_url has an option that redis-py does not take: {error}") from error
