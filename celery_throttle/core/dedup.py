@@ -22,6 +22,7 @@ __all__ = [
     "LockUntil",
     "OnConflict",
     "task_dedup",
+    "to_carry",
     "with_fencing_token",
 ]
 
@@ -83,6 +84,12 @@ class LockPlan:
 def with_fencing_token(spec: str, token: int) -> str:
     """Return a plan as the scripts want it, with the token that was granted."""
     return _WRITE(json.loads(spec) | {"fence": str(token)})
+
+
+def to_carry(spec: str) -> dict[str, object]:
+    """Return what a message has to carry in its header for this plan, see `Dedup.carried`."""
+    plan = json.loads(spec)
+    return {name: plan.get(name) for name in ("identity", "claim", "on_conflict", "first")}
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from celery_throttle.clients import StoreClient
     from celery_throttle.core.dedup import Dedup, LockPlan
 
-__all__ = ["HEADER", "plan_for", "publish", "skipped"]
+__all__ = ["HEADER", "is_again", "plan_for", "publish", "skipped"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ def publish(
     wanted = options.get("task_id")
     task_id = options["task_id"] = wanted or uuid()
     plan = _carried_on(options, dedup) or plan_for(task, dedup, args, kwargs)
+    dedup = plan.dedup  # of a retry: those of its call
     awaited = _is_awaited(wanted, options, dedup)
     answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
     first = ""
@@ -112,8 +113,13 @@ def _carried_on(options: dict[str, Any], dedup: Dedup) -> LockPlan | None:
     header = (options.get("headers") or {}).get(HEADER)
     if not isinstance(header, dict):
         return None
+    return dedup.carried(header) if is_again(options) else None
+
+
+def is_again(options: Mapping[str, Any]) -> bool:
+    """Whether a task publishes itself again, or its worker does since its process was lost."""
     request = getattr(current_task, "request", None)
-    return dedup.carried(header) if request is not None and request.id == options["task_id"] else None
+    return bool(options.get("retries")) or (request is not None and request.id == options["task_id"] is not None)
 
 
 def _claim(

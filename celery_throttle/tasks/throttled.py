@@ -24,7 +24,7 @@ from celery_throttle.tasks.mixing import mix_in, names_of
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.origin import are_several, is_own
 from celery_throttle.tasks.ours import REAP_TASK
-from celery_throttle.tasks.publish import HEADER, plan_for, publish
+from celery_throttle.tasks.publish import HEADER, is_again, plan_for, publish
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.tasks.registry import (
     declare_dedup,
@@ -263,7 +263,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             return options
         headers = options.get("headers") or {}
         # A retry publishes the task that runs here.
-        if self.request.id == options["task_id"] is not None and policy.carried(headers.get(HEADER)):
+        if is_again(options) and policy.carried(headers.get(HEADER)):
             return options
         values = values_of(self, policy, args, kwargs) | ({"reserved": reserved} if reserved else {})
         return options | {"headers": {**headers, HEADER: values}}
@@ -273,7 +273,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         policy = policies_of(self.app).get(str(self.name))
         if policy is None or not policy.crowds or not throttles(self.app):
             return
-        if self.request.id == options["task_id"] is not None:
+        if is_again(options):
             return  # a retry: it was let in before
         carried = (options.get("headers") or {}).get(HEADER)
         values = carried if carried and policy.carried(carried) else values_of(self, policy, args, kwargs)

@@ -7,9 +7,12 @@ from enum import Enum, auto
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.dedup import to_carry
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import NOTHING
 from celery_throttle.store.calls import Arrival, Delivery, Succession
+from celery_throttle.tasks.publish import HEADER
+from celery_throttle.worker.plans import header_of
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
@@ -196,8 +199,10 @@ class Run:
         return bool(info.get("redelivered"))
 
     def fence(self, token: int) -> None:
-        """It has its lock: let the body see the fencing token."""
-        self.request.request_dict["fencing_token"] = token
+        """It has its lock: let the body see the fencing token, and a retry keep the lock, whoever sent the message."""
+        about = self.request.request_dict
+        about["fencing_token"] = token
+        about[HEADER] = {**header_of(self.request), **to_carry(self.lock)}
 
     def gets_state(self) -> bool:
         """Whether its result is to say that it is parked: at most once, and not while somebody else may run it."""

@@ -126,6 +126,55 @@ def retries(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
+@app.task(shared=False, bind=True, base=Throttled, singleton=True)
+def takes(self: Any, todo: list[str]) -> str:
+    """Takes one from its own list at each attempt."""
+    label = _quick(self, todo.pop())
+    if todo:
+        raise self.retry(countdown=0)
+    return label
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, limit=1)
+def takes_one(self: Any, todo: list[str]) -> str:
+    """The same, with a limit; holds while there is more."""
+    if len(todo) > 1:
+        _hold(self, todo.pop())
+        raise self.retry(countdown=0)
+    return _quick(self, todo.pop())
+
+
+@app.task(
+    shared=False, bind=True, base=Throttled, singleton=True, retry_on_worker_lost=True, default_retry_delay=0
+)  # fmt: skip
+def dies(self: Any, label: str, number: int = 0) -> str:
+    """Its process is lost at the first attempt."""
+    _quick(self, label)
+    if not self.request.retries:
+        os._exit(3)
+    return f"{label} {number}"
+
+
+@app.task(
+    shared=False, bind=True, base=Throttled, limit=1, max_parked=1, retry_on_worker_lost=True, default_retry_delay=0
+)  # fmt: skip
+def dies_full(self: Any, label: str) -> str:
+    """No singleton: its line may be full when its process is lost."""
+    if label == "dies" and not self.request.retries:
+        _hold(self, label)
+        os._exit(3)
+    return _quick(self, label)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, on_conflict="raise")
+def again(self: Any, label: str, first: bool = False) -> str:
+    """The first holds and is tried again."""
+    if first and not self.request.retries:
+        _hold(self, label)
+        raise self.retry(args=[label], kwargs={"first": first}, countdown=1)
+    return _hold(self, f"{label}2")
+
+
 @app.task(shared=False, bind=True)
 def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
     """The end of a chord."""

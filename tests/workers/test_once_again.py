@@ -1,0 +1,83 @@
+"""Tasks that run once and publish themselves again: a retry is the same call, however it comes about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+    from tests.workers.conftest import State
+
+pytestmark = pytest.mark.worker
+
+ONCE = "tests.support.apps.once"
+QUICKLY = 15.0
+
+
+@pytest.fixture
+def app(workers: Workers) -> Any:
+    """The app, with one worker."""
+    workers.start(ONCE, concurrency=3)
+    return workers.app(ONCE)
+
+
+def labels(journal: Journal) -> list[str]:
+    return [run.label for run in journal.runs()]
+
+
+def test_one_sent_by_name_keeps_its_lock_with_other_arguments(app: Any, journal: Journal, state: State) -> None:
+    result = app.app.send_task(app.takes.name, args=[["b", "a"]])
+    assert result.get(timeout=QUICKLY) == "b"
+    assert labels(journal) == ["a", "b"]
+    state.wait_empty()
+    until(lambda: app.takes.locked_by(["b", "a"]) is None, timeout=QUICKLY)
+
+
+def test_one_sent_by_name_that_was_parked_keeps_its_lock(app: Any, state: State, journal: Journal, let_go: Any) -> None:
+    app.takes_one.delay(["x", "busy"])
+    journal.wait_running(1, "busy")
+    result = app.app.send_task(app.takes_one.name, args=[["b", "a"]])
+    state.wait_parked(1)
+    let_go("busy", "a")
+    assert result.get(timeout=QUICKLY) == "b"
+    state.wait_empty()
+    until(lambda: app.takes_one.locked_by(["b", "a"]) is None, timeout=QUICKLY)
+
+
+def test_one_whose_process_was_lost_keeps_the_identity_of_its_call(app: Any, journal: Journal, state: State) -> None:
+    first = app.dies.apply_async(("a", 1), throttle={"unique_on": ["label"]})
+    assert first.get(timeout=QUICKLY) == "a 1"
+    state.wait_empty()
+    assert labels(journal) == ["a", "a"]
+    second = app.dies.apply_async(("a", 2), throttle={"unique_on": ["label"]})
+    assert second.id != first.id
+
+
+def test_one_whose_process_was_lost_is_let_into_a_full_line(
+    app: Any, journal: Journal, state: State, let_go: Any
+) -> None:
+    first = app.dies_full.delay("dies")
+    journal.wait_running(1, "dies")
+    second = app.dies_full.delay("waits")
+    state.wait_parked(1)
+    let_go("dies")
+    assert second.get(timeout=QUICKLY) == "waits"
+    assert first.get(timeout=QUICKLY) == "dies"
+
+
+def test_a_retry_keeps_the_options_of_its_call(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    """It is a duplicate by then: it waits, as its caller said."""
+    first = app.again.apply_async(("a", True), task_id="first", throttle={"on_conflict": "return_existing"})
+    journal.wait_running(1, "a")
+    assert app.again.unlock("a", True)
+    second = app.again.delay("a", True)
+    journal.wait_running(2, "a")
+    let_go("a", "a2")
+    assert second.get(timeout=QUICKLY) == "a2"
+    assert first.get(timeout=QUICKLY) == "a2"
+    state.wait_empty()
