@@ -82,15 +82,15 @@ def publish(
     plan = _carried_on(options, dedup) or plan_for(task, dedup, args, kwargs)
     dedup = plan.dedup  # of a retry: those of its call
     awaited = _is_awaited(wanted, options, dedup)
+    if awaited and dedup.on_conflict == "skip":
+        # Skipped, here or by a worker, it would leave the rest of its canvas waiting for ever.
+        dedup = replace(dedup, on_conflict="return_existing")
     answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
     first = ""
     if answer == replies.TAKEN:
         _tell(task, task_id, other, dedup)
         if not awaited:
             return _instead(task, task_id, other, dedup, options)
-        if dedup.on_conflict == "skip":
-            # Skipped, it would leave the rest of its canvas waiting for ever.
-            dedup = replace(dedup, on_conflict="return_existing")
         if dedup.on_conflict != "raise":
             first = other
     header = {"identity": plan.identity, "claim": claim, "on_conflict": dedup.on_conflict, "first": first}
@@ -165,7 +165,7 @@ def _is_awaited(wanted: str | None, options: dict[str, Any], dedup: Dedup) -> bo
     if wanted and dedup.on_conflict in ("raise", "skip"):
         # A canvas names its tasks in advance; the last of a chain shows it by nothing but being published in a task.
         request = getattr(current_task, "request", None)
-        return canvas or (request is not None and not request.called_directly)
+        return canvas or is_again(options) or (request is not None and not request.called_directly)
     return canvas or bool(wanted)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import chain
 from kombu.exceptions import OperationalError
 
 from tests.failures.tools import AT_ONCE, SHORT_LEASE, WITHIN_LEASE, queued, redeliver, unacknowledged
@@ -230,6 +231,20 @@ def test_store_down_at_publish_the_gate_still_checks(workers: Workers, journal: 
     let_go(journal, "a")
     assert [result.get(timeout=WITHIN_LEASE) for result in results] == ["a"] * 3
     assert len(journal.runs()) == 1
+
+
+def test_store_down_at_publish_nothing_of_a_canvas_is_skipped(
+    workers: Workers, journal: Journal, store: EmbeddedServer
+) -> None:
+    app = workers.app(ONCE)
+    store.stop()
+    chains = [chain(app.hold_skip.si("a"), app.note.s(f"chain {number}")).apply_async() for number in range(2)]
+    store.start()
+    workers.conf["throttle_url"] = store.url
+    workers.start(ONCE, concurrency=4)
+    journal.wait_running(1, "a")
+    let_go(journal, "a")
+    assert [each.get(timeout=WITHIN_LEASE) for each in chains] == ["chain 0", "chain 1"]
 
 
 def test_a_failed_publish_frees_the_lock(workers: Workers, store: EmbeddedServer) -> None:

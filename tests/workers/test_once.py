@@ -174,6 +174,22 @@ def test_skip(app: Any, journal: Journal, state: State, let_go: Any) -> None:
     state.wait_empty()
 
 
+def test_skip_in_a_chain_whose_lock_is_another_ones_when_it_arrives(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
+    app = workers.app(ONCE)
+    workers.start(ONCE)
+    links = chain(app.hold_skip.si("a").set(queue="elsewhere"), app.note.s("after")).apply_async()
+    assert app.hold_skip.unlock("a")
+    app.hold_skip.delay("a")
+    journal.wait_running(1, "a")
+    workers.start(ONCE, queues="elsewhere")
+    state.wait_parked(1)
+    let_go("a")
+    assert links.get(timeout=QUICKLY) == "after"
+    state.wait_empty()
+
+
 def test_replace(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     app = workers.app(ONCE)
     old = [app.hold_replace.delay(f"old {number}") for number in range(5)]
