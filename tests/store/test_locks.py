@@ -393,13 +393,49 @@ def test_what_a_worker_has_to_say_takes_a_slot_only(
 
 
 def test_a_parked_one_is_told_that_it_was_replaced(worker: LockCaller, one: Limit) -> None:
-    """At once: it does not wait for a permit any more."""
+    """As soon as the newest has come: it does not wait for a permit any more."""
     worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", REPLACE), one)
     plan = worker.publish("t2", REPLACE)
-    assert [each[:2] for each in told(worker.look_once(2))] == [("t1", "replaced")]
-    worker.arrive("t2", plan, one)
+    assert worker.look_once(2) == ()
+    assert [each[:2] for each in told(worker.arrive("t2", plan, one, slots=1))] == [("t1", "replaced")]
     assert state_of(worker) == ("t2", "queued")
+
+
+def test_a_parked_one_does_not_start_while_the_newest_is_on_its_way(worker: LockCaller, one: Limit) -> None:
+    other = worker.start("t0", plan_of("other"), one)
+    worker.arrive("t1", worker.publish("t1", REPLACE), one)
+    worker.publish("t2", REPLACE)
+    assert [each[:2] for each in told(worker.end(other, slots=2))] == [("t1", "replaced")]
+
+
+def test_a_newest_that_cannot_be_published_replaces_nobody(worker: LockCaller, one: Limit) -> None:
+    other = worker.start("t0", plan_of("other"), one)
+    plan = worker.publish("t1", REPLACE)
+    worker.arrive("t1", plan, one)
+    for newest in ("t2", "t3"):
+        worker.publish(newest, REPLACE)
+    assert worker.give_up("same", "t3") == 1
+    assert worker.claim("t1", REPLACE) == (OURS, "", plan.claim)
+    assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
+
+
+def test_a_last_one_that_cannot_be_published_replaces_nobody(worker: LockCaller) -> None:
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
+    worker.publish("t3", KEEP_LAST)
+    assert worker.give_up("same", "t3") == 1
+    assert worker.look_once(2) == ()
+    assert told(worker.end(held, slots=2)) == [("t2", "run", "")]
+
+
+def test_one_that_was_replaced_and_is_published_again_is_the_newest(worker: LockCaller, one: Limit) -> None:
+    other = worker.start("t0", plan_of("other"), one)
+    worker.arrive("t1", worker.publish("t1", REPLACE), one)
+    plan = worker.publish("t2", REPLACE)
+    assert worker.claim("t1", REPLACE)[:2] == (REPLACED, "t2")
+    assert told(worker.arrive("t2", plan, one, slots=1)) == [("t2", "replaced", "t1")]
+    assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
 
 
 def test_one_that_was_replaced_on_its_way_does_not_run(worker: LockCaller) -> None:
@@ -429,8 +465,8 @@ def test_the_last_one_runs_after_the_one_that_runs(worker: LockCaller) -> None:
     second = worker.publish("t2", KEEP_LAST)
     assert worker.arrive("t2", second) == ()
     third = worker.publish("t3", KEEP_LAST)
-    assert [each[:2] for each in told(worker.look_once(2))] == [("t2", "replaced")]
-    assert worker.arrive("t3", third) == ()
+    assert worker.look_once(2) == ()
+    assert [each[:2] for each in told(worker.arrive("t3", third, slots=1))] == [("t2", "replaced")]
     assert told(worker.end(held, slots=1)) == [("t3", "run", "")]
 
 

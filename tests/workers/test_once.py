@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
+from kombu.exceptions import EncodeError
 
 from celery_throttle import DuplicateTask
 from tests.support.waiting import until
@@ -217,6 +218,23 @@ def test_keep_last(app: Any, journal: Journal, state: State, let_go: Any) -> Non
     assert labels(journal) == ["first", "last"]
     state.wait_empty()
     until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
+
+
+def test_a_newest_that_cannot_be_published_replaces_nobody(
+    app: Any, journal: Journal, state: State, let_go: Any
+) -> None:
+    app.hold_newest.delay("busy")
+    app.hold_last.delay("first")
+    journal.wait_running(2)
+    replaced, last = app.hold_newest.delay("a", 1), app.hold_last.delay("last")
+    state.wait_parked(2)
+    for task in (app.hold_newest, app.hold_last):
+        with pytest.raises(EncodeError):
+            task.delay("a", payload=object())
+    let_go("busy", "first", "a", "last")
+    assert replaced.get(timeout=QUICKLY) == "a: 1"
+    assert last.get(timeout=QUICKLY) == "last"
+    state.wait_empty()
 
 
 def test_until_started(app: Any, journal: Journal, state: State, let_go: Any) -> None:

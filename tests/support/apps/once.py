@@ -90,8 +90,15 @@ def hold_replace(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=["label"], on_conflict="replace", limit=1)
+def hold_newest(self: Any, label: str, payload: object = None) -> str:
+    """With a limit as well."""
+    _hold(self, label)
+    return f"{label}: {payload}"
+
+
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=[], on_conflict="keep_last")
-def hold_last(self: Any, label: str) -> str:
+def hold_last(self: Any, label: str, payload: object = None) -> str:  # noqa: ARG001 - for its publisher
     return _hold(self, label)
 
 

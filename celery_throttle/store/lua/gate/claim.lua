@@ -22,7 +22,7 @@ end
 local function claim_new(lock)
   local new = new_lock(task, next_stamp())
   if lock and lock.state == 'queued' then
-    replace_lock(identity, lock, new, NOW + least_ms)
+    replace_lock(identity, lock, new, NOW + least_ms, false)
   else
     save_lock(identity, new, NOW + least_ms)
   end
@@ -56,7 +56,7 @@ local function claim()
   if conflict == 'keep_last' and lock.state == 'running' then
     local other = lock.next ~= task and lock.next or ''
     plan.claim = next_stamp()
-    run_next(lock, task, plan)
+    run_next(lock, task, plan, false)
     return other == '' and 1 or 3, other, plan.claim
   end
   if is_awaited then await_outcome(lock) end

@@ -9,34 +9,10 @@
 --   next       runs after it         conclude the outcome of first is there
 --   duplicate, skip, replaced, done  must not run: to be said by a worker
 
--- Somebody newer has its place: it is told at once if it is parked, else when it arrives.
-local function divert_replaced(task)
-  local record = load_record(task)
-  if not record or record.nonce or not record.lock then return end
-  change_verdict(task, record, 'replaced', '')
-end
-
 local function change_verdict(task, record, verdict, first)
   leave_line(task, record)
   record.lock.verdict, record.lock.first = verdict, first
   enqueue(task, record)
-end
-
--- The newest takes the place of whoever waits with the lock, and of whoever was to run next.
-local function replace_lock(identity, old, new, till)
-  divert_replaced(old.task)
-  if old.next and old.next ~= new.task then divert_replaced(old.next) end
-  save_lock(identity, new, till)
-  wake_followers(identity, old.task)
-end
-
-local function run_next(lock, task, plan)
-  local other = lock.next and lock.next ~= task
-  if other and tonumber(plan.claim) <= tonumber(lock.next_claim) then return 'replaced' end
-  if other then divert_replaced(lock.next) end
-  lock.next, lock.next_claim = task, plan.claim
-  write_lock(plan.identity, lock)
-  return 'next'
 end
 
 local function claim_free(task, plan)
@@ -49,6 +25,11 @@ local function claim_free(task, plan)
 end
 
 local function claim_again(task, plan, lock)
+  -- With a next one it is that one which replaces them.
+  if lock.replaces and not lock.next then
+    divert_all(lock, task)
+    write_lock(plan.identity, lock)
+  end
   if lock.state == 'done' then return 'done', task end
   if lock.state == 'failed' or lock.state == 'started' then
     lock.state = 'queued'
@@ -76,10 +57,10 @@ local function judge(task, plan)
   -- Somebody newer took its place when it was published, and may run by now.
   if tonumber(plan.claim) < tonumber(lock.claim) then return 'replaced', lock.task end
   if lock.state == 'running' then
-    if conflict == 'keep_last' then return run_next(lock, task, plan), lock.task end
+    if conflict == 'keep_last' then return run_next(lock, task, plan, true), lock.task end
     return 'follow', lock.task
   end
-  replace_lock(plan.identity, lock, new_lock(task, plan.claim), NOW + plan.ttl_ms)
+  replace_lock(plan.identity, lock, new_lock(task, plan.claim), NOW + plan.ttl_ms, true)
   return 'run', ''
 end
 

@@ -111,6 +111,10 @@ local function give_up_lock(identity, task)
   end
   if lock.task == task and lock.state == 'running' then keep_no_longer(identity, lock) end
   if lock.task ~= task or lock.state ~= 'queued' then return 0 end
-  pass_lock_on(identity, lock, LEASE_MS)
+  if lock.replaces then
+    replace_none(identity, lock)
+  else
+    pass_lock_on(identity, lock, LEASE_MS)
+  end
   return 1
 end

@@ -5,7 +5,8 @@
 -- (remembered), started (free for others since); task: which has it; claim: grows with every claim, text;
 -- nonce: of the delivery that runs; fence: its fencing token, text; since (ms); next, next_claim: the task
 -- that runs next; floor: until when it lasts at least (ms); awaited: how many duplicates were published
--- that somebody waits for; last: no other delivery will follow the one that runs.
+-- that somebody waits for; last: no other delivery will follow the one that runs; replaces: the parked
+-- tasks whose place it (or next) takes when it comes.
 --
 -- A lock outlives the lease of its task, which is what counts: so whoever reclaims the permit finds the
 -- lock to be freed.
