@@ -186,13 +186,19 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
         send = super().apply_async
         options = self._with_values(args, kwargs, options | {"task_id": task_id})
-        self._check_max_parked(args, kwargs, options)
-        task_id = options.pop("task_id")
         if dedup is None or not throttles(self.app):
-            return send(args, kwargs, task_id=task_id, **options)
+            self._check_max_parked(args, kwargs, options)
+            return send(args, kwargs, **options)
+
+        def send_if_it_may_wait(args: Any, kwargs: Any, **options: Any) -> Any:
+            # A duplicate has claimed nothing, and takes no place in the line.
+            if options["headers"][HEADER]["claim"] != "0":
+                self._check_max_parked(args, kwargs, options)
+            return send(args, kwargs, **options)
+
         dedup = dedup.for_call(str(self.name), throttle)
         client = store_client(self.app, group_of(self))
-        return publish(self, client, dedup, args, kwargs, options | {"task_id": task_id}, send)
+        return publish(self, client, dedup, args, kwargs, options, send_if_it_may_wait)
 
     def apply(
         self,

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer
+from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer, ParkAnswer
 from tests.store.caller import held_by, started
 from tests.store.lock_caller import LockCaller, end_lease, end_lock, plan_of
 from tests.store.peek import KEY, lapse, let_come_due, peek
+from tests.store.terms_caller import terms
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -230,6 +231,15 @@ def test_the_lock_comes_before_the_permit(worker: LockCaller, one: Limit, redis:
     (next_one,) = worker.end(held, slots=1)
     assert (next_one.task, next_one.verdict) == ("t2", "run")
     assert next_one.token > held.token
+
+
+def test_a_duplicate_needs_no_place_in_a_full_line(worker: LockCaller) -> None:
+    full = terms(Limit("full", 1, max_parked=1)).same
+    held = worker.start("t1", PLAN, full)
+    worker.arrive("t2", plan_of("other"), full)
+    assert worker.put("t3", full, lock=plan_of("third").spec).parked == (ParkAnswer.CROWDED,)
+    assert worker.put("t4", full, lock=PLAN.spec).parked == (ParkAnswer.PARKED,)
+    assert [each[:2] for each in told(worker.end(held, slots=2))] == [("t2", "run"), ("t4", "conclude")]
 
 
 def test_a_duplicate_takes_no_permit_while_it_waits(worker: LockCaller, two: Limit, redis: Redis) -> None:

@@ -9,7 +9,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError, TaskRevokedError
 from kombu.exceptions import EncodeError
 
-from celery_throttle import DuplicateTask
+from celery_throttle import DuplicateTask, LimitExceeded
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -361,6 +361,24 @@ def test_with_a_limit_the_lock_comes_first_and_a_parked_one_keeps_it(
     assert second.get(timeout=QUICKLY) == "b"
     assert [result.get(timeout=QUICKLY) for result in duplicates] == ["b", "a"]
     assert labels(journal) == ["a", "b"]
+    state.wait_empty()
+
+
+def test_a_duplicate_needs_no_place_in_a_full_line(app: Any, journal: Journal, state: State, let_go: Any) -> None:
+    first = app.hold_full.delay("a")
+    journal.wait_running(1, "a")
+    second = app.hold_full.delay("b")
+    state.wait_parked(1)
+    assert app.hold_full.delay("b").id == second.id
+    with pytest.raises(LimitExceeded):
+        app.hold_full.delay("c")
+    assert app.hold_full.locked_by("c") is None
+    parts = group(app.hold_full.s("a"), app.hold_full.s("b")).apply_async()
+    by_name = send_by_name(app, app.hold_full, "a")
+    state.wait_parked(4)
+    let_go("a", "b")
+    assert first.get(timeout=QUICKLY) == by_name.get(timeout=QUICKLY) == "a"
+    assert parts.get(timeout=QUICKLY) == ["a", "b"]
     state.wait_empty()
 
 

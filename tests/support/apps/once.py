@@ -59,6 +59,12 @@ def hold_one(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, limit=1, max_parked=1)
+def hold_full(self: Any, label: str) -> str:
+    """With a line for one."""
+    return _hold(self, label)
+
+
 @app.task(shared=False, bind=True, base=Throttled, singleton=True)
 def quick(self: Any, label: str) -> str:
     return _quick(self, label)

@@ -90,11 +90,13 @@ local function parked_record(arrival, earlier)
 end
 
 local function park_new(task, arrival)
-  if is_crowded(needs_of(arrival.needs)) then return CROWDED end
-  local record = parked_record(arrival)
+  local record = record_of(arrival)
+  if record.lock and settling() == 0 then judge_record(task, record) end
+  -- Whoever does not run itself takes no place in the line.
+  if is_crowded(needs_of(takes(record))) then return CROWDED end
+  record = parked_record(arrival)
   record.outside = arrival.outside
   redis.call('HSET', MESSAGES, task, arrival.message)
-  if record.lock and settling() == 0 then judge_record(task, record) end
   enqueue(task, record)
   return PARKED
 end
