@@ -172,7 +172,7 @@ def test_each_key_has_its_own_and_a_cost_takes_many(app: Celery, state: State) -
         assert state.used() == {"tenant[a]": 2, "tenant[b]": 1}
         with pytest.raises(NotAcquired):
             tenant.acquire(0, key="a", app=app)
-    assert state.empty()
+    state.wait_empty()
 
 
 def test_a_permit_is_renewed_while_it_is_held(gpu: Limit, app: Celery, state: State) -> None:
