@@ -37,6 +37,9 @@ class Free:
     def drop(self, asking: Asking) -> None:
         """Nobody wants the permit any more."""
 
+    def later(self, give_back: Callable[[], object]) -> None:
+        """Nothing is to be given back."""
+
     def hold(self, arrival: Arrival, renewed: WeakMethod[Callable[[float | None], None]]) -> None:
         """Nothing has to be renewed."""
 

@@ -14,6 +14,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -83,6 +84,8 @@ class Outside:
         self._limits: dict[str, str] = {}
         self._next = Batch()
         self._held: dict[str, tuple[Arrival, Renewed]] = {}
+        # Its put() may be called from within the garbage collector, which the guard must not be.
+        self._later: SimpleQueue[Callable[[], object]] = SimpleQueue()
         # For the thread alone.
         self._birth = ""
         self._declared: set[str] = set()
@@ -122,6 +125,11 @@ class Outside:
             if asking.drop():
                 self._end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
         self._go_on()
+
+    def later(self, give_back: Callable[[], object]) -> None:
+        """Call `drop` or `release` in the thread, for who may be collected just now by somebody that has the guard."""
+        self._later.put(give_back)
+        self._bell.ring()
 
     def hold(self, arrival: Arrival, renewed: Renewed) -> None:
         """Renew from now on.
@@ -179,10 +187,12 @@ class Outside:
     @property
     def _has_something(self) -> bool:
         """Whether there is something to say."""
-        return bool(self._next) or self._under_way is not None
+        return bool(self._next) or self._under_way is not None or not self._later.empty()
 
     def _turn(self) -> float:
         """Say what there is to say; return after how many seconds to come again at the latest."""
+        while not self._later.empty():
+            self._later.get()()
         try:
             if self._renew_at <= time.monotonic():
                 self._renew_all()

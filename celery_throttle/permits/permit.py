@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent import futures
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakMethod
 
@@ -15,6 +16,8 @@ from celery_throttle.primitives.lease.base import logger
 from celery_throttle.primitives.lease.sync import RenewableLease
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from celery_throttle.core.policy import Needs
     from celery_throttle.permits.free import Free
     from celery_throttle.permits.line import Asking
@@ -77,9 +80,20 @@ class Permit(RenewableLease):
             self._released = not lost
         return self._released
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, GeneratorExit):
+            self._forget()
+        else:
+            super().__exit__(kind, error, traceback)
+
     async def leave(self, error: BaseException | None) -> None:
         """Leave its ``async with`` block, which raised that; cancelled, it is given back all the same."""
         if self._released is not None:
+            return
+        if isinstance(error, GeneratorExit):
+            self._forget()
             return
         lost, said = self._give_back()
         answer = asyncio.wrap_future(said)  # no thread waits: all of the loop's may wait for this very permit
@@ -94,6 +108,12 @@ class Permit(RenewableLease):
         self._released = not lost
         if error is None and lost:
             raise self._lose()
+
+    def _forget(self) -> None:
+        """Give it back without waiting: a generator or coroutine ends, perhaps since it is collected just now."""
+        if self._released is None:
+            self._releasing = True
+            self._outside.later(partial(self._outside.release, self._arrival))
 
     def _give_back(self) -> tuple[bool, futures.Future[None]]:
         """Begin to give it back; return whether it was lost before, and what waits for the store's answer."""
@@ -131,6 +151,9 @@ async def acquire_async(outside: Outside | Free, needs: Needs, limit: tuple[str,
             outside.leave(asking)
             await asyncio.wait([answer], timeout=_ANSWER)
         return _permit(outside, asking, timeout, came=_heard(answer))
+    except GeneratorExit:  # perhaps it is collected, after its loop was closed
+        outside.later(partial(outside.drop, asking))
+        raise
     except BaseException:
         outside.drop(asking)
         raise

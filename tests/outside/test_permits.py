@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -164,6 +166,71 @@ def test_a_loop_that_leaves_hears_that_the_store_is_away(
     with pytest.raises(raised):
         asyncio.run(main())
     assert ("cannot release 'gpu'" in caplog.text) == (error is not None)
+
+
+def until_its_loop_is_closed(gpu: Limit, app: Celery, *, holds: bool) -> Any:
+    loop = asyncio.new_event_loop()
+    entered = loop.create_future()
+
+    async def want() -> None:
+        async with gpu.acquire_async(app=app):
+            entered.set_result(None)
+            await asyncio.sleep(600)
+
+    task = loop.create_task(want())
+    loop.run_until_complete(entered if holds else asyncio.sleep(0))
+    loop.close()
+    return task
+
+
+def holds_in_asyncio(gpu: Limit, app: Celery) -> Any:
+    return until_its_loop_is_closed(gpu, app, holds=True)
+
+
+def waits_in_asyncio(gpu: Limit, app: Celery) -> Any:
+    with gpu.acquire(app=app):
+        return until_its_loop_is_closed(gpu, app, holds=False)
+
+
+def holds_in_a_generator(gpu: Limit, app: Celery) -> Any:
+    def hold() -> Iterator[object]:
+        with gpu.acquire(app=app):
+            yield itself
+
+    itself: list[Any] = []
+    itself.append(hold())  # which makes it garbage for the collector
+    assert next(itself[0]) is itself
+    return itself[0]
+
+
+@pytest.mark.parametrize("somebody", [waits_in_asyncio, holds_in_asyncio, holds_in_a_generator])
+def test_what_is_collected_gives_back(
+    somebody: Callable[[Limit, Celery], Any],
+    gpu: Limit,
+    app: Celery,
+    state: State,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Though any thread may collect it, at any moment: also one in the middle of giving back something else."""
+    gc.disable()
+    try:
+        gone = weakref.ref(somebody(gpu, app))
+        end = Outside._end
+
+        def collect(*args: Any) -> Future[None]:
+            monkeypatch.setattr(Outside, "_end", end)
+            assert gone() is not None
+            gc.collect()
+            return end(*args)
+
+        monkeypatch.setattr(Outside, "_end", collect)
+        other = threading.Thread(target=lambda: Limit("other", 1).acquire(app=app).release(), daemon=True)
+        other.start()
+        until(lambda: not other.is_alive())
+        assert gone() is None
+        state.wait_empty()
+    finally:
+        gc.enable()
 
 
 def test_each_key_has_its_own_and_a_cost_takes_many(app: Celery, state: State) -> None:
