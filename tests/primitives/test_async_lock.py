@@ -247,6 +247,21 @@ def test_a_cancelled_block_releases(run: Any) -> None:
     run(scenario)
 
 
+def test_a_cancelled_release_gives_back_all_the_same(run: Any) -> None:
+    async def scenario(locks: AsyncIdentityLock) -> None:
+        held = await locks.acquire("a", 600)
+        assert held is not None
+        await locks._client.connection_pool.disconnect()  # so that it has to connect first
+        task = asyncio.create_task(held.release())
+        await asyncio.sleep(0)
+        await cancel(task)
+        await so(lambda: not leases._background)
+        assert await locks.locked_by("a") is None
+        assert await held.release()
+
+    run(scenario)
+
+
 def test_wrong_arguments_are_refused(run: Any) -> None:
     async def scenario(locks: AsyncIdentityLock) -> None:
         with pytest.raises(ConfigurationError):

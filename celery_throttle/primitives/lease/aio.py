@@ -101,20 +101,25 @@ class AsyncHeld(AsyncRenewableLease):
 
     async def release(self) -> bool:
         """As `HeldLock.release`."""
-        self._releasing = True
-        if self._released is None:
+
+        async def give_back() -> None:
             released = bool(await execute_async(self._client, self._giving_back()))
             if not released:
                 self._lose()
             self._released = released
-        return self._released
+
+        self._releasing = True
+        if self._released is None:
+            await asyncio.shield(in_background(give_back()))  # if this is cancelled, it goes on
+        return bool(self._released)
 
 
-def in_background(work: Coroutine[Any, Any, None]) -> None:
-    """Let the running loop do some work that nobody waits for."""
+def in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Let the running loop do some work that nobody has to wait for."""
     task = asyncio.get_running_loop().create_task(work)
     _background.add(task)
     task.add_done_callback(_background.discard)
+    return task
 
 
 async def _keep(held: weakref.ref[AsyncRenewableLease], pause: float | None) -> None:
