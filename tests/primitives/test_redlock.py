@@ -23,6 +23,7 @@ from tests.primitives.pace import renew_often, renewed_since
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from celery_throttle.store.scripts import Call
     from tests.primitives.cluster import Cluster
 
 
@@ -207,6 +208,25 @@ def test_a_late_owner_frees_nobody_else(cluster: Cluster) -> None:
     assert late.release() is False
     assert late.lost
     assert cluster.owners() == [held.owner] * 3
+
+
+def test_a_renewal_that_another_thread_overtakes_with_a_release_keeps_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock would be taken anew, as by a renewal on a server that came back empty."""
+    lock = cluster.redlock()
+    held = take(lock, lease=600)
+    keep = lock.quorum.keep
+
+    def keep_late(call: Call) -> bool:
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(held.release).result()
+        return keep(call)
+
+    monkeypatch.setattr(lock.quorum, "keep", keep_late)
+    with pytest.raises(LeaseLost, match="was released"):
+        held.renew()
+    until(lambda: cluster.owners() == [None] * 3)
 
 
 def test_leaving_the_block_says_that_it_was_lost(cluster: Cluster) -> None:

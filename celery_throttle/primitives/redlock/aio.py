@@ -103,12 +103,14 @@ class AsyncHeldRedlock(AsyncRenewableLease):
         """As `HeldRedlock.release`."""
         self._releasing = True
         if self._released is None:
-            call = self._lock.calls.release(Grant(self._key, self.owner, None))
-            released = await self._lock.quorum.give_back(call, self._seconds)
+            released = await self._lock.quorum.give_back(self._giving_back(), self._seconds)
             if not released:
                 self._lose()
             self._released = released
         return self._released
+
+    def _giving_back(self) -> Call:
+        return self._lock.calls.release(Grant(self._key, self.owner, None))
 
 
 @constructor_tells(**REDLOCK)

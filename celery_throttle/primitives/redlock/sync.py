@@ -126,7 +126,13 @@ class HeldRedlock(RenewableLease):
         seconds = self._seconds if lease is None else lease
         call = self._lock.calls.acquire(self.identity, seconds, self.owner).call
         started = time.monotonic()
-        if not self._lock.quorum.keep(call):
+        try:
+            kept = self._lock.quorum.keep(call)
+        finally:
+            # By another thread, and perhaps before this reached all servers: there it has taken the lock anew.
+            if self._releasing:
+                self._lock.quorum.give_back_later(self._giving_back(), seconds)
+        if not kept:
             self._check_held()  # a release that came between is no loss
             raise self._lose()
         self._seconds = seconds
@@ -142,12 +148,14 @@ class HeldRedlock(RenewableLease):
         self._releasing = True
         self._stop.put(None)
         if self._released is None:
-            call = self._lock.calls.release(Grant(self._key, self.owner, None))
-            released = self._lock.quorum.give_back(call, self._seconds)
+            released = self._lock.quorum.give_back(self._giving_back(), self._seconds)
             if not released:
                 self._lose()
             self._released = released
         return self._released
+
+    def _giving_back(self) -> Call:
+        return self._lock.calls.release(Grant(self._key, self.owner, None))
 
 
 @constructor_tells(**REDLOCK)
