@@ -145,7 +145,11 @@ class Outside:
 
     def renew(self, arrival: Arrival) -> bool:
         """Renew the lease of a permit; False if it is held no longer."""
-        (answer,), _ = self._call(self._store.renew(self._worker, self._number, [arrival]))
+        number = self._number  # first: what is held then was not ended by any call up to this one
+        with self._guard:
+            if arrival.nonce not in self._held:
+                return False
+        (answer,), _ = self._call(self._store.renew(self._worker, number, [arrival]))
         return answer in _HELD
 
     def release(self, arrival: Arrival) -> Future[None]:

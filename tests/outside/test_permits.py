@@ -272,7 +272,7 @@ def test_a_renewal_that_another_call_overtook_does_not_count(
     gpu: Limit, app: Celery, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The permit lapsed before, and the store does not put back what the other call may have ended."""
-    monkeypatch.setattr(Outside, "hold", lambda *_: None)  # nobody else renews it
+    monkeypatch.setattr(Outside, "_renew_all", lambda self: setattr(self, "_renewed_at", time.monotonic()))
     permit = gpu.acquire(app=app)
     until(lambda: permit.lost)
     with gpu.acquire(20, app=app):  # clears what has ended
@@ -281,6 +281,23 @@ def test_a_renewal_that_another_call_overtook_does_not_count(
     with pytest.raises(LeaseLost):
         permit.renew()
     state.wait_empty()
+
+
+def test_a_renewal_that_another_thread_overtakes_with_a_release_puts_nothing_back(
+    gpu: Limit, app: Celery, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    permit = gpu.acquire(app=app)
+    renew = Outside.renew
+
+    def renew_late(*args: Any) -> bool:
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(permit.release).result()
+        return renew(*args)
+
+    monkeypatch.setattr(Outside, "renew", renew_late)
+    with pytest.raises(LeaseLost, match="was released"):
+        permit.renew()
+    assert state.empty()
 
 
 def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
