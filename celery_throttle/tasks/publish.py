@@ -125,7 +125,7 @@ def is_again(options: Mapping[str, Any]) -> bool:
 def _claim(
     task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool
 ) -> tuple[int, str, str]:
-    least = _least(task.app, plan.dedup, options)
+    least = _least(task, plan.dedup, options)
     told = awaited and plan.dedup.on_conflict != "raise"  # one that raises wants no outcome
     try:
         return replies.claimed(client.ask(client.store.claim(task_id, plan.spec, least, awaited=told)))
@@ -143,10 +143,13 @@ def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str, first
         logger.warning("celery_throttle: the lock of %s[%s] stays until its ttl: %s", task.name, task_id, error)
 
 
-def _least(app: Any, dedup: Dedup, options: dict[str, Any]) -> float:
+def _least(task: Any, dedup: Dedup, options: dict[str, Any]) -> float:
     """Return for how many seconds the lock has to last: the task may wait for its ETA, and until it expires."""
-    eta = options.get("countdown") or _seconds_until(app, options.get("eta"))
-    return float(max(dedup.lock_ttl + eta, _seconds_until(app, options.get("expires"))))
+    eta = options.get("countdown") or _seconds_until(task.app, options.get("eta"))
+    least = float(dedup.lock_ttl + eta)
+    if dedup.lock_until == "expires":
+        return least
+    return max(least, _seconds_until(task.app, options.get("expires") or task.expires))
 
 
 def _seconds_until(app: Any, when: Any) -> float:

@@ -262,7 +262,7 @@ def test_until_success_a_failure_keeps_the_lock(app: Any, journal: Journal) -> N
 
 
 def test_until_expires(app: Any, journal: Journal) -> None:
-    first = app.hourly.delay("a")
+    first = app.hourly.apply_async(["a"], expires=600)  # of its message; the lock is for three seconds
     first.get(timeout=QUICKLY)
     assert app.hourly.delay("a").id == first.id
     until(lambda: app.hourly.locked_by("a") is None, timeout=QUICKLY)
@@ -301,6 +301,14 @@ def test_a_countdown_keeps_the_lock_and_a_revoke_frees_it(workers: Workers, let_
     soon = app.hold.apply_async(["c"], expires=0.01, countdown=0.3)
     until(lambda: soon.state == "REVOKED", timeout=QUICKLY)
     until(lambda: app.hold.locked_by("c") is None, timeout=QUICKLY)
+
+
+def test_a_lock_lasts_until_its_task_expires(workers: Workers) -> None:
+    app = workers.app(ONCE)
+    app.quick_expiring.delay("a")
+    app.quick_expiring.apply_async(["b"], expires=900)
+    assert 500 < app.quick_expiring.locked_by("a").expires_in <= 600
+    assert 800 < app.quick_expiring.locked_by("b").expires_in <= 900
 
 
 def test_a_revoked_duplicate_leaves_the_outcome_to_another(

@@ -130,6 +130,11 @@ def hourly(self: Any, label: str) -> str:
     return _quick(self, label)
 
 
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_ttl=5, expires=600)
+def quick_expiring(self: Any, label: str) -> str:
+    return _quick(self, label)
+
+
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, max_retries=2)
 def retries(self: Any, label: str) -> str:
     """Fails twice, then holds."""
