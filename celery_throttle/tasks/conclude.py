@@ -7,12 +7,29 @@ from typing import Any
 from celery import states
 from celery.exceptions import TaskRevokedError
 
-__all__ = ["outcome_of"]
+__all__ = ["conclude_as"]
 
 
-def outcome_of(app: Any, first: str) -> Any:
-    """Return what a task returned, or raise what it raised; None if its result is not kept."""
-    result = app.AsyncResult(first)
+def conclude_as(duplicate: Any, first: str, name: str) -> Any:
+    """Return what the first task returned, or raise what it raised; None if its result is not kept.
+
+    Args:
+        duplicate: what the duplicate runs as.
+        first: the id of the first task.
+        name: of both.
+    """
+    task = duplicate.app.tasks.get(name, duplicate)
+    try:
+        outcome = _outcome_of(task, first)
+    except Exception as error:
+        _keep(duplicate, task, error, states.FAILURE)
+        raise
+    _keep(duplicate, task, outcome, states.SUCCESS)
+    return outcome
+
+
+def _outcome_of(task: Any, first: str) -> Any:
+    result = task.AsyncResult(first)
     try:
         state, value = result.state, result.result
     except NotImplementedError:  # no result backend
@@ -22,3 +39,10 @@ def outcome_of(app: Any, first: str) -> Any:
     if state in states.EXCEPTION_STATES:
         raise value if isinstance(value, Exception) else RuntimeError(str(value))
     return value if state == states.SUCCESS else None
+
+
+def _keep(duplicate: Any, task: Any, outcome: Any, state: str) -> None:
+    # A task may have a backend of its own, where its callers look; Celery writes to that of what runs here, the app's.
+    request = duplicate.request
+    if task.backend is not duplicate.backend and not (request.ignore_result or task.ignore_result):
+        task.backend.store_result(request.id, outcome, state, request=request)

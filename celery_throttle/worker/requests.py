@@ -64,7 +64,7 @@ class RequestFactory:
         body, headers, decoded, utc = self._read(message)
         if conclude:
             _, _, embed = body if decoded else message.payload
-            body, headers, decoded = ((conclude,), {}, embed), {**headers, "task": CONCLUDE}, True
+            body, headers, decoded = ((conclude, headers["task"]), {}, embed), {**headers, "task": CONCLUDE}, True
         strategy = self.consumer.strategies.get(headers["task"])
         if strategy is None:
             raise NotRegistered(headers["task"])

@@ -421,9 +421,11 @@ class World:
 
     def _conclude(self, worker: Worker, job: Job) -> None:
         """A duplicate is given the outcome of the first, which has to have one."""
-        (first,) = job.request["args"]
+        first, name = job.request["args"]
         self.say("conclude", worker, job.task_id, "as", first)
         entry = self.book.entries[first]
+        if name not in self.scene.kinds:
+            raise Violation(f"{job.task_id} is given the outcome of {name}, which is no task")
         if not any(each.excused or any(run.outcome for run in each.runs) for each in entry.attempts.values()):
             raise Violation(f"{job.task_id} is given the outcome of {first}, which has none")
         self.book.attempt(job.task_id, job.request["retries"] or 0).excuse("concluded")

@@ -106,6 +106,24 @@ def test_a_group_and_a_chain_with_duplicates_complete(app: Any, journal: Journal
     state.wait_empty()
 
 
+def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(
+    app: Any, journal: Journal, state: State, let_go: Any
+) -> None:
+    first = [app.hold_elsewhere.delay(label) for label in ("a", "fails")]
+    journal.wait_running(2)
+    others = [send_by_name(app, app.hold_elsewhere, label) for label in ("a", "fails")]
+    links = chain(app.hold_elsewhere.si("a"), app.note.s("after")).apply_async()
+    state.wait_parked(3)
+    let_go("a", "fails")
+    assert links.get(timeout=QUICKLY) == "after"
+    for a, fails in (first, [app.hold_elsewhere.AsyncResult(other.id) for other in others]):
+        assert a.get(timeout=QUICKLY) == "a"
+        with pytest.raises(ValueError, match="fails"):
+            fails.get(timeout=QUICKLY)
+    assert "after: a" in labels(journal)
+    state.wait_empty()
+
+
 def test_the_callbacks_of_both_callers_fire(app: Any, journal: Journal, let_go: Any) -> None:
     app.hold.apply_async(["a"], link=app.note.s("first"))
     journal.wait_running(1, "a")

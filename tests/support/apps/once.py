@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.app.backends import by_url
 
 from celery_throttle import Throttled
 from tests.support.journal import Journal
@@ -57,6 +58,18 @@ def hold_late(self: Any, label: str) -> str:
 def hold_one(self: Any, label: str) -> str:
     """With a limit as well."""
     return _hold(self, label)
+
+
+_elsewhere: Any = by_url((os.environ.get("RESULT_BACKEND") or "redis://").rpartition("/")[0] + "/7", app.loader)
+
+
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, backend=_elsewhere[0](app=app, url=_elsewhere[1]))
+def hold_elsewhere(self: Any, label: str) -> str:
+    """Its results are in a backend of its own."""
+    _hold(self, label)
+    if label == "fails":
+        raise ValueError(label)
+    return label
 
 
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, limit=1, max_parked=1)
