@@ -282,6 +282,13 @@ def test_what_others_built_on_cannot_be_given_back(make: Callable[..., RateLimit
     assert api.reserve().delay == 1.0
 
 
+def test_a_limiter_with_one_more_rate_can_give_it_back(make: Callable[..., RateLimiter]) -> None:
+    """As the program is after a rate was added: nothing was booked in that."""
+    slot = make("api", "1/h").reserve()
+    assert make("api", ["1/h", "10/d"]).cancel(slot.call_id)
+    assert make("api", "1/h").peek()
+
+
 def test_what_was_forgotten_cannot_be_given_back(make: Callable[..., RateLimiter], redis: Redis) -> None:
     slot = make("api", "2/s").reserve()
     redis.delete(KEY)

@@ -12,7 +12,8 @@ if redis.call('HGET', RATE, 'last') ~= id then return 0 end
 if redis.call('HDEL', RATE, 'start') == 0 then return 1 end
 for number = 1, count do
   local field = ARGV[COUNT_AT + number]
-  local before = string.match(redis.call('HGET', RATE, field), ' (%d+ %d+)$')
-  redis.call('HSET', RATE, field, before)
+  -- Nothing is booked in a rate that only this caller has.
+  local before = string.match(redis.call('HGET', RATE, field) or '', ' (%d+ %d+)$')
+  if before then redis.call('HSET', RATE, field, before) end
 end
 return 1
