@@ -54,11 +54,18 @@ class AsyncAcquire(OnlyAsync):
     def __init__(self, acquire: Callable[[], Any]) -> None:
         self._acquire = acquire
         self._permit: Permit | None = None
+        self._entered = False
 
     def __await__(self) -> Any:
         return self._acquire().__await__()
 
     async def __aenter__(self) -> Permit:
+        if self._entered:  # who leaves would give back the permit of who came last
+            raise ConfigurationError(
+                "what acquire_async() returns is for one async with: write async with limit.acquire_async(timeout=30): "
+                "... each time"
+            )
+        self._entered = True
         self._permit = await self._acquire()
         return self._permit
 

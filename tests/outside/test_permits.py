@@ -168,6 +168,21 @@ def test_a_loop_that_leaves_hears_that_the_store_is_away(
     assert ("cannot release 'gpu'" in caplog.text) == (error is not None)
 
 
+def test_what_acquire_async_returns_is_for_one_block(gpu: Limit, app: Celery, state: State) -> None:
+    """Or each that leaves would give back what another has, and the first would be kept."""
+
+    async def main() -> None:
+        acquiring = gpu.acquire_async(5, app=app)
+        async with acquiring:
+            with pytest.raises(ConfigurationError, match="each time"):
+                async with acquiring:
+                    pass
+            assert state.used() == {"gpu": 1}
+
+    asyncio.run(main())
+    state.wait_empty()
+
+
 def until_its_loop_is_closed(gpu: Limit, app: Celery, *, holds: bool) -> Any:
     loop = asyncio.new_event_loop()
     entered = loop.create_future()
