@@ -79,13 +79,17 @@ def publish(
     """
     wanted = options.get("task_id")
     task_id = options["task_id"] = wanted or uuid()
-    plan = _carried_on(options, dedup) or plan_for(task, dedup, args, kwargs)
+    carried = _carried_on(options, dedup)
+    plan = carried or plan_for(task, dedup, args, kwargs)
     dedup = plan.dedup  # of a retry: those of its call
     awaited = _is_awaited(wanted, options, dedup)
     if awaited and dedup.on_conflict == "skip":
         # Skipped, here or by a worker, it would leave the rest of its canvas waiting for ever.
         dedup = replace(dedup, on_conflict="return_existing")
-    answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
+    if carried and dedup.lock_until == "started":
+        answer, other, claim = replies.OURS, "", plan.claim  # it has begun, and needs no lock any more
+    else:
+        answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
     first = ""
     if answer == replies.TAKEN:
         _tell(task, task_id, other, dedup)

@@ -569,6 +569,23 @@ def test_until_started_it_is_free_from_the_start_on(worker: LockCaller) -> None:
     assert state_of(worker) == ("t3", "queued")
 
 
+@pytest.mark.parametrize("conflict", ["return_existing", "raise", "skip", "replace"])
+def test_until_started_a_later_attempt_runs_though_the_lock_is_anothers(
+    worker: LockCaller, conflict: OnConflict
+) -> None:
+    plan = plan_of(lock_until="started", on_conflict=conflict)
+    first = worker.publish("t1", plan)
+    held = worker.start("t1", first)
+    second = worker.publish("t2", plan)
+    worker.end(held, "retry")
+    again = worker.start("t1", first, attempt=1)
+    assert again.token > held.token
+    assert state_of(worker) == ("t2", "queued")
+    worker.end(again)
+    assert state_of(worker) == ("t2", "queued")
+    worker.start("t2", second)
+
+
 @pytest.mark.parametrize("outcome", ["done", "failed"])
 def test_until_started_who_waited_has_the_outcome_though_the_lock_is_anothers(
     worker: LockCaller, peer: LockCaller, outcome: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import chain
 
 from tests.support.waiting import until
 
@@ -68,6 +69,25 @@ def test_one_whose_process_was_lost_is_let_into_a_full_line(
     let_go("dies")
     assert second.get(timeout=QUICKLY) == "waits"
     assert first.get(timeout=QUICKLY) == "dies"
+
+
+def test_one_that_had_its_lock_until_it_began_is_tried_again_without(app: Any, journal: Journal, let_go: Any) -> None:
+    first = app.again_started.delay("a")
+    journal.wait_running(1, "a")
+    second = app.again_started.apply_async(["a"], queue="elsewhere")
+    let_go("a")
+    assert first.get(timeout=QUICKLY) == "a"
+    assert app.again_started.locked_by("a").task_id == second.id
+    assert labels(journal) == ["a", "a"]
+
+
+def test_one_that_has_its_lock_until_it_begins_follows_itself_in_a_chain(
+    app: Any, journal: Journal, let_go: Any
+) -> None:
+    let_go("a")
+    links = chain(*[app.hold_started.si("a")] * 3).apply_async()
+    assert links.get(timeout=QUICKLY) == "a"
+    assert labels(journal) == ["a"] * 3
 
 
 def test_a_retry_keeps_the_options_of_its_call(app: Any, journal: Journal, state: State, let_go: Any) -> None:

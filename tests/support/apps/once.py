@@ -126,6 +126,15 @@ def hold_started(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="started", on_conflict="raise")
+def again_started(self: Any, label: str) -> str:
+    """Is tried again."""
+    _hold(self, label)
+    if not self.request.retries:
+        raise self.retry(countdown=0)
+    return label
+
+
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="success")
 def fails(self: Any, label: str) -> None:
     _quick(self, label)

@@ -41,13 +41,15 @@ local function claim_again(task, plan, lock)
 end
 
 -- Take the lock for this task, or say what becomes of it instead: its verdict, and whom it is a duplicate of.
-local function judge(task, plan)
+local function judge(task, plan, attempt)
   -- It was a duplicate when it was published, and the first has ended since.
   local has_ended = plan.first ~= '' and redis.call('HEXISTS', AWAITED, plan.first) == 1
   if has_ended then return 'conclude', plan.first end
   local lock = live_lock(plan.identity)
   if not lock or lock.state == 'started' and lock.task ~= task then return claim_free(task, plan) end
   if lock.task == task then return claim_again(task, plan, lock) end
+  -- It had its lock until it began; a later attempt needs none.
+  if plan.lock_until == 'started' and attempt then return 'run', '' end
   local conflict = plan.on_conflict
   if conflict == 'raise' then return 'duplicate', lock.task end
   if conflict == 'skip' then return 'skip', lock.task end
@@ -67,7 +69,7 @@ end
 local function judge_record(task, record)
   local plan = record.lock
   plan.asked, plan.fresh = plan.asked or plan.first, nil
-  plan.verdict, plan.first = judge(task, plan)
+  plan.verdict, plan.first = judge(task, plan, record.attempt)
   plan.fence, plan.unlocked = '0', nil
   return plan.verdict == 'run'
 end

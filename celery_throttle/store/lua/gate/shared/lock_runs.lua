@@ -6,7 +6,13 @@ local function lock_started(task, record)
   if plan.verdict ~= 'run' then return end
   local lock = load_lock(plan.identity) or new_lock(task, plan.claim)
   -- Done: it comes back after it has said that it succeeded.
-  if lock.task ~= task or lock.state == 'done' then return end
+  if lock.state == 'done' and lock.task == task then return end
+  if lock.task ~= task then
+    -- A later attempt, which needs no lock.
+    local without = plan.lock_until == 'started' and record.attempt
+    if without and plan.fence == '0' then plan.fence = next_stamp() end
+    return
+  end
   -- One that is put back has the token that its task knows.
   local back = lock.state == 'running' and lock.nonce == record.nonce and plan.fence ~= '0'
   if not back then plan.fence, lock.last = next_stamp(), nil end
