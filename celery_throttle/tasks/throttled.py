@@ -82,7 +82,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             ``"started"``; ``"expires"``: ``lock_ttl`` after the first was published.
         on_conflict: what ``apply_async`` does with a duplicate: ``"return_existing"`` (default) returns the
             `AsyncResult` of the first, ``"raise"`` raises `DuplicateTask`, ``"skip"`` returns a result that has ended
-            as REVOKED ("skipped: ..."), ``"replace"`` revokes the first if it has not begun, ``"keep_last"`` has one
+            as REVOKED ("skipped: ..."), ``"replace"`` revokes the first if it does not run, ``"keep_last"`` has one
             run and one, the newest, wait.
         remember: seconds (or a timedelta) for which a success counts: a duplicate has its outcome, and does not run.
         lock_ttl: seconds (or a timedelta) for which a task that was published, but is not running, keeps its lock, by
