@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_throttle.embedded import EmbeddedServer
+    from celery_throttle.store.calls import Arrival
 
 
 @pytest.fixture
@@ -156,9 +157,15 @@ def test_a_loop_that_leaves_hears_that_the_store_is_away(
 ) -> None:
     """Unless its block has raised something itself."""
 
+    release = Outside.release
+
+    def unanswered(outside: Outside, arrival: Arrival) -> Future[None]:
+        release(outside, arrival)  # or its thread would renew it for the tests to come
+        return Future()
+
     async def main() -> None:
         async with gpu.acquire_async(app=app):
-            monkeypatch.setattr(Outside, "release", lambda *_: Future())
+            monkeypatch.setattr(Outside, "release", unanswered)
             monkeypatch.setattr(permits, "_ANSWER", 0.1)
             if error is not None:
                 raise error
