@@ -302,6 +302,8 @@ def test_a_renewal_that_another_call_overtook_does_not_count(
     monkeypatch.setattr(outside_of(app, None), "_number", 1)
     with pytest.raises(LeaseLost):
         permit.renew()
+    monkeypatch.undo()
+    assert not permit.release()
     state.wait_empty()
 
 
