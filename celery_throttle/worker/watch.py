@@ -39,7 +39,6 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
     request = run.request
     on_success, on_failure, on_timeout = request.on_success, request.on_failure, request.on_timeout
     on_reject = request.reject
-    made = _note_what_is_made_of_a_loss(request)
 
     def success(result: Any, **kwargs: Any) -> Any:
         failed, value, _ = result
@@ -52,6 +51,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
             ended(_result(value.exception) if failed else Result.SUCCESS)
 
     def failure(exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        made = _note_what_is_made_of_a_loss(request)  # only now: most runs end without
         try:
             return on_failure(exc_info, *args, **kwargs)
         finally:
