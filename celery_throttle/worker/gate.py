@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,11 @@ from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.store.parcel import pack
+from celery_throttle.worker.acknowledging import Acknowledging
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.notices import Notices
+from celery_throttle.worker.offers import Offers
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.prefetch import Prefetch
 from celery_throttle.worker.result_states import ResultStates
@@ -27,6 +28,7 @@ from celery_throttle.worker.resuming import Resuming, say_withdrawn
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Here, Permit, Run, State
 from celery_throttle.worker.telling import tell_parked
+from celery_throttle.worker.undecided import Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,8 +49,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks of a worker on its own, when no hint comes.
 LOOK_EVERY = 5.0
-#: Seconds for which the store need not hear that a permit went from one task to the next, here.
-_LAZY = 0.025
 #: Seconds after which the broker may have given a message to another worker too (its visibility timeout), so that it
 #: does not start before the store has heard of it.
 _FRESH = 5.0
@@ -92,17 +92,16 @@ class Gate:
         }
         self._waiting: deque[Run] = deque()  # WAITING
         self._granted: deque[Run] = deque()  # GRANTED
-        self._undecided: dict[Run, None] = {}  # ASKING, UNSURE, PARKING
-        self._asking = 0  # ASKING: each has a slot
+        self._undecided = Undecided()  # ASKING, UNSURE, PARKING
         self._notices = Notices(loop, timekeeper)
         self._running = Running(slots, tasks, loop, self._groups, self._notices)
+        self._acknowledging = Acknowledging(self._running, loop, self._groups)
         self._resuming = Resuming(self._running, loop, self._notices)
         self._later = Later(loop, timekeeper, self._prefetch.change, self._notices)
         self._states = ResultStates(loop, timekeeper, self._send_parked) if settings.result_state else None
-        self._parked_first = False
+        self._offers = Offers(loop)
         self._grow = grow
         self._closing = False
-        self._timed = False  # whether a timer runs for what the store may hear late
         self._queues: Queues | None = None
         self._requests: RequestFactory | None = None
         loop.every_turn(self.tick)
@@ -117,7 +116,7 @@ class Gate:
         """The worker consumes (again): from these queues."""
         self._queues, self._requests = queues, requests
         self._prefetch.begin(consumer)
-        self._timed = False  # Celery has emptied the hub's timer
+        self._offers.connected()
         for calls in self.groups:
             calls.queues = queues.names
             calls.hungry = True
@@ -127,8 +126,7 @@ class Gate:
         self._running.begin_epoch()
         self._prefetch.end()
         self._queues = None
-        for run in [run for calls in self.groups if calls.saving for run in calls.saving.forget()]:
-            run.state = State.GONE
+        self._acknowledging.disconnected()
         self._drop_undecided()
         self._running.discarded()
 
@@ -222,10 +220,10 @@ class Gate:
         for outage in self._outages.values():
             dropped += outage.forget()
         for run in dropped:
-            self._decided(run, State.GONE)
+            self._undecided.decide(run, State.GONE)
         # What is under way is answered by its facts when the reply is there.
-        for run in list(self._undecided):
-            self._decided(run, State.GONE)
+        for run in self._undecided:
+            self._undecided.decide(run, State.GONE)
         for run in self._granted:
             run.state = State.GONE
             self._running.give_back(run, Result.NOTHING, began=False)
@@ -237,7 +235,7 @@ class Gate:
     @property
     def free_slots(self) -> int:
         """How many more tasks could run."""
-        taken = len(self._running.runs) + self._asking
+        taken = len(self._running.runs) + self._undecided.asking
         for calls in self.groups:
             taken += calls.offered
         return self._slots.size - taken
@@ -273,37 +271,11 @@ class Gate:
             reserved -= slots
             if not self._waiting and self._queues:
                 slots = max(self.free_slots - reserved, 0)  # noqa: PLW2901 - nobody else wants them
-            if self._must_send(calls, slots):
+            if self._offers.due(calls, slots):
                 calls.send(slots)
 
     def _offer(self, calls: Calls) -> int:
-        """Return how many slots the next call has for parked tasks although others wait for slots here."""
-        if not self._queues or not (calls.hungry or calls.freed) or (free := self.free_slots) <= 0:
-            return 0
-        if self._waiting:
-            # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
-            self._parked_first = not self._parked_first
-            if not self._parked_first:
-                return 0
-        return min(free, max(calls.freed, 1))
-
-    def _must_send(self, calls: Calls, slots: int) -> bool:
-        if calls.outbox.urgent or (calls.hungry and slots):
-            return True
-        if not calls.outbox.lazy:
-            return False
-        now = monotonic()
-        if calls.lazy_since is None:
-            calls.lazy_since = now
-        left = calls.lazy_since + _LAZY - now
-        if left > 0 and not self._timed:
-            # Not by the timekeeper: its thread would take the interpreter from the loop for a moment, each time.
-            self._timed = True
-            self._loop.later(left, self._time_is_up)
-        return left <= 0
-
-    def _time_is_up(self) -> None:
-        self._timed = False
+        return self._offers.slots(calls, self.free_slots, others_wait=bool(self._waiting)) if self._queues else 0
 
     # -- arrivals ------------------------------------------------------------------------------------------------
 
@@ -352,11 +324,11 @@ class Gate:
                 logger.exception("celery_throttle: error in %r", step)
                 return
             logger.error("Task %s[%s] waits here: %r", run.request.name, run.request.id, error)  # noqa: TRY400
-            self._decided(run, State.LATER)
+            self._undecided.decide(run, State.LATER)
             self._later.put_off([run], again or self._wait_first)
 
     def _fail(self, run: Run, error: Exception, again: Callable[[list[Run]], None] | None = None) -> None:
-        self._decided(run, State.GONE)
+        self._undecided.decide(run, State.GONE)
         self._try(lambda run: fail(run.request, error), run, again)
 
     def _admit(self, run: Run) -> None:
@@ -371,9 +343,7 @@ class Gate:
             self._running.hold_permit(run, permit)
             self._running.execute(run)
         else:
-            run.state = State.ASKING
-            self._asking += 1
-            self._undecided[run] = None
+            self._undecided.ask(run)
             calls.outbox.asked.append(run)
 
     def _has_to_wait(self, run: Run) -> bool:
@@ -396,9 +366,8 @@ class Gate:
         if self._tasks.is_paced(run):
             # Found out only when its turn has come, it would have cost others a start.
             run.needs = expiring(run.needs, run.request)
-        self._decided(run, State.PARKING)
+        self._undecided.park(run)
         run.asks = False
-        self._undecided[run] = None
         if self._states is None:
             self._groups[run.group].outbox.parked.append(run)
         else:
@@ -414,18 +383,9 @@ class Gate:
         if not calls.link.up:
             self._hold(run)
         elif run.request.revoked():
-            self._decided(run, State.GONE)
+            self._undecided.decide(run, State.GONE)
         else:
             calls.outbox.parked.append(run)
-
-    def _decided(self, run: Run, now: State) -> bool:
-        """Whether the run still waited for the store's word; from now on it does not."""
-        if run.state is State.ASKING:
-            self._asking -= 1
-        waited = run in self._undecided
-        self._undecided.pop(run, None)
-        run.state = now
-        return waited
 
     def _shut(self, bucket: str, calls: Calls) -> None:
         """There is no room, or a line: those who wait here for a slot get in line, and no permit is passed on."""
@@ -450,7 +410,7 @@ class Gate:
             facts = run.facts(Result.NOTHING, began=False, epoch=self._running.epoch)
             calls.outbox.ended(run.request.id, run.nonce, facts)
             return
-        self._decided(run, State.GRANTED)
+        self._undecided.decide(run, State.GRANTED)
         if fencing_token:
             # In the plan too, should the lock have to be put back; that of a parked one comes with its token.
             run.lock = with_fencing_token(run.lock, fencing_token)
@@ -468,9 +428,9 @@ class Gate:
 
     def parked(self, run: Run) -> None:
         """See `Decisions`."""
-        self._decided(run, State.GONE)
+        self._undecided.decide(run, State.GONE)
         run.parcel = b""
-        self._save_or_acknowledge(run)
+        self._acknowledging.parked(run)
         calls = self._groups[run.group]
         calls.tally.add(run.needs.text, Place.PARKED)
         self._notices.parked(run.request, calls)
@@ -478,15 +438,13 @@ class Gate:
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""
-        self._decided(run, State.GONE)
+        self._undecided.decide(run, State.GONE)
         run.parcel = b""
-        self._acknowledge(run)
+        self._acknowledging.needless(run)
 
     def saved(self, run: Run) -> None:
         """See `Decisions`."""
-        run.state = State.GONE
-        self._acknowledge(run)
-        self._loop.post(self._tell_acked, run)
+        self._acknowledging.saved(run)
 
     def lost(self, run: Run) -> None:
         """See `Decisions`."""
@@ -500,37 +458,11 @@ class Gate:
         """See `Decisions`."""
         self._prefetch.change(more)
 
-    def _save(self, run: Run) -> bool:
-        """Whether the broker keeps its message for now."""
-        saving = self._groups[run.group].saving
-        if saving is None or not run.keeps or not run.at_broker or run.epoch != self._running.epoch:
-            return False
-        run.state = State.SAVING
-        saving.hold(run)
-        return True
-
-    def _save_or_acknowledge(self, run: Run) -> None:
-        """The store has it."""
-        if not self._save(run):
-            self._acknowledge(run)
-            self._groups[run.group].outbox.acknowledging(run)
-
-    def _acknowledge(self, run: Run) -> None:
-        """Celery does it at the beginning of the hub's next turn."""
-        if run.epoch == self._running.epoch:
-            self._running.forget(run.request)
-            with suppress(OSError):  # kombu logs it
-                run.request.acknowledge()
-
-    def _tell_acked(self, run: Run) -> None:
-        if not run.at_broker:
-            self._groups[run.group].outbox.acked(run.delivery)
-
     def crowded(self, run: Run) -> None:
         """See `Decisions`."""
         if not run.refusals:
             self._groups[run.group].tally.add(run.needs.text, Place.REFUSED)
-        if self._decided(run, State.LATER):
+        if self._undecided.decide(run, State.LATER):
             self._later.crowded(run, self._line_up)
 
     def resumed(self, grant: Grant, calls: Calls) -> None:
@@ -549,7 +481,7 @@ class Gate:
         """See `Decisions`."""
         self._running.forget_permit(run)
         run.parcel = b""
-        self._save_or_acknowledge(run)
+        self._acknowledging.parked(run)
 
     def withdrawn(self, each: Withdrawn) -> None:
         """See `Decisions`."""
@@ -591,16 +523,14 @@ class Gate:
         """The connection broke: whoever waits for the store's word waits without a slot."""
         logger.warning("celery_throttle: lost the store, connecting again: %s", error)
         unsent = set(calls.outbox.forget_arrivals())
-        for run in [run for run in self._undecided if run.group == calls.group]:
+        for run in self._undecided.of(calls.group):
             if run in unsent:
                 self._hold(run)
-            elif run.state is State.ASKING:
-                # Its call is sent again, and answered then.
-                self._asking -= 1
-                run.state = State.UNSURE
+            else:
+                self._undecided.doubt(run)  # its call is sent again, and answered then
 
     def _hold(self, run: Run) -> None:
-        self._decided(run, State.LATER)
+        self._undecided.decide(run, State.LATER)
         self._outages[run.group].meet(run)
 
     def store_unreachable(self, error: Exception, calls: Calls) -> None:
@@ -609,11 +539,11 @@ class Gate:
         outage.unreachable(error)
         if outage.waits:
             return
-        for run in [run for run in self._undecided if run.group == calls.group]:
+        for run in self._undecided.of(calls.group):
             self._hold(run)
 
     def _run_unthrottled(self, run: Run) -> None:
-        self._decided(run, State.RUNNING)
+        self._undecided.decide(run, State.RUNNING)
         self._try(self._running.execute, run)
 
     def store_up(self, calls: Calls) -> None:
@@ -623,7 +553,7 @@ class Gate:
 
     def put_off(self, runs: list[Run], calls: Calls) -> None:
         """See `Decisions`."""
-        again = [run for run in runs if self._decided(run, State.LATER)]
+        again = [run for run in runs if self._undecided.decide(run, State.LATER)]
         for run in again:
             run.asks = True
 
