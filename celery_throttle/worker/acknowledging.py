@@ -33,27 +33,32 @@ class Acknowledging:
     def parked(self, run: Run) -> None:
         """The store has it."""
         if not self._save(run):
-            self.needless(run)
+            self._acknowledge(run)
             self._groups[run.group].outbox.acknowledging(run)
+
+    def has_run(self, run: Run) -> None:
+        """The store has nothing of it that could be lost."""
+        run.keeps = False
+        self.parked(run)
 
     def saved(self, run: Run) -> None:
         """What the store has is safe there, or nobody needs it any more."""
         run.state = State.GONE
-        self.needless(run)
+        self._acknowledge(run)
         self._loop.post(self._tell, run)
-
-    def needless(self, run: Run) -> None:
-        """Nobody needs its message. Celery acknowledges it at the beginning of the hub's next turn."""
-        if run.epoch == self._running.epoch:
-            self._running.forget(run.request)
-            with suppress(OSError):  # kombu logs it
-                run.request.acknowledge()
 
     def disconnected(self) -> None:
         """The broker will deliver again what it keeps."""
         for calls in self._groups.values():
             for run in calls.saving.forget() if calls.saving else ():
                 run.state = State.GONE
+
+    def _acknowledge(self, run: Run) -> None:
+        """Celery does it at the beginning of the hub's next turn."""
+        if run.epoch == self._running.epoch:
+            self._running.forget(run.request)
+            with suppress(OSError):  # kombu logs it
+                run.request.acknowledge()
 
     def _save(self, run: Run) -> bool:
         """Whether the broker keeps its message for now."""

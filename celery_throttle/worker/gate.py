@@ -440,7 +440,7 @@ class Gate:
         """See `Decisions`."""
         self._undecided.decide(run, State.GONE)
         run.parcel = b""
-        self._acknowledging.needless(run)
+        self._acknowledging.has_run(run)
 
     def saved(self, run: Run) -> None:
         """See `Decisions`."""

@@ -33,16 +33,20 @@ class Entry:
     deliveries: int = 0
     message: bytes | None = None
     nonce: str = ""
-    #: whose call parked it, which was its number, and the deliveries of it that the broker keeps
-    by: str = ""
-    call: int = 0
+    #: who was told that it is parked, in which call, and the deliveries of it that the broker keeps
+    told: dict[str, int] = field(default_factory=dict)
     unacked: set[str] = field(default_factory=set)
     #: its lease has ended
     expired: bool = False
     second: Entry | None = None
 
+    def await_(self, delivery: Entry) -> None:
+        """Another message of it is at the broker."""
+        self.told |= delivery.told
+        self.unacked |= delivery.unacked
+
     @property
-    def told(self) -> tuple[object, ...]:
+    def seen(self) -> tuple[object, ...]:
         """What can be seen of it in the store."""
         return self.nonce, self.limit, self.attempt, self.queue, self.deliveries
 
@@ -109,8 +113,8 @@ class Model:
                 entry.ticket = self._next_ticket()
             return before
         del self.entries[row.task]
-        told = not facts.began and facts.message is Message.NOBODY and entry.unacked
-        if told or (facts.began and facts.result is not Result.NOTHING):
+        only_told = not facts.began and facts.message is Message.NOBODY and entry.unacked
+        if only_told or (facts.began and facts.result is not Result.NOTHING):
             self._note_ran(row.task, entry, comes_again=facts.message is Message.BROKER)
         second = entry.second
         if second and second_goes_on(facts, later_attempt=second.attempt > entry.attempt):
@@ -121,8 +125,7 @@ class Model:
 
     def _note_ran(self, task: str, entry: Entry, *, comes_again: bool) -> None:
         left = set(entry.unacked)
-        if 0 < self.calls.get(entry.by, 0) <= entry.call:
-            left.add(entry.by)
+        left.update(worker for worker, call in entry.told.items() if 0 < self.calls.get(worker, 0) <= call)
         if comes_again:
             left.add("AGAIN")
         if left:
@@ -142,20 +145,30 @@ class Model:
     def confirm(self, worker: str, unacked: Collection[Delivery]) -> None:
         """The next call of a worker: what it parked with the one before is acknowledged, but for this."""
         for each in unacked:
-            self._note_unacked(*each)
+            self._note(each.task, each.attempt, Entry("", 0, unacked={each.nonce}))
         for attempt, task in self.unsure.pop(worker, []):
             self._will_not_come(attempt, task, worker)
 
-    def _note_unacked(self, task: str, attempt: int, nonce: str) -> None:
+    def _note(self, task: str, attempt: int, delivery: Entry) -> None:
+        """Another message of this attempt is at the broker, too."""
         entry = self.entries.get(task)
         if entry and entry.second and entry.second.attempt == attempt:
-            entry.second.unacked.add(nonce)
+            entry.second.await_(delivery)
         elif entry and entry.attempt == attempt:
-            entry.unacked.add(nonce)
+            entry.await_(delivery)
         elif (attempt, task) in self.ran or (
             entry and max(entry.attempt, entry.second.attempt if entry.second else 0) > attempt
         ):
-            self.ran.setdefault((attempt, task), set()).add(nonce)
+            self._note_ran(task, replace(delivery, attempt=attempt), comes_again=False)
+
+    def _tell_that_it_ran(self, worker: str, number: int, arrival: Arrival) -> None:
+        told = Entry("", arrival.attempt, told={worker: number})
+        self._note_ran(arrival.task, told, comes_again=False)
+        self._is_told(worker, arrival)
+
+    def _is_told(self, worker: str, arrival: Arrival) -> None:
+        """That its message is not needed: with its next call it has acknowledged it."""
+        self.unsure.setdefault(worker, []).append((arrival.attempt, arrival.task))
 
     def acked(self, task: str, attempt: int, nonce: str) -> None:
         """The broker does not keep this delivery any more."""
@@ -184,7 +197,20 @@ class Model:
             self._reclaim(task)
         return cleared
 
-    def admit(self, arrival: Arrival) -> int:
+    def admit(self, worker: str, number: int, arrival: Arrival) -> int:
+        answer = self._meet(worker, number, arrival)
+        if answer is not None:
+            return answer
+        limit = limit_of(arrival.needs)
+        queues = {self.entries[task].queue for task in self.line(limit)}
+        waits = any(queue == arrival.queue or (limit, queue) not in self.passed for queue in queues)
+        if waits or self.free(limit) <= 0:
+            return Answer.MUST_PARK
+        self.entries[arrival.task] = Entry(limit, arrival.attempt, queue=arrival.queue, nonce=arrival.nonce)
+        return Answer.GRANTED
+
+    def _meet(self, worker: str, number: int, arrival: Arrival) -> int | None:
+        """What a delivery finds of its own task."""
         entry = self.entries.get(arrival.task)
         if entry and entry.nonce and entry.nonce != arrival.nonce:
             if not entry.expired:
@@ -194,41 +220,41 @@ class Model:
         if entry and entry.nonce:
             entry.expired = False
             return Answer.GRANTED
-        if entry:
-            return Answer.MUST_PARK if arrival.attempt > entry.attempt else Answer.KNOWN
-        if (arrival.attempt, arrival.task) in self.ran:
-            return Answer.HAS_RUN
-        limit = limit_of(arrival.needs)
-        queues = {self.entries[task].queue for task in self.line(limit)}
-        waits = any(queue == arrival.queue or (limit, queue) not in self.passed for queue in queues)
-        if waits or self.free(limit) <= 0:
+        if entry and arrival.attempt > entry.attempt:
             return Answer.MUST_PARK
-        self.entries[arrival.task] = Entry(limit, arrival.attempt, queue=arrival.queue, nonce=arrival.nonce)
-        return Answer.GRANTED
+        if entry:
+            self._note(arrival.task, arrival.attempt, _delivery(worker, number, arrival))
+            self._is_told(worker, arrival)
+            return Answer.KNOWN
+        if (arrival.attempt, arrival.task) in self.ran:
+            self._tell_that_it_ran(worker, number, arrival)
+            return Answer.HAS_RUN
+        return None
 
     def park(self, worker: str, number: int, parcel: Arrival) -> int:
         entry = self.entries.get(parcel.task)
         if (parcel.attempt, parcel.task) in self.ran:
+            self._tell_that_it_ran(worker, number, parcel)
             return ParkAnswer.HAS_RUN
-        kept = {parcel.nonce} if parcel.unacked else set()
+        delivery = _delivery(worker, number, parcel)
         if entry is None:
-            self.entries[parcel.task] = self._waiting(worker, number, parcel, self._next_ticket())
+            self.entries[parcel.task] = replace(delivery, ticket=self._next_ticket())
         elif entry.nonce:
             second = entry.second
             if not second or parcel.attempt > second.attempt:
                 ticket = second.ticket if second else self._next_ticket()
                 if second:
                     self._note_ran(parcel.task, second, comes_again=False)
-                entry.second = self._waiting(worker, number, parcel, ticket)
-            elif kept:
-                self._note_unacked(parcel.task, parcel.attempt, parcel.nonce)
+                entry.second = replace(delivery, ticket=ticket)
+            else:
+                self._note(parcel.task, parcel.attempt, delivery)
         elif parcel.attempt > entry.attempt:
             self._note_ran(parcel.task, entry, comes_again=False)
             entry.attempt, entry.message = parcel.attempt, parcel.message
-            entry.by, entry.call, entry.unacked = worker, number, kept
-        elif kept:
-            self._note_unacked(parcel.task, parcel.attempt, parcel.nonce)
-        self.unsure.setdefault(worker, []).append((parcel.attempt, parcel.task))
+            entry.told, entry.unacked = delivery.told, delivery.unacked
+        else:
+            self._note(parcel.task, parcel.attempt, delivery)
+        self._is_told(worker, parcel)
         return ParkAnswer.PARKED
 
     def resumed(self, grant: Grant) -> None:
@@ -287,16 +313,19 @@ class Model:
     def _reclaim(self, task: str) -> None:
         self.ended(Ended(task, self.entries[task].nonce, _LOST))
 
-    def _waiting(self, worker: str, number: int, parcel: Arrival, ticket: int) -> Entry:
-        limit = limit_of(parcel.needs)
-        entry = Entry(limit, parcel.attempt, ticket, parcel.queue, 0, parcel.message, by=worker, call=number)
-        if parcel.unacked:
-            entry.unacked.add(parcel.nonce)
-        return entry
-
     def _next_ticket(self) -> int:
         self.ticket += 1
         return self.ticket
+
+
+def _delivery(worker: str, number: int, parcel: Arrival) -> Entry:
+    """One that is parked: with its next call its worker has acknowledged it, or it is kept until that is said."""
+    entry = Entry(limit_of(parcel.needs), parcel.attempt, queue=parcel.queue, message=parcel.message)
+    if parcel.unacked:
+        entry.unacked.add(parcel.nonce)
+    else:
+        entry.told[worker] = number
+    return entry
 
 
 def _entry(store: Snapshot, task: str, *, second: bool = False) -> Entry:
@@ -304,6 +333,6 @@ def _entry(store: Snapshot, task: str, *, second: bool = False) -> Entry:
     message = (store.second_messages if second else store.messages).get(task)
     raw = record.raw
     ((limit, _),) = record.needs
-    by, call = str(raw.get("by", "")), int(raw.get("call", 0))
+    told = {str(worker): int(call) for worker, call in raw.get("told", {}).items()}
     place = 0, record.queue, record.deliveries  # its ticket is for the caller to tell
-    return Entry(limit, record.attempt, *place, message, record.nonce, by, call, record.unacked)
+    return Entry(limit, record.attempt, *place, message, record.nonce, told, record.unacked)

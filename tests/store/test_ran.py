@@ -194,7 +194,8 @@ def test_another_delivery_that_waited_beside_a_run_for_nothing_is_known_until_it
     peer.put("t", one)
     worker.release(held)
     assert worker.ask("t", one)[0] == Answer.HAS_RUN
-    peer.look(0)
+    for each in (worker, peer):
+        each.look(0)
     assert not peek(redis).hashes["ran"]
 
 
@@ -310,3 +311,66 @@ def test_what_was_parked_with_the_call_before_is_acknowledged_and_not_what_came_
     peer.release(peer.take("t", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
     assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
     assert "0 t" in peek(redis).hashes["ran"]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_who_parked_first_does_not_answer_for_another_delivery(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, asks: bool
+) -> None:
+    """Whose worker is killed before it acknowledges that message: the broker delivers it again."""
+    first = worker.take("first", one)
+    worker.put("t", one)
+    answer = peer.ask("t", one)[0] if asks else peer.put("t", one).parked[0]
+    assert answer == (Answer.KNOWN if asks else ParkAnswer.PARKED)
+    (grant,) = worker.release(first, slots=1).grants
+    worker.release(grant)
+    worker.look(0)
+    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    worker.look(0)
+    assert peek(redis).hashes["ran"]
+    peer.look(0)
+    assert not peek(redis).hashes["ran"]
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_who_waits_beside_a_run_does_not_answer_for_another_delivery(
+    worker: Caller, peer: Caller, one: Limit, attempt: int
+) -> None:
+    """The same, or one of an attempt that it has taken the place of."""
+    held = worker.take("t", one)
+    worker.put("t", one, attempt=attempt)
+    peer.put("t", one)
+    (grant,) = worker.release(held, "retry" if attempt else "again", slots=1).grants
+    worker.release(grant)
+    worker.look(0)
+    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+
+
+def test_of_two_that_wait_for_one_that_runs_after_all_neither_answers_for_the_other(
+    worker: Caller, peer: Caller, one: Limit
+) -> None:
+    """One was parked and one waited beside its run, which went back; and a third delivery runs since long ago."""
+    peer.put("t", one)
+    (grant,) = worker.look().grants
+    worker.put("t", one)
+    worker.release(grant, "return")
+    third = worker.arrival("t", one)
+    assert worker.renew(third) == [2]
+    worker.release(third)
+    worker.look(0)
+    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_delivery_of_what_has_run_is_known_until_its_own_worker_calls_again(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, asks: bool
+) -> None:
+    """It is told so, and killed before it acknowledges that message."""
+    run_elsewhere(worker, peer, one)
+    answer = peer.ask("t", one)[0] if asks else peer.put("t", one).parked[0]
+    assert answer == (Answer.HAS_RUN if asks else ParkAnswer.HAS_RUN)
+    worker.look(0)
+    assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
+    worker.look(0)
+    peer.look(0)
+    assert not peek(redis).hashes["ran"]

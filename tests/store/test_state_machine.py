@@ -294,7 +294,7 @@ class StoreMachine(RuleBasedStateMachine):
             task: (each.nonce, each.needs[0][0], each.attempt, each.queue, each.deliveries)
             for task, each in store.records.items()
         }
-        assert told == {task: entry.told for task, entry in model.entries.items()}
+        assert told == {task: entry.seen for task, entry in model.entries.items()}
         # A holder that never was parked has no ticket to tell.
         assert _in_order(store.records) == _in_order(model.entries)
         assert store.messages == model.messages()
@@ -397,7 +397,7 @@ class StoreMachine(RuleBasedStateMachine):
             model.acked(*each)
         withdrawn = [message for task in said.revoked for message in model.withdraw(task)]
         model.reap(REAPED_BY_EXCHANGE)
-        asked = tuple(model.admit(arrival) for arrival in said.asked)
+        asked = tuple(model.admit(name, number, arrival) for arrival in said.asked)
         parked = tuple(model.park(name, number, parcel) for parcel in said.parked)
         slots = said.slots + sum(answer != Answer.GRANTED for answer in asked)
         passed = set(model.passed)

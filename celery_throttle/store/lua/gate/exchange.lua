@@ -8,7 +8,8 @@
 --   passed   task, nonce, result, to (as asked): a permit that passed to another task in the same worker;
 --            carried out before what ended
 --   began    { task id, nonce }: an early-ack task began, so its message is not needed any more
---   unacked  { task id, attempt, nonce } of those parked that could not be acknowledged at the broker
+--   unacked  { task id, attempt, nonce } of those that the store has, or that have run, that could not be
+--            acknowledged at the broker
 --   acked    the same of those parked as unacked that are acknowledged now
 --   revoked  task ids: out of their lines
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task

@@ -24,6 +24,7 @@ local function answer_asked(rows)
     local runs = answers[i] == GRANTED or answers[i] > HAS_RUN
     -- Else its slot is for whoever's turn it is.
     if not runs then state.slots = state.slots + 1 end
+    if answers[i] == KNOWN or answers[i] == HAS_RUN then note_unsure(row) end
   end
   return answers
 end
@@ -40,7 +41,7 @@ local function answer_parked(rows)
     name_buckets(row.needs)
     row.message = argument()
     answers[i] = park(row.task, row)
-    if answers[i] == PARKED then note_unsure(row) end
+    if answers[i] ~= CROWDED then note_unsure(row) end
   end
   return answers
 end

@@ -17,10 +17,10 @@ local function meet_record(task, arrival)
   end
   if record then
     if arrival.attempt > (record.attempt or 0) then return true, MUST_PARK end
-    if arrival.unacked then note_unacked(task, arrival.attempt, arrival.nonce) end
+    note_delivery(task, arrival)
     return true, KNOWN
   end
-  if has_run(task, arrival.attempt) then return true, HAS_RUN end
+  if tell_if_ran(task, arrival.attempt) then return true, HAS_RUN end
   return false
 end
 
@@ -79,8 +79,7 @@ end
 local function parked_record(arrival, earlier)
   local record = record_of(arrival)
   record.ticket = earlier and earlier.ticket or ticket_of(arrival)
-  record.by, record.call = state.worker, state.call
-  if arrival.unacked then keep_unacked(record, arrival.nonce) end
+  await_acknowledgement(record, arrival)
   if arrival.turn then
     record.turn = arrival.turn
     record.place = earlier and earlier.place or fair_place(arrival.turn, record.ticket)
@@ -103,7 +102,7 @@ end
 
 local function park(task, arrival)
   -- Also where there is a record: an earlier attempt may have come again, too.
-  if has_run(task, arrival.attempt) then return HAS_RUN end
+  if tell_if_ran(task, arrival.attempt) then return HAS_RUN end
   local record = load_record(task)
   if not record then return park_new(task, arrival) end
   if record.nonce then
@@ -111,12 +110,11 @@ local function park(task, arrival)
   elseif arrival.attempt > (record.attempt or 0) then
     note_ran(task, record, false)
     redis.call('HSET', MESSAGES, task, arrival.message)
-    record.attempt, record.by, record.call = arrival.attempt, state.worker, state.call
-    record.unacked = nil
-    if arrival.unacked then keep_unacked(record, arrival.nonce) end
+    record.attempt, record.told, record.unacked = arrival.attempt, nil, nil
+    await_acknowledgement(record, arrival)
     save_record(task, record)
-  elseif arrival.unacked then
-    note_unacked(task, arrival.attempt, arrival.nonce)
+  else
+    note_delivery(task, arrival)
   end
   return PARKED
 end
@@ -126,22 +124,18 @@ local function send_back(task, arrival, pause_ms, about)
   local record = load_record(task)
   if record and record.nonce ~= arrival.nonce then return end
   -- With a call that was refused before, a copy of which was on its way.
-  if not record and has_run(task, arrival.attempt) then return end
+  if not record and tell_if_ran(task, arrival.attempt) then return end
   redis.call('HSET', MESSAGES, task, arrival.message)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
   if record then
     record.queue = arrival.queue
-    if not record.by or has_acknowledged(record.by, record.call) then
-      record.by, record.call = state.worker, state.call
-    end
-    if arrival.unacked then keep_unacked(record, arrival.nonce) end
+    await_acknowledgement(record, arrival)
     save_record(task, record)
     ended(task, arrival.nonce, true, 'head', 'nothing')
   else
     -- The store was emptied meanwhile.
     record = record_of(arrival)
-    record.by, record.call = state.worker, state.call
-    if arrival.unacked then keep_unacked(record, arrival.nonce) end
+    await_acknowledgement(record, arrival)
     line_up_again(task, record, true, 'head')
   end
 end

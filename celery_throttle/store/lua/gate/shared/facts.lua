@@ -40,8 +40,8 @@ end
 -- told something is over too, and must not come again from the broker that still has it.
 local function run_over(task, record, began, message, result)
   forget_task(task)
-  local told = not began and message == 'nobody' and record.unacked
-  if told or began and result ~= 'nothing' then note_ran(task, record, message == 'broker') end
+  local only_told = not began and message == 'nobody' and record.unacked
+  if only_told or began and result ~= 'nothing' then note_ran(task, record, message == 'broker') end
   return settle_second(task, record, result)
 end
 

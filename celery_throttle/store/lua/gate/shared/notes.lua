@@ -58,25 +58,43 @@ local function forget_message(task, nonce)
   if record and record.nonce == nonce then redis.call('HDEL', MESSAGES, task) end
 end
 
--- Its message is at the broker, too: that of this delivery.
-local function keep_unacked(record, nonce)
-  record.unacked = record.unacked or {}
-  record.unacked[nonce] = 1
+-- The broker has the message of this delivery, too: until its worker says otherwise, or calls again.
+local function await_acknowledgement(record, delivery)
+  if delivery.unacked then
+    record.unacked = record.unacked or {}
+    record.unacked[delivery.nonce] = 1
+  else
+    record.told = record.told or {}
+    record.told[state.worker] = state.call
+  end
 end
 
--- The broker has this message too: of one that waits beside a run, of the other, or of an attempt that a
--- later one has taken the place of. One that has ended by now was noted then, since this call had not come.
-local function note_unacked(task, attempt, nonce)
-  local record, second = load_record(task), load_second(task)
+-- The same of a delivery whose message is not needed: that of one that waits beside a run, of the other, or
+-- of an attempt that a later one has taken the place of. One that has ended by now was noted then, since this
+-- call had not come.
+local function note_delivery(task, delivery)
+  local record, second, attempt = load_record(task), load_second(task), delivery.attempt
   if second and (second.attempt or 0) == attempt then
-    keep_unacked(second, nonce)
+    await_acknowledgement(second, delivery)
     write_second(task, second)
   elseif record and (record.attempt or 0) == attempt then
-    keep_unacked(record, nonce)
+    await_acknowledgement(record, delivery)
     save_record(task, record)
   elseif math.max(record and record.attempt or 0, second and second.attempt or 0) > attempt
     or has_run(task, attempt) then
-    note_ran(task, { attempt = attempt, unacked = { [nonce] = 1 } }, false)
+    local over = { attempt = attempt }
+    await_acknowledgement(over, delivery)
+    note_ran(task, over, false)
+  end
+end
+
+-- Two parked messages of one attempt become one.
+local function await_both(record, other)
+  for _, kind in ipairs({ 'told', 'unacked' }) do
+    for name, call in pairs(other[kind] or {}) do
+      record[kind] = record[kind] or {}
+      record[kind][name] = math.max(record[kind][name] or 0, call)
+    end
   end
 end
 
@@ -97,7 +115,10 @@ end
 
 local function hear_notes(said, before)
   for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
-  for _, each in ipairs(said.unacked or {}) do note_unacked(unpack(each)) end
+  for _, each in ipairs(said.unacked or {}) do
+    local task, attempt, nonce = unpack(each)
+    note_delivery(task, { attempt = attempt, nonce = nonce, unacked = true })
+  end
   confirm_parked(state.worker, before)
   state.call_before = state.call
   for _, each in ipairs(said.acked or {}) do note_acked(unpack(each)) end

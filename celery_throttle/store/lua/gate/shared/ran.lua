@@ -1,8 +1,8 @@
 -- Ran: attempts that are over while a message of theirs may still come from the broker: it is dropped then.
 --
 -- KEYS ran: an object of what may come: the nonces of deliveries that the broker keeps, until it is said that
--- they were acknowledged; the ids of workers whose next call tells that they have acknowledged what they
--- parked; 'again', if one is known to come.
+-- they were acknowledged; the ids of workers whose next call tells that they have acknowledged theirs;
+-- 'again', if one is known to come.
 local RAN_MS = 86400000
 
 local function load_ran(member)
@@ -28,14 +28,23 @@ end
 -- A message that is not acknowledged at the broker may be delivered again: know that something came of it.
 -- Else one more run does no harm, and a task that was replaced (self.replace) has given its id to another.
 local function note_ran(task, record, comes_again)
-  local unsure = record.by and not has_acknowledged(record.by, record.call)
-  if not (comes_again or record.unacked or unsure) then return end
+  local coming = { again = comes_again and 1 or nil }
+  for nonce in pairs(record.unacked or {}) do coming[nonce] = 1 end
+  for worker, call in pairs(record.told or {}) do
+    if not has_acknowledged(worker, call) then coming[worker] = 1 end
+  end
+  if not next(coming) then return end
   local member = (record.attempt or 0) .. ' ' .. task
   local left = load_ran(member) or {}
-  for nonce in pairs(record.unacked or {}) do left[nonce] = 1 end
-  if unsure then left[record.by] = 1 end
-  if comes_again then left.again = 1 end
+  for name in pairs(coming) do left[name] = 1 end
   save_ran(member, left)
+end
+
+-- Whether a delivery is of an attempt that is over: then its worker is told so, and acknowledges it.
+local function tell_if_ran(task, attempt)
+  if not has_run(task, attempt) then return false end
+  note_ran(task, { attempt = attempt, told = { [state.worker] = state.call } }, false)
+  return true
 end
 
 -- This will not come any more.

@@ -10,10 +10,10 @@
 -- its queue, and holds no permits;
 -- deliveries: how often it was started before; lock: what it does with its identity lock, see claims.lua;
 -- code: which task it is, where no limit is called as it (see core/task_codes.py);
--- outside: nobody's message, but a holder outside of tasks; by, call: whose numbered call parked it, who
--- has acknowledged the broker's message when its next call comes; unacked: an object of the nonces of those
--- of its deliveries that the broker keeps all the same; moves: how often it went from the lane of one bucket
--- to another's.
+-- outside: nobody's message, but a holder outside of tasks; told: an object of the workers that were told
+-- that it is parked, each with the number of that call, who have acknowledged the broker's message when their
+-- next call comes; unacked: an object of the nonces of those of its deliveries that the broker keeps all the
+-- same; moves: how often it went from the lane of one bucket to another's.
 
 local function decoded(packed)
   local readable, value = pcall(cjson.decode, packed)

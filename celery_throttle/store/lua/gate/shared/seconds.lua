@@ -23,7 +23,7 @@ end
 local function keep_second(task, arrival)
   local second = load_second(task)
   if second and arrival.attempt <= (second.attempt or 0) then
-    if arrival.unacked then note_unacked(task, arrival.attempt, arrival.nonce) end
+    note_delivery(task, arrival)
     return
   end
   if second then note_ran(task, second, false) end -- there was a retry since
@@ -56,7 +56,7 @@ local function step_back(task, parked)
   redis.call('HDEL', MESSAGES, task)
   local newer = second and (parked.attempt or 0) - (second.attempt or 0)
   if newer == 0 then
-    for nonce in pairs(parked.unacked or {}) do keep_unacked(second, nonce) end
+    await_both(second, parked)
     write_second(task, second)
     return
   end

@@ -2,11 +2,11 @@
 -- whose reply was lost is sent again and answered with the same.
 --
 -- KEYS workers: an object of number; since (ms); asked, parked: the answers to what it asked for and
--- parked; granted: ids of the parked tasks that it got; unsure: 'attempt task' of those it parked
--- or sent back, which it has acknowledged at the broker when its next call comes; withdrawn: { task id,
--- message } of those that left their line, which nobody else knows of any more; newest: when the newest
--- that it parked came, by its clock (ms), and its place in line; clock_off: how far its clock is from the
--- store's (ms); till: until when all this is kept (ms).
+-- parked; granted: ids of the parked tasks that it got; unsure: 'attempt task' of those it parked or sent
+-- back, or was told are parked or have run, which it has acknowledged at the broker when its next call comes;
+-- withdrawn: { task id, message } of those that left their line, which nobody else knows of any more; newest:
+-- when the newest that it parked came, by its clock (ms), and its place in line; clock_off: how far its clock
+-- is from the store's (ms); till: until when all this is kept (ms).
 local KEPT_MS, CLOCK_SET_MS = 86400000, 1000
 
 -- The part of a worker's name that no other has; all of it is kept only of who holds.
@@ -19,7 +19,7 @@ local function load_worker(worker)
   return packed and cjson.decode(packed) or { number = 0 }
 end
 
--- Whether a worker has acknowledged at the broker what it parked with a call. One that is not known any
+-- Whether a worker has acknowledged at the broker what a call told it is parked. One that is not known any
 -- more said goodbye, or is gone for so long that the broker has delivered again what it had.
 local function has_acknowledged(worker, call)
   local number = worker == state.worker and state.call_before or load_worker(worker).number
