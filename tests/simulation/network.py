@@ -228,10 +228,16 @@ class Network:
         self.full = full
         self._server.ask(packed("CONFIG", "SET", "maxmemory", int(full)))
 
-    def lose_data(self) -> None:
-        """Restarted, and empty."""
+    def flush_data(self) -> None:
+        """Emptied; all connections stand. What was granted by answers that are on their way is held no more."""
         self._server.ask(packed("FLUSHALL"))
         self._told_us = 0
+        for pipe in self.pipes:
+            pipe.replies = deque((0, reply) for _, reply in pipe.replies)
+
+    def lose_data(self) -> None:
+        """Restarted, and empty."""
+        self.flush_data()
         self.lose_scripts()
         for pipe in list(self.pipes):
             pipe.cut(0)

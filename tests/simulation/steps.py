@@ -27,8 +27,8 @@ _USUAL: dict[str, float] = {
 }  # fmt: skip
 FAULTS: dict[str, float] = {
     "kill": 1.5, "doom": 2, "warm": 1, "cold": 0.7, "lose_broker": 1.5, "cut": 2.5, "cut_off": 1, "lose_ask": 2,
-    "flush_scripts": 1.5, "lose_data": 0.4, "strike": 2, "queues": 1.5, "steer": 2, "revoke": 1.5, "long_time": 2,
-    "stray": 3, "stop_hearing": 2, "full": 1.5,
+    "flush_scripts": 1.5, "lose_data": 0.4, "flush_data": 0.4, "strike": 2, "queues": 1.5, "steer": 2, "revoke": 1.5,
+    "long_time": 2, "stray": 3, "stop_hearing": 2, "full": 1.5,
 }  # fmt: skip
 _ALWAYS: dict[str, float] = {"start": 6, "reconnect": 8, "heal": 3, "stray": 1}
 #: How many worlds have an operator who drops and drains tasks, and how often it does that, ends it, dies meanwhile.
@@ -428,6 +428,10 @@ class Steps:
 
     def _lose_data(self) -> bool:
         self.world.lose_data()
+        return True
+
+    def _flush_data(self) -> bool:
+        self.world.flush_data()
         return True
 
     def _full(self) -> bool:

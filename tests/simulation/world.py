@@ -547,10 +547,21 @@ class World:
         heard = [run for worker in self.workers for run in worker.unsettled]
         return self.book.running + [run for run in ended if run is not None] + heard
 
+    def flush_data(self) -> None:
+        """An operator empties the store, and no connection breaks."""
+        self.say("flush all")
+        heard = {each for pipe in self.network.pipes if pipe.replies for each in pipe.worker.parking}
+        self.network.flush_data()
+        self._forgotten(heard)
+
     def lose_data(self) -> None:
         """The store comes back empty."""
         self.say("store lost its data")
         self.network.lose_data()
+        self._forgotten(set())
+
+    def _forgotten(self, answered: set[tuple[str, int]]) -> None:
+        """The store has no data any more; of these its answer is on the way, which had it park them, say."""
         self.book.succeeded.clear()
         self.book.starts.clear()
         self.caps.said.clear()
@@ -561,6 +572,7 @@ class World:
             self.book.lapse(run, "the store lost its data")
         kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
         kept.update(each for worker in self.workers for each in worker.parking)  # sent again to the empty store
+        kept -= answered
         for attempt in self.book.all():
             if not attempt.done:
                 if (attempt.entry.task_id, attempt.number) not in kept:
