@@ -24,11 +24,12 @@ from celery_throttle.worker.offers import Offers
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.prefetch import Prefetch
 from celery_throttle.worker.result_states import ResultStates
-from celery_throttle.worker.resuming import Resuming, say_withdrawn
+from celery_throttle.worker.resuming import Resuming
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Here, Permit, Run, State
 from celery_throttle.worker.telling import tell_parked
 from celery_throttle.worker.undecided import Undecided
+from celery_throttle.worker.withdrawing import Withdrawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -97,6 +98,7 @@ class Gate:
         self._running = Running(slots, tasks, loop, self._groups, self._notices)
         self._acknowledging = Acknowledging(self._running, loop, self._groups)
         self._resuming = Resuming(self._running, loop, self._notices)
+        self._withdrawing = Withdrawing(loop, timekeeper)
         self._later = Later(loop, timekeeper, self._prefetch.change, self._notices)
         self._states = ResultStates(loop, timekeeper, self._send_parked) if settings.result_state else None
         self._offers = Offers(loop)
@@ -486,7 +488,7 @@ class Gate:
     def withdrawn(self, each: Withdrawn) -> None:
         """See `Decisions`."""
         if self._requests is not None:
-            say_withdrawn(each, self._requests)
+            self._withdrawing.say(each, self._requests)
 
     def answered(self, reply: Reply, calls: Calls) -> None:
         """See `Decisions`."""

@@ -19,14 +19,14 @@ from celery_throttle.worker.verdicts import say
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_throttle.store.replies import Grant, Withdrawn
+    from celery_throttle.store.replies import Grant
     from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.notices import Notices
     from celery_throttle.worker.requests import RequestFactory
     from celery_throttle.worker.running import Running
 
-__all__ = ["Resuming", "say_withdrawn"]
+__all__ = ["Resuming"]
 
 logger = logging.getLogger(__name__)
 
@@ -137,15 +137,3 @@ def _say_revoked(request: Any, dropped: str) -> None:
     """Say that it was dropped, or, as Celery does of one that waited in the broker for too long, that it expired."""
     logger.info("Task %s[%s] %s", request.name, request.id, dropped or "expired: it waited for too long")
     request._announce_revoked(dropped or "expired", False, None, not dropped)  # noqa: SLF001
-
-
-def say_withdrawn(each: Withdrawn, requests: RequestFactory) -> None:
-    """Say of a revoked task that it has left its line."""
-    ignore = lambda *args: None  # noqa: E731
-    try:
-        requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore).revoked()
-    except Declined:
-        logger.debug("Revoked task %s has left its line", each.task)
-    except Exception as error:  # noqa: BLE001 - not registered here, or content that it may not decode
-        logger.warning("Revoked task %s has left its line; no request can be made of it here: %r", each.task, error)
-        requests.consumer.app.backend.mark_as_revoked(each.task, "revoked")

@@ -1,0 +1,69 @@
+"""Say of revoked tasks that they have left their lines, as soon as somebody hears of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from celery_throttle.worker.requests import Declined
+
+if TYPE_CHECKING:
+    from celery_throttle.store.replies import Withdrawn
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.requests import RequestFactory
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["Withdrawing"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds until the result backend is tried again.
+_PAUSE = 1.0
+
+
+class Withdrawing:
+    """Says it in the result backend; all on the loop.
+
+    The store has forgotten these tasks: what cannot be said is known here alone.
+
+    Args:
+        loop: everything happens on it.
+        timekeeper: says when to try again.
+    """
+
+    def __init__(self, loop: Loop, timekeeper: Timekeeper) -> None:
+        self._loop, self._timekeeper = loop, timekeeper
+        self._unsaid: deque[Withdrawn] = deque()
+
+    def say(self, each: Withdrawn, requests: RequestFactory) -> None:
+        """Say it of one more, or later if others could not be said."""
+        self._unsaid.append(each)
+        if len(self._unsaid) == 1:
+            self._say_all(requests)
+
+    def _say_all(self, requests: RequestFactory) -> None:
+        while self._unsaid:
+            try:
+                _say(self._unsaid[0], requests)
+            except Exception as error:  # noqa: BLE001 - each backend has its own
+                task = self._unsaid[0].task
+                logger.error("Revoked task %s has left its line, which is said later: %r", task, error)  # noqa: TRY400
+                # Only one: a backend that is away takes its time to say so. Behind the others, should it be at fault.
+                self._unsaid.rotate(-1)
+                self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._say_all, requests))
+                return
+            self._unsaid.popleft()
+
+
+def _say(each: Withdrawn, requests: RequestFactory) -> None:
+    ignore = lambda *args: None  # noqa: E731
+    try:
+        request = requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore)
+    except Declined:
+        logger.debug("Revoked task %s has left its line", each.task)
+    except Exception as error:  # noqa: BLE001 - not registered here, or content that it may not decode
+        logger.warning("Revoked task %s has left its line; no request can be made of it here: %r", each.task, error)
+        requests.consumer.app.backend.mark_as_revoked(each.task, "revoked")
+    else:
+        request.revoked()

@@ -1,0 +1,84 @@
+"""Revoked tasks that have left their lines, and a result backend that is away."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.store.replies import Withdrawn
+from celery_throttle.worker.withdrawing import Withdrawing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Timers:
+    """Instead of the timekeeper and the loop: what is due happens when the test says so."""
+
+    def __init__(self) -> None:
+        self._due: list[Callable[[], None]] = []
+
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        assert seconds > 0
+        self._due.append(function)
+
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        function(*args)
+
+    def ring(self) -> int:
+        due, self._due = self._due, []
+        for function in due:
+            function()
+        return len(due)
+
+
+class Backend:
+    """Hears of what was revoked, unless it is away, or the task is one that it never takes."""
+
+    def __init__(self) -> None:
+        self.away, self.never, self.heard, self.asked = True, "", list[str](), 0
+
+    def make(self, message: bytes, **_: Any) -> Any:
+        return SimpleNamespace(revoked=lambda: self._hear(message.decode()))
+
+    def _hear(self, task: str) -> None:
+        self.asked += 1
+        if self.away or task == self.never:
+            raise OSError("away")
+        self.heard.append(task)
+
+
+def withdrawn(*tasks: str) -> tuple[Timers, Backend]:
+    timers: Any = Timers()
+    backend: Any = Backend()
+    withdrawing = Withdrawing(timers, timers)
+    for task in tasks:
+        withdrawing.say(Withdrawn(task, task.encode()), backend)
+    return timers, backend
+
+
+def test_all_are_said_once_the_backend_is_back() -> None:
+    timers, backend = withdrawn("a", "b", "c")
+    assert timers.ring() == 1
+    assert not backend.heard
+    backend.away = False
+    timers.ring()
+    assert sorted(backend.heard) == ["a", "b", "c"]
+    assert timers.ring() == 0
+
+
+def test_a_backend_that_is_away_is_asked_once_at_a_time() -> None:
+    """Each time may take as long as Celery tries."""
+    timers, backend = withdrawn("a", "b", "c")
+    assert backend.asked == 1
+    timers.ring()
+    assert backend.asked == 2
+
+
+def test_one_that_cannot_be_said_keeps_no_other_waiting() -> None:
+    timers, backend = withdrawn("a", "b", "c")
+    backend.away, backend.never = False, "b"
+    timers.ring()
+    timers.ring()
+    assert sorted(backend.heard) == ["a", "c"]
+    assert timers.ring() == 1
