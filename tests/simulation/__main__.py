@@ -7,8 +7,8 @@ import os
 import sys
 
 from tests.simulation.play import Player, play_many
-from tests.simulation.scene import KEPT
-from tests.simulation.steps import FAULTS
+from tests.simulation.scene import KEPT, KINDS
+from tests.simulation.steps import FAULTS, MEDDLE
 
 
 def main() -> int:
@@ -19,13 +19,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seed", type=int, help="play only this one, and print what happened and its digest")
     parser.add_argument("--most", type=int, default=10, help="stop after so many violations")
-    parser.add_argument("--faults", help=f"what may go wrong, whatever the seed says: {', '.join(FAULTS)}")
+    parser.add_argument("--faults", help=f"what may go wrong, whatever the seed says: {', '.join([*FAULTS, MEDDLE])}")
+    parser.add_argument("--kinds", help="only these tasks are published; see scene.py")
     parser.add_argument("--digests", action="store_true", help="print what came of every seed")
     parser.add_argument("--kept", action="store_true", help="the broker keeps what is parked until a replica has it")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every step")
     options = parser.parse_args()
     if options.kept:
         os.environ[KEPT] = "1"
+    if options.kinds:
+        os.environ[KINDS] = options.kinds
     faults = None if options.faults is None else tuple(filter(None, options.faults.split(",")))
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)

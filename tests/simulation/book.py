@@ -47,6 +47,7 @@ class Attempt:
         spare: the same, should the run that goes on now not come to a proper end.
         loose: deliveries that ended with the broker connection before they began: some may have been parked.
         excused: why it need not run (again), "" if it must.
+        excuses: all that was said of that.
         done: whether a run of it has come to an end that counts.
     """
 
@@ -57,6 +58,7 @@ class Attempt:
     spare: int = 0
     loose: int = 0
     excused: str = ""
+    excuses: set[str] = field(default_factory=set)
     done: bool = False
     runs: list[Run] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
@@ -71,6 +73,7 @@ class Attempt:
 
     def excuse(self, why: str) -> None:
         self.excused = self.excused or why
+        self.excuses.add(why)
 
     def __str__(self) -> str:
         return f"{self.entry.task}[{self.entry.task_id}]" + (f" retry {self.number}" if self.number else "")
@@ -81,6 +84,7 @@ class Entry:
     """One task id.
 
     Attributes:
+        told: whether the result backend has heard that it does not run.
         overtaken: how often another that came long after it was given a slot that it could have had.
         remembered: whether it has succeeded, and the store knows for long: none of its messages has to run any more.
     """
@@ -91,6 +95,7 @@ class Entry:
     identity: str
     number: int
     attempts: dict[int, Attempt] = field(default_factory=dict)
+    told: bool = False
     remembered: bool = False
     overtaken: int = 0
 

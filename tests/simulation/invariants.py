@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from tests.simulation.book import Attempt, Book, Entry, Run
     from tests.simulation.scene import Kind, Scene
 
-__all__ = ["Caps", "Violation", "check_begin", "check_pause"]
+__all__ = ["REVOKED", "Caps", "Violation", "check_begin", "check_pause", "is_untold"]
+
+
+#: Why a task that was revoked need not run.
+REVOKED = "revoked"
 
 
 class Violation(AssertionError):
@@ -118,10 +122,17 @@ def check_end(book: Book) -> None:
     missing = [attempt for attempt in book.all() if is_missing(attempt)]
     if missing:
         raise Violation("never ran (again): " + ", ".join(f"{each} {each.why or ''}".strip() for each in missing))
+    if untold := [attempt for attempt in book.all() if is_untold(attempt)]:
+        raise Violation("revoked, and nobody was told: " + ", ".join(map(str, untold)))
 
 
 def is_missing(attempt: Attempt) -> bool:
     return not (attempt.done or attempt.excused or attempt.entry.remembered)
+
+
+def is_untold(attempt: Attempt) -> bool:
+    """Whether it was revoked, did not run, and nobody has said so."""
+    return attempt.excuses == {REVOKED} and not attempt.runs and not attempt.entry.told
 
 
 _MOST_PLACES_OFF = 8

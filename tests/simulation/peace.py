@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.invariants import Violation, check_end, check_order, is_missing
+from tests.simulation.invariants import Violation, check_end, check_order, is_missing, is_untold
 from tests.simulation.scene import LEASE
 from tests.simulation.workers import TASKS, leftovers, reap_calls
 
@@ -32,6 +32,7 @@ def peace(steps: Steps) -> None:
     world.prompt = False
     world.network.cut_off.clear()
     world.network.fill(full=False)
+    world.results_away = False
     world.paused.clear()
     for limit in world.scene.permits:
         world.operator.say(limit, "resume")
@@ -219,6 +220,7 @@ def _is_over(steps: Steps) -> bool:
     broker = world.broker
     return not (
         any(map(is_missing, world.book.all()))
+        or any(map(is_untold, world.book.all()))
         or world.book.running
         or broker.invisible
         or any(broker.queues.values())

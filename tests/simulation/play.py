@@ -19,7 +19,7 @@ from tests.simulation.clock import Clock
 from tests.simulation.invariants import Violation
 from tests.simulation.network import Server
 from tests.simulation.peace import last_questions, peace
-from tests.simulation.scene import KEPT, make_scene
+from tests.simulation.scene import KEPT, KINDS, make_scene
 from tests.simulation.steps import Steps
 from tests.simulation.workers import CHANNEL, Here, installed
 from tests.simulation.world import World
@@ -62,7 +62,8 @@ class Played:
         steps = min(self.at, self.steps)
         faults = "" if self.faults is None else f"--faults '{','.join(self.faults)}' "
         kept = "--kept " if KEPT in os.environ else ""
-        again = f"python -m tests.simulation --seed {self.seed} --steps {steps} {faults}{kept}-v"
+        kinds = f"--kinds {os.environ[KINDS]} " if KINDS in os.environ else ""
+        again = f"python -m tests.simulation --seed {self.seed} --steps {steps} {faults}{kinds}{kept}-v"
         return f"seed {self.seed}, step {self.at}: {self.violation}\n    {again}"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from celery.backends.base import DisabledBackend
+from celery.exceptions import BackendStoreError
 
 from celery_throttle import Limit, Throttled
 from celery_throttle.tasks.ours import CONCLUDE
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from random import Random
 
-__all__ = ["CONCLUDE", "KEPT", "LEASE", "PREFIX", "Kind", "Results", "Scene", "make_scene"]
+__all__ = ["CONCLUDE", "KEPT", "KINDS", "LEASE", "PREFIX", "Kind", "Results", "ResultsAway", "Scene", "make_scene"]
 
 LEASE = 3.0
 #: In the environment: the broker keeps what is parked until a replica has it.
 KEPT = "SIMULATION_KEPT"
+#: In the environment: the only tasks that are published.
+KINDS = "SIMULATION_KINDS"
 PREFIX = "sim"
 HEADER = "throttle"
+
+
+class ResultsAway(BackendStoreError):
+    """The result backend is out of reach."""
 
 
 class Results(DisabledBackend):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.scene import KINDS
 from tests.simulation.workers import FRESH
 from tests.simulation.world import OUTCOMES
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.workers import Worker
     from tests.simulation.world import World
 
-__all__ = ["FAULTS", "Steps"]
+__all__ = ["FAULTS", "MEDDLE", "Steps"]
 
 _QUEUES = ("q1", "q2", "topic")
 _TOPIC = {"topic": ("events", "events.new")}
@@ -28,9 +30,11 @@ _USUAL: dict[str, float] = {
 FAULTS: dict[str, float] = {
     "kill": 1.5, "doom": 2, "warm": 1, "cold": 0.7, "lose_broker": 1.5, "cut": 2.5, "cut_off": 1, "lose_ask": 2,
     "flush_scripts": 1.5, "lose_data": 0.4, "flush_data": 0.4, "strike": 2, "queues": 1.5, "steer": 2, "revoke": 1.5,
-    "long_time": 2, "stray": 3, "stop_hearing": 2, "full": 1.5,
+    "long_time": 2, "stray": 3, "stop_hearing": 2, "full": 1.5, "results": 1,
 }  # fmt: skip
 _ALWAYS: dict[str, float] = {"start": 6, "reconnect": 8, "heal": 3, "stray": 1}
+#: The name of the operator below among the faults.
+MEDDLE = "meddle"
 #: How many worlds have an operator who drops and drains tasks, and how often it does that, ends it, dies meanwhile.
 _MEDDLES, _DROPS, _DRAINS, _DRAINED, _DIES = 0.3, 0.05, 0.04, 0.15, 0.3
 _PASSES = (100, 1_000, 10_000, 60_000, 300_000)
@@ -67,7 +71,7 @@ class Steps:
         self._set_up()
         weights = dict(_USUAL) | _ALWAYS
         drawn = {name: weight for name, weight in FAULTS.items() if self.rng.random() < share}
-        weights |= drawn if faults is None else {name: FAULTS[name] for name in faults}
+        weights |= drawn if faults is None else {name: FAULTS[name] for name in faults if name != MEDDLE}
         self._names = list(weights)
         self._weights = []
         total = 0.0
@@ -77,7 +81,7 @@ class Steps:
         self._do: list[Callable[[], bool]] = [getattr(self, f"_{name}") for name in self._names]
         #: Of what an operator does to single tasks: chance of its own, so that all else goes on as it would.
         self._operator = Random(f"operator {world.seed}")
-        self._meddles = not self.calm and faults is None and self._operator.random() < _MEDDLES
+        self._meddles = not self.calm and self._operator.random() < _MEDDLES if faults is None else MEDDLE in faults
         self._patience = self.rng.choice([0.2, 0.5, 0.8])  # how often what can go on at once does
 
     def _set_up(self) -> None:
@@ -86,7 +90,8 @@ class Steps:
         world.routes = dict(_TOPIC)
         world.broker.queues = {queue: deque() for queue in queues}
         kinds = list(world.scene.kinds)
-        self._kinds = rng.sample(kinds, rng.randint(1, 2) if self.prompt else rng.randint(2, 6))
+        chosen = list(filter(None, os.environ.get(KINDS, "").split(",")))
+        self._kinds = chosen or rng.sample(kinds, rng.randint(1, 2) if self.prompt else rng.randint(2, 6))
         world.queue_of = {kind: rng.choice(queues) for kind in kinds}
         self.places = [
             _Place(rng.randint(1, 3), rng.sample(queues, min(len(queues), rng.randint(1, 2))), rng.random() < 0.7)
@@ -394,10 +399,11 @@ class Steps:
 
     def _heal(self) -> bool:
         network = self.world.network
-        if not network.cut_off and not network.full:
+        if not network.cut_off and not network.full and not self.world.results_away:
             return False
         network.cut_off.clear()
         network.fill(full=False)
+        self.world.results_away = False
         self.world.say("heal")
         return True
 
@@ -416,7 +422,7 @@ class Steps:
         which = int(self.rng.random() * len(strays))
         self.world.say("stray")
         worker, command = strays[which].popleft()
-        worker.answered(self.world.clock.now_us, self.world.network.carry_out(command))
+        self.world.carry_stray(worker, command)
         if not strays[which]:
             del strays[which]
         return True
@@ -439,6 +445,13 @@ class Steps:
             return False
         self.world.network.fill(full=True)
         self.world.say("store full")
+        return True
+
+    def _results(self) -> bool:
+        if self.world.results_away:
+            return False
+        self.world.results_away = True
+        self.world.say("results away")
         return True
 
     def _strike(self) -> bool:

@@ -33,12 +33,12 @@ from celery_throttle.store.parcel import unpack
 from celery_throttle.store.replies import Reply
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
-from celery_throttle.worker import gate, groups, link, outbox, remember, resuming, runs, saving, tasks, wiring
+from celery_throttle.worker import gate, groups, link, offers, outbox, remember, resuming, runs, saving, tasks, wiring
 from tests.simulation.broker import Letter, tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
 from tests.simulation.pool import Job, Pool
-from tests.simulation.scene import LEASE, PREFIX
+from tests.simulation.scene import LEASE, PREFIX, ResultsAway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,6 +79,7 @@ class Here:
         worker: the one that acts now.
         network: of the world that is being played.
         errors: that our code caught and logged.
+        celery_says: whether it is Celery itself that says something in the result backend now, not the gate.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -86,6 +87,7 @@ class Here:
         self.worker: Worker | None = None
         self.network: Any = None
         self.errors: list[str] = []
+        self.celery_says = False
         self._numbers = 0
 
     def reset(self, network: Network) -> None:
@@ -101,6 +103,15 @@ class Here:
     def heard_us(self) -> tuple[int, int]:
         """When the reply was made that the worker hears now, for the first time and the last."""
         return self.worker.last_heard_us if self.worker is not None else (self.clock.now_us, self.clock.now_us)
+
+    @contextmanager
+    def saying(self, *, celery: bool) -> Iterator[None]:
+        """Whatever is said in the result backend now is said by Celery, or by the gate."""
+        before, self.celery_says = self.celery_says, celery
+        try:
+            yield
+        finally:
+            self.celery_says = before
 
     @contextmanager
     def acting(self, worker: Worker) -> Iterator[None]:
@@ -184,7 +195,7 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (gate, link, outbox, runs, saving):
+        for module in (gate, link, offers, outbox, runs, saving):
             put(module, "monotonic", now)
         for module in (resuming, tasks):
             put(module, "Run", _Run)
@@ -306,7 +317,7 @@ class _Errors(logging.Handler):
         self._here = here
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
+        if record.exc_info and not isinstance(record.exc_info[1], ResultsAway):
             text = f"{record.exc_info[1]!r}: {self.format(record)}"
             self._here.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
 
@@ -356,6 +367,7 @@ class Worker:
         revoked_here: tasks that it has dropped since they were revoked, while the store may not know.
         consumed: every queue that it has consumed.
         prefetch: how many messages it takes for each slot.
+        withdrawn: tasks that the store took out of their lines for it, while it has not said so.
     """
 
     def __init__(
@@ -375,6 +387,7 @@ class Worker:
         self.prefetch = 2
         self.unsettled: list[Any] = []
         self.revoked_here: list[str] = []
+        self.withdrawn: set[str] = set()
         self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
         with here.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
@@ -392,7 +405,7 @@ class Worker:
             change_queues=self._queues_become,
             app=self.app, hostname=self.name, connection_errors=(ConnectionError,), event_dispatcher=None,
             timer=SimpleNamespace(call_at=None), apply_eta_task=None, disable_rate_limits=True, task_buckets={},
-            on_task_request=self._throttling.arrive, _limit_task=None, _limit_post_eta=None, pool=self.pool,
+            on_task_request=self._arrive, _limit_task=None, _limit_post_eta=None, pool=self.pool,
             controller=SimpleNamespace(state=state), qos=None, task_consumer=None, strategies=None,
         )  # fmt: skip
         consumer.task_buckets = _NoBuckets()
@@ -522,7 +535,12 @@ class Worker:
         """The consumer got a message."""
         with self.here.acting(self):
             strategy = self.consumer.strategies[message.headers["task"]]
-            strategy(message, None, message.ack_log_error, message.reject_log_error, [])
+            with self.here.saying(celery=True):
+                strategy(message, None, message.ack_log_error, message.reject_log_error, [])
+
+    def _arrive(self, request: Any) -> None:
+        with self.here.saying(celery=False):
+            self._throttling.arrive(request)
 
     def change_queues(self, queue: str, *, add: bool) -> None:
         """What `add_consumer` and `cancel_consumer` do."""
@@ -540,6 +558,7 @@ class Worker:
         """The store has answered a call of this worker; the same one may be answered again."""
         if type(reply) is list and len(reply) == _ANSWERS:
             self._answered_us.setdefault(reply[0], now_us)
+            self.withdrawn.update(task.decode() for task, _ in reply[_WITHDRAWN])
 
     def hears_of(self, made_us: int, reply: Any) -> None:
         """It hears an answer."""
@@ -566,7 +585,8 @@ class Worker:
 
     def job_says(self, says: Callable[..., None], *args: Any) -> None:
         """The pool calls back."""
-        self._do(says, *args)
+        with self.here.saying(celery=True):
+            self._do(says, *args)
 
     def close(self) -> None:
         """The worker is about to stop."""
@@ -586,6 +606,7 @@ class Worker:
 
 
 _ANSWERS = 1 + len(fields(Reply))  # values in a reply of exchange.lua: the number of the call comes first
+_WITHDRAWN = 1 + [each.name for each in fields(Reply)].index("withdrawn")
 
 
 def _unsaid(calls: Any) -> str:

@@ -14,10 +14,10 @@ from celery.worker import state
 from celery_throttle import LimitExceeded, RateLimited
 from tests.simulation.book import Book, Run
 from tests.simulation.broker import Broker, Delivery
-from tests.simulation.invariants import Caps, Violation, check_begin, check_pause, overtaken
+from tests.simulation.invariants import REVOKED, Caps, Violation, check_begin, check_pause, overtaken
 from tests.simulation.network import Network
 from tests.simulation.pool import Job, einfo, request_of
-from tests.simulation.scene import CONCLUDE, HEADER, LEASE, letter
+from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, letter
 from tests.simulation.workers import Operator, Worker, in_task, kept_by, name_of, script_texts, store_told_of_success
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class World:
         self.paused: dict[str, int] = {}
         #: By task.
         self.queue_of: dict[str, str] = {}
+        #: Whether the result backend is out of reach, for the gate: what Celery itself says there is heard.
+        self.results_away = False
         #: Whether all that is said is heard at once, and the order of starts counts.
         self.prompt = False
         #: Task ids that were given back to a broker which had given them to others since.
@@ -113,14 +115,21 @@ class World:
                 raise Killed
 
     def _told(self, task_id: str, what: str) -> None:
-        """Celery says of a task that it does not run, or how it failed."""
+        """Celery, or the gate, says of a task that it does not run, or how it failed."""
+        worker = self.here.worker
+        self.outside(worker)
+        if self.results_away and worker is not None and not self.here.celery_says:
+            self.say("not told", task_id, what)
+            raise ResultsAway(f"cannot tell {task_id} {what}")
         self.say("told", task_id, what)
         entry = self.book.entries.get(task_id)
         if entry is not None and (what in _SAID_INSTEAD or "revoked" in what):
+            entry.told = True
             for attempt in entry.attempts.values():
                 attempt.excuse(what)
-            if self.here.worker is not None:
-                self.here.worker.revoked_here.append(task_id)
+            if worker is not None:
+                worker.revoked_here.append(task_id)
+                worker.withdrawn.discard(task_id)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -217,6 +226,7 @@ class World:
                 run.attempt.excuse("its worker was killed, and it is acknowledged early")
         worker.unsettled.clear()
         self._unlock(worker)
+        self._never_said(worker)
         for job in worker.pool.jobs:
             self._die_with(job)
         if worker.channel is not None:
@@ -226,6 +236,12 @@ class World:
     def _unlock(self, worker: Worker) -> None:
         """Celery acknowledged what was revoked before the store could hear of it: as if the lock's ttl were over."""
         self.unlock(worker.revoked_here)
+
+    def _never_said(self, worker: Worker) -> None:
+        """The store took these out of their lines for a worker that is gone."""
+        for task_id in worker.withdrawn:
+            for attempt in self.book.entries[task_id].attempts.values():
+                attempt.excuse("its worker was gone before it said that it was revoked")
 
     def unlock(self, task_ids: Iterable[str]) -> None:
         """As an operator may."""
@@ -329,6 +345,7 @@ class World:
         self.workers.remove(worker)
         self.network.gone(worker)
         self._unlock(worker)
+        self._never_said(worker)
         if worker.channel is not None:
             for delivery in self.broker.disconnect(worker.channel, self.rng.choice([0, self.clock.after(_VISIBILITY)])):
                 self._comes_again(delivery, "its worker stopped")
@@ -506,6 +523,12 @@ class World:
         command = pipe.carry()
         self.say("carry", pipe.worker, name_of(command))
 
+    def carry_stray(self, worker: Worker, command: bytes) -> None:
+        """What was sent before its connection ended arrives after all."""
+        worker.answered(self.clock.now_us, self.network.carry_out(command))
+        if worker not in self.workers:
+            self._never_said(worker)
+
     def hear(self, pipe: Pipe, count: int) -> bool:
         """A worker hears so many replies; False if it waits for something else."""
         worker = pipe.worker
@@ -614,4 +637,4 @@ class World:
         self.say("revoke", task_id)
         state.revoked.add(task_id)
         for attempt in self.book.entries[task_id].attempts.values():
-            attempt.excuse("revoked")
+            attempt.excuse(REVOKED)
