@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import wraps
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from celery_throttle.errors import ThrottleError
 from celery_throttle.tasks.rate_limited import RateLimited
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["fail_rate_limited"]
 
+#: Tasks that do already, for a worker that was started before in this process.
+_FAIL: WeakSet[Any] = WeakSet()
+
 
 def fail_rate_limited(app: Any) -> None:
     """Let `RateLimited` be a failure from now on: to Celery it is an `Ignore`, and there is no gate to hear it.
@@ -22,7 +26,9 @@ def fail_rate_limited(app: Any) -> None:
     """
     for name in policies_of(app).keys() | dedups_of(app).keys():
         task = app.tasks[name]
-        task.run = _failing(name, task.run)
+        if task not in _FAIL:
+            _FAIL.add(task)
+            task.run = _failing(name, task.run)
 
 
 def _failing(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
