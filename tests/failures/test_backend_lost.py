@@ -102,6 +102,31 @@ def test_what_expired_in_line_keeps_no_permit(
     assert counts(journal) == {"first": 1, "next": 1}
 
 
+def test_what_was_revoked_in_line_is_said_when_the_backend_is_back(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """It leaves its line at once, and then only this worker knows of it."""
+    worker = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    send(app.hold, "first")
+    journal.wait_running(1)
+    victim = app.hold.delay("victim")
+    state.wait_parked(victim)
+
+    backend.kill()
+    app.app.control.revoke(victim.id)
+    worker.wait_for_log(f"{victim.id}.* revoked")
+    until(lambda: not state.parked, timeout=AT_ONCE)
+    worker.wait_for_log("has left its line|error in .*withdrawn")
+    backend.restart()
+
+    until(lambda: victim.state == "REVOKED", timeout=AT_ONCE)
+    doors.open_all()
+    journal.wait_finished(1)
+    state.wait_clean()
+    assert counts(journal) == {"first": 1}
+
+
 def test_what_expired_while_it_waited_for_a_slot_comes_again(
     backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
