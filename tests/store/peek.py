@@ -73,12 +73,12 @@ class Record:
 
     @property
     def needs(self) -> list[tuple[str, int]]:
-        """What it is counted by while it waits."""
+        """What it has to have to start."""
         return [(bucket.text, cost) for bucket, cost in costs_of(self.raw["needs"])]
 
     @property
     def takes(self) -> list[tuple[str, int]]:
-        """What it holds when it starts."""
+        """What it waits for, and holds when it starts."""
         return [] if self.raw.get("expired") or self.raw.get("lent") or self.verdict != "run" else self.needs
 
     @property
@@ -244,7 +244,7 @@ def check(store: Snapshot) -> None:
     held = {task: record for task, record in store.records.items() if record.held}
     assert held.keys() == store.leases.keys()
     assert store.used == _counted(record.takes for record in held.values())
-    waiting = Counter(bucket for record in store.parked.values() for bucket, _ in record.needs)
+    waiting = Counter(bucket for record in store.parked.values() for bucket, _ in record.takes)
     assert {bucket: int(count) for bucket, count in store.hashes["waiting"].items()} == waiting
     assert store.sets["lines"].keys() == {record.member(task) for task, record in store.parked.items()}
     hurried = {task for task, record in store.parked.items() if "deadline" in record.raw}

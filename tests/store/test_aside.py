@@ -50,14 +50,15 @@ def test_the_line_goes_on_without_it(worker: Caller, one: Limit, redis: Redis, p
 
 
 @each_kind
-def test_those_who_wait_for_the_same_outcome_have_it(redis: Redis, packed: bytes) -> None:
+def test_those_who_wait_for_the_same_outcome_have_it(redis: Redis, one: Limit, packed: bytes) -> None:
     plan, once = plan_of(), LockCaller(redis, "bbbbbbbb", "q")
     first = once.start("t0", plan)
     for task in ("t1", "t2"):
-        once.arrive(task, plan)
+        once.arrive(task, plan, one)
     spoil(redis, "t1", packed)
     assert [(each.task, each.verdict) for each in once.end(first, slots=2)] == [("t2", "conclude")]
     assert [each.task_id for each in Steering(redis).aside()] == ["t1"]
+    assert peek(redis).hashes["waiting"] == {}
 
 
 @each_kind

@@ -242,6 +242,15 @@ def test_a_duplicate_needs_no_place_in_a_full_line(worker: LockCaller) -> None:
     assert [each[:2] for each in told(worker.end(held, slots=2))] == [("t2", "run"), ("t4", "conclude")]
 
 
+def test_a_duplicate_that_waits_makes_no_line_full(worker: LockCaller) -> None:
+    full = terms(Limit("full", 1, max_parked=1)).same
+    worker.start("t1", PLAN, full)
+    for task in ("t2", "t3"):
+        worker.arrive(task, PLAN, full)
+    assert worker.put("t4", full, lock=plan_of("other").spec).parked == (ParkAnswer.PARKED,)
+    assert worker.put("t5", full, lock=plan_of("third").spec).parked == (ParkAnswer.CROWDED,)
+
+
 def test_a_duplicate_takes_no_permit_while_it_waits(worker: LockCaller, two: Limit, redis: Redis) -> None:
     """It waits in the line of its lock; the other permit is for others."""
     worker.start("t1", PLAN, two)

@@ -49,8 +49,9 @@ local function first_of(lane)
   return first
 end
 
+-- Those alone who wait for permits take a place in a line that may be full.
 local function count_waiting(record, by)
-  for _, need in ipairs(needs_of(record.needs)) do
+  for _, need in ipairs(needs_of(takes(record))) do
     if redis.call('HINCRBY', WAITING, need.bucket, by) <= 0 then redis.call('HDEL', WAITING, need.bucket) end
   end
 end
