@@ -13,6 +13,7 @@ import pytest
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.replies import ParkAnswer
 from tests.store.caller import started
+from tests.store.lock_caller import plan_of
 from tests.store.peek import KEY, expire, lapse, peek
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
 from tests.support.waiting import until
@@ -163,6 +164,22 @@ def test_whoever_was_barred_comes_when_that_ends(worker: TermsCaller, redis: Red
     ends = json.loads(peek(redis).hashes["said"]["left"])["bar"][1]
     assert not worker.arrive("younger", terms(left).same)
     assert peek(redis).due("bucket")["left"] == ends
+
+
+def test_one_that_has_to_wait_for_its_lock_bars_nobody(worker: TermsCaller, redis: Redis) -> None:
+    left, right = (Limit(name, 1) for name in ("left", "right"))
+    sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
+    assert sides[0]
+    assert sides[1]
+    worker.put("elder", terms(left, right).same, lock=plan_of().spec)
+    elder = peek(redis).records["elder"]
+    redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 7}))
+    worker.end(sides[0], slots=1)  # it waits for the right side now, and bars both
+    lapse(redis, "locks:same")
+    worker.exchange(asked=[worker.arrival("other", None, lock=plan_of().spec)])
+    worker.put("younger", terms(left).same)
+    assert worker.end(sides[1], slots=2) == ("younger",)
+    assert peek(redis).records["elder"].verdict == "follow"
 
 
 def test_what_came_back_from_an_empty_store_counts_on_every_limit(worker: TermsCaller, redis: Redis) -> None:

@@ -1,6 +1,6 @@
 -- Bars: a task that needs several limits and went from one to the other too often goes first on all of them.
 --
--- Until it has started, nothing newer starts on any of its buckets; one such task to a bucket, so that
+-- Until it has left its line, nothing newer starts on any of its buckets; one such task to a bucket, so that
 -- none waits for another.
 local BAR_MS, MANY_MOVES = 60000, 8
 

@@ -6,7 +6,6 @@ local function hold(task, record, nonce, starts)
   record.nonce, record.since, record.deadline = nonce, NOW, nil
   redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
   take(needs_of(takes(record)), starts and nonce, waited)
-  if record.moves then drop_bar(task, record) end
   if record.lock then lock_started(task, record) end
   if state.settled then redis.call('HDEL', META, 'settling') end
   save_record(task, record)

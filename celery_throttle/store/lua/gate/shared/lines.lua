@@ -79,6 +79,7 @@ local function leave_line(task, record)
   if redis.call('ZREM', LINES, member) == 0 then return end
   if first and first.member == member then state.firsts[lane] = nil end
   count_waiting(record, -1)
+  if record.moves then drop_bar(task, record) end
   if record.deadline then redis.call('ZREM', DUE, 'task:' .. task) end
   if not waits_for_lock(lane) and first and first.member == member then list_lane(lane) end
 end
@@ -93,7 +94,6 @@ end
 -- tasks.
 local function expire_parked(task, record)
   leave_line(task, record)
-  drop_bar(task, record)
   if record.outside then
     return forget_task(task)
   end

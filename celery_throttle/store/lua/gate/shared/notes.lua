@@ -6,7 +6,6 @@ local function withdraw(task)
   if record and not record.nonce then
     if record.unacked then note_ran(task, record, false) end
     leave_line(task, record)
-    drop_bar(task, record)
     -- That it asks for no outcome is said by the worker that says that it was revoked (`never`).
     if record.lock then give_up_lock(record.lock.identity, task) end
     state.withdrawn[#state.withdrawn + 1] = { task, redis.call('HGET', MESSAGES, task) or '' }
@@ -26,7 +25,6 @@ local function drop_parked(task, reason)
   local verdict = record.lock and record.lock.verdict or 'run'
   if verdict ~= 'run' and verdict ~= 'follow' and verdict ~= 'next' then return false end
   leave_line(task, record)
-  drop_bar(task, record)
   if record.lock then give_up_lock(record.lock.identity, task) end
   local second = load_second(task)
   if second then note_ran(task, second, false) end
@@ -46,7 +44,6 @@ local function lend(task, nonce)
   local verdict = record.lock and record.lock.verdict or 'run'
   if verdict ~= 'run' and verdict ~= 'next' then return nil end
   leave_line(task, record)
-  drop_bar(task, record)
   record.nonce, record.since, record.lent = nonce, NOW, 1
   redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
   save_record(task, record)
