@@ -538,6 +538,19 @@ def test_one_that_starts_in_time_has_no_deadline_any_more(worker: TermsCaller, r
     assert not worker.look(1).grants
 
 
+def test_one_that_comes_back_and_has_not_begun_may_wait_for_no_longer(worker: TermsCaller, redis: Redis) -> None:
+    """Its worker stopped right when it was to start there."""
+    gpu = Limit("gpu", 1)
+    worker.put("g1", terms(gpu, start_deadline=600.0).same)
+    deadline = peek(redis).due("task")["g1"]
+    (grant,) = worker.look(1).grants
+    worker.end(grant, "return")
+    assert peek(redis).due("task") == {"g1": deadline}
+    (grant,) = worker.look(1).grants
+    worker.end(grant, "again")
+    assert not peek(redis).due("task"), "it had begun in time"
+
+
 def test_no_more_are_parked_than_may_wait(worker: TermsCaller, redis: Redis) -> None:
     gpu = terms(Limit("gpu", 1, max_parked=2)).same
     worker.arrive("g1", gpu)

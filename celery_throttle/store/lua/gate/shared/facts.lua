@@ -26,6 +26,7 @@ local function comes_back(task, record, message)
 end
 
 local function line_up_again(task, record, began, message)
+  if began then record.deadline = nil end -- it had started in time
   if message == 'tail' then
     record.ticket, record.place = next_ticket(), nil
     if record.turn then record.place = fair_place(record.turn, record.ticket) end

@@ -3,7 +3,7 @@
 -- starts: false for one that only comes back.
 local function hold(task, record, nonce, starts)
   local waited = record.ticket ~= 0
-  record.nonce, record.since, record.deadline = nonce, NOW, nil
+  record.nonce, record.since = nonce, NOW
   redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
   take(needs_of(takes(record)), starts and nonce, waited)
   if record.lock then lock_started(task, record) end
