@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.store.caller import KEYS, message_of, started
-from tests.store.peek import peek
+from tests.store.peek import let_come_due, peek
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -124,3 +124,21 @@ def test_a_newer_attempt_takes_the_place_of_the_older(worker: Caller, one: Limit
     assert store.waiting("gpu") == ["t1", "t2"]
     assert store.records["t1"].attempt == 1
     assert store.messages["t1"] == message_of("t1", 1)
+
+
+def test_a_newer_attempt_waits_for_what_it_takes_itself(worker: Caller, one: Limit, two: Limit) -> None:
+    """A retry with other arguments, while another delivery of its first attempt waits."""
+    worker.take("t", one)
+    worker.put("t1", one)
+    assert started(worker.put("t1", two, attempt=1, slots=1)) == ("t1",)
+
+
+def test_a_newer_attempt_has_a_deadline_of_its_own(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Another delivery of its first attempt waited for too long, and nobody had a slot to be told so."""
+    held = worker.take("t", one)
+    worker.put("t1", one, wait_ms=60000)
+    let_come_due(redis, "task", "t1")
+    worker.look(0)
+    worker.put("t1", one, attempt=1, wait_ms=60000)
+    (grant,) = worker.release(held, slots=1).grants
+    assert (grant.attempt, grant.expired) == (1, False)

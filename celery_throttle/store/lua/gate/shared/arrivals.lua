@@ -88,13 +88,15 @@ local function parked_record(arrival, earlier)
   return record
 end
 
-local function park_new(task, arrival)
+-- earlier: the record of an earlier attempt that waits, and may have had other arguments.
+local function park_new(task, arrival, earlier)
   local record = record_of(arrival)
   if record.lock and settling() == 0 then judge_record(task, record) end
   -- Whoever does not run itself takes no place in the line.
-  if is_crowded(needs_of(takes(record))) then return CROWDED end
-  record = parked_record(arrival)
+  if not earlier and is_crowded(needs_of(takes(record))) then return CROWDED end
+  record = parked_record(arrival, earlier)
   record.outside = arrival.outside
+  if earlier and earlier.dropped then record.expired, record.dropped = true, earlier.dropped end
   redis.call('HSET', MESSAGES, task, arrival.message)
   enqueue(task, record)
   return PARKED
@@ -109,10 +111,8 @@ local function park(task, arrival)
     keep_second(task, arrival)
   elseif arrival.attempt > (record.attempt or 0) then
     note_ran(task, record, false)
-    redis.call('HSET', MESSAGES, task, arrival.message)
-    record.attempt, record.told, record.unacked = arrival.attempt, nil, nil
-    await_acknowledgement(record, arrival)
-    save_record(task, record)
+    leave_line(task, record)
+    park_new(task, arrival, record)
   else
     note_delivery(task, arrival)
   end
