@@ -556,13 +556,13 @@ class Worker:
 
     def answered(self, now_us: int, reply: Any) -> None:
         """The store has answered a call of this worker; the same one may be answered again."""
-        if type(reply) is list and len(reply) == _ANSWERS:
+        if _is_exchanged(reply):
             self._answered_us.setdefault(reply[0], now_us)
             self.withdrawn.update(task.decode() for task, _ in reply[_WITHDRAWN])
 
     def hears_of(self, made_us: int, reply: Any) -> None:
         """It hears an answer."""
-        again = type(reply) is list and len(reply) == _ANSWERS
+        again = _is_exchanged(reply)
         self.last_heard_us = self._answered_us[reply[0]] if again else made_us, made_us
 
     def turn(self) -> None:
@@ -607,6 +607,10 @@ class Worker:
 
 _ANSWERS = 1 + len(fields(Reply))  # values in a reply of exchange.lua: the number of the call comes first
 _WITHDRAWN = 1 + [each.name for each in fields(Reply)].index("withdrawn")
+
+
+def _is_exchanged(reply: Any) -> bool:
+    return type(reply) is list and len(reply) == _ANSWERS and type(reply[_WITHDRAWN]) is list
 
 
 def _unsaid(calls: Any) -> str:
