@@ -284,6 +284,9 @@ class Gate:
     def _arrive(self, request: Any) -> None:
         if self._stops():
             return
+        if self._queues is None:  # of a connection that is gone: its ETA has come meanwhile, and the broker has it
+            self._running.forget(request)
+            return
         try:
             run = self._tasks.run_of(request, self._running.epoch, self._queues)
         except Exception as error:  # noqa: BLE001 - the user's own function, too
