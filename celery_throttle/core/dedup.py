@@ -21,9 +21,8 @@ __all__ = [
     "LockPlan",
     "LockUntil",
     "OnConflict",
+    "fenced",
     "task_dedup",
-    "to_carry",
-    "with_fencing_token",
 ]
 
 LockUntil = Literal["finished", "success", "started", "expires"]
@@ -81,15 +80,13 @@ class LockPlan:
         return f'{{"identity":{_QUOTE(self.identity)},{self.dedup.spec},"claim":"{self.claim}","first":{first}}}'
 
 
-def with_fencing_token(spec: str, token: int) -> str:
-    """Return a plan as the scripts want it, with the token that was granted."""
-    return _WRITE(json.loads(spec) | {"fence": str(token)})
+def fenced(spec: str, token: int) -> tuple[str, dict[str, object]]:
+    """Return a plan with the token that was granted, and what its message is to carry (see `Dedup.carried`).
 
-
-def to_carry(spec: str) -> dict[str, object]:
-    """Return what a message has to carry in its header for this plan, see `Dedup.carried`."""
-    plan = json.loads(spec)
-    return {name: plan.get(name) for name in ("identity", "claim", "on_conflict", "first")}
+    The plan is as the scripts want it, and so is the one that is returned.
+    """
+    plan = json.loads(spec) | {"fence": str(token)}
+    return _WRITE(plan), {name: plan.get(name) for name in ("identity", "claim", "on_conflict", "first")}
 
 
 @dataclass(frozen=True)

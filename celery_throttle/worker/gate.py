@@ -12,7 +12,6 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.dedup import with_fencing_token
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.store.parcel import pack
@@ -417,8 +416,6 @@ class Gate:
             return
         self._undecided.decide(run, State.GRANTED)
         if fencing_token:
-            # In the plan too, should the lock have to be put back; that of a parked one comes with its token.
-            run.lock = with_fencing_token(run.lock, fencing_token)
             run.fence(fencing_token)
         self._running.hold_permit(run, Permit(run))
         if had_slot:

@@ -7,7 +7,7 @@ from enum import Enum, auto
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.core.dedup import to_carry
+from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import NOTHING
 from celery_throttle.store.calls import Arrival, Delivery, Succession
@@ -199,10 +199,14 @@ class Run:
         return bool(info.get("redelivered"))
 
     def fence(self, token: int) -> None:
-        """It has its lock: let the body see the fencing token, and a retry keep the lock, whoever sent the message."""
+        """It has its lock: let the body see the fencing token, and a retry keep the lock, whoever sent the message.
+
+        The token is in the plan, too, should the lock have to be put back.
+        """
+        self.lock, carried = fenced(self.lock, token)
         about = self.request.request_dict
         about["fencing_token"] = token
-        about[HEADER] = {**header_of(self.request), **to_carry(self.lock)}
+        about[HEADER] = {**header_of(self.request), **carried}
 
     def gets_state(self) -> bool:
         """Whether its result is to say that it is parked: at most once, and not while somebody else may run it."""

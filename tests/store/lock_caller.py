@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from celery_throttle.core.dedup import Dedup, LockPlan, with_fencing_token
+from celery_throttle.core.dedup import Dedup, LockPlan, fenced
 from celery_throttle.store import replies
 from celery_throttle.store.calls import Arrival, Ended, Exchange
 from celery_throttle.store.replies import Answer, Grant
@@ -84,7 +84,7 @@ class LockCaller(Caller):
         reply = self.exchange(slots, asked=[arrival])
         token = reply.asked[0]
         if token > max(Answer):
-            arrival = arrival._replace(lock=with_fencing_token(plan.spec, token))
+            arrival = arrival._replace(lock=fenced(plan.spec, token)[0])
         return token, Started(arrival, "run", "", token), started_of(reply)
 
     def start(self, task: str, plan: LockPlan, what: What = None, *, attempt: int = 0) -> Started:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.core.dedup import Dedup, LockPlan, task_dedup, with_fencing_token
+from celery_throttle.core.dedup import Dedup, LockPlan, fenced, task_dedup
 from celery_throttle.errors import ConfigurationError
 
 
@@ -100,6 +100,6 @@ def test_a_plan_as_the_scripts_want_it_is_json(text: str) -> None:
 
 def test_a_fencing_token_is_added_to_the_last_digit() -> None:
     token = 2**53 - 1
-    spec = json.loads(with_fencing_token(LockPlan("i", dedup()).spec, token))
+    spec = json.loads(fenced(LockPlan("i", dedup()).spec, token)[0])
     assert spec.pop("fence") == str(token)
     assert spec == json.loads(LockPlan("i", dedup()).spec)
