@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.support.workers import Workers
 
 FEATURES = "tests.support.apps.features"
+ONCE = "tests.support.apps.once"
 
 
 @pytest.hookimpl(tryfirst=True)

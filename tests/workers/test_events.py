@@ -13,6 +13,7 @@ from celery import states
 import celery_throttle
 from celery_throttle import DuplicateTask
 from tests.support.waiting import until
+from tests.workers.conftest import ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tests.support.journal import Journal
     from tests.support.workers import Workers
 
-ONCE = "tests.support.apps.once"
 LIMITED = "tests.support.apps.limited"
 
 

@@ -11,6 +11,7 @@ from kombu.exceptions import EncodeError
 
 from celery_throttle import DuplicateTask, LimitExceeded
 from tests.support.waiting import until
+from tests.workers.conftest import ONCE
 
 if TYPE_CHECKING:
     from tests.support.journal import Journal
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.worker
 
-ONCE = "tests.support.apps.once"
 QUICKLY = 15.0
 
 
@@ -34,10 +34,6 @@ def app(workers: Workers) -> Any:
 def send_by_name(app: Any, task: Any, *args: Any, **options: Any) -> Any:
     """As a producer does that knows nothing of the library."""
     return app.app.send_task(task.name, args=args, **options)
-
-
-def labels(journal: Journal) -> list[str]:
-    return [run.label for run in journal.runs()]
 
 
 def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: State, let_go: Any) -> None:
@@ -56,7 +52,7 @@ def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: Sta
     again = app.hold.delay("a")
     assert again.id != first.id
     assert again.get(timeout=QUICKLY) == "a"
-    assert sorted(labels(journal)) == ["a", "a", "b"]
+    assert sorted(journal.order()) == ["a", "a", "b"]
     tokens = [event["token"] for event in journal.events() if event["event"] == "fence" and event["label"] == "a"]
     assert tokens == sorted(set(tokens))
     state.wait_empty()
@@ -73,7 +69,7 @@ def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(
     let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
     assert [other.get(timeout=QUICKLY) for other in others] == ["a"] * 3
-    assert labels(journal) == ["a"]
+    assert journal.order() == ["a"]
     state.wait_empty()
 
 
@@ -86,7 +82,7 @@ def test_a_chord_with_duplicates_completes(app: Any, journal: Journal, state: St
     journal.wait_running(6)
     let_go(*(f"part {number}" for number in range(15)))
     assert result.get(timeout=QUICKLY) == sorted(f"part {number % 15}" for number in range(20))
-    assert sorted(labels(journal)) == sorted(["collect", *(f"part {number}" for number in range(15))])
+    assert sorted(journal.order()) == sorted(["collect", *(f"part {number}" for number in range(15))])
     state.wait_empty()
 
 
@@ -102,7 +98,7 @@ def test_a_group_and_a_chain_with_duplicates_complete(app: Any, journal: Journal
     assert links.get(timeout=QUICKLY) == "after"
     assert last.get(timeout=QUICKLY) == "a"
     assert first.get(timeout=QUICKLY) == "a"
-    assert sorted(labels(journal)) == ["a", "after: a", "b", "c", "d"]
+    assert sorted(journal.order()) == ["a", "after: a", "b", "c", "d"]
     state.wait_empty()
 
 
@@ -120,7 +116,7 @@ def test_the_duplicates_of_a_task_with_a_backend_of_its_own_end(
         assert a.get(timeout=QUICKLY) == "a"
         with pytest.raises(ValueError, match="fails"):
             fails.get(timeout=QUICKLY)
-    assert "after: a" in labels(journal)
+    assert "after: a" in journal.order()
     state.wait_empty()
 
 
@@ -135,7 +131,7 @@ def test_the_callbacks_of_both_callers_fire(app: Any, journal: Journal, let_go: 
     with pytest.raises(ValueError, match="f"):
         failing.get(timeout=QUICKLY)
     journal.wait_finished(6)
-    assert sorted(labels(journal)) == ["a", "f", "first: a", "first: f", "second: a", "second: f"]
+    assert sorted(journal.order()) == ["a", "f", "first: a", "first: f", "second: a", "second: f"]
 
 
 def test_what_was_remembered_does_not_run_again(app: Any, journal: Journal, state: State) -> None:
@@ -150,7 +146,7 @@ def test_what_was_remembered_does_not_run_again(app: Any, journal: Journal, stat
     result = chord([app.charge.s("17"), app.charge.s("18", 1)])(app.collect.s())
     assert result.get(timeout=QUICKLY) == ["17: 5", "18: 1"]
     state.wait_empty()
-    assert sorted(labels(journal)) == ["17", "18", "collect"]
+    assert sorted(journal.order()) == ["17", "18", "collect"]
     assert app.charge.unlock("17")
     assert app.charge.delay("17", amount=8).get(timeout=QUICKLY) == "17: 8"
 
@@ -169,7 +165,7 @@ def test_raise(app: Any, journal: Journal, state: State, let_go: Any) -> None:
         whole.get(timeout=QUICKLY)
     let_go("a")
     first.get(timeout=QUICKLY)
-    assert "collect" not in labels(journal)
+    assert "collect" not in journal.order()
     state.wait_empty()
 
 
@@ -189,7 +185,7 @@ def test_skip(app: Any, journal: Journal, state: State, let_go: Any) -> None:
     state.wait_parked(1)
     let_go("a")
     assert whole.get(timeout=QUICKLY) == ["a", "b"]
-    assert sorted(labels(journal)) == ["a", "b", "collect"]
+    assert sorted(journal.order()) == ["a", "b", "collect"]
     state.wait_empty()
 
 
@@ -219,7 +215,7 @@ def test_replace(workers: Workers, journal: Journal, state: State, let_go: Any) 
     assert app.hold_replace.delay("late").id == new.id  # it runs: nothing to replace
     let_go("new")
     new.get(timeout=QUICKLY)
-    assert labels(journal) == ["new"]
+    assert journal.order() == ["new"]
     state.wait_empty()
 
 
@@ -233,7 +229,7 @@ def test_keep_last(app: Any, journal: Journal, state: State, let_go: Any) -> Non
     assert app.hold_last.locked_by("x").next_id == last.id
     let_go("first", "last")
     assert last.get(timeout=QUICKLY) == "last"
-    assert labels(journal) == ["first", "last"]
+    assert journal.order() == ["first", "last"]
     state.wait_empty()
     until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
 
@@ -276,7 +272,7 @@ def test_until_success_a_failure_keeps_the_lock(app: Any, journal: Journal) -> N
     elsewhere = send_by_name(app, app.fails, "a")
     with pytest.raises(ValueError, match="a"):
         elsewhere.get(timeout=QUICKLY)
-    assert labels(journal) == ["a"]
+    assert journal.order() == ["a"]
 
 
 def test_until_expires(app: Any, journal: Journal) -> None:
@@ -287,7 +283,7 @@ def test_until_expires(app: Any, journal: Journal) -> None:
     second = app.hourly.delay("a")
     second.get(timeout=QUICKLY)
     assert second.id != first.id
-    assert labels(journal) == ["a", "a"]
+    assert journal.order() == ["a", "a"]
 
 
 def test_retries_keep_the_lock(app: Any, journal: Journal, state: State, let_go: Any) -> None:
@@ -349,7 +345,7 @@ def test_a_revoked_duplicate_leaves_the_outcome_to_another(
     until(lambda: app.hold.locked_by("a") is None, timeout=QUICKLY)
     workers.start(ONCE, queues="elsewhere")
     assert late.get(timeout=QUICKLY) == "a"
-    assert labels(journal) == ["a"]
+    assert journal.order() == ["a"]
     state.wait_empty()
 
 
@@ -386,7 +382,7 @@ def test_with_a_limit_the_lock_comes_first_and_a_parked_one_keeps_it(
     let_go("b")
     assert second.get(timeout=QUICKLY) == "b"
     assert [result.get(timeout=QUICKLY) for result in duplicates] == ["b", "a"]
-    assert labels(journal) == ["a", "b"]
+    assert journal.order() == ["a", "b"]
     state.wait_empty()
 
 
@@ -414,4 +410,4 @@ def test_options_of_a_call(app: Any, journal: Journal) -> None:
     assert app.charge.apply_async(["18", 5], throttle={"unique_on": ["amount"]}).id == first.id
     with pytest.raises(DuplicateTask):
         app.charge.s("18", 5).set(throttle={"unique_on": ["amount"], "on_conflict": "raise"}).apply_async()
-    assert labels(journal) == ["17"]
+    assert journal.order() == ["17"]

@@ -8,6 +8,7 @@ import pytest
 from celery import chain
 
 from tests.support.waiting import until
+from tests.workers.conftest import ONCE
 
 if TYPE_CHECKING:
     from tests.support.journal import Journal
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.worker
 
-ONCE = "tests.support.apps.once"
 QUICKLY = 15.0
 
 
@@ -27,14 +27,10 @@ def app(workers: Workers) -> Any:
     return workers.app(ONCE)
 
 
-def labels(journal: Journal) -> list[str]:
-    return [run.label for run in journal.runs()]
-
-
 def test_one_sent_by_name_keeps_its_lock_with_other_arguments(app: Any, journal: Journal, state: State) -> None:
     result = app.app.send_task(app.takes.name, args=[["b", "a"]])
     assert result.get(timeout=QUICKLY) == "b"
-    assert labels(journal) == ["a", "b"]
+    assert journal.order() == ["a", "b"]
     state.wait_empty()
     until(lambda: app.takes.locked_by(["b", "a"]) is None, timeout=QUICKLY)
 
@@ -54,7 +50,7 @@ def test_one_whose_process_was_lost_keeps_the_identity_of_its_call(app: Any, jou
     first = app.dies.apply_async(("a", 1), throttle={"unique_on": ["label"]})
     assert first.get(timeout=QUICKLY) == "a 1"
     state.wait_empty()
-    assert labels(journal) == ["a", "a"]
+    assert journal.order() == ["a", "a"]
     second = app.dies.apply_async(("a", 2), throttle={"unique_on": ["label"]})
     assert second.id != first.id
 
@@ -78,7 +74,7 @@ def test_one_that_had_its_lock_until_it_began_is_tried_again_without(app: Any, j
     let_go("a")
     assert first.get(timeout=QUICKLY) == "a"
     assert app.again_started.locked_by("a").task_id == second.id
-    assert labels(journal) == ["a", "a"]
+    assert journal.order() == ["a", "a"]
 
 
 def test_one_that_has_its_lock_until_it_begins_follows_itself_in_a_chain(
@@ -87,7 +83,7 @@ def test_one_that_has_its_lock_until_it_begins_follows_itself_in_a_chain(
     let_go("a")
     links = chain(*[app.hold_started.si("a")] * 3).apply_async()
     assert links.get(timeout=QUICKLY) == "a"
-    assert labels(journal) == ["a"] * 3
+    assert journal.order() == ["a"] * 3
 
 
 def test_a_retry_keeps_the_options_of_its_call(app: Any, journal: Journal, state: State, let_go: Any) -> None:
