@@ -151,13 +151,16 @@ class Outbox:
             self.settle(permit)
         # A full store refuses what needs memory, and all that is said with it: after that the rest goes first.
         refused, self._refused = self._refused, False
+        passed = take_rows(self._successions)
+        known = not self._successions  # else the store may not know yet who ends, since there is more to tell than fits
         asked = take_rows(self.asked)
-        parked, back = ([], []) if refused else (take_rows(self.parked), take_rows(self.back))
+        parked = [] if refused else take_rows(self.parked)
+        back = take_rows(self.back) if known and not refused else []
         errors, self._errors = self._errors, 0
         clock = monotonic()  # one for all that came before: who was kept from the processor meanwhile loses no place
         # All: whatever is not among them counts as acknowledged.
         unacked, self._unacked = self._not_acknowledged(), []
-        ended = take_rows(self._ended)
+        ended = take_rows(self._ended) if known else []
         over = {row.nonce for row in ended}  # whoever hears that it has ended need not hear that it began
         began = [row for row in take_rows(self._began) if row[1] not in over] if self._began else []
         said = Exchange(
@@ -165,7 +168,7 @@ class Outbox:
             clock=clock,
             errors=errors,
             ended=ended,
-            passed=take_rows(self._successions),
+            passed=passed,
             began=began,
             unacked=unacked,
             acked=take_rows(self._acked),

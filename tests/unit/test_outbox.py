@@ -170,3 +170,29 @@ def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.Monkey
         monkeypatch.setattr(module, "monotonic", lambda: float(next(time)))
     said = outbox.next_batch(0).said
     assert [said.clock - row.age for row in said.parked] == [0.0, 1.0, 2.0]
+
+
+def pass_on(outbox: Outbox, count: int) -> list[Run]:
+    """So many runs end, and as many others have their permits."""
+    for number in range(count):
+        ended(outbox, f"first {number}")
+    return [run for run in (run_of(f"next {number}") for number in range(count)) if outbox.take(run) is not None]
+
+
+@pytest.mark.usefixtures("later")
+def test_the_store_hears_who_has_a_permit_before_it_hears_that_this_one_has_ended() -> None:
+    """However many passed on at once: else it knows nothing of who has ended, and holds the permit for a lease."""
+    outbox = Outbox()
+    known = pass_on(outbox, 120)
+    assert len(known) == 120
+    said = [outbox.next_batch(0).said]  # they are passed on while a call is under way, and end before the next one
+    for run in reversed(known):
+        outbox.ended(run.request.id, run.nonce, Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS))
+    outbox.back.append((known[-1], 0.5, "1:gpu"))
+    heard: set[str] = set()
+    while outbox.lazy or outbox.urgent:
+        said.append(outbox.next_batch(0).said)
+    for call in said:
+        heard |= {row.to.nonce for row in call.passed}
+        assert {row.nonce for row in call.ended} | {row.arrival.nonce for row in call.back} <= heard
+    assert sum(len(call.ended) for call in said) == 120
