@@ -448,6 +448,17 @@ def test_a_last_one_that_cannot_be_published_replaces_nobody(worker: LockCaller)
     assert told(worker.end(held, slots=2)) == [("t2", "run", "")]
 
 
+def test_the_last_one_replaces_the_one_before_also_if_the_first_is_given_up(worker: LockCaller) -> None:
+    """It is to retry, and revoked then, while the last one is on its way."""
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    worker.arrive("t2", worker.publish("t2", KEEP_LAST))
+    last = worker.publish("t3", KEEP_LAST)
+    worker.end(held, "retry")
+    assert worker.give_up("same", "t1") == 1
+    assert told(worker.look_once(2)) == [("t2", "replaced", "t3")]
+    assert worker.start("t3", last)
+
+
 def test_one_that_was_replaced_and_is_published_again_is_the_newest(worker: LockCaller, one: Limit) -> None:
     other = worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", REPLACE), one)

@@ -117,7 +117,8 @@ local function give_up_lock(identity, task)
   end
   if lock.task == task and lock.state == 'running' then keep_no_longer(identity, lock) end
   if lock.task ~= task or lock.state ~= 'queued' then return 0 end
-  if lock.replaces then
+  -- With a next one it is that one which replaces them.
+  if lock.replaces and not lock.next then
     replace_none(identity, lock)
   else
     pass_lock_on(identity, lock, LEASE_MS)
