@@ -801,6 +801,22 @@ def test_who_waited_for_a_lock_that_had_ended_waits_for_the_one_that_takes_it_ba
     assert told(worker.end(held, slots=1)) == [("t3", "conclude", "t1")]
 
 
+def test_when_many_locks_end_at_the_same_time_each_goes_to_who_waits_for_it(worker: LockCaller, redis: Redis) -> None:
+    """Whoever takes one clears some of what has ended: but not within each other, or one call would do it all."""
+    names = [f"order {number}" for number in range(20)]
+    for name in names:
+        worker.claim(f"lost, {name}", plan_of(name))
+        worker.arrive(f"next, {name}", plan_of(name))
+    lapse(redis, *(f"locks:{name}" for name in names))
+    worker.look(0)
+    assert redis.zcount(KEY["ends"], 0, 1) >= len(names) / 2
+    while redis.zcount(KEY["ends"], 0, 1):
+        worker.reap()
+    assert {name: lock.task_id for name in names if (lock := worker.locked(name))} == {
+        name: f"next, {name}" for name in names
+    }
+
+
 def test_a_success_is_remembered_though_its_holder_is_put_back(worker: LockCaller, redis: Redis) -> None:
     """Its lease lapsed after its child had said that it succeeded; its worker, which has not heard, renews it."""
     plan = plan_of(remember=60)

@@ -60,8 +60,8 @@ local LEASE_MS = tonumber(ARGV[1])
 -- first; saved: records as they were written; lanes, firsts, heads, oldest: what was read of lanes, their
 -- first tasks, the first lanes of buckets and the first that are ready for a queue; needs: what was read of
 -- texts; tries: what bounds the loops. What is found out when it matters:
--- said, settling, settled, away, parked, all_served, first_lease, mute; clock_ms, newest, unsure: see
--- workers.lua.
+-- said, settling, settled, away, parked, all_served, first_lease, mute, reaping; clock_ms, newest, unsure:
+-- see workers.lua.
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},

@@ -42,8 +42,11 @@ local function forget(hash, field)
   redis.call('HDEL', hash, field)
 end
 
--- Clear what ends by itself.
+-- Clear what ends by itself. Who goes on since a lock has ended may take it, and come here again for that:
+-- then nothing is cleared, or all locks would end one within the other.
 local function reap_ends(most)
+  if state.reaping then return end
+  state.reaping = true
   local ended = redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)
   if #ended > 0 and not ended_is_lost() then
     ended = redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)
@@ -61,6 +64,7 @@ local function reap_ends(most)
     elseif kind == 'ran' then forget(RAN, field)
     end
   end
+  state.reaping = nil
 end
 
 local function forget_aside(task)
