@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds until what the store refused (out of memory, read-only), or the result backend, is tried again.
 _PUT_OFF = 1.0
-#: The same for a task that may not be parked because too many are; twice as long each time.
-_CROWDED, _CROWDED_MOST = 0.5, 30.0
+#: The same for a task that may not be parked because too many are; twice as long each time, so many times.
+_CROWDED, _CROWDED_MOST, _DOUBLED = 0.5, 30.0, 6
 #: Tasks held here because too many are parked, and because somebody refused; all others stay in the broker.
 _CROWDED_HELD, _PUT_OFF_HELD = 200, 1000
 
@@ -50,7 +50,7 @@ class Later:
 
     def crowded(self, run: Run, again: Callable[[Run], None]) -> None:
         """Hold one that may not be parked, since as many are as may be."""
-        pause = min(_CROWDED * 2**run.refusals, _CROWDED_MOST)
+        pause = min(_CROWDED * 2 ** min(run.refusals, _DOUBLED), _CROWDED_MOST)
         run.refusals += 1
         self.many.add(run)
         self._many_more.hold(len(self.many))

@@ -51,3 +51,47 @@ def test_the_broker_delivers_as_many_as_before_when_nothing_is_held_any_more() -
     assert sum(changes) == len(later.refused) == 250
     timers.ring()
     assert sum(changes) == 0
+
+
+class Here:
+    """A worker in which tasks are held."""
+
+    def __init__(self) -> None:
+        self.timers = Timers()
+        self.changes: list[int] = []
+        notices: Any = SimpleNamespace(crowded=lambda request: None)
+        timers: Any = self.timers
+        self.later = Later(timers, timers, self.changes.append, notices)
+
+    def crowded(self, count: int) -> list[Any]:
+        """So many may not be parked, and still may not when they come again."""
+        runs = [Held() for _ in range(count)]
+        for run in runs:
+            self.again(run)
+        return runs
+
+    def again(self, run: Any) -> None:
+        self.later.crowded(run, self.again)
+
+
+def test_one_that_may_not_be_parked_for_days_comes_again_each_time() -> None:
+    here = Here()
+    (run,) = here.crowded(1)
+    for _ in range(3000):
+        here.timers.ring()
+    assert run.refusals == 3001
+    assert here.later.many == {run}
+
+
+def test_what_the_broker_delivers_again_is_not_held_any_more() -> None:
+    here = Here()
+    many, refused = here.crowded(3), [Held()]
+    later: Any = here.later
+    later.put_off(refused, lambda runs: None)
+    assert set(later.forget()) == {*many, *refused}
+    for run in (*many, *refused):
+        run.state = State.GONE
+    here.timers.ring()
+    assert (later.many, later.refused) == (set(), set())
+    here.crowded(1)
+    assert here.changes[-1] == 1  # counted anew, as the broker does on its next connection
