@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from celery_throttle.worker.prefetch import Extra
@@ -26,6 +27,8 @@ _PUT_OFF = 1.0
 _CROWDED, _CROWDED_MOST, _DOUBLED = 0.5, 30.0, 6
 #: Tasks held here because too many are parked, and because somebody refused; all others stay in the broker.
 _CROWDED_HELD, _PUT_OFF_HELD = 200, 1000
+#: Seconds after which it is said again that so many are held.
+_SAY_EVERY = 60.0
 
 
 class Later:
@@ -47,6 +50,7 @@ class Later:
         self.many: set[Run] = set()
         self.refused: set[Run] = set()
         self._many_more, self._refused_more = Extra(change, _CROWDED_HELD), Extra(change, _PUT_OFF_HELD)
+        self._said_at = -_SAY_EVERY  # that so many are held
 
     def crowded(self, run: Run, again: Callable[[Run], None]) -> None:
         """Hold one that may not be parked, since as many are as may be."""
@@ -56,10 +60,11 @@ class Later:
         self._many_more.hold(len(self.many))
         if run.refusals == 1:
             self._notices.crowded(run.request)
-        if len(self.many) == _CROWDED_HELD:
+        if len(self.many) >= _CROWDED_HELD and monotonic() - self._said_at >= _SAY_EVERY:
+            self._said_at = monotonic()
             logger.warning(
                 "celery_throttle: %d tasks wait in this worker because as many are parked as max_parked allows; "
-                "more stay in the broker, also others of these queues", _CROWDED_HELD,
+                "more stay in the broker, also others of these queues", len(self.many),
             )  # fmt: skip
         self._timekeeper.later(pause, lambda: self._loop.post(self._come_again, run, again))
 

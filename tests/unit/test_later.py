@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from celery_throttle.worker import later as later_module
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.runs import State
 
@@ -72,6 +75,22 @@ class Here:
 
     def again(self, run: Any) -> None:
         self.later.crowded(run, self.again)
+
+
+@pytest.mark.parametrize("count", [200, 205])
+def test_that_many_wait_is_said_once_a_minute(
+    count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each comes again every few seconds, one by one, and is held again."""
+    now = 100.0
+    monkeypatch.setattr(later_module, "monotonic", lambda: now)
+    here = Here()
+    here.crowded(count)
+    here.timers.ring()
+    assert caplog.text.count("tasks wait in this worker") == 1
+    now += 60
+    here.timers.ring()
+    assert caplog.text.count("tasks wait in this worker") == 2
 
 
 def test_one_that_may_not_be_parked_for_days_comes_again_each_time() -> None:
