@@ -486,6 +486,19 @@ def test_weights_without_a_small_common_multiple(worker: TermsCaller) -> None:
     assert {who: order.count(who) for who in "abc"} == {"a": 11, "b": 10, "c": 9}
 
 
+def test_turns_that_have_gone_far(worker: TermsCaller, redis: Redis) -> None:
+    """A place has 16 digits, of which a record keeps 14: where they differ nobody would find the task."""
+    needs = in_turns(Limit("api", 1, fair_by="who", weights={"a": 3}))
+    held = worker.arrive("x", needs["c"])
+    assert held
+    redis.hset(KEY["turns"], "api", 3_000_000_000_000_007)
+    for number in range(6):
+        for who in "ab":
+            worker.arrive(f"{who}{number}", needs[who])
+    order, _ = serve(worker, held, 12)
+    assert sorted(order) == [*"aaaaaabbbbbb"]
+
+
 # -- as long as may be, as many as may be ------------------------------------------------------------------------------
 
 

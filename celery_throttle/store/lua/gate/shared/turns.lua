@@ -18,7 +18,8 @@ local function fair_place(turn, ticket)
   keep_turn(bucket, served)
   keep_turn(who, start + turn[TURN_STEP])
   reap_ends(4)
-  return start
+  -- As it is read again from a record, of which cjson keeps 14 digits.
+  return tonumber(string.format('%.14g', start))
 end
 
 local function turn_served(record)
