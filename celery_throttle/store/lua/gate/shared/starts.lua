@@ -34,14 +34,10 @@ end
 
 -- Its first task waits for another bucket: that is where the lane is listed from now on.
 local function move_lane(lane, entry, bucket, first, record)
+  local moves = bucket ~= entry.at
   unlist(lane, entry)
-  if entry.passed then redis.call('ZREM', DUE, 'lane:' .. lane) end
-  if bucket == entry.at and not entry.passed then
-    list_at(lane, entry, bucket, first)
-    return
-  end
-  entry.passed = nil
   list_at(lane, entry, bucket, first)
+  if not moves then return end
   record.moves = (record.moves or 0) + 1
   save_record(first.task, record)
   if record.moves >= MANY_MOVES then raise_bar(first.task, record) end
