@@ -78,8 +78,9 @@ class Running:
             if not self._slots.stopped(error):
                 self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
             raise
-        if run.needs.text:
-            self._groups[run.group].tally.started(run)
+        else:
+            if run.needs.text:
+                self._groups[run.group].tally.started(run)
         if self._loop.turning and not self._slots.passed_on:
             self._loop.wake()
 

@@ -1,0 +1,47 @@
+"""What is given to the pool, and what follows if it does not begin."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from celery.exceptions import TaskRevokedError
+
+from celery_throttle.core.facts import Facts, Message
+from celery_throttle.core.policy import Needs
+from celery_throttle.worker.outbox import Outbox
+from celery_throttle.worker.running import Running
+from celery_throttle.worker.runs import Permit, Run
+from celery_throttle.worker.tally import Tally
+
+
+class Request:
+    """One that is revoked between the store's word and the pool."""
+
+    id, acknowledged = "a", True
+    on_success = on_failure = on_timeout = reject = lambda *args: None
+
+    def __init__(self) -> None:
+        self.request_dict: dict[str, Any] = {}
+        self.message = SimpleNamespace(acknowledged=True)
+
+
+class Slots:
+    passed_on = True
+
+    def run(self, request: Any, died: Any) -> Any:
+        raise TaskRevokedError(request.id, died)
+
+
+def test_one_that_the_pool_does_not_take_since_it_was_revoked_has_not_started() -> None:
+    calls = SimpleNamespace(outbox=Outbox(), tally=Tally(), held={}, freed=0)
+    nothing: Any = SimpleNamespace(turning=False)
+    slots: Any = Slots()
+    running = Running(slots, nothing, nothing, {"": calls}, nothing)  # type: ignore[dict-item]
+    run = Run(Request(), epoch=0, needs=Needs(("gpu",), "1:gpu"), nonce="w:1")
+    running.hold_permit(run, Permit(run))
+    running.execute(run)
+    (over,) = calls.outbox.next_batch(0).said.ended
+    assert over.facts == Facts(began=False, message=Message.NOBODY)
+    assert not running.runs
+    assert not calls.tally.take()
