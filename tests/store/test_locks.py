@@ -459,6 +459,14 @@ def test_the_last_one_replaces_the_one_before_also_if_the_first_is_given_up(work
     assert worker.start("t3", last)
 
 
+def test_who_waits_for_one_that_is_replaced_before_it_runs_again_hears_of_it(worker: LockCaller) -> None:
+    held = worker.start("t1", worker.publish("t1", REPLACE))
+    assert worker.arrive("t2", worker.publish("t2", REPLACE)) == ()
+    worker.end(held, "retry")
+    worker.publish("t3", REPLACE)
+    assert told(worker.look_once(2)) == [("t2", "replaced", "t3")]
+
+
 def test_one_that_was_replaced_and_is_published_again_is_the_newest(worker: LockCaller, one: Limit) -> None:
     other = worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", REPLACE), one)
