@@ -20,9 +20,10 @@ class Timers:
 
     def __init__(self) -> None:
         self._due: list[Callable[[], None]] = []
+        self.pauses: list[float] = []
 
     def later(self, seconds: float, function: Callable[[], None]) -> None:
-        assert seconds > 0
+        self.pauses.append(seconds)
         self._due.append(function)
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
@@ -62,7 +63,8 @@ class Here:
     def __init__(self) -> None:
         self.timers = Timers()
         self.changes: list[int] = []
-        notices: Any = SimpleNamespace(crowded=lambda request: None)
+        self.said: list[Any] = []
+        notices: Any = SimpleNamespace(crowded=self.said.append)
         timers: Any = self.timers
         self.later = Later(timers, timers, self.changes.append, notices)
 
@@ -99,6 +101,8 @@ def test_one_that_may_not_be_parked_for_days_comes_again_each_time() -> None:
     for _ in range(3000):
         here.timers.ring()
     assert run.refusals == 3001
+    assert here.timers.pauses[:8] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert len(here.said) == 1
     assert here.later.many == {run}
 
 
@@ -112,5 +116,7 @@ def test_what_the_broker_delivers_again_is_not_held_any_more() -> None:
         run.state = State.GONE
     here.timers.ring()
     assert (later.many, later.refused) == (set(), set())
+    before = sum(here.changes)
     here.crowded(1)
-    assert here.changes[-1] == 1  # counted anew, as the broker does on its next connection
+    later.put_off([Held()], lambda runs: None)
+    assert sum(here.changes) == before + 2  # counted anew, as the broker does on its next connection

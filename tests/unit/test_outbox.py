@@ -125,6 +125,39 @@ def test_what_an_older_copy_of_a_refused_call_may_have_parked_is_said_to_be_unac
     assert outbox.next_batch(0).said.unacked == [run_of("a").delivery, run_of("back a").delivery]
 
 
+@pytest.mark.usefixtures("later")
+def test_what_a_refused_call_said_is_said_again_before_what_came_since() -> None:
+    outbox = Outbox()
+
+    def say(task: str) -> None:
+        outbox.ended(task, f"w:{task}", Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS))
+        outbox.began(f"began {task}", "w")
+        outbox.acknowledging(run_of(f"kept {task}", acknowledged=False))
+        outbox.acked(run_of(f"acked {task}").delivery)
+        outbox.revoked([f"revoked {task}"])
+        outbox.never("same", task, "")
+        outbox.back.append((run_of(f"back {task}"), 0.5, "1:gpu"))
+        ended(outbox, f"first {task}")
+        assert outbox.take(run_of(f"next {task}"))
+
+    say("a")
+    refused = outbox.next_batch(0)
+    assert not outbox.urgent
+    assert not outbox.lazy
+    say("b")
+    outbox.put_back(refused, copied=False)
+    said = outbox.next_batch(0).said
+    assert [row.task for row in said.ended] == ["a", "b"]
+    assert [task for task, _ in said.began] == ["began a", "began b"]
+    assert [each.task for each in said.unacked] == ["kept a", "kept b"]
+    assert [each.task for each in said.acked] == ["acked a", "acked b"]
+    assert said.revoked == ["revoked a", "revoked b"]
+    assert said.never == [("same", "a", ""), ("same", "b", "")]
+    assert [row.to.task for row in said.passed] == ["next a", "next b"]
+    assert not said.back, "a full store hears first what it takes"
+    assert [run.request.id for run in outbox.next_batch(0).back] == ["back a", "back b"]
+
+
 def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:
     outbox = Outbox()
     parked(outbox, "a")
