@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pytest
     from redis.asyncio import Redis as AsyncRedis
 
-_TIME = "redis.call('TIME')"
+_TIME = "('TIME')"
 _CLOCK = "{clock}"
 
 
@@ -117,6 +117,6 @@ class StoreClock:
 
 def _by_the_clock(call: Call) -> Call:
     assert call.script.text.count(_TIME) <= 1  # two would differ, before Redis 7.2
-    text = call.script.text.replace(_TIME, f"redis.call('LRANGE', '{_CLOCK}', 0, -1)")
+    text = call.script.text.replace(_TIME, f"('LRANGE', '{_CLOCK}', 0, -1)")
     script = Script(call.script.name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
     return Call(script, call.arguments)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
+from tests.primitives.faults import StoreClock
+from tests.store import caller, lock_caller
+from tests.store import steering as steer
 from tests.store.caller import KEYS, Caller
 from tests.store.peek import check, peek
 from tests.store.steering import Steering
@@ -90,6 +93,17 @@ def hints(redis: Redis) -> Iterator[Hints]:
 def steering(redis: Redis) -> Steering:
     """Who steers the limits."""
     return Steering(redis)
+
+
+@pytest.fixture
+def clock(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
+    """The time of the store, which stands still until the test moves it: in the calls of workers and of who steers."""
+    made = StoreClock(redis)
+    seconds, microseconds = redis.time()
+    made.set(seconds * 1_000_000 + microseconds)
+    for module in (caller, lock_caller, steer):
+        monkeypatch.setattr(module, "execute", made.execute)
+    return made
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.policy import Needs
+    from tests.primitives.faults import StoreClock
     from tests.store.conftest import Hints
     from tests.store.steering import Steering
 
@@ -162,39 +163,44 @@ def test_a_pause_outdoes_disable(worker: TermsCaller, steering: Steering) -> Non
 @pytest.mark.parametrize(("name", "value"), [("pause", 1), ("override", 1)])
 @pytest.mark.parametrize("pool", ["tenant", "tenant\x1fa"])
 def test_whoever_parks_or_looks_is_told_when_it_ends(
-    name: str, value: int, pool: str, worker: TermsCaller, steering: Steering
+    name: str, value: int, pool: str, worker: TermsCaller, steering: Steering, clock: StoreClock
 ) -> None:
     a = terms(Limit("tenant", 2, key="t")).needs({"keys": {"tenant": "a"}})
     held = worker.arrive("t0", a)
     steering.say(pool, name, value, until="+300")
-    assert 0 < worker.put("t1", a, slots=1).wait <= 0.31
-    assert 0 < worker.look(1).wait <= 0.31
+    assert 0.3 <= worker.put("t1", a, slots=1).wait <= 0.31
+    reply = worker.look(1)
+    assert 0.3 <= reply.wait <= 0.31
     assert held
-    until(lambda: started(worker.look(1)) == ("t1",))
+    clock.move(int(reply.wait * 1_000_000))
+    assert started(worker.look(1)) == ("t1",)
 
 
-def test_a_task_of_several_limits_is_told_too(worker: TermsCaller, steering: Steering) -> None:
+def test_a_task_of_several_limits_is_told_too(worker: TermsCaller, steering: Steering, clock: StoreClock) -> None:
     needs = terms(Limit("left", 2), Limit("right", 3), cost=2).same
     steering.say("right", "override", 2, until="+300")
     held = worker.arrive("small", terms(Limit("right", 3)).same)
     assert held
-    assert 0 < worker.put("big", needs, slots=1).wait <= 0.31
-    until(lambda: started(worker.look(1)) == ("big",))
+    assert 0.3 <= worker.put("big", needs, slots=1).wait <= 0.31
+    clock.move(310_000)
+    assert started(worker.look(1)) == ("big",)
 
 
-def test_a_rate_holds_again_when_disable_ends(worker: TermsCaller, steering: Steering) -> None:
+def test_a_rate_holds_again_when_disable_ends(worker: TermsCaller, steering: Steering, clock: StoreClock) -> None:
     mail = terms(Limit("mail", 1, rate="1/h", burst=2)).same
     fill(worker, mail, 3)
     steering.say("mail", "disable", until="+200")
     assert started(worker.look(9)) == ("t1", "t2")
-    until(lambda: not worker.arrive("late", mail))
+    clock.move(200_000)
+    assert not worker.arrive("late", mail)
 
 
-def test_the_sooner_of_two_ends_counts(worker: TermsCaller, steering: Steering) -> None:
+def test_the_sooner_of_two_ends_counts(worker: TermsCaller, steering: Steering, clock: StoreClock) -> None:
     steering.say(API, "pause", until="+60000")
     steering.say(API, "override", 1, until="+200")
-    assert 0 < worker.put("t", ONE, slots=1).wait <= 0.21
-    until(lambda: worker.look(1).wait > 1)
+    assert 0.2 <= worker.put("t", ONE, slots=1).wait <= 0.21
+    clock.move(200_000)
+    assert worker.look(1).wait > 1
 
 
 def test_a_time_that_is_over_is_refused(steering: Steering, redis: Redis) -> None:
@@ -202,36 +208,39 @@ def test_a_time_that_is_over_is_refused(steering: Steering, redis: Redis) -> Non
     assert not said(redis)
 
 
-def test_what_has_ended_is_nothing_to_take_back(steering: Steering, redis: Redis) -> None:
+def test_what_has_ended_is_nothing_to_take_back(steering: Steering, redis: Redis, clock: StoreClock) -> None:
     steering.say(API, "pause", until="+1")
-    until(lambda: not steering.stands(API).paused)
+    clock.move(1_000)
+    assert not steering.stands(API).paused
     assert steering.unsay(API, "pause") == 0
     assert not said(redis)
 
 
 def test_what_ended_of_keys_that_never_came_again_is_cleared(
-    worker: TermsCaller, steering: Steering, redis: Redis
+    worker: TermsCaller, steering: Steering, redis: Redis, clock: StoreClock
 ) -> None:
     for number in range(50):
         steering.say(f"tenant\x1f{number}", "pause", until="+1")
-    until(lambda: not steering.stands("tenant\x1f49").paused)
+    clock.move(1_000)
     worker.reap()
     assert not said(redis)
 
 
-def test_what_has_no_end_stays(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_what_has_no_end_stays(worker: TermsCaller, steering: Steering, redis: Redis, clock: StoreClock) -> None:
     """Also beside what ends, whatever was said first."""
     orders = [("pause", "override"), ("override", "pause")]
     for number, (first, second) in enumerate(orders):
         steering.say(f"tenant\x1f{number}", first, until="+1" if first == "override" else "0")
         steering.say(f"tenant\x1f{number}", second, until="+1" if second == "override" else "0")
     steering.say(API, "pause")
-    until(lambda: not steering.stands("tenant\x1f1").override)
+    clock.move(1_000)
+    assert not steering.stands("tenant\x1f1").override
     worker.reap()
     steering.unsay("other", "pause")
     assert said(redis) == {"api", "tenant\x1f0", "tenant\x1f1"}
     steering.say(API, "pause", until="+1")
-    until(lambda: not steering.stands(API).paused)
+    clock.move(1_000)
+    assert not steering.stands(API).paused
     worker.reap()
     assert said(redis) == {"tenant\x1f0", "tenant\x1f1"}
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
     from celery_throttle.store.calls import Arrival
     from celery_throttle.store.replies import Grant
+    from tests.primitives.faults import StoreClock
 
+SECOND = 1_000_000
 API, TENANT = Limit("api", 3), Limit("tenant", 2, key="tenant")
 BOTH = terms(API, TENANT)
 
@@ -274,20 +276,17 @@ def test_one_that_needs_more_than_there_are_runs_alone(worker: TermsCaller, redi
 # -- rates -------------------------------------------------------------------------------------------------------------
 
 
-def test_starts_come_as_the_rate_allows(worker: TermsCaller, redis: Redis) -> None:
+def test_starts_come_as_the_rate_allows(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     mail = terms(Limit("mail", rate="20/s", burst=2)).same
     assert [bool(worker.arrive(f"m{number}", mail)) for number in range(4)] == [True, True, False, False]
     reply = worker.look(9)
     assert not reply.grants
-    assert 0 < reply.wait <= 0.05, "it says when the next start is due"
-    came: list[str] = []
-
-    def both_came() -> bool:  # at once, where the machine stood still for long enough
-        came.extend(started(worker.look(9)))
-        return len(came) == 2
-
-    until(both_came)
-    assert came == ["m2", "m3"]
+    assert 0.05 <= reply.wait < 0.06, "it says when the next start is due"
+    for task in ("m2", "m3"):
+        clock.move(49_000)
+        assert not worker.look(9).grants
+        clock.move(1_000)
+        assert started(worker.look(9)) == (task,)
     assert used(redis) == {"mail": 4}
 
 
@@ -310,26 +309,24 @@ def test_a_rate_counts_starts_and_nothing_else(worker: TermsCaller, redis: Redis
     assert "mail" in peek(redis).hashes["rates"]
 
 
-def test_what_is_booked_ends_by_itself(worker: TermsCaller, redis: Redis) -> None:
+def test_what_is_booked_ends_by_itself(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     held = worker.arrive("m1", terms(Limit("mail", rate="20/s")).same)
     assert held
     worker.end(held)
     assert "rates:mail" in peek(redis).sets["ends"]
-
-    def cleared() -> bool:
-        worker.reap()
-        return not peek(redis).hashes["rates"]
-
-    until(cleared)
+    clock.move(SECOND)
+    worker.reap()
+    assert not peek(redis).hashes["rates"]
 
 
-def test_several_rates_and_a_rate_for_each_key(worker: TermsCaller) -> None:
+def test_several_rates_and_a_rate_for_each_key(worker: TermsCaller, clock: StoreClock) -> None:
     mail = terms(Limit("mail", rate=["1/s", "1/d"], burst=[1, 2], key="who"))
     a, b = mail.needs({"keys": {"mail": "a"}}), mail.needs({"keys": {"mail": "b"}})
     assert worker.arrive("a1", a)
     assert worker.arrive("b1", b)
     assert not worker.arrive("a2", a)
-    until(lambda: started(worker.look(9)) == ("a2",))
+    clock.move(SECOND)
+    assert started(worker.look(9)) == ("a2",)
     assert not worker.arrive("a3", a)
     assert worker.look(9).wait > 10, "the day's rate is used up"
 
@@ -340,14 +337,15 @@ def test_a_cost_is_that_many_starts(worker: TermsCaller) -> None:
     assert not worker.arrive("m2", terms(mail, cost=2).same)
 
 
-def test_a_rate_beside_a_limit_waits_for_both(worker: TermsCaller, redis: Redis) -> None:
+def test_a_rate_beside_a_limit_waits_for_both(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     mail = terms(Limit("tenant", 1, key="who"), Limit("mail", rate="20/s"))
     a, b = mail.needs({"keys": {"tenant": "a"}}), mail.needs({"keys": {"tenant": "b"}})
     assert worker.arrive("a1", a)
     assert not worker.arrive("b1", b)
     assert not worker.arrive("a2", a)
     assert lines(redis) == {"mail": ["b1"], "tenant/a": ["a2"]}
-    until(lambda: started(worker.look(9)) == ("b1",))
+    clock.move(50_000)
+    assert started(worker.look(9)) == ("b1",)
 
 
 def test_a_start_that_was_not_made_is_free_again(worker: TermsCaller) -> None:
@@ -502,23 +500,20 @@ def test_turns_that_have_gone_far(worker: TermsCaller, redis: Redis) -> None:
 # -- as long as may be, as many as may be ------------------------------------------------------------------------------
 
 
-def test_one_that_may_not_wait_any_longer_is_told_so(worker: TermsCaller, redis: Redis) -> None:
+def test_one_that_may_not_wait_any_longer_is_told_so(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     gpu = Limit("gpu", 1)
     held = worker.arrive("g1", terms(gpu).same)
     worker.arrive("g2", terms(gpu, start_deadline=0.05).same)
     worker.arrive("g3", terms(gpu).same)
     assert held
-
-    def told() -> bool:
-        grants = worker.look(1).grants
-        return [(grant.task, grant.expired) for grant in grants] == [("g2", True)]
-
-    until(told)
+    assert not worker.look(1).grants
+    clock.move(51_000)
+    assert [(grant.task, grant.expired) for grant in worker.look(1).grants] == [("g2", True)]
     assert used(redis) == {"gpu": 1}
     assert worker.end(held, slots=1) == ("g3",)
 
 
-def test_those_who_may_not_wait_any_longer_do_not_start(worker: TermsCaller, redis: Redis) -> None:
+def test_those_who_may_not_wait_any_longer_do_not_start(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     """However many there are, and however little of them a call clears."""
     gpu = Limit("gpu", 1)
     held = worker.arrive("g", terms(gpu).same)
@@ -527,18 +522,22 @@ def test_those_who_may_not_wait_any_longer_do_not_start(worker: TermsCaller, red
         worker.put(f"late{number}", terms(gpu, start_deadline=0.001).same)
     worker.put("in time", terms(gpu, start_deadline=600.0).same)
     worker.put("later", terms(gpu).same)
-    over = peek(redis).now + 1
-    until(lambda: peek(redis).now > over)
+    clock.move(2_000)
     reply = worker.release(held, slots=200)
     assert [grant.task for grant in reply.grants if not grant.expired] == ["in time"]
     assert len([grant for grant in reply.grants if grant.expired]) == 100
     assert used(redis) == {"gpu": 1}
 
 
-def test_whoever_parks_one_that_may_not_wait_for_long_looks_again_in_time(worker: TermsCaller) -> None:
+def test_whoever_parks_one_that_may_not_wait_for_long_looks_again_in_time(
+    worker: TermsCaller, clock: StoreClock
+) -> None:
     gpu = Limit("gpu", 1)
     assert worker.arrive("g1", terms(gpu).same)
-    assert 0.5 <= worker.put("g2", terms(gpu, start_deadline=0.5).same).wait < 0.6
+    wait = worker.put("g2", terms(gpu, start_deadline=0.5).same).wait
+    clock.move(int(wait * SECOND))
+    assert [(grant.task, grant.expired) for grant in worker.look(1).grants] == [("g2", True)]
+    assert 0.5 <= wait < 0.6
 
 
 def test_one_that_starts_in_time_has_no_deadline_any_more(worker: TermsCaller, redis: Redis) -> None:
@@ -634,7 +633,9 @@ def test_turns_that_are_over_go_also_where_somebody_always_waits(worker: TermsCa
 # -- sent back by the outside ------------------------------------------------------------------------------------------
 
 
-def test_one_that_is_sent_back_is_first_again_when_its_limit_goes_on(worker: TermsCaller, redis: Redis) -> None:
+def test_one_that_is_sent_back_is_first_again_when_its_limit_goes_on(
+    worker: TermsCaller, redis: Redis, clock: StoreClock
+) -> None:
     api = terms(Limit("api", 1)).same
     held = worker.arrive("a", api)
     worker.arrive("b", api)
@@ -645,7 +646,8 @@ def test_one_that_is_sent_back_is_first_again_when_its_limit_goes_on(worker: Ter
     assert used(redis) == {}
     assert lines(redis) == {"api": ["a", "b"]}
     assert not worker.arrive("c", api)
-    (grant,) = until(lambda: worker.look(1).grants)
+    clock.move(int(reply.wait * SECOND))
+    (grant,) = worker.look(1).grants
     assert (grant.task, grant.message) == ("a", b"again")
 
 
@@ -704,7 +706,7 @@ def test_a_pause_that_ended_leaves_nothing_behind(worker: TermsCaller, redis: Re
     until(cleared)
 
 
-def test_rates_of_many_keys_clear_each_other(worker: TermsCaller, redis: Redis) -> None:
+def test_rates_of_many_keys_clear_each_other(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     """Where no beat runs."""
     mail = terms(Limit("mail", rate="1/s", key="who"))
     numbers = itertools.count()
@@ -716,7 +718,7 @@ def test_rates_of_many_keys_clear_each_other(worker: TermsCaller, redis: Redis) 
     for _ in range(20):
         come()
 
-    until(lambda: redis.zcount(KEY["ends"], "-inf", time.time() * 1000 - 100) == 20)
+    clock.move(2 * SECOND)
     for _ in range(5):
         come()
     assert redis.hlen(KEY["rates"]) == 5
