@@ -476,6 +476,15 @@ def test_one_that_was_replaced_and_is_published_again_is_the_newest(worker: Lock
     assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
 
 
+def test_one_that_was_to_run_next_does_not_replace_whoever_replaced_it(worker: LockCaller) -> None:
+    """It comes while the one that had begun waits for its next delivery."""
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    old, new = worker.publish("t2", KEEP_LAST), worker.publish("t3", KEEP_LAST)
+    worker.end(held, "retry")
+    assert told(worker.arrive("t2", old, slots=1)) == [("t2", "replaced", "t1")]
+    assert told(worker.arrive("t3", new, slots=1)) == [("t3", "run", "")]
+
+
 def test_one_that_was_replaced_on_its_way_does_not_run(worker: LockCaller) -> None:
     old = worker.publish("t1", REPLACE)
     new = worker.publish("t2", REPLACE)

@@ -34,9 +34,7 @@ local function replace_lock(identity, old, new, till, has_come)
 end
 
 local function run_next(lock, task, plan, has_come)
-  local other = lock.next and lock.next ~= task
-  if other and tonumber(plan.claim) <= tonumber(lock.next_claim) then return 'replaced' end
-  if other then will_replace(lock, lock.next) end
+  if lock.next and lock.next ~= task then will_replace(lock, lock.next) end
   if has_come then divert_all(lock, task) end
   lock.next, lock.next_claim = task, plan.claim
   write_lock(plan.identity, lock)
