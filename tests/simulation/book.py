@@ -85,6 +85,7 @@ class Entry:
 
     Attributes:
         told: whether the result backend has heard that it does not run.
+        replaced: whether a newer call has its place, and workers have heard of that.
         overtaken: how often another that came long after it was given a slot that it could have had.
         remembered: whether it has succeeded, and the store knows for long: none of its messages has to run any more.
     """
@@ -96,6 +97,7 @@ class Entry:
     number: int
     attempts: dict[int, Attempt] = field(default_factory=dict)
     told: bool = False
+    replaced: bool = False
     remembered: bool = False
     overtaken: int = 0
 
@@ -136,6 +138,11 @@ class Book:
     def order(self) -> list[Attempt]:
         """First attempts that ran, as they arrived."""
         return [self.entries[task_id].attempts[0] for task_id in self.arrived if self.entries[task_id].attempts[0].runs]
+
+    def newer(self, entry: Entry) -> list[Entry]:
+        """Return the calls of the same identity that were published later."""
+        later = [each for each in self.entries.values() if each.number > entry.number]
+        return [each for each in later if each.identity == entry.identity]
 
     def begin(self, run: Run) -> None:
         run.attempt.runs.append(run)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.book import Attempt, Book, Entry, Run
     from tests.simulation.scene import Kind, Scene
 
-__all__ = ["REVOKED", "Caps", "Violation", "check_begin", "check_pause", "is_untold"]
+__all__ = ["REVOKED", "Caps", "Violation", "check_begin", "check_pause", "check_told", "is_untold"]
 
 
 #: Why a task that was revoked need not run.
@@ -60,6 +60,7 @@ def check_begin(run: Run, kind: Kind, book: Book, caps: Caps) -> None:
         _check_id(run, book)
         _check_caps(run, book, caps)
         _check_identity(run, kind, book)
+        _check_newest(run)
         _check_rates(run, caps.scene, book)
 
 
@@ -103,6 +104,18 @@ def _check_identity(run: Run, kind: Kind, book: Book) -> None:
     for before in book.succeeded.get(entry.identity, ()):
         if kind.remember and run.granted_us < before.ended_us + kind.remember * 1e6 and before.heard:
             raise Violation(f"remembered: {run.attempt} begins though {before.attempt} has succeeded")
+
+
+def _check_newest(run: Run) -> None:
+    """Whoever waited when a newer call was published does not run; who had its permits then does, and maybe later."""
+    if run.attempt.entry.replaced:
+        raise Violation(f"newest: {run.attempt} begins on {run.worker}, and a newer one has its place")
+
+
+def check_told(entry: Entry, what: str, kind: Kind, book: Book) -> None:
+    """Whoever is said to be replaced is replaced by a newer call, where the newest is the last published."""
+    if kind.newest and "replaced" in what and not book.newer(entry):
+        raise Violation(f"newest: {entry.attempts[0]} is replaced, and nobody is newer")
 
 
 def _check_rates(run: Run, scene: Scene, book: Book) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -55,6 +56,12 @@ class App(Celery):
     told: Callable[[str, str], None]
     send: Callable[[str, str, int, Mapping[str, Any], str, str], None]
     ids: Callable[[], str]
+    revoke: Callable[[str], None]
+
+    @property
+    def control(self) -> Any:
+        """Tells workers, if they hear of it."""
+        return SimpleNamespace(revoke=self.revoke)
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]
         task_id = options.get("task_id") or self.ids()
@@ -81,6 +88,7 @@ class Kind:
         identity: the argument that makes calls the same, "" if it is no singleton.
         remember: seconds for which its success counts.
         requeues: whether its message goes back when its child is lost.
+        newest: whether its newest call takes the place of those that wait, and none is a duplicate.
         ordered: whether its calls start in the order in which they arrived.
     """
 
@@ -90,6 +98,7 @@ class Kind:
     identity: str = ""
     remember: float = 0.0
     requeues: bool = False
+    newest: bool = False
     ordered: bool = True
 
     @property
@@ -184,6 +193,12 @@ def make_scene(rng: Random) -> Scene:
     scene.add(Kind("crowd", (("crowd", "", 1),), late=True, ordered=False), limit=crowd)
     scene.add(Kind("once", identity="n", late=True))
     scene.add(Kind("once_early", (("one", "", 1),), identity="n"), limit=Limit("one", 1))
+    # Of those that wait the newest runs; "last" while another one runs, too.
+    last = {"on_conflict": "keep_last"}
+    scene.add(Kind("last", (("own", "", 1),), identity="n", late=True, newest=True), limit=Limit("own", own), **last)
+    scene.add(Kind("last_early", (("one", "", 1),), identity="n", newest=True), limit=Limit("one", 1), **last)
+    newer = Kind("newer", (("one", "", 1),), identity="n", late=True)
+    scene.add(newer, limit=Limit("one", 1), on_conflict="replace")
     scene.add(Kind("kept", identity="n", late=True, remember=3600.0))
     scene.add(Kind("kept_early", (("own", "", 1),), identity="n", remember=3600.0), limit=Limit("own", own))
     app.finalize()

@@ -14,7 +14,7 @@ from celery.worker import state
 from celery_throttle import LimitExceeded, RateLimited
 from tests.simulation.book import Book, Run
 from tests.simulation.broker import Broker, Delivery
-from tests.simulation.invariants import REVOKED, Caps, Violation, check_begin, check_pause, overtaken
+from tests.simulation.invariants import REVOKED, Caps, Violation, check_begin, check_pause, check_told, overtaken
 from tests.simulation.network import Network
 from tests.simulation.pool import Job, einfo, request_of
 from tests.simulation.scene import CONCLUDE, HEADER, LEASE, ResultsAway, letter
@@ -45,6 +45,8 @@ _ERRORS: dict[str, BaseException] = {
 _SAID_INSTEAD = ("DuplicateTask", "StoreUnavailable", "TaskRevokedError")
 _LEASE_US = round(LEASE * 1_000_000)
 _VISIBILITY = 20.0
+#: How often workers hear that a task was revoked since a newer call of it was published.
+_HEARD = 0.7
 
 
 class Killed(BaseException):
@@ -90,7 +92,7 @@ class World:
         self.step = 0
         self._digest = hashlib.blake2b(digest_size=8)
         self._names = 0
-        scene.app.told, scene.app.send = self._told, self._sent
+        scene.app.told, scene.app.send, scene.app.revoke = self._told, self._sent, self._replaced
         scene.app.ids = lambda: f"p{here.number()}"
 
     # -- what happens, said ------------------------------------------------------------------------------------------
@@ -124,12 +126,25 @@ class World:
         self.say("told", task_id, what)
         entry = self.book.entries.get(task_id)
         if entry is not None and (what in _SAID_INSTEAD or "revoked" in what):
+            check_told(entry, what, self.scene.kinds[entry.task], self.book)
             entry.told = True
             for attempt in entry.attempts.values():
                 attempt.excuse(what)
             if worker is not None:
                 worker.revoked_here.append(task_id)
                 worker.withdrawn.discard(task_id)
+
+    def _replaced(self, task_id: str) -> None:
+        """Whoever published a newer call tells the workers; they may not hear of it, as those that start later."""
+        heard = self.rng.random() < _HEARD
+        self.say("replaced", task_id, "" if heard else "unheard")
+        entry = self.book.entries.get(task_id)
+        if heard:
+            state.revoked.add(task_id)
+        if heard and entry is not None:
+            entry.replaced = True
+            for attempt in entry.attempts.values():
+                attempt.excuse("replaced")
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
