@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.settings import StoreErrorAction
     from celery_throttle.worker.runs import Run
 
-__all__ = ["Outage", "fail"]
+__all__ = ["Outage", "fail", "fail_unlost"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,23 @@ def fail(request: Any, error: Exception) -> None:
         raise error
     except type(error):
         request.on_failure(ExceptionInfo())
+        request.acknowledge()
+
+
+def fail_unlost(request: Any, error: Exception) -> None:
+    """Do the same, and let go of its message last: with ``acks_late`` Celery does that before it writes the result."""
+    rejected: list[bool] = []
+    before = {name: value for name, value in vars(request).items() if name in ("acknowledge", "reject")}
+    request.acknowledge = lambda: None
+    request.reject = lambda requeue=False: rejected.append(requeue)
+    try:
+        fail(request, error)
+    finally:
+        del request.acknowledge, request.reject
+        vars(request).update(before)
+    if rejected:
+        request.reject(requeue=rejected[-1])
+    else:
         request.acknowledge()
 
 

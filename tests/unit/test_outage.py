@@ -1,0 +1,61 @@
+"""A task that fails without having run, and its message."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_throttle.worker.outage import fail_unlost
+
+
+class Request:
+    """One of Celery's with ``acks_late``: it lets go of its message first, and writes its result then."""
+
+    def __init__(self, *, away: bool = False, rejects: bool = False) -> None:
+        self.away, self.rejects = away, rejects
+        self.happened: list[str] = []
+
+    def on_failure(self, info: Any) -> None:  # noqa: ARG002 - Celery's
+        if self.rejects:
+            self.reject(requeue=False)
+        else:
+            self.acknowledge()
+        if self.away:
+            raise OSError("away")
+        self.happened.append("told")
+
+    def acknowledge(self) -> None:
+        self.happened.append("acknowledged")
+
+    def reject(self, requeue: bool = False) -> None:
+        self.happened.append(f"rejected {requeue}")
+
+
+def test_the_message_goes_when_the_result_is_there() -> None:
+    request = Request()
+    fail_unlost(request, ValueError("no"))
+    assert request.happened == ["told", "acknowledged"]
+
+
+def test_it_is_rejected_then_if_the_task_wants_that() -> None:
+    request = Request(rejects=True)
+    fail_unlost(request, ValueError("no"))
+    assert request.happened == ["told", "rejected False"]
+
+
+@pytest.mark.parametrize("rejects", [True, False])
+def test_it_stays_if_nobody_can_be_told(*, rejects: bool) -> None:
+    request = Request(away=True, rejects=rejects)
+    with pytest.raises(OSError, match="away"):
+        fail_unlost(request, ValueError("no"))
+    assert request.happened == []
+
+
+def test_whoever_listens_to_the_request_does_so_after_that() -> None:
+    request: Any = Request()
+    request.reject = SimpleNamespace()
+    fail_unlost(request, ValueError("no"))
+    assert vars(request)["reject"] == SimpleNamespace()
+    assert "acknowledge" not in vars(request)
