@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Played", "Player", "play_many"]
 
 _SCENES = 6
+#: That of them whose tasks fail while the store is away.
+_FAILS = 4
 #: What may go wrong, None for what the seed says.
 Faults = tuple[str, ...] | None
 
@@ -122,7 +124,7 @@ class Player:
 
     def _scene(self, number: int) -> Scene:
         if number not in self._scenes:
-            self._scenes[number] = make_scene(Random(f"scene {number}"))
+            self._scenes[number] = make_scene(Random(f"scene {number}"), fails=number == _FAILS)
         return self._scenes[number]
 
 

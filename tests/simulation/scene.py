@@ -151,13 +151,14 @@ def letter(
     return Letter(task_id, task, attempt, headers, properties, body, queue, exchange, key)
 
 
-def make_scene(rng: Random) -> Scene:
-    """Return one of many apps."""
+def make_scene(rng: Random, *, fails: bool = False) -> Scene:
+    """Return one of many apps; with ``fails`` its tasks fail while the store is away."""
     app = App("sim", broker="memory://", backend="tests.simulation.scene:Results", set_as_current=False)
     app.conf.update(
         throttle_url="redis://127.0.0.1:1/0", throttle_lease=LEASE, throttle_prefix=PREFIX, task_send_sent_event=False,
         worker_send_task_events=False,
     )  # fmt: skip
+    app.conf.throttle_on_store_error = "fail" if fails else "hold"
     if KEPT in os.environ:
         app.conf.throttle_park_durability = "replicas"
     own, shared, tenant = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 2)
