@@ -495,6 +495,12 @@ class Worker:
         return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.parked]
 
     @property
+    def saving(self) -> list[tuple[str, int]]:
+        """The same of those that are parked, and acknowledged when that is safe, as the store may just have said."""
+        held = [run for calls in self.gate.groups if calls.saving is not None for run in calls.saving.held]
+        return [(run.request.id, run.attempt) for run in held]
+
+    @property
     def _under_way(self) -> list[Any]:
         return [calls._under_way[0] for calls in self.gate.groups if calls._under_way is not None]
 

@@ -589,6 +589,7 @@ class World:
         """An operator empties the store, and no connection breaks."""
         self.say("flush all")
         heard = {each for pipe in self.network.pipes if pipe.replies for each in pipe.worker.parking}
+        heard.update(each for worker in self.workers for each in worker.saving)
         self.network.flush_data()
         self._forgotten(heard)
 
