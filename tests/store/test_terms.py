@@ -540,6 +540,21 @@ def test_whoever_parks_one_that_may_not_wait_for_long_looks_again_in_time(
     assert 0.5 <= wait < 0.6
 
 
+def test_a_clock_that_is_set_back_stops_no_rate(worker: TermsCaller, redis: Redis) -> None:
+    """As if it had been an hour ahead until now: whoever waits comes nearer to its start all the same."""
+    pace = terms(Limit("pace", rate="20/s")).same
+    assert worker.arrive("p1", pace)
+    kept = json.loads(redis.hget(KEY["rates"], "pace") or "")
+    hour = 3_600_000_000
+    (name,) = (name for name in kept if "/" in name)
+    us, parts = kept[name].split(" ")[:2]
+    ahead = {**kept, "seen": str(int(kept["seen"]) + hour), name: f"{int(us) + hour} {parts}"}
+    redis.hset(KEY["rates"], "pace", json.dumps(ahead))
+    redis.zadd(KEY["ends"], {"rates:pace": 9e12})
+    worker.put("p2", pace)
+    until(lambda: started(worker.look(1)) == ("p2",))
+
+
 def test_one_that_starts_in_time_has_no_deadline_any_more(worker: TermsCaller, redis: Redis) -> None:
     gpu = Limit("gpu", 1)
     held = worker.arrive("g1", terms(gpu).same)

@@ -59,7 +59,10 @@ local function room_for(need)
   if rule.closed or not has_permits(rule, need.cost) then return false, rule.wait_ms end
   if rule.rates and not need.booked then
     local wait_ms = rate_wait_ms(need.bucket, rule, need.cost)
-    if wait_ms > 0 then return false, wait_ms end
+    if wait_ms > 0 then
+      follow_clock(need.bucket)
+      return false, wait_ms
+    end
   end
   return true, 0
 end

@@ -5,11 +5,35 @@
 -- last start.
 local LATE_US = 100000
 
+local function moved_back(booked_till, back)
+  local moved = {}
+  for us, parts in string.gmatch(booked_till, '(%d+) (%d+)') do
+    moved[#moved + 1] = string.format('%.0f %s', math.max(us - back, 0), parts)
+  end
+  return table.concat(moved, ' ')
+end
+
+-- What is booked; whether the clock was set back since: it moves with it, or nothing would start for as long.
+local function kept_rates(bucket)
+  local packed = redis.call('HGET', RATES, bucket)
+  local kept = packed and cjson.decode(packed) or {}
+  local back = tonumber(kept.seen or 0) - NOW_US
+  if back <= 0 then return kept, false end
+  for name, booked_till in pairs(kept) do
+    if string.find(name, '/') then kept[name] = moved_back(booked_till, back) end
+  end
+  kept.seen = string.format('%.0f', NOW_US)
+  return kept, true
+end
+
+-- Whoever waits comes nearer to its start from now on, though the clock has not caught up.
+local function follow_clock(bucket)
+  local kept, was_set_back = kept_rates(bucket)
+  if was_set_back then redis.call('HSET', RATES, bucket, cjson.encode(kept)) end
+end
+
 local function load_rates(bucket, rule, cost)
-  local kept = redis.call('HGET', RATES, bucket)
-  kept = kept and cjson.decode(kept) or {}
-  -- A clock that was set back must not stop the starts for as long.
-  local back, loaded = math.max(tonumber(kept.seen or 0) - NOW_US, 0), {}
+  local kept, loaded = kept_rates(bucket), {}
   for i, declared in ipairs(rule.rates) do
     local count, period, burst = unpack(declared)
     burst = math.max(burst, cost)
@@ -17,7 +41,7 @@ local function load_rates(bucket, rule, cost)
     local us, parts = string.match(kept[name] or '0 0', '^(%d+) (%d+)')
     loaded[i] = {
       name = name, in_us = count, spacing = period / count,
-      us = math.max(us - back, 0), parts = tonumber(parts),
+      us = tonumber(us), parts = tonumber(parts),
       cost_us = math.floor(cost * period / count), cost_parts = cost * period % count,
       burst_us = math.floor(burst * period / count), burst_parts = burst * period % count,
     }
