@@ -369,6 +369,22 @@ def test_a_clock_that_is_set_back_stops_nothing(make: Callable[..., RateLimiter]
     assert api.acquire().remaining == 1
 
 
+def test_a_clock_that_is_set_back_stops_nobody_who_does_not_wait(
+    make: Callable[..., RateLimiter], clock: StoreClock
+) -> None:
+    """Who is refused may come again when it was told."""
+    api = make("api", "2/s", burst=2)
+    slots = [api.reserve() for _ in range(2)]
+    clock.move(-3600 * SECOND)
+    assert api.acquire().retry_after == 0.5
+    clock.move(SECOND // 4)
+    assert api.acquire().retry_after == 0.25
+    assert slots[1].cancel()
+    assert api.acquire()
+    clock.move(SECOND // 4)
+    assert api.acquire()
+
+
 def test_a_clock_that_is_set_back_before_the_call_is_sent_again(
     make: Callable[..., RateLimiter], clock: StoreClock
 ) -> None:
@@ -606,6 +622,15 @@ class Model:
         self.seen, self.last, self.start = now, call_id, start
         return start
 
+    def refuse(self, now: int) -> None:
+        """Whoever is refused comes nearer to its start from then on, though the clock was set back."""
+        back = self.seen - now
+        if back > 0:
+            self.booked, self.before = (
+                [max(until - back, Fraction(0)) for until in each] for each in (self.booked, self.before)
+            )
+            self.seen, self.start = now, None if self.start is None else self.start - back
+
     def left(self, now: int, booked: list[Fraction]) -> int:
         ahead = [
             burst - max(until - now, Fraction(0)) / each
@@ -668,6 +693,8 @@ class RateMachine(RuleBasedStateMachine):
         if decision.allowed:
             self._given(call_id, model.book(now, cost, call_id), cost)
             booked = model.booked
+        else:
+            model.refuse(now)
         assert decision.remaining == model.left(now, booked)
 
     @rule(who=st.integers(0, 1), cost=st.integers(1, 6), wait=st.sampled_from((None, 0, 1, 60)), again=st.booleans())
@@ -683,6 +710,8 @@ class RateMachine(RuleBasedStateMachine):
             assert slot.booked == (wait is None or expected - now <= wait * SECOND)
             if slot.booked:
                 self._given(call_id, model.book(now, cost, call_id), cost)
+            else:
+                model.refuse(now)
         assert slot.start == EPOCH + timedelta(microseconds=expected)
         assert slot.delay == max(expected - now, 0) / SECOND
 

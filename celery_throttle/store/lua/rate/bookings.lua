@@ -18,7 +18,7 @@ local latest_us = now_us + longest_wait_us
 -- One rate, as gcra.lua has them, and the field that it is kept in.
 local function rate_of(number, booking, back_us)
   local at = COUNT_AT + WIDTH * (number - 1)
-  local us, parts = string.match(booking or '0 0', '^(%d+) (%d+)')
+  local us, parts, before_us, before_parts = string.match(booking or '0 0', '^(%d+) (%d+) ?(%d*) ?(%d*)')
   local rate = {
     field = ARGV[at + 1], in_us = tonumber(ARGV[at + 2]),
     cost_us = tonumber(ARGV[at + 3]), cost_parts = tonumber(ARGV[at + 4]),
@@ -26,6 +26,9 @@ local function rate_of(number, booking, back_us)
     us = math.max(us - back_us, 0),
   }
   rate.parts = math.min(parts, rate.in_us - 1) -- written when the rate was another one
+  if before_us ~= '' then
+    rate.before_us, rate.before_parts = math.max(before_us - back_us, 0), before_parts
+  end
   return rate
 end
 
@@ -45,7 +48,7 @@ local function read_bookings()
   end
   return {
     rates = rates, start_us = start_us,
-    last_id = found[2], last_start_us = found[3] and found[3] - back_us,
+    last_id = found[2], last_start_us = found[3] and found[3] - back_us, was_set_back = back_us > 0,
   }
 end
 

@@ -22,10 +22,23 @@ local function book(start_us, rates)
   redis.call('PEXPIRE', RATE, text('%.0f', math.ceil((till_us - now_us) / 1000) + KEEP_MS))
 end
 
+-- Whoever is refused comes nearer to its start from now on, though the clock has not caught up.
+local function follow_clock(bookings)
+  redis.call('HSET', RATE, 'seen', text('%.0f', now_us))
+  if bookings.last_start_us then redis.call('HSET', RATE, 'start', text('%.0f', bookings.last_start_us)) end
+  for _, rate in ipairs(bookings.rates) do
+    local before = rate.before_us and text(' %.0f %s', rate.before_us, rate.before_parts) or ''
+    redis.call('HSET', RATE, rate.field, text('%.0f %.0f', rate.us, rate.parts) .. before)
+  end
+end
+
 local bookings = read_bookings()
 if bookings.last_id == id and bookings.last_start_us then
   return answer(bookings.last_start_us <= latest_us, bookings.last_start_us, bookings.rates)
 end
-if bookings.start_us > latest_us then return answer(false, bookings.start_us, bookings.rates) end
+if bookings.start_us > latest_us then
+  if bookings.was_set_back then follow_clock(bookings) end
+  return answer(false, bookings.start_us, bookings.rates)
+end
 book(bookings.start_us, bookings.rates)
 return answer(true, bookings.start_us, bookings.rates)
