@@ -130,6 +130,18 @@ def test_all_keys_are_paused(worker: TermsCaller, steering: Steering) -> None:
 # -- disable -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_pause_ends_also_if_whoever_ends_it_is_lost(worker: TermsCaller, steering: Steering) -> None:
+    """Right after it has said so, before it could look at all keys."""
+    steering.say(TENANT, "pause")
+    for number in range(250):
+        worker.put(f"t{number}", of(f"k{number}"))
+    steering.ask(steering.store.control("tenant", "pause", "", "0", "ana", "w"))
+    reply = worker.look(5)
+    assert len(reply.grants) == 5
+    assert reply.more
+    assert len(worker.look(500).grants) == 245
+
+
 def test_a_disabled_limit_counts_and_keeps_nobody(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     fill(worker, ONE, 3)
     steering.say(API, "disable")

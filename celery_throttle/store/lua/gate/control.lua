@@ -23,6 +23,9 @@ local said = load_said(bucket)
 local before, permits_before = spoken({ said }, what), permits_in_force(bucket)
 said[what] = value ~= '' and { tonumber(value), until_ms, by, why, NOW } or nil
 save_said(bucket, said)
+-- At once: whoever says this may be lost before it calls wake.lua.
+hint('line ' .. bucket)
+go_on_after(bucket, '')
 serve()
 if value == '' and not before then return changed and 2 or 0 end
 local ends = { override = 'reset', pause = 'resume', disable = 'enable', hold = 'release-hold' }
