@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.dedup import LockUntil, OnConflict
+    from tests.primitives.faults import StoreClock
     from tests.store.lock_caller import Started
     from tests.store.steering import Steering
 
@@ -334,11 +335,12 @@ def test_a_duplicate_runs_when_the_first_was_interrupted(worker: LockCaller) -> 
     assert state_of(worker) == ("t2", "running")
 
 
-def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller, redis: Redis) -> None:
+def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller, clock: StoreClock) -> None:
     """Its lease ends, nobody says anything."""
     brief.start("t1", PLAN)
     brief.arrive("t2", PLAN)
-    until(lambda: peek(redis).now > peek(redis).leases["t1"])
+    assert told(brief.look_once()) == []
+    clock.move(int(SHORT * 1_000_000))
     assert told(brief.look_once()) == [("t2", "run", "")]
 
 
@@ -747,19 +749,21 @@ def test_an_early_success_of_another_grant_does_not_count(worker: LockCaller) ->
 # -- leases ------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_is_renewed_with_its_lease(brief: LockCaller, redis: Redis) -> None:
+def test_a_lock_is_renewed_with_its_lease(brief: LockCaller, redis: Redis, clock: StoreClock) -> None:
     held = brief.start("t1", PLAN)
     ends = peek(redis).lock_ends()
-    until(lambda: peek(redis).now >= ends - SHORT * 500)
+    clock.move(int(SHORT * 500_000))
     assert brief.renew_once(held) == RENEWED
     store = peek(redis)
     assert store.lock_ends() > ends
     assert store.lock_ends() >= store.leases["t1"]
 
 
-def test_a_lock_does_not_end_before_a_lease_that_was_asked_for_twice(brief: LockCaller, redis: Redis) -> None:
+def test_a_lock_does_not_end_before_a_lease_that_was_asked_for_twice(
+    brief: LockCaller, redis: Redis, clock: StoreClock
+) -> None:
     held = brief.start("t1", PLAN)
-    until(lambda: peek(redis).now >= peek(redis).leases["t1"] - SHORT * 500)
+    clock.move(int(SHORT * 500_000))
     brief.exchange(asked=[held.held])
     store = peek(redis)
     assert store.lock_ends() >= store.leases["t1"]
@@ -1262,10 +1266,14 @@ def test_when_all_is_over_nothing_is_left(
 
 
 @pytest.mark.parametrize("until_", ["finished", "success", "expires"])
-def test_what_was_remembered_goes_when_its_time_has_passed(brief: LockCaller, redis: Redis, until_: LockUntil) -> None:
+def test_what_was_remembered_goes_when_its_time_has_passed(
+    brief: LockCaller, redis: Redis, clock: StoreClock, until_: LockUntil
+) -> None:
     plan = plan_of(lock_until=until_, remember=0.02 if until_ == "finished" else 0.0, lock_ttl=0.05)
     brief.claim("t1", plan, least=0.05)
     brief.end(brief.start("t1", plan), "done" if until_ == "finished" else "failed")
-    until(lambda: brief.locked() is None)
+    assert brief.locked()
+    clock.move(1_000_000)
+    assert brief.locked() is None
     brief.reap()
     assert_empty(redis)

@@ -10,24 +10,26 @@ import pytest
 from celery_throttle.store.replies import Answer
 from tests.store.caller import Caller, ended, started
 from tests.store.peek import KEY, let_come_due, pass_over, peek
-from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.calls import Arrival
+    from tests.primitives.faults import StoreClock
     from tests.store.conftest import Hints
+
+pytestmark = pytest.mark.usefixtures("clock")  # time stands still
 
 OFFER = 0.11
 THEIRS = "1:gpu\0q2"
 
 
-def pass_of(redis: Redis) -> float:
+def pass_of(redis: Redis, clock: StoreClock) -> float:
     """How long the only lane that is passed over is so, in milliseconds."""
     store = peek(redis)
     (till,) = store.due("lane").values()
-    return till - store.now
+    return till - clock.now // 1000
 
 
 def let_pass(redis: Redis) -> None:
@@ -62,15 +64,17 @@ def test_the_other_queue_takes_its_turn(worker: Caller, stranger: Caller, held: 
     assert not peek(redis).offered
 
 
-def test_a_dead_queue_is_passed_over(worker: Caller, held: Arrival) -> None:
+def test_a_dead_queue_is_passed_over(worker: Caller, held: Arrival, clock: StoreClock) -> None:
     """Nobody takes the offer: after that moment, our own task starts."""
     worker.release(held, slots=1)
-    (grant,) = until(lambda: worker.look(1).grants, timeout=5, every=0.005)
+    assert not worker.look(1).grants
+    clock.move(int(OFFER * 1_000_000))
+    (grant,) = worker.look(1).grants
     assert grant.task == "ours"
 
 
 def test_a_dead_queue_is_asked_again_ever_more_rarely(
-    worker: Caller, held: Arrival, redis: Redis, hints: Hints
+    worker: Caller, held: Arrival, redis: Redis, hints: Hints, clock: StoreClock
 ) -> None:
     """A second, then twice as long each time, up to a minute; in between its turn costs nobody anything."""
     worker.release(held, slots=0)
@@ -78,7 +82,7 @@ def test_a_dead_queue_is_asked_again_ever_more_rarely(
     for _ in range(8):
         pass_over(redis, "gpu", "q2")
         assert worker.look(0).more
-        passes.append(round(pass_of(redis), -3))
+        passes.append(round(pass_of(redis, clock), -3))
         heard += hints.ready()
         let_pass(redis)
         assert 0 < worker.look(0).wait <= OFFER
