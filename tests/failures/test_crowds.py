@@ -107,10 +107,11 @@ def test_more_tasks_than_may_be_parked_stay_at_the_broker(
 
 
 @pytest.mark.worker
+@pytest.mark.parametrize("conf", [{}, {"worker_eta_task_limit": 10}], ids=["as it is", "few tasks with an ETA"])
 def test_a_worker_without_its_store_leaves_the_rest_of_a_long_queue_in_the_broker(
-    store: EmbeddedServer, workers: Workers
+    store: EmbeddedServer, workers: Workers, conf: dict[str, int]
 ) -> None:
-    worker = workers.start(SEAMS, concurrency=2, conf={"worker_prefetch_multiplier": 2})
+    worker = workers.start(SEAMS, concurrency=2, conf={"worker_prefetch_multiplier": 2, **conf})
     app = workers.app(SEAMS)
     store.kill()
     worker.wait_for_log("cannot reach the store")

@@ -75,6 +75,9 @@ class Channel:
         elif delivery is not None:
             self.broker.acknowledged(delivery)
 
+    def basic_qos(self, prefetch_count: int) -> None:
+        self.prefetch = prefetch_count
+
     def _check(self) -> None:
         if not self.open:
             raise ConnectionError("this connection to the broker has ended")

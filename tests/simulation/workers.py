@@ -22,6 +22,7 @@ from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.signals import task_revoked
 from celery.worker import state
 from celery.worker.strategy import default as default_strategy
+from kombu.common import QoS
 from redis.exceptions import NoScriptError
 
 from celery_throttle import ThrottleControl, clients
@@ -322,17 +323,6 @@ class _Errors(logging.Handler):
             self._here.errors.append(re.sub(" at 0x[0-9a-f]+", "", text))
 
 
-class _Qos:
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def increment_eventually(self, n: int = 1) -> None:
-        self._channel.prefetch += n
-
-    def decrement_eventually(self, n: int = 1) -> None:
-        self._channel.prefetch -= n
-
-
 class _Strategies(dict[str, Any]):
     """Made when they are wanted."""
 
@@ -523,11 +513,17 @@ class Worker:
         """The consumer consumes."""
         self.channel = channel
         consumer = self.consumer
-        consumer.qos = _Qos(channel)
+        consumer.qos = QoS(channel.basic_qos, channel.prefetch)
         consumer.strategies = _Strategies(consumer)
         consumer.task_consumer = _TaskConsumer(channel, routes)
         with self.here.acting(self):
             self._throttling.loop.call(self._throttling.connected, consumer)
+        self._tell_prefetch()
+
+    def _tell_prefetch(self) -> None:
+        """What the loop of Celery's consumer does in each turn."""
+        if self.channel is not None and self.consumer.qos.prev != self.consumer.qos.value:
+            self.consumer.qos.update()
 
     def disconnect(self) -> list[Job]:
         """The consumer lost its connection: what Celery does, in its order. Returns the jobs that the pool dropped."""
@@ -543,6 +539,7 @@ class Worker:
             strategy = self.consumer.strategies[message.headers["task"]]
             with self.here.saying(celery=True):
                 strategy(message, None, message.ack_log_error, message.reject_log_error, [])
+        self._tell_prefetch()
 
     def _arrive(self, request: Any) -> None:
         with self.here.saying(celery=False):
@@ -559,6 +556,7 @@ class Worker:
                 self.fiber = Fiber(partial(function, *args))
             else:
                 function(*args)
+        self._tell_prefetch()
 
     def answered(self, now_us: int, reply: Any) -> None:
         """The store has answered a call of this worker; the same one may be answered again."""

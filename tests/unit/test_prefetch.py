@@ -1,0 +1,171 @@
+"""How many messages the broker is told to deliver: as many as Celery says, and what is held besides."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.worker.consumer import Consumer
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu.common import QoS
+
+from celery_throttle.worker.prefetch import Extra, Prefetch
+
+SLOTS = 4
+SHORT = 0xFFFF
+
+
+class Connection:
+    """A broker connection of a worker; `told` is what its broker knows."""
+
+    def __init__(self, value: int, prefetch: Prefetch | None = None, most: int | None = None) -> None:
+        self.told: list[int] = []
+        self.meanwhile: Any = lambda: None
+        qos = self.qos = QoS(self._hear, value)
+        qos.max_prefetch = most  # as worker_eta_task_limit says
+        self.consumer: Any = Consumer.__new__(Consumer)
+        conf = {"worker_enable_prefetch_count_reduction": True}
+        vars(self.consumer).update(
+            app=SimpleNamespace(conf=type("Conf", (dict,), conf)(conf)), pool=SimpleNamespace(num_processes=SLOTS),
+            qos=qos, prefetch_multiplier=1, initial_prefetch_count=value, _maximum_prefetch_restored=value >= SLOTS,
+        )  # fmt: skip
+        if prefetch is not None:
+            prefetch.begin(self.consumer)
+        self.turn()
+
+    def _hear(self, prefetch_count: int) -> None:
+        self.told.append(prefetch_count)
+        self.meanwhile()
+
+    def turn(self) -> None:
+        """What Celery's loops do."""
+        if self.qos.prev != self.qos.value:
+            self.qos.update()
+
+    def end_old_task(self) -> None:
+        """A message is acknowledged, or rejected, after the broker connection came back."""
+        self.consumer._restore_prefetch_count_after_connection_restart(None)
+        self.turn()
+
+
+def test_with_a_limit_of_tasks_with_an_eta() -> None:
+    prefetch = Prefetch()
+    connection = Connection(SLOTS, prefetch, most=100)
+    held = Extra(prefetch.change, 1000)
+    held.hold(1000)
+    connection.turn()
+    assert connection.told[-1] == SLOTS + 1000
+    held.hold(0)
+    connection.turn()
+    assert connection.told[-1] == SLOTS
+
+
+def test_after_a_reconnect_with_tasks_that_still_run() -> None:
+    """Celery lets less in then, and a bit more each time that a message is acknowledged."""
+    prefetch = Prefetch()
+    connection = Connection(1, prefetch)
+    held = Extra(prefetch.change, 1000)
+    held.hold(10)
+    connection.turn()
+    for value in (2, 3, 4, 4):
+        connection.end_old_task()
+        assert connection.told[-1] == value + 10
+    held.hold(0)
+    connection.turn()
+    assert connection.told[-1] == SLOTS
+
+
+def test_what_was_held_for_a_connection_before() -> None:
+    prefetch = Prefetch()
+    held = Extra(prefetch.change, 1000)
+    before = Connection(SLOTS, prefetch)
+    held.hold(3)
+    prefetch.end()
+    held.forget()
+    connection = Connection(1, prefetch)
+    held.hold(2)
+    connection.turn()
+    assert (before.told, connection.told) == ([4], [1, 3])
+
+
+def test_a_consumer_that_gets_another_queue() -> None:
+    prefetch = Prefetch()
+    connection = Connection(SLOTS, prefetch)
+    prefetch.change(3)
+    prefetch.begin(connection.consumer)
+    connection.turn()
+    prefetch.begin(connection.consumer)
+    prefetch.change(-1)
+    connection.turn()
+    assert connection.told == [4, 7, 6]
+
+
+@pytest.mark.parametrize("value", [SLOTS, SLOTS + 1])
+def test_what_comes_while_the_broker_is_told(value: int) -> None:
+    """RabbitMQ delivers before it answers, and with a pool of threads our loop has a thread of its own."""
+    prefetch = Prefetch()
+    connection = Connection(SLOTS, prefetch)
+    changes = [1, 1]
+    connection.meanwhile = lambda: prefetch.change(changes.pop()) if changes else None
+    connection.qos.value = value
+    prefetch.change(1)
+    for _ in range(3):
+        connection.turn()
+    assert connection.told == [SLOTS, value + 1, value + 2, value + 3]
+    assert connection.qos.prev == connection.qos.value
+
+
+def test_no_limit_is_none() -> None:
+    prefetch = Prefetch()
+    connection = Connection(0, prefetch)
+    prefetch.change(5)
+    connection.turn()
+    prefetch.change(-5)
+    connection.turn()
+    assert set(connection.told) == {0}
+
+
+def test_what_the_protocol_can_say() -> None:
+    prefetch = Prefetch()
+    connection = Connection(SHORT - 1, prefetch)
+    prefetch.change(5)
+    connection.turn()
+    assert connection.told[-1] == SHORT
+    connection.qos.increment_eventually(10)
+    connection.turn()
+    assert connection.told[-1] == 0, "as Celery without us: no limit"
+
+
+@given(
+    start=st.sampled_from([0, 1, 2, SLOTS]),
+    most=st.sampled_from([None, 6]),
+    steps=st.lists(
+        st.tuples(st.just("hold"), st.integers(0, 30))
+        | st.tuples(st.sampled_from(["eta", "eta over", "grow", "shrink", "old task", "turn"]), st.just(0)),
+    ),
+)
+def test_in_any_order(start: int, most: int | None, steps: list[tuple[str, int]]) -> None:
+    """What is held is added to what Celery would say without us, whatever else happens to that."""
+    prefetch = Prefetch()
+    ours, plain = Connection(start, prefetch, most), Connection(start, None, most)
+    extra, held = Extra(prefetch.change, 20), 0
+    for step, number in steps:
+        if step == "hold":
+            held = min(number, 20)
+            extra.hold(number)
+        for connection in (ours, plain):
+            if step in {"eta", "grow"}:
+                connection.qos.increment_eventually(2 if step == "grow" else 1)
+            elif step in {"eta over", "shrink"}:
+                connection.qos.decrement_eventually(2 if step == "shrink" else 1)
+            elif step == "old task" and start:
+                connection.end_old_task()
+            elif step == "turn":
+                connection.turn()
+        if step == "turn":
+            assert ours.told[-1] == (plain.told[-1] + held if plain.told[-1] else 0)
+    for connection in (ours, plain):
+        connection.turn()
+    assert ours.told[-1] == (plain.told[-1] + held if plain.told[-1] else 0)
