@@ -128,6 +128,44 @@ def test_broker_restarted(
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
 
 
+def test_what_is_held_leaves_the_prefetch_count_of_a_worker_that_reconnected(
+    own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """Where Celery lets less in then (5.7: only from RabbitMQ), it lets in more with each message acknowledged."""
+    with Relay(server.port) as relay:
+        conf = {"throttle_url": relay.url, "worker_prefetch_multiplier": 2}
+        worker = workers.start(DOORS, concurrency=3, conf=conf)
+        before = [f"before {number}" for number in range(2)]
+        for label in before:
+            workers.app(DOORS).plain.delay(label)
+        journal.wait_running(2)
+        cut(own_server)
+        worker.wait_for_log("Connected to", times=2, timeout=AT_ONCE)
+        relay.refuse()
+        worker.wait_for_log("cannot reach the store")
+        app = workers.app(DOORS)  # with connections of its own
+        held = [f"held {number}" for number in range(5)]
+        for label in held[:2]:
+            app.hold.delay(label)
+        until(lambda: len(unacknowledged(workers)) == 2, timeout=AT_ONCE)
+        app.plain.delay("beside")
+        journal.wait_running(1, "beside", timeout=AT_ONCE)
+        for label in held[2:]:
+            app.hold.delay(label)
+        until(lambda: len(unacknowledged(workers)) == 5, timeout=AT_ONCE)
+        relay.accept()
+        doors.open(*before, "beside", *held)
+        journal.wait_finished(8, timeout=AT_ONCE)
+        state.wait_clean()
+
+        for number in range(10):
+            app.plain.delay(f"after {number}")
+        journal.wait_running(3)
+        until(lambda: len(unacknowledged(workers)) == 6, describe=lambda: str(unacknowledged(workers)))
+        doors.open_all()
+        journal.wait_finished(18, timeout=AT_ONCE)
+
+
 def test_a_parked_task_revoked_while_the_broker_goes_away_is_said_to_be(
     own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
