@@ -481,8 +481,13 @@ class Worker:
 
     @property
     def parking(self) -> list[tuple[str, int]]:
-        """Task ids and attempts that it would have parked with the call that is not answered yet."""
-        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.parked]
+        """Task ids and attempts that it would have parked, or sent back, with the call that is not answered yet."""
+        return [(run.request.id, run.attempt) for batch in self._under_way for run in (*batch.parked, *batch.back)]
+
+    @property
+    def asking(self) -> list[tuple[str, int]]:
+        """The same of those that it would have started: they may be parked already."""
+        return [(run.request.id, run.attempt) for batch in self._under_way for run in batch.asked]
 
     @property
     def saving(self) -> list[tuple[str, int]]:

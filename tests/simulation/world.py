@@ -246,7 +246,9 @@ class World:
             self._die_with(job)
         if worker.channel is not None:
             visible = self.rng.choice([0, self.clock.after(_VISIBILITY)])
-            self.broker.disconnect(worker.channel, visible)
+            for delivery in self.broker.disconnect(worker.channel, visible):
+                attempt = self._attempt_of(delivery)
+                attempt.loose += all(run.from_broker != delivery.tag for run in attempt.runs)
 
     def _unlock(self, worker: Worker) -> None:
         """Celery acknowledged what was revoked before the store could hear of it: as if the lock's ttl were over."""
@@ -588,7 +590,9 @@ class World:
     def flush_data(self) -> None:
         """An operator empties the store, and no connection breaks."""
         self.say("flush all")
-        heard = {each for pipe in self.network.pipes if pipe.replies for each in pipe.worker.parking}
+        heard = {
+            each for pipe in self.network.pipes if pipe.replies for each in (*pipe.worker.parking, *pipe.worker.asking)
+        }
         heard.update(each for worker in self.workers for each in worker.saving)
         self.network.flush_data()
         self._forgotten(heard)
@@ -600,7 +604,8 @@ class World:
         self._forgotten(set())
 
     def _forgotten(self, answered: set[tuple[str, int]]) -> None:
-        """The store has no data any more; of these its answer is on the way, which had it park them, say."""
+        """The store has no data any more; of these its answer may be on the way, that it has them."""
+        self.pass_time(1_000)  # a stamp is the time, or one more than the last: where time stands still it came twice
         self.book.succeeded.clear()
         self.book.starts.clear()
         self.caps.said.clear()
@@ -611,13 +616,13 @@ class World:
             self.book.lapse(run, "the store lost its data")
         kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
         kept.update(each for worker in self.workers for each in worker.parking)  # sent again to the empty store
-        kept -= answered
         for attempt in self.book.all():
+            name = attempt.entry.task_id, attempt.number
             if not attempt.done:
-                if (attempt.entry.task_id, attempt.number) not in kept:
+                if name not in kept or name in answered:
                     attempt.excuse("the store lost its data")
                 attempt.may_begin_again("the store lost its data")
-            elif (attempt.entry.task_id, attempt.number) in kept:
+            elif name in kept:
                 attempt.may_begin_again("the store forgot that it has run")
 
     def drop(self, task_id: str) -> None:
