@@ -137,7 +137,7 @@ def _claim(
         logger.warning(
             "celery_throttle: %s[%s] is published unchecked, workers check it: %s", task.name, task_id, error
         )
-        return replies.CLAIMED, "", "0"
+        return replies.CLAIMED, "", plan.claim
 
 
 def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str, first: str) -> None:

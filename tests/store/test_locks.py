@@ -19,7 +19,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.core.dedup import LockUntil, OnConflict
+    from celery_throttle.core.dedup import LockPlan, LockUntil, OnConflict
     from tests.primitives.faults import StoreClock
     from tests.store.lock_caller import Started
     from tests.store.steering import Steering
@@ -485,6 +485,31 @@ def test_one_that_was_to_run_next_does_not_replace_whoever_replaced_it(worker: L
     worker.end(held, "retry")
     assert told(worker.arrive("t2", old, slots=1)) == [("t2", "replaced", "t1")]
     assert told(worker.arrive("t3", new, slots=1)) == [("t3", "run", "")]
+
+
+@pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
+def test_a_retry_that_has_lost_its_lock_replaces_nobody_newer(worker: LockCaller, redis: Redis, plan: LockPlan) -> None:
+    """Its worker was silent for a lease, and another call was published meanwhile."""
+    first = worker.publish("t1", plan)
+    end_lease(redis, worker.start("t1", first))
+    new = worker.publish("t2", plan)
+    again = worker.publish("t1", first)
+    newest = worker.start("t2", new)
+    assert told(worker.arrive("t1", again, slots=1)) == [("t1", "replaced", "t2")]
+    worker.end(newest)
+
+
+@pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
+def test_a_retry_that_finds_no_lock_is_as_old_as_its_call(worker: LockCaller, redis: Redis, plan: LockPlan) -> None:
+    """Also the lock of a newer call has ended, which is on its way for long."""
+    first = worker.publish("t1", plan)
+    end_lease(redis, worker.start("t1", first))
+    new = worker.publish("t2", plan)
+    end_lock(redis)
+    again = worker.publish("t1", first)
+    newest = worker.start("t2", new)
+    assert told(worker.arrive("t1", again, slots=1)) == [("t1", "replaced", "t2")]
+    worker.end(newest)
 
 
 def test_one_that_was_replaced_on_its_way_does_not_run(worker: LockCaller) -> None:

@@ -19,8 +19,9 @@ local function claim_for_parked(lock)
   end
 end
 
+-- A retry that has lost its lock is as old as its call.
 local function claim_new(lock)
-  local new = new_lock(task, next_stamp())
+  local new = new_lock(task, plan.claim ~= '0' and plan.claim or next_stamp())
   if lock and lock.state == 'queued' then
     replace_lock(identity, lock, new, NOW + least_ms, false)
   else
@@ -52,15 +53,16 @@ local function claim()
   local lock, conflict = live_lock(identity), plan.on_conflict
   if lock and lock.task == task then return claim_own(lock) end
   local newest = conflict == 'replace' or conflict == 'keep_last'
+  if lock and newest and plan.claim ~= '0' and is_older(plan, lock, task) then newest = false end
   if not lock or lock.state == 'started' or newest and lock.state == 'queued' then return claim_new(lock) end
-  if conflict == 'keep_last' and lock.state == 'running' then
+  if newest and conflict == 'keep_last' and lock.state == 'running' then
     local other = lock.next ~= task and lock.next or ''
-    plan.claim = next_stamp()
+    if plan.claim == '0' then plan.claim = next_stamp() end
     run_next(lock, task, plan, false)
     return other == '' and 1 or 3, other, plan.claim
   end
   if is_awaited then await_outcome(lock) end
-  return 0, lock.task, '0'
+  return 0, lock.task, plan.claim
 end
 
 local answer, other, stamp = claim()

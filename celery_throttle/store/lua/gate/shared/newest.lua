@@ -3,6 +3,12 @@
 -- One that is parked makes room only when the newest has come: that may fail to be published. Until then
 -- the lock says whom it replaces; none of them starts meanwhile, since each is judged before.
 
+-- Whether whoever has the lock, or is to run next, was published after this task.
+local function is_older(plan, lock, task)
+  local newest = lock.next and lock.next ~= task and lock.next_claim or lock.claim
+  return tonumber(plan.claim) < tonumber(newest)
+end
+
 -- Somebody newer has its place: it is told at once if it is parked, else when it arrives.
 local function divert_replaced(task)
   local record = load_record(task)
