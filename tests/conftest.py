@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import _state
 from redis import Redis
 
 # Last, so that an installed wheel is what the tests import; `tests` itself is found here, also by worker processes.
@@ -42,6 +43,17 @@ def new_server(
     return EmbeddedServer(
         binary=os.environ.get(FORCED), prefer=("wheel", "path"), persistent=persistent, options=options
     )
+
+
+@pytest.fixture(autouse=True)
+def _shares_no_task() -> Iterator[None]:
+    """A task that is made without ``shared=False`` comes to the apps of all tests after it."""
+    finalizers: set[Any] = vars(_state)["_on_app_finalizers"]
+    before = set(finalizers)
+    yield
+    shared = {each for each in finalizers - before if each.__module__ == "celery.app.base"}
+    finalizers -= shared
+    assert not shared, "it shares tasks with all tests after it: make them with shared=False"
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ def test_a_retry_is_as_old_as_its_call(retries: int, claim: str) -> None:
     """Whatever else is published gets its place when it arrives."""
     app: Any = Celery("unchecked", broker="memory://", set_as_current=False)
     app.conf.throttle_url = "redis://127.0.0.1:1/0"
-    task = app.task(base=Throttled, singleton=True, on_conflict="keep_last", name="unchecked.task")(nothing)
+    task = app.task(shared=False, base=Throttled, singleton=True, on_conflict="keep_last")(nothing)
     carried = {"identity": "a" * IDENTITY_LENGTH, "claim": "1800000000000000", "on_conflict": "keep_last", "first": ""}
     sent: list[Any] = []
 

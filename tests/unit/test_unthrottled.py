@@ -14,7 +14,7 @@ def test_a_second_worker_of_one_app_changes_nothing() -> None:
     """Each would add a call around the body: tests that start a worker each time come to Python's limit in the end."""
     app = Celery(set_as_current=False)
 
-    @app.task(base=Throttled, limit=1)
+    @app.task(shared=False, base=Throttled, limit=1)
     def asks() -> None:
         raise RateLimited(30)
 
