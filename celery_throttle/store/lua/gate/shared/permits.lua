@@ -58,11 +58,9 @@ local function room_for(need)
   local rule = rule_of(need.bucket)
   if rule.closed or not has_permits(rule, need.cost) then return false, rule.wait_ms end
   if rule.rates and not need.booked then
-    local wait_ms = rate_wait_ms(need.bucket, rule, need.cost)
-    if wait_ms > 0 then
-      follow_clock(need.bucket)
-      return false, wait_ms
-    end
+    local wait_ms, was_set_back = rate_wait_ms(need.bucket, rule, need.cost)
+    if wait_ms > 0 and was_set_back then follow_clock(need.bucket) end
+    if wait_ms > 0 then return false, wait_ms end
   end
   return true, 0
 end

@@ -26,14 +26,15 @@ local function kept_rates(bucket)
   return kept, true
 end
 
--- Whoever waits comes nearer to its start from now on, though the clock has not caught up.
+-- The clock was set back: whoever waits comes nearer to its start from now on, though it has not caught up.
 local function follow_clock(bucket)
-  local kept, was_set_back = kept_rates(bucket)
-  if was_set_back then redis.call('HSET', RATES, bucket, cjson.encode(kept)) end
+  local kept = kept_rates(bucket)
+  redis.call('HSET', RATES, bucket, cjson.encode(kept))
 end
 
 local function load_rates(bucket, rule, cost)
-  local kept, loaded = kept_rates(bucket), {}
+  local kept, was_set_back = kept_rates(bucket)
+  local loaded = {}
   for i, declared in ipairs(rule.rates) do
     local count, period, burst = unpack(declared)
     burst = math.max(burst, cost)
@@ -46,7 +47,7 @@ local function load_rates(bucket, rule, cost)
       burst_us = math.floor(burst * period / count), burst_parts = burst * period % count,
     }
   end
-  return loaded
+  return loaded, was_set_back
 end
 
 -- When the rates allow a start (us). Whoever waited for it may come a little late, by less than the time
@@ -61,8 +62,10 @@ local function allowed_at(loaded, waited)
   return start
 end
 
+-- How long until the rates allow a start; whether the clock was set back since the last one.
 local function rate_wait_ms(bucket, rule, cost)
-  return math.max(math.ceil((allowed_at(load_rates(bucket, rule, cost), true) - NOW_US) / 1000), 0)
+  local loaded, was_set_back = load_rates(bucket, rule, cost)
+  return math.max(math.ceil((allowed_at(loaded, true) - NOW_US) / 1000), 0), was_set_back
 end
 
 local function book_at(bucket, loaded, start, nonce)
