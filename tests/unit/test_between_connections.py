@@ -9,7 +9,7 @@ from kombu.common import QoS
 
 from celery_throttle.core.settings import Settings
 from celery_throttle.worker.gate import Gate
-from tests.unit.test_later import Timers
+from tests.support.timers import Timers
 
 
 class Loop(Timers):

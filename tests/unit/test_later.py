@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from celery_throttle.worker import later as later_module
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.runs import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Timers:
-    """Instead of the timekeeper and the loop: what is due happens when the test says so."""
-
-    def __init__(self) -> None:
-        self._due: list[Callable[[], None]] = []
-        self.pauses: list[float] = []
-
-    def later(self, seconds: float, function: Callable[[], None]) -> None:
-        self.pauses.append(seconds)
-        self._due.append(function)
-
-    def post(self, function: Callable[..., None], *args: Any) -> None:
-        function(*args)
-
-    def ring(self) -> None:
-        due, self._due = self._due, []
-        for function in due:
-            function()
+from tests.support.timers import Timers
 
 
 class Held:

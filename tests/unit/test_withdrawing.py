@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery_throttle.store.replies import Withdrawn
 from celery_throttle.worker.withdrawing import Withdrawing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Timers:
-    """Instead of the timekeeper and the loop: what is due happens when the test says so."""
-
-    def __init__(self) -> None:
-        self._due: list[Callable[[], None]] = []
-
-    def later(self, seconds: float, function: Callable[[], None]) -> None:
-        assert seconds > 0
-        self._due.append(function)
-
-    def post(self, function: Callable[..., None], *args: Any) -> None:
-        function(*args)
-
-    def ring(self) -> int:
-        due, self._due = self._due, []
-        for function in due:
-            function()
-        return len(due)
+from tests.support.timers import Timers
 
 
 class Backend:

@@ -1,0 +1,33 @@
+"""Time that passes when a test says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Timers"]
+
+
+class Timers:
+    """Instead of the timekeeper and the loop: what is due happens when the test says so."""
+
+    def __init__(self) -> None:
+        self._due: list[Callable[[], None]] = []
+        self.pauses: list[float] = []
+
+    def later(self, seconds: float, function: Callable[[], None]) -> None:
+        assert seconds > 0
+        self.pauses.append(seconds)
+        self._due.append(function)
+
+    def post(self, function: Callable[..., None], *args: Any) -> None:
+        function(*args)
+
+    def ring(self) -> int:
+        """Do what is due; return how much that was."""
+        due, self._due = self._due, []
+        for function in due:
+            function()
+        return len(due)
