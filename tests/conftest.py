@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import importlib.metadata
 import os
 import sys
 from pathlib import Path
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
 FORCED = "THROTTLE_TEST_SERVER"
+
+# redis-py reads its version from disk for each connection, which takes longer than to connect.
+importlib.metadata.version = functools.cache(importlib.metadata.version)
 
 # A developer's own settings must not decide what the tests see. At import: before any Celery app is made.
 for _name in [name for name in os.environ if name.startswith(("THROTTLE_", "CELERY_")) and name != FORCED]:
@@ -67,8 +72,7 @@ def server() -> Iterator[EmbeddedServer]:
 def redis(server: EmbeddedServer) -> Iterator[Redis]:
     """A client of the session's server, emptied before the test. Replies are bytes."""
     with Redis.from_url(server.url) as client:
-        client.flushall()
-        client.script_flush()
+        client.flushall()  # but for its scripts: a test of what is not there yet flushes those itself
         yield client
 
 

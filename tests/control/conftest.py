@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +13,7 @@ from celery_throttle import Limit, Throttled
 from celery_throttle.control.cli.group import throttle
 from tests.store.caller import KEYS
 from tests.store.terms_caller import TermsCaller
+from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.shell import Ended
 
 if TYPE_CHECKING:
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.embedded import EmbeddedServer
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown() -> None:
-    """Collect results while their backend is there: on their way out they tell it that nobody waits any more."""
-    gc.collect()
 
 
 def make_app(url: str, **conf: Any) -> Any:

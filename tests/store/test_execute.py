@@ -29,6 +29,7 @@ NAMES = sorted(path.name.removesuffix(".lua") for path in GATE.iterdir() if path
 
 def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, one: Limit, redis: Redis) -> None:
     """Restarted, failed over or flushed: the call is carried out once, and the script is known from then on."""
+    redis.script_flush()
     call = worker.store.declare("", [(one.name, str(one.permits))])
     with pytest.raises(NoScriptError):
         redis.execute_command(*call.evalsha())  # type: ignore[no-untyped-call]

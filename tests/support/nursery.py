@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import array
 import ctypes
+import functools
 import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import selectors
@@ -138,6 +140,7 @@ class Nursery:
 
 def main(line: int) -> None:
     """Be the nursery, and then each of the workers."""
+    importlib.metadata.version = functools.cache(importlib.metadata.version)  # redis-py's, for each connection
     for name in _IMPORTED:
         with suppress(ModuleNotFoundError):  # not in every version of Celery
             importlib.import_module(name)

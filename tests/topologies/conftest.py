@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import new_server
 from tests.support import clusters, sentinels
+from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown() -> None:
-    """Collect results while their backend is there: on their way out they tell it that nobody waits any more."""
-    gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import socket
 import threading
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from celery_throttle.web import asgi
 from celery_throttle.web.serving import behind
 from tests.control.conftest import make_app
 from tests.store.terms_caller import TermsCaller
+from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
 SAME = {"Sec-Fetch-Site": "same-origin"}
 TOKEN = "a-token-of-some-length"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown() -> None:
-    """Collect results while their backend is there."""
-    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import state as seen
+from tests.support.collected import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - hooks
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 
 FEATURES = "tests.support.apps.features"
 ONCE = "tests.support.apps.once"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown() -> None:
-    """Collect results while their backend is there: on their way out they tell it that nobody waits any more."""
-    gc.collect()
 
 
 @pytest.fixture

@@ -1,0 +1,30 @@
+"""Results are collected with the test that made them, for the directories whose ``conftest`` imports these hooks.
+
+While their backend is there: on their way out they tell it that nobody waits any more.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["pytest_runtest_protocol", "pytest_runtest_teardown"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    gc.collect()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Once all fixtures are gone, leave what is there for good out of the next collection: it takes 50 ms otherwise."""
+    result = yield
+    gc.collect()
+    gc.freeze()
+    return result
