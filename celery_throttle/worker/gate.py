@@ -20,7 +20,7 @@ from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.notices import Notices
 from celery_throttle.worker.offers import Offers
-from celery_throttle.worker.outage import Outage, fail_unlost
+from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.prefetch import Prefetch
 from celery_throttle.worker.result_states import ResultStates
 from celery_throttle.worker.resuming import Resuming
@@ -336,7 +336,7 @@ class Gate:
         self._try(lambda run: self._fail_now(run, error), run, again)
 
     def _fail_now(self, run: Run, error: Exception) -> None:
-        fail_unlost(run.request, error)
+        fail(run.request, error)
         if run.lock:  # the store knows nothing of its end, and would keep its lock until its ttl
             self.never_runs(run.request.task, run.request._context)  # noqa: SLF001
 

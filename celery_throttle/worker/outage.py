@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.settings import StoreErrorAction
     from celery_throttle.worker.runs import Run
 
-__all__ = ["Outage", "fail", "fail_unlost"]
+__all__ = ["Outage", "fail"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,22 +35,18 @@ _SAID: dict[StoreErrorAction, str] = {
 
 
 def fail(request: Any, error: Exception) -> None:
-    """End a request that did not start with an error, visibly: result, signal, event and log."""
-    try:
-        raise error
-    except type(error):
-        request.on_failure(ExceptionInfo())
-        request.acknowledge()
+    """End a request with an error, visibly: result, signal, event and log; let go of its message last.
 
-
-def fail_unlost(request: Any, error: Exception) -> None:
-    """Do the same, and let go of its message last: with ``acks_late`` Celery does that before it writes the result."""
+    With ``acks_late`` Celery does that before it writes the result, which may not be possible.
+    """
     rejected: list[bool] = []
     before = {name: value for name, value in vars(request).items() if name in ("acknowledge", "reject")}
     request.acknowledge = lambda: None
     request.reject = lambda requeue=False: rejected.append(requeue)
     try:
-        fail(request, error)
+        raise error
+    except type(error):
+        request.on_failure(ExceptionInfo())
     finally:
         del request.acknowledge, request.reject
         vars(request).update(before)

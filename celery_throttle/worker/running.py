@@ -119,8 +119,7 @@ class Running:
         state.task_ready(request)
         permit = run.permit
         if permit is None or not run.needs.buckets:
-            fail(request, _no_line(run))
-            self._ended(run, Result.FAILURE)
+            fail(request, _no_line(run))  # which ends it
             return
         self._over(run)
         costs = costs_of(run.needs.text)

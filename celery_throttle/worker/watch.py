@@ -52,10 +52,15 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
 
     def failure(exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         made = _note_what_is_made_of_a_loss(request)  # only now: most runs end without
+        comes_again = False
         try:
             return on_failure(exc_info, *args, **kwargs)
+        except Exception:
+            comes_again = not request.acknowledged  # nobody could be told, and the broker has its message still
+            raise
         finally:
-            ended(made[-1] if made else _result(exc_info.exception))
+            result = Result.NOTHING if comes_again else _result(exc_info.exception)
+            ended(made[-1] if made else result)
 
     def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), which one pool gives by name, another does not
         try:

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from tests.conftest import new_server
-from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts, unacknowledged
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, WITHIN_LEASE, counts, redeliver, unacknowledged
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.support.workers import Workers
 
 pytestmark = pytest.mark.worker
+
+LIMITED = "tests.support.apps.limited"
 
 
 @pytest.fixture
@@ -205,3 +207,31 @@ def test_failing_while_store_and_backend_are_away(
 
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)  # each has failed or has run
     state.wait_clean()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_one_that_nothing_can_send_back_keeps_its_message_until_that_is_said(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str
+) -> None:
+    """It raised `RateLimited` and has no limit: it fails, and if nobody can be told, it is delivered again.
+
+    With ``acks_late``; but Celery lets go of the message before it has written that the task failed.
+    """
+    workers.conf["task_acks_late"] = True
+    lost = workers.start(LIMITED, pool=pool, concurrency=1)
+    app = workers.app(LIMITED)
+
+    backend.kill()
+    client = Celery(broker=workers.broker, set_as_current=False)
+    client.send_task(app.call_without.name, ("a",))
+    journal.wait_finished(1, "a")
+    client.send_task(app.plain.name, ("after",))  # its slot is free
+    journal.wait_finished(1, "after", timeout=AT_ONCE)
+
+    assert len(unacknowledged(workers)) == 2
+    lost.kill()
+    journal.let_go("a")
+    backend.restart()
+    redeliver(workers)
+    workers.start(LIMITED, concurrency=1)
+    journal.wait_finished(2, "a", timeout=WITHIN_LEASE)

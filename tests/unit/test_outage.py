@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker.outage import fail_unlost
+from celery_throttle.worker.outage import fail
 
 
 class Request:
@@ -35,13 +35,13 @@ class Request:
 
 def test_the_message_goes_when_the_result_is_there() -> None:
     request = Request()
-    fail_unlost(request, ValueError("no"))
+    fail(request, ValueError("no"))
     assert request.happened == ["told", "acknowledged"]
 
 
 def test_it_is_rejected_then_if_the_task_wants_that() -> None:
     request = Request(rejects=True)
-    fail_unlost(request, ValueError("no"))
+    fail(request, ValueError("no"))
     assert request.happened == ["told", "rejected False"]
 
 
@@ -49,13 +49,13 @@ def test_it_is_rejected_then_if_the_task_wants_that() -> None:
 def test_it_stays_if_nobody_can_be_told(*, rejects: bool) -> None:
     request = Request(away=True, rejects=rejects)
     with pytest.raises(OSError, match="away"):
-        fail_unlost(request, ValueError("no"))
+        fail(request, ValueError("no"))
     assert request.happened == []
 
 
 def test_whoever_listens_to_the_request_does_so_after_that() -> None:
     request: Any = Request()
     request.reject = SimpleNamespace()
-    fail_unlost(request, ValueError("no"))
+    fail(request, ValueError("no"))
     assert vars(request)["reject"] == SimpleNamespace()
     assert "acknowledge" not in vars(request)
