@@ -426,8 +426,10 @@ def test_a_parked_one_is_told_that_it_was_replaced(worker: LockCaller, one: Limi
 def test_a_parked_one_does_not_start_while_the_newest_is_on_its_way(worker: LockCaller, one: Limit) -> None:
     other = worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", REPLACE), one)
-    worker.publish("t2", REPLACE)
-    assert [each[:2] for each in told(worker.end(other, slots=2))] == [("t1", "replaced")]
+    plan = worker.publish("t2", REPLACE)
+    assert worker.end(other, slots=2) == ()
+    worker.start("t2", plan, one)
+    assert told(worker.look_once(2)) == [("t1", "replaced", "t2")]
 
 
 def test_a_newest_that_cannot_be_published_replaces_nobody(worker: LockCaller, one: Limit) -> None:
@@ -450,6 +452,39 @@ def test_a_last_one_that_cannot_be_published_replaces_nobody(worker: LockCaller)
     assert told(worker.end(held, slots=2)) == [("t2", "run", "")]
 
 
+@pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
+def test_a_newest_that_cannot_be_published_replaces_nobody_whose_turn_came_meanwhile(
+    worker: LockCaller, one: Limit, plan: LockPlan
+) -> None:
+    other = worker.start("t0", plan_of("other"), one)
+    worker.arrive("t1", worker.publish("t1", plan), one)
+    for newest in ("t2", "t3"):
+        worker.publish(newest, plan)
+        assert worker.end(other, slots=2) == ()
+        other = worker.start("t0", plan_of("other"), one)
+    assert worker.give_up("same", "t3") == 1
+    assert worker.look_once(2) == ()
+    assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
+
+
+def test_a_last_one_that_cannot_be_published_replaces_nobody_whose_first_ended_meanwhile(worker: LockCaller) -> None:
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
+    worker.publish("t3", KEEP_LAST)
+    assert worker.end(held, slots=2) == ()
+    assert worker.give_up("same", "t3") == 1
+    assert told(worker.look_once(2)) == [("t2", "run", "")]
+
+
+def test_a_newest_whose_publisher_died_replaces_nobody(worker: LockCaller, one: Limit, redis: Redis) -> None:
+    other = worker.start("t0", plan_of("other"), one)
+    worker.arrive("t1", worker.publish("t1", REPLACE), one)
+    worker.publish("t2", REPLACE)
+    assert worker.end(other, slots=2) == ()
+    end_lock(redis)
+    assert told(worker.look_once(2)) == [("t1", "run", "")]
+
+
 def test_the_last_one_replaces_the_one_before_also_if_the_first_is_given_up(worker: LockCaller) -> None:
     """It is to retry, and revoked then, while the last one is on its way."""
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
@@ -457,8 +492,9 @@ def test_the_last_one_replaces_the_one_before_also_if_the_first_is_given_up(work
     last = worker.publish("t3", KEEP_LAST)
     worker.end(held, "retry")
     assert worker.give_up("same", "t1") == 1
-    assert told(worker.look_once(2)) == [("t2", "replaced", "t3")]
+    assert worker.look_once(2) == ()
     assert worker.start("t3", last)
+    assert told(worker.look_once(2)) == [("t2", "replaced", "t3")]
 
 
 def test_who_waits_for_one_that_is_replaced_before_it_runs_again_hears_of_it(worker: LockCaller) -> None:

@@ -14,12 +14,12 @@ state.away_ms = number()
 look_at_ended()
 local birth = redis.call('HGET', META, 'birth')
 if not birth then
-  birth = string.format('%.0f', NOW)
+  birth = string.format('%.0f', NOW_US)
   redis.call('HSET', META, 'birth', birth)
   hint('birth ' .. birth)
 end
 -- Whoever knew older data tells that this store was emptied, also when a worker that is new here came first.
-local settled = tonumber(birth) + SETTLE_MS
+local settled = tonumber(birth) / 1000 + SETTLE_MS
 if known ~= '' and known ~= birth and NOW < settled then
   redis.call('HSET', META, 'settling', string.format('%.0f', settled))
 end

@@ -24,7 +24,7 @@
 -- KEYS[19] turns      HASH  bucket, or bucket \30 who -> how far the turns are (see turns.lua)
 -- KEYS[20] aside      HASH  task id -> a record that nobody could read, and why
 -- KEYS[21] workers    HASH  worker id -> its last numbered call, and what came of it (see workers.lua)
--- KEYS[22] meta       HASH  'birth': when this data began (ms); 'settling': until when nothing is granted
+-- KEYS[22] meta       HASH  'birth': when this data began (us); 'settling': until when nothing is granted
 --                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim;
 --                           'moment': until when holders had time to renew after an outage (ms); 'errors':
 --                           how often workers lost this store, or had a call refused

@@ -56,8 +56,7 @@ local function judge(task, plan, attempt)
   if lock.state == 'done' or lock.state == 'failed' then return 'conclude', lock.task end
   if conflict ~= 'replace' and conflict ~= 'keep_last' then return 'follow', lock.task end
   if plan.claim == '0' then plan.claim = next_stamp() end
-  -- Somebody newer took its place when it was published, and may run by now, or is to run next.
-  if is_older(plan, lock, task) then return 'replaced', lock.task end
+  if is_older(plan, lock, task) then return give_way(lock, task), lock.task end
   if lock.state == 'running' then
     if conflict == 'keep_last' then return run_next(lock, task, plan, true), lock.task end
     return 'follow', lock.task

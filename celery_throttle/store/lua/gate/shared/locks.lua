@@ -67,7 +67,9 @@ end
 -- Free for another task: whoever is to run next gets it; else it is gone.
 local function pass_lock_on(identity, lock, ttl_ms)
   if lock.next then
-    save_lock(identity, new_lock(lock.next, lock.next_claim), NOW + ttl_ms)
+    local new = new_lock(lock.next, lock.next_claim)
+    new.replaces = lock.replaces
+    save_lock(identity, new, NOW + ttl_ms)
     wake_next(identity)
   else
     drop_lock(identity)

@@ -10,10 +10,10 @@ local function is_older(plan, lock, task)
 end
 
 -- Somebody newer has its place: it is told at once if it is parked, else when it arrives.
-local function divert_replaced(task)
+local function divert_replaced(task, newest)
   local record = load_record(task)
   if not record or record.nonce or not record.lock then return end
-  change_verdict(task, record, 'replaced', '')
+  change_verdict(task, record, 'replaced', newest)
 end
 
 local function will_replace(lock, other)
@@ -23,9 +23,18 @@ local function will_replace(lock, other)
   table.insert(lock.replaces, other)
 end
 
+-- Somebody newer was published, and may run by now; the verdict of this one. If it was parked before and
+-- the newest has not come it waits for that, though its turn has come.
+local function give_way(lock, task)
+  for _, other in ipairs(lock.replaces or {}) do
+    if other == task then return lock.next and 'next' or 'follow' end
+  end
+  return 'replaced'
+end
+
 local function divert_all(lock, task)
   for _, other in ipairs(lock.replaces or {}) do
-    if other ~= task then divert_replaced(other) end
+    if other ~= task then divert_replaced(other, task) end
   end
   lock.replaces = nil
 end
