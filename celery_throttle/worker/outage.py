@@ -40,16 +40,21 @@ def fail(request: Any, error: Exception) -> None:
     With ``acks_late`` Celery does that before it writes the result, which may not be possible.
     """
     rejected: list[bool] = []
-    before = {name: value for name, value in vars(request).items() if name in ("acknowledge", "reject")}
-    request.acknowledge = lambda: None
-    request.reject = lambda requeue=False: rejected.append(requeue)
+    attributes = vars(request)
+    deferred: dict[str, Callable[..., None]] = {
+        "acknowledge": lambda: None,
+        "reject": lambda requeue=False: rejected.append(requeue),
+    }
+    before = {name: attributes[name] for name in deferred if name in attributes}
+    attributes.update(deferred)
     try:
         raise error
     except type(error):
         request.on_failure(ExceptionInfo())
     finally:
-        del request.acknowledge, request.reject
-        vars(request).update(before)
+        for name in deferred:
+            if attributes.pop(name, None) and name in before:  # else nobody watches it any more
+                attributes[name] = before[name]
     if rejected:
         request.reject(requeue=rejected[-1])
     else:

@@ -59,3 +59,12 @@ def test_whoever_listens_to_the_request_does_so_after_that() -> None:
     fail(request, ValueError("no"))
     assert vars(request)["reject"] == SimpleNamespace()
     assert "acknowledge" not in vars(request)
+
+
+def test_whoever_listened_and_has_heard_the_end_is_not_told_of_it() -> None:
+    request: Any = Request()
+    request.reject = SimpleNamespace()
+    request.on_failure = lambda _: vars(request).pop("reject")
+    fail(request, ValueError("no"))
+    assert request.happened == ["acknowledged"]
+    assert "reject" not in vars(request)

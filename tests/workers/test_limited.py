@@ -9,6 +9,7 @@ from celery import chord
 
 from celery_throttle import ConfigurationError, LimitExceeded, StoreUnavailable, ThrottleControl
 from tests.conftest import new_server
+from tests.failures.tools import unacknowledged
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -105,12 +106,16 @@ def test_it_survives_its_worker(workers: Workers, journal: Journal, state: State
     state.wait_empty()
 
 
-def test_without_a_limit_it_fails_and_says_why(workers: Workers, state: State) -> None:
-    workers.start(LIMITED, concurrency=1)
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+@pytest.mark.parametrize("late", [False, True])
+def test_without_a_limit_it_fails_and_says_why(workers: Workers, state: State, pool: str, *, late: bool) -> None:
+    worker = workers.start(LIMITED, pool=pool, concurrency=1, conf={"task_acks_late": late})
     result = workers.app(LIMITED).call_without.delay("a")
     with pytest.raises(ConfigurationError, match="raised RateLimited, but it has no limit"):
         result.get(timeout=20)
     state.wait_empty()
+    until(lambda: not unacknowledged(workers))
+    assert "AttributeError" not in worker.log()
 
 
 def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers) -> None:
