@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from kombu import Connection, pools
@@ -69,6 +70,13 @@ def unacknowledged(workers: Workers) -> dict[str, float]:
     """Return the messages that the broker has given out and not got back, with the time when it gave each out."""
     with Redis.from_url(workers.broker, decode_responses=True) as client:
         return dict(client.zrange("unacked_index", 0, -1, withscores=True))
+
+
+def kept_by_broker(workers: Workers) -> set[str]:
+    """Return the names of the tasks whose messages the broker has given out and not got back."""
+    with Redis.from_url(workers.broker, decode_responses=True) as client:
+        found: Any = client.hvals("unacked")
+    return {json.loads(each)[0]["headers"]["task"] for each in found}
 
 
 def queued(workers: Workers, queue: str = "celery") -> int:
