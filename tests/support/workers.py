@@ -134,7 +134,10 @@ class Worker:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self!r} did not end within {timeout:g} s:\n{self.tail()}") from None
+            self.cry()
+            with suppress(AssertionError):
+                self.wait_for_log(r"^MainThread$")
+            raise AssertionError(f"{self!r} did not end within {timeout:g} s:\n{self.tail(3 * LOG_TAIL)}") from None
 
     def end(self) -> None:
         """End all that is left of it: the session that it leads, by number, and nobody else."""
