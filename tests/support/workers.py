@@ -129,8 +129,11 @@ class Worker:
         os.kill(victim, signal.SIGKILL)
         return victim
 
-    def wait(self, timeout: float = 20.0) -> int:
-        """Wait until the main process has ended; return its status."""
+    def wait(self, timeout: float = 45.0) -> int:
+        """Wait until the main process has ended; return its status.
+
+        A process of Celery's pool stays for 30 s if its worker dropped a job at a warm shutdown that it had begun.
+        """
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
