@@ -16,6 +16,7 @@ from tests.store.terms_caller import terms
 if TYPE_CHECKING:
     from redis import Redis
 
+    from tests.primitives.faults import StoreClock
     from tests.store.caller import Caller
     from tests.store.conftest import Hints
 
@@ -136,6 +137,14 @@ def test_each_worker_hears_that_the_store_was_emptied(worker: Caller, peer: Call
     assert worker.renew(held) == [2]
     assert say(new)[0] == 9
     assert not peek(redis).records
+
+
+def test_data_that_began_in_the_same_millisecond_is_told_apart(worker: Caller, redis: Redis, clock: StoreClock) -> None:
+    clock.set(1_000_000_000_000_000)
+    birth = worker.declare()
+    redis.flushall()
+    clock.set(1_000_000_000_000_001)
+    assert worker.declare(known=birth) != birth
 
 
 def test_all_hear_at_once_of_other_data(worker: Caller, peer: Caller, one: Limit, redis: Redis, hints: Hints) -> None:
