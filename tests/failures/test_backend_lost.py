@@ -15,9 +15,9 @@ from tests.failures.tools import (
     LONG_LEASE,
     WITHIN_LEASE,
     counts,
-    kept_by_broker,
     redeliver,
     unacknowledged,
+    unacknowledged_names,
 )
 from tests.support.waiting import until
 
@@ -218,26 +218,28 @@ def test_failing_while_store_and_backend_are_away(
     state.wait_clean()
 
 
+@pytest.mark.parametrize(("name", "args"), [("call_without", ("a",)), ("call_about", ("a", "nope"))])
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_one_that_nothing_can_send_back_keeps_its_message_until_that_is_said(
-    backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str
+    backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str, args: tuple[str, ...]
 ) -> None:
-    """It raised `RateLimited` and has no limit: it fails, and if nobody can be told, it is delivered again.
+    """It raised `RateLimited` and has no limit, or not that one: it fails, and comes again if nobody can be told.
 
     With ``acks_late``; but Celery lets go of the message before it has written that the task failed.
     """
     workers.conf["task_acks_late"] = True
     lost = workers.start(LIMITED, pool=pool, concurrency=1)
     app = workers.app(LIMITED)
+    task = getattr(app, name)
 
     backend.kill()
     client = Celery(broker=workers.broker, set_as_current=False)
-    client.send_task(app.call_without.name, ("a",))
+    client.send_task(task.name, args)
     journal.wait_finished(1, "a")
     client.send_task(app.plain.name, ("after",))  # its slot is free
     journal.wait_finished(1, "after", timeout=AT_ONCE)
 
-    assert app.call_without.name in kept_by_broker(workers)
+    assert task.name in unacknowledged_names(workers)
     lost.kill()
     journal.let_go("a")
     backend.restart()

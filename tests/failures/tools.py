@@ -72,7 +72,7 @@ def unacknowledged(workers: Workers) -> dict[str, float]:
         return dict(client.zrange("unacked_index", 0, -1, withscores=True))
 
 
-def kept_by_broker(workers: Workers) -> set[str]:
+def unacknowledged_names(workers: Workers) -> set[str]:
     """Return the names of the tasks whose messages the broker has given out and not got back."""
     with Redis.from_url(workers.broker, decode_responses=True) as client:
         found: Any = client.hvals("unacked")
