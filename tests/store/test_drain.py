@@ -182,6 +182,21 @@ def test_one_whose_turn_came_while_it_was_lent_out_runs(redis: Redis, steering: 
     assert [each.task for each in once.look_once()] == ["t1"]
 
 
+def test_one_that_waits_for_a_newer_one_while_it_is_lent_out_runs_if_that_is_given_up(
+    redis: Redis, steering: Steering
+) -> None:
+    """It still waits to run after the first, whose outcome is not its own."""
+    once = LockCaller(redis, "dddddddd", "q")
+    (first,) = once.arrive("t0", once.publish("t0", KEEP_LAST), API)
+    once.arrive("t1", once.publish("t1", KEEP_LAST), API)
+    once.publish("t2", KEEP_LAST)
+    assert [each.task for each in steering.borrow("t1")[1]] == ["t1"]
+    steering.publish(others=["t1"])
+    assert once.give_up("same", "t2") == 1
+    assert once.look_once() == ()
+    assert [(each.task, each.verdict) for each in once.end(first, slots=1)] == [("t1", "run")]
+
+
 def test_who_will_not_run_is_not_lent_out(worker: TermsCaller, steering: Steering) -> None:
     fill(worker, 2)
     steering.drop(API)
