@@ -165,3 +165,14 @@ def end_lease(client: Redis, started: Started, *, lock: bool = True) -> None:
 def end_lock(client: Redis, identity: str = "same") -> None:
     """The time of a lock has passed."""
     client.zadd(KEY["ends"], {f"locks:{identity}": 1}, xx=True)
+
+
+def state_of(worker: LockCaller) -> tuple[str, str] | None:
+    """Who has the lock, and how."""
+    found = worker.locked()
+    return (found.task_id, found.state) if found else None
+
+
+def told(started: tuple[Started, ...]) -> list[tuple[str, str, str]]:
+    """What was started, with its verdict and whose duplicate it is."""
+    return [(each.task, each.verdict, each.first) for each in started]

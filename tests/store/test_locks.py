@@ -11,8 +11,8 @@ import pytest
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer, ParkAnswer
 from tests.store.caller import held_by, started
-from tests.store.lock_caller import LockCaller, end_lease, end_lock, plan_of
-from tests.store.peek import KEY, lapse, let_come_due, peek
+from tests.store.lock_caller import LockCaller, end_lease, end_lock, plan_of, state_of, told
+from tests.store.peek import KEY, check, lapse, let_come_due, peek
 from tests.store.terms_caller import terms
 from tests.support.waiting import until
 
@@ -47,17 +47,6 @@ def peer(redis: Redis) -> LockCaller:
 def brief(redis: Redis) -> LockCaller:
     """A worker whose leases end almost at once."""
     return LockCaller(redis, "dddddddd", "q", lease=SHORT)
-
-
-def state_of(worker: LockCaller) -> tuple[str, str] | None:
-    """Who has the lock, and how."""
-    found = worker.locked()
-    return (found.task_id, found.state) if found else None
-
-
-def told(started: tuple[Started, ...]) -> list[tuple[str, str, str]]:
-    """What was started, with its verdict and whose duplicate it is."""
-    return [(each.task, each.verdict, each.first) for each in started]
 
 
 # -- publishing ---------------------------------------------------------------------------------------------------
@@ -110,21 +99,6 @@ def test_a_full_server_lets_claim(worker: LockCaller, redis: Redis) -> None:
         redis.config_set("maxmemory", "0")
 
 
-@pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
-def test_the_newest_replaces_one_that_is_queued(worker: LockCaller, plan: object) -> None:
-    before = worker.claim("t1", PLAN)[2]
-    answer, other, claim = worker.claim("t2", REPLACE if plan is REPLACE else KEEP_LAST)
-    assert (answer, other) == (REPLACED, "t1")
-    assert int(claim) > int(before)
-    assert state_of(worker) == ("t2", "queued")
-
-
-def test_one_that_runs_is_not_replaced(worker: LockCaller) -> None:
-    worker.start("t1", PLAN)
-    assert worker.claim("t2", REPLACE)[:2] == (TAKEN, "t1")
-    assert state_of(worker) == ("t1", "running")
-
-
 def test_the_last_one_is_kept_to_run_next(worker: LockCaller) -> None:
     """Each newer one replaces the one before it."""
     worker.start("t1", PLAN)
@@ -133,13 +107,6 @@ def test_the_last_one_is_kept_to_run_next(worker: LockCaller) -> None:
     found = worker.locked()
     assert found
     assert (found.task_id, found.next_id) == ("t1", "t3")
-
-
-def test_one_that_is_next_already_is_not_replaced_by_itself(worker: LockCaller) -> None:
-    """Whoever publishes revokes the one that is."""
-    worker.start("t1", PLAN)
-    for _ in range(2):
-        assert worker.claim("t2", KEEP_LAST)[:2] == (CLAIMED, "")
 
 
 def test_other_arguments_are_another_lock(worker: LockCaller) -> None:
@@ -413,126 +380,19 @@ def test_what_a_worker_has_to_say_takes_a_slot_only(
     assert state_of(worker) == ("t1", "running")
 
 
-def test_a_parked_one_is_told_that_it_was_replaced(worker: LockCaller, one: Limit) -> None:
-    """As soon as the newest has come: it does not wait for a permit any more."""
-    worker.start("t0", plan_of("other"), one)
-    worker.arrive("t1", worker.publish("t1", REPLACE), one)
-    plan = worker.publish("t2", REPLACE)
-    assert worker.look_once(2) == ()
-    assert [each[:2] for each in told(worker.arrive("t2", plan, one, slots=1))] == [("t1", "replaced")]
-    assert state_of(worker) == ("t2", "queued")
-
-
-def test_a_parked_one_does_not_start_while_the_newest_is_on_its_way(worker: LockCaller, one: Limit) -> None:
-    other = worker.start("t0", plan_of("other"), one)
-    worker.arrive("t1", worker.publish("t1", REPLACE), one)
-    plan = worker.publish("t2", REPLACE)
-    assert worker.end(other, slots=2) == ()
-    worker.start("t2", plan, one)
-    assert told(worker.look_once(2)) == [("t1", "replaced", "t2")]
-
-
-def test_a_newest_that_cannot_be_published_replaces_nobody(worker: LockCaller, one: Limit) -> None:
-    other = worker.start("t0", plan_of("other"), one)
-    plan = worker.publish("t1", REPLACE)
-    worker.arrive("t1", plan, one)
-    for newest in ("t2", "t3"):
-        worker.publish(newest, REPLACE)
-    assert worker.give_up("same", "t3") == 1
-    assert worker.claim("t1", REPLACE) == (OURS, "", plan.claim)
-    assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
-
-
-def test_a_last_one_that_cannot_be_published_replaces_nobody(worker: LockCaller) -> None:
-    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
-    assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
-    worker.publish("t3", KEEP_LAST)
-    assert worker.give_up("same", "t3") == 1
-    assert worker.look_once(2) == ()
-    assert told(worker.end(held, slots=2)) == [("t2", "run", "")]
-
-
-@pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
-def test_a_newest_that_cannot_be_published_replaces_nobody_whose_turn_came_meanwhile(
-    worker: LockCaller, one: Limit, plan: LockPlan
+def test_a_holder_that_is_put_back_leaves_its_line(
+    worker: LockCaller, peer: LockCaller, one: Limit, redis: Redis
 ) -> None:
-    other = worker.start("t0", plan_of("other"), one)
-    worker.arrive("t1", worker.publish("t1", plan), one)
-    for newest in ("t2", "t3"):
-        worker.publish(newest, plan)
-        assert worker.end(other, slots=2) == ()
-        other = worker.start("t0", plan_of("other"), one)
-    assert worker.give_up("same", "t3") == 1
-    assert worker.look_once(2) == ()
-    assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
-
-
-def test_a_last_one_that_cannot_be_published_replaces_nobody_whose_first_ended_meanwhile(worker: LockCaller) -> None:
-    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
-    assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
-    worker.publish("t3", KEEP_LAST)
-    assert worker.end(held, slots=2) == ()
-    assert worker.give_up("same", "t3") == 1
-    assert told(worker.look_once(2)) == [("t2", "run", "")]
-
-
-def test_a_newest_whose_publisher_died_replaces_nobody(worker: LockCaller, one: Limit, redis: Redis) -> None:
-    other = worker.start("t0", plan_of("other"), one)
-    worker.arrive("t1", worker.publish("t1", REPLACE), one)
-    worker.publish("t2", REPLACE)
-    assert worker.end(other, slots=2) == ()
-    end_lock(redis)
-    assert told(worker.look_once(2)) == [("t1", "run", "")]
-
-
-def test_the_last_one_replaces_the_one_before_also_if_the_first_is_given_up(worker: LockCaller) -> None:
-    """It is to retry, and revoked then, while the last one is on its way."""
-    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
-    worker.arrive("t2", worker.publish("t2", KEEP_LAST))
-    last = worker.publish("t3", KEEP_LAST)
-    worker.end(held, "retry")
-    assert worker.give_up("same", "t1") == 1
-    assert worker.look_once(2) == ()
-    assert worker.start("t3", last)
-    assert told(worker.look_once(2)) == [("t2", "replaced", "t3")]
-
-
-def test_who_waits_for_one_that_is_replaced_before_it_runs_again_hears_of_it(worker: LockCaller) -> None:
-    held = worker.start("t1", worker.publish("t1", REPLACE))
-    assert worker.arrive("t2", worker.publish("t2", REPLACE)) == ()
-    worker.end(held, "retry")
-    worker.publish("t3", REPLACE)
-    assert told(worker.look_once(2)) == [("t2", "replaced", "t3")]
-
-
-def test_one_that_was_replaced_and_is_published_again_is_the_newest(worker: LockCaller, one: Limit) -> None:
-    other = worker.start("t0", plan_of("other"), one)
-    worker.arrive("t1", worker.publish("t1", REPLACE), one)
-    plan = worker.publish("t2", REPLACE)
-    assert worker.claim("t1", REPLACE)[:2] == (REPLACED, "t2")
-    assert told(worker.arrive("t2", plan, one, slots=1)) == [("t2", "replaced", "t1")]
-    assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
-
-
-def test_one_that_was_to_run_next_does_not_replace_whoever_replaced_it(worker: LockCaller) -> None:
-    """It comes while the one that had begun waits for its next delivery."""
-    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
-    old, new = worker.publish("t2", KEEP_LAST), worker.publish("t3", KEEP_LAST)
-    worker.end(held, "retry")
-    assert told(worker.arrive("t2", old, slots=1)) == [("t2", "replaced", "t1")]
-    assert told(worker.arrive("t3", new, slots=1)) == [("t3", "run", "")]
-
-
-@pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
-def test_a_retry_that_has_lost_its_lock_replaces_nobody_newer(worker: LockCaller, redis: Redis, plan: LockPlan) -> None:
-    """Its worker was silent for a lease, and another call was published meanwhile."""
-    first = worker.publish("t1", plan)
-    end_lease(redis, worker.start("t1", first))
-    new = worker.publish("t2", plan)
-    again = worker.publish("t1", first)
-    newest = worker.start("t2", new)
-    assert told(worker.arrive("t1", again, slots=1)) == [("t1", "replaced", "t2")]
-    worker.end(newest)
+    """Its other delivery waits for who took its lock, and is judged again by the call that puts it back."""
+    held = worker.start("t1", PLAN, one)
+    end_lease(redis, held)
+    peer.reap(1)
+    lapse(redis, "locks:same")
+    peer.claim("t2", PLAN)
+    assert peer.arrive("t1", PLAN, one) == ()
+    assert worker.renew_once(held) == 2
+    assert peek(redis).hashes["waiting"] == {}
+    check(peek(redis))
 
 
 @pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
@@ -548,26 +408,6 @@ def test_a_retry_that_finds_no_lock_is_as_old_as_its_call(worker: LockCaller, re
     worker.end(newest)
 
 
-def test_one_that_was_replaced_on_its_way_does_not_run(worker: LockCaller) -> None:
-    old = worker.publish("t1", REPLACE)
-    new = worker.publish("t2", REPLACE)
-    assert told(worker.arrive("t1", old, slots=1)) == [("t1", "replaced", "t2")]
-    worker.start("t2", new)
-
-
-def test_who_was_published_later_is_newer_though_the_lock_had_ended(
-    worker: LockCaller, one: Limit, redis: Redis
-) -> None:
-    old = worker.publish("t1", REPLACE)
-    end_lock(redis)
-    new = worker.publish("t2", REPLACE)
-    end_lock(redis)
-    other = worker.start("other", plan_of("other"), one)
-    worker.arrive("t1", old, one)
-    worker.start("t2", new)
-    assert [each[:2] for each in told(worker.end(other, slots=2))] == [("t1", "replaced")]
-
-
 def test_the_last_one_runs_after_the_one_that_runs(worker: LockCaller) -> None:
     """Those between them do not run."""
     plans = {task: worker.publish(task, KEEP_LAST) for task in ("t1",)}
@@ -578,16 +418,6 @@ def test_the_last_one_runs_after_the_one_that_runs(worker: LockCaller) -> None:
     assert worker.look_once(2) == ()
     assert [each[:2] for each in told(worker.arrive("t3", third, slots=1))] == [("t2", "replaced")]
     assert told(worker.end(held, slots=1)) == [("t3", "run", "")]
-
-
-def test_a_newer_one_that_arrives_first_is_the_last_one(worker: LockCaller) -> None:
-    """The order of publishing counts."""
-    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
-    second = worker.publish("t2", KEEP_LAST)
-    third = worker.publish("t3", KEEP_LAST)
-    assert worker.arrive("t3", third) == ()
-    assert told(worker.arrive("t2", second, slots=1)) == [("t2", "replaced", "t1")]
-    assert told(worker.end(held, slots=2)) == [("t3", "run", "")]
 
 
 def test_the_next_one_runs_though_another_delivery_of_it_does_not(worker: LockCaller, peer: LockCaller) -> None:
@@ -1338,3 +1168,18 @@ def test_what_was_remembered_goes_when_its_time_has_passed(
     assert brief.locked() is None
     brief.reap()
     assert_empty(redis)
+
+
+@pytest.mark.parametrize("singleton", [True, False])
+def test_what_replaced_it_and_came_before_it_was_over_keeps_no_lock(
+    worker: LockCaller, peer: LockCaller, *, singleton: bool
+) -> None:
+    """``self.replace()``: the same task id, a later attempt, and another lock or none."""
+    held = worker.start("t1", worker.publish("t1", PLAN))
+    if singleton:
+        peer.arrive("t1", peer.publish("t1", plan_of("other")), attempt=1 << 20)
+    else:
+        assert peer.ask("t1", None, attempt=1 << 20)[0] == Answer.MUST_PARK
+        peer.put("t1", None, attempt=1 << 20)
+    worker.end(held, "ignored")
+    assert worker.locked() is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -45,6 +45,10 @@ class State:
 
     def parked(self) -> int:
         return len(self._seen.parked)
+
+    def has_second(self, result: Any) -> bool:
+        """Whether another message of this task waits for the first to end."""
+        return self._seen.has_second(result)
 
     def held(self) -> list[str]:
         """The ids of the tasks that hold a permit, or an identity lock."""

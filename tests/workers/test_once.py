@@ -234,6 +234,21 @@ def test_keep_last(app: Any, journal: Journal, state: State, let_go: Any) -> Non
     until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
 
 
+def test_the_last_one_runs_though_another_call_has_the_outcome_of_the_first(
+    app: Any, journal: Journal, state: State, let_go: Any
+) -> None:
+    first = app.hold_last.delay("first")
+    journal.wait_running(1, "first")
+    last = app.hold_last.delay("last")
+    state.wait_parked(1)
+    same = app.hold_last.apply_async(("same",), task_id="same", throttle={"on_conflict": "return_existing"})
+    state.wait_parked(2)
+    let_go("first", "last", "same")
+    assert [each.get(timeout=QUICKLY) for each in (first, last, same)] == ["first", "last", "first"]
+    state.wait_empty()
+    until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
+
+
 def test_a_newest_that_cannot_be_published_replaces_nobody(
     app: Any, journal: Journal, state: State, let_go: Any
 ) -> None:

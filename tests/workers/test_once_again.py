@@ -97,3 +97,13 @@ def test_a_retry_keeps_the_options_of_its_call(app: Any, journal: Journal, state
     assert second.get(timeout=QUICKLY) == "a2"
     assert first.get(timeout=QUICKLY) == "a2"
     state.wait_empty()
+
+
+def test_one_whose_replacement_came_before_it_was_over_keeps_no_lock(app: Any, state: State, let_go: Any) -> None:
+    """Both have the same task id, but not the same lock."""
+    result = app.gives_place.delay("a", "b")
+    until(lambda: state.has_second(result), timeout=QUICKLY)
+    let_go("a", "b")
+    assert result.get(timeout=QUICKLY) == "b"
+    state.wait_empty()
+    until(lambda: app.gives_place.locked_by("a", "b") is None, timeout=QUICKLY)

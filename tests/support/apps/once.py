@@ -215,6 +215,15 @@ def again(self: Any, label: str, first: bool = False) -> str:
     return _hold(self, f"{label}2")
 
 
+@app.task(shared=False, bind=True, base=Throttled, singleton=True)
+def gives_place(self: Any, label: str, to: str) -> str:
+    """Replaces itself with another singleton, and is not over yet when that comes to a worker."""
+    try:
+        return str(self.replace(hold.s(to)))
+    finally:
+        _hold(self, label)
+
+
 @app.task(shared=False, bind=True)
 def collect(self: Any, labels: list[str], label: str = "collect") -> list[str]:
     """The end of a chord."""

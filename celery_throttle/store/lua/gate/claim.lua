@@ -8,7 +8,8 @@
 redis.call('ZREM', LEASES, '')
 reap_ends(4)
 local task, plan, least_ms, is_awaited = argument(), object(), number(), argument() == '1'
-local identity = plan.identity
+local identity, conflict = plan.identity, plan.on_conflict
+local replaces_others = conflict == 'replace' or conflict == 'keep_last'
 
 -- It is parked already, as a duplicate; now it has the lock.
 local function claim_for_parked(lock)
@@ -22,8 +23,9 @@ end
 -- A retry that has lost its lock is as old as its call.
 local function claim_new(lock)
   local new = new_lock(task, plan.claim ~= '0' and plan.claim or next_stamp())
+  new.coming = replaces_others and 1 or nil
   if lock and lock.state == 'queued' then
-    replace_lock(identity, lock, new, NOW + least_ms, false)
+    replace_lock(identity, lock, new, NOW + least_ms)
   else
     save_lock(identity, new, NOW + least_ms)
   end
@@ -50,15 +52,14 @@ local function await_outcome(lock)
 end
 
 local function claim()
-  local lock, conflict = live_lock(identity), plan.on_conflict
+  local lock, newest = live_lock(identity), replaces_others
   if lock and lock.task == task then return claim_own(lock) end
-  local newest = conflict == 'replace' or conflict == 'keep_last'
   if lock and newest and plan.claim ~= '0' and is_older(plan, lock, task) then newest = false end
   if not lock or lock.state == 'started' or newest and lock.state == 'queued' then return claim_new(lock) end
   if newest and conflict == 'keep_last' and lock.state == 'running' then
     local other = lock.next ~= task and lock.next or ''
     if plan.claim == '0' then plan.claim = next_stamp() end
-    run_next(lock, task, plan, false)
+    run_next(lock, task, plan, 1, NOW + least_ms)
     return other == '' and 1 or 3, other, plan.claim
   end
   if is_awaited then await_outcome(lock) end

@@ -25,11 +25,7 @@ local function claim_free(task, plan)
 end
 
 local function claim_again(task, plan, lock)
-  -- With a next one it is that one which replaces them.
-  if lock.replaces and not lock.next then
-    divert_all(lock, task)
-    write_lock(plan.identity, lock)
-  end
+  if lock.coming and not lock.next then newest_came(plan.identity, lock) end
   if lock.state == 'done' then return 'done', task end
   if lock.state == 'failed' or lock.state == 'started' then
     lock.state = 'queued'
@@ -41,10 +37,10 @@ local function claim_again(task, plan, lock)
 end
 
 -- Take the lock for this task, or say what becomes of it instead: its verdict, and whom it is a duplicate of.
-local function judge(task, plan, attempt)
+local function judge(task, plan, attempt, was_parked)
   -- It was a duplicate when it was published, and the first has ended since.
-  local has_ended = plan.first ~= '' and redis.call('HEXISTS', AWAITED, plan.first) == 1
-  if has_ended then return 'conclude', plan.first end
+  local waited = plan.first ~= '' and plan.verdict ~= 'next'
+  if waited and redis.call('HEXISTS', AWAITED, plan.first) == 1 then return 'conclude', plan.first end
   local lock = live_lock(plan.identity)
   if not lock or lock.state == 'started' and lock.task ~= task then return claim_free(task, plan) end
   if lock.task == task then return claim_again(task, plan, lock) end
@@ -56,19 +52,19 @@ local function judge(task, plan, attempt)
   if lock.state == 'done' or lock.state == 'failed' then return 'conclude', lock.task end
   if conflict ~= 'replace' and conflict ~= 'keep_last' then return 'follow', lock.task end
   if plan.claim == '0' then plan.claim = next_stamp() end
-  if is_older(plan, lock, task) then return give_way(lock, task), lock.task end
+  if is_older(plan, lock, task) then return give_way(lock, was_parked), lock.task end
   if lock.state == 'running' then
-    if conflict == 'keep_last' then return run_next(lock, task, plan, true), lock.task end
+    if conflict == 'keep_last' then return run_next(lock, task, plan), lock.task end
     return 'follow', lock.task
   end
-  replace_lock(plan.identity, lock, new_lock(task, plan.claim), NOW + plan.ttl_ms, true)
+  replace_lock(plan.identity, lock, new_lock(task, plan.claim), NOW + plan.ttl_ms)
   return 'run', ''
 end
 
 local function judge_record(task, record)
   local plan = record.lock
   plan.asked, plan.fresh = plan.asked or plan.first, nil
-  plan.verdict, plan.first = judge(task, plan, record.attempt)
+  plan.verdict, plan.first = judge(task, plan, record.attempt, record.ticket > 0)
   plan.fence, plan.unlocked = '0', nil
   return plan.verdict == 'run'
 end

@@ -66,6 +66,8 @@ local function ended(task, nonce, began, message, result)
   else
     local goes_on = run_over(task, record, began, message, result)
     if record.lock then
+      -- What self.replace() sent has the same task id, and may have a lock of its own.
+      goes_on = goes_on and goes_on.lock and goes_on.lock.identity == record.lock.identity
       local outcome = lock_outcome(message, result, goes_on)
       -- It took the lock itself, for nothing. Its call may have been late, and whoever got the message since
       -- may have said that the task never runs: if there is a next delivery it takes the lock again.

@@ -110,18 +110,13 @@ local function give_up_lock(identity, task)
   local lock = load_lock(identity)
   if not lock then return 0 end
   if lock.next == task then
-    lock.next, lock.next_claim = nil, nil
+    lock.next, lock.next_claim, lock.next_till, lock.coming = nil, nil, nil, nil
     write_lock(identity, lock)
     wake_next(identity) -- another delivery of it may wait still
     return 1
   end
   if lock.task == task and lock.state == 'running' then keep_no_longer(identity, lock) end
   if lock.task ~= task or lock.state ~= 'queued' then return 0 end
-  -- With a next one it is that one which replaces them.
-  if lock.replaces and not lock.next then
-    replace_none(identity, lock)
-  else
-    pass_lock_on(identity, lock, LEASE_MS)
-  end
+  pass_lock_on(identity, lock, LEASE_MS)
   return 1
 end

@@ -3,10 +3,10 @@
 --
 -- A lock is a JSON object: v; state: queued (its task is published or parked), running, done or failed
 -- (remembered), started (free for others since); task: which has it; claim: grows with every claim, text;
--- nonce: of the delivery that runs; fence: its fencing token, text; since (ms); next, next_claim: the task
--- that runs next; floor: until when it lasts at least (ms); awaited: how many duplicates were published
--- that somebody waits for; last: no other delivery will follow the one that runs; replaces: the parked
--- tasks whose place it (or next) takes when it comes.
+-- nonce: of the delivery that runs; fence: its fencing token, text; since (ms); next, next_claim, next_till:
+-- the task that runs next, and until when the lock lasts for that at least (ms); coming: the newest (next if
+-- there is one) has not come to a worker yet; floor: until when it lasts at least (ms); awaited: how many
+-- duplicates were published that somebody waits for; last: no other delivery will follow the one that runs.
 --
 -- A lock outlives the lease of its task, which is what counts: so whoever reclaims the permit finds the
 -- lock to be freed.
@@ -68,8 +68,8 @@ end
 local function pass_lock_on(identity, lock, ttl_ms)
   if lock.next then
     local new = new_lock(lock.next, lock.next_claim)
-    new.replaces = lock.replaces
-    save_lock(identity, new, NOW + ttl_ms)
+    new.coming = lock.coming
+    save_lock(identity, new, math.max(NOW + ttl_ms, lock.next_till or 0))
     wake_next(identity)
   else
     drop_lock(identity)

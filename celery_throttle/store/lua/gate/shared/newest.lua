@@ -1,7 +1,7 @@
 -- The newest: it takes the place of whoever waits, parked or on its way, and of whoever was to run next.
 --
 -- One that is parked makes room only when the newest has come: that may fail to be published. Until then
--- the lock says whom it replaces; none of them starts meanwhile, since each is judged before.
+-- (coming in the lock) it waits for that, in its place if that never comes.
 
 -- Whether whoever has the lock, or is to run next, was published after this task.
 local function is_older(plan, lock, task)
@@ -9,59 +9,41 @@ local function is_older(plan, lock, task)
   return tonumber(plan.claim) < tonumber(newest)
 end
 
--- Somebody newer has its place: it is told at once if it is parked, else when it arrives.
-local function divert_replaced(task, newest)
+-- The verdict of one that is older than the newest.
+local function give_way(lock, was_parked)
+  if not lock.coming or not was_parked then return 'replaced' end
+  return lock.next and 'next' or 'follow'
+end
+
+-- A parked one had the lock: now that is the newest's, whatever it does itself about others.
+local function make_way(identity, task)
   local record = load_record(task)
-  if not record or record.nonce or not record.lock then return end
-  change_verdict(task, record, 'replaced', newest)
+  if not record or record.nonce or not record.lock or record.lock.verdict ~= 'run' then return end
+  if record.lock.identity ~= identity then return end
+  record.lock.on_conflict = 'replace'
+  judge_again(task, record)
 end
 
-local function will_replace(lock, other)
-  local record = other and load_record(other)
-  if not record or record.nonce then return end
-  lock.replaces = lock.replaces or {}
-  table.insert(lock.replaces, other)
-end
-
--- Somebody newer was published, and may run by now; the verdict of this one. If it was parked before and
--- the newest has not come it waits for that, though its turn has come.
-local function give_way(lock, task)
-  for _, other in ipairs(lock.replaces or {}) do
-    if other == task then return lock.next and 'next' or 'follow' end
-  end
-  return 'replaced'
-end
-
-local function divert_all(lock, task)
-  for _, other in ipairs(lock.replaces or {}) do
-    if other ~= task then divert_replaced(other, task) end
-  end
-  lock.replaces = nil
-end
-
-local function replace_lock(identity, old, new, till, has_come)
-  new.replaces = old.replaces
-  will_replace(new, old.task)
-  if old.next then will_replace(new, old.next) end
-  if has_come then divert_all(new, new.task) end
-  save_lock(identity, new, till)
-  wake_followers(identity, old.task)
-end
-
-local function run_next(lock, task, plan, has_come)
-  if lock.next and lock.next ~= task then will_replace(lock, lock.next) end
-  if has_come then divert_all(lock, task) end
-  lock.next, lock.next_claim = task, plan.claim
-  write_lock(plan.identity, lock)
-  return 'next'
-end
-
--- The newest, which had the lock, will never come: those that it was to replace go on.
-local function replace_none(identity, lock)
-  drop_lock(identity)
-  for _, other in ipairs(lock.replaces) do
-    local record = load_record(other)
-    if record and not record.nonce and record.lock then judge_again(other, record) end
-  end
+-- The newest is here: those that waited for that are told.
+local function newest_came(identity, lock)
+  lock.coming = nil
+  write_lock(identity, lock)
   wake_followers(identity, lock.task)
+end
+
+local function replace_lock(identity, old, new, till)
+  save_lock(identity, new, till)
+  make_way(identity, old.task)
+  wake_followers(identity, old.task)
+  if old.next then wake_next(identity) end
+end
+
+-- till: until when the lock is to last for it at least, nil if that is not known.
+local function run_next(lock, task, plan, coming, till)
+  local had_next = lock.next
+  lock.next_till = till or lock.next == task and lock.next_till or nil
+  lock.next, lock.next_claim, lock.coming = task, plan.claim, coming
+  write_lock(plan.identity, lock)
+  if had_next and not coming then wake_next(plan.identity) end
+  return 'next'
 end
