@@ -94,9 +94,9 @@ class Gate:
         self._granted: deque[Run] = deque()  # GRANTED
         self._undecided = Undecided()  # ASKING, UNSURE, PARKING
         self._notices = Notices(loop, timekeeper)
-        self._running = Running(slots, tasks, loop, self._groups, self._notices)
+        self._running = Running(slots, tasks, loop, self._groups, self._notices, self._fail_over)
         self._acknowledging = Acknowledging(self._running, loop, self._groups)
-        self._resuming = Resuming(self._running, loop, self._notices)
+        self._resuming = Resuming(self._running, loop, timekeeper, self._notices)
         self._withdrawing = Withdrawing(loop, timekeeper)
         self._later = Later(loop, timekeeper, self._prefetch.change, self._notices)
         self._states = ResultStates(loop, timekeeper, self._send_parked) if settings.result_state else None
@@ -149,6 +149,7 @@ class Gate:
 
     def finish(self) -> None:
         """The pool has stopped: nothing of ours runs any more."""
+        self._resuming.finish()
         self._running.finish(self._granted)
         self._granted.clear()
         for calls in self.groups:
@@ -334,6 +335,15 @@ class Gate:
     def _fail(self, run: Run, error: Exception, again: Callable[[list[Run]], None] | None = None) -> None:
         self._undecided.decide(run, State.GONE)
         self._try(lambda run: self._fail_now(run, error), run, again)
+
+    def _fail_over(self, run: Run, error: Exception) -> None:
+        """Say it of one that has run; the store hears by its facts, unless it has to be said later."""
+
+        def later(runs: list[Run]) -> None:
+            for each in runs:
+                self._fail(each, error, later)
+
+        self._try(lambda run: fail(run.request, error), run, later)
 
     def _fail_now(self, run: Run, error: Exception) -> None:
         fail(run.request, error)
@@ -547,7 +557,9 @@ class Gate:
         if outage.waits:
             return
         for run in self._undecided.of(calls.group):
-            self._hold(run)
+            # One whose parking is under way waits for the answer: the store may have it.
+            if run.state is not State.PARKING:
+                self._hold(run)
 
     def _run_unthrottled(self, run: Run) -> None:
         self._undecided.decide(run, State.RUNNING)

@@ -16,7 +16,7 @@ from celery_throttle.tasks.ours import CONCLUDE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Declined", "RequestFactory"]
+__all__ = ["Declined", "RequestFactory", "sender_of"]
 
 
 class Declined(Exception):
@@ -103,6 +103,22 @@ class RequestFactory:
         if known is None or known.theirs is not strategy:
             known = self._catchers[name] = _Catcher(self.consumer, self._app.tasks[name], strategy)
         return known
+
+
+def sender_of(parcel: bytes) -> Any:
+    """Return what a result backend wants to know of a message of which no request can be made; None if unreadable.
+
+    The same as in Celery's own consumer: some backends answer to whoever sent it.
+    """
+    try:
+        message = unpack(parcel, None, redelivered=False)
+    except Exception:  # noqa: BLE001 - it cannot be read at all
+        return None
+    about, sent = message.properties, message.headers
+    return SimpleNamespace(
+        name=sent.get("task"), root_id=sent.get("root_id"), chord=None, errbacks=None,
+        correlation_id=about.get("correlation_id"), reply_to=about.get("reply_to"),
+    )  # fmt: skip
 
 
 def _request_class(strategy: Any) -> Any:

@@ -11,7 +11,7 @@ from celery.worker import state
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.core.policy import needs_again
-from celery_throttle.worker.requests import Declined
+from celery_throttle.worker.requests import Declined, sender_of
 from celery_throttle.worker.runs import Permit, Run
 from celery_throttle.worker.telling import tell_resumed
 from celery_throttle.worker.verdicts import say
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from celery_throttle.worker.notices import Notices
     from celery_throttle.worker.requests import RequestFactory
     from celery_throttle.worker.running import Running
+    from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Resuming"]
 
 logger = logging.getLogger(__name__)
+
+#: Seconds until a task of which nobody could be told goes back in line: it would be granted again at once.
+_PAUSE = 1.0
 
 
 class Resuming:
@@ -37,11 +41,13 @@ class Resuming:
     Args:
         running: holds their permits.
         loop: everything happens on it.
+        timekeeper: says when one of which nobody could be told goes back in line.
         notices: say of it in the log.
     """
 
-    def __init__(self, running: Running, loop: Loop, notices: Notices) -> None:
-        self._running, self._loop, self._notices = running, loop, notices
+    def __init__(self, running: Running, loop: Loop, timekeeper: Timekeeper, notices: Notices) -> None:
+        self._running, self._loop, self._timekeeper, self._notices = running, loop, timekeeper, notices
+        self._untold: list[Callable[[], None]] = []
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
         """Return a run that can start; None if there is nothing to run, which has been said then."""
@@ -94,8 +100,22 @@ class Resuming:
         try:
             yield
         except BaseException:
-            self._running.end(run, Facts(began=False, message=Message.PLACE))
+            self._put_back(lambda: self._running.end(run, Facts(began=False, message=Message.PLACE)))
             raise
+
+    def _put_back(self, end: Callable[[], None]) -> None:
+        self._untold.append(end)
+        self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._put_back_now, end))
+
+    def _put_back_now(self, end: Callable[[], None]) -> None:
+        if end in self._untold:
+            self._untold.remove(end)
+            end()
+
+    def finish(self) -> None:
+        """The worker stops: others may be able to tell."""
+        for end in tuple(self._untold):
+            self._put_back_now(end)
 
     def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
         conclude = grant.lock.first if grant.lock and grant.lock.verdict == "conclude" else ""
@@ -116,12 +136,14 @@ class Resuming:
         except Exception as error:
             # As Celery does with a message that it cannot use: not registered, or content that it may not decode.
             logger.exception("Parked task %s cannot run here", grant.task)
-            facts = Facts(began=False, message=Message.PLACE)
+            place = Facts(began=False, message=Message.PLACE)
             try:
-                requests.consumer.app.backend.mark_as_failure(grant.task, error)
-                facts = Facts(began=False, message=Message.NOBODY, result=Result.FAILURE)
-            finally:
-                calls.outbox.ended(grant.task, grant.nonce, facts)
+                requests.consumer.app.backend.mark_as_failure(grant.task, error, request=sender_of(grant.message))
+            except BaseException:
+                self._put_back(lambda: calls.outbox.ended(grant.task, grant.nonce, place))
+                raise
+            failed = Facts(began=False, message=Message.NOBODY, result=Result.FAILURE)
+            calls.outbox.ended(grant.task, grant.nonce, failed)
             return False
         return True
 

@@ -20,7 +20,7 @@ from celery_throttle.worker.waits import with_wait
 from celery_throttle.worker.watch import unwatch, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.calls import Calls
@@ -44,6 +44,7 @@ class Running:
         loop: everything happens on it.
         groups: the calls of each group, by its name.
         notices: say in the log who raised `RateLimited`.
+        fail: says of a run which is over that it has failed, if need be later.
 
     Attributes:
         runs: what the pool has.
@@ -51,8 +52,17 @@ class Running:
         epoch: of the broker connection, counted.
     """
 
-    def __init__(self, slots: Slots, tasks: Tasks, loop: Loop, groups: Mapping[str, Calls], notices: Notices) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        tasks: Tasks,
+        loop: Loop,
+        groups: Mapping[str, Calls],
+        notices: Notices,
+        fail: Callable[[Run, Exception], None],
+    ) -> None:
         self._slots, self._tasks, self._loop, self._groups, self._notices = slots, tasks, loop, groups, notices
+        self._fail = fail
         self.runs: set[Run] = set()
         self.closed: set[str] = set()
         self.epoch = 0
@@ -75,8 +85,12 @@ class Running:
             self._unstarted(run, Message.NOBODY)
         except BaseException as error:
             # Celery's signal handler may have raised, and the pool have the task: then it ends like all the others.
-            if not self._slots.stopped(error):
-                self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
+            if self._slots.stopped(error):
+                raise
+            if run.request.time_start is not None:  # what a solo pool has run, and could not tell
+                self._died(run, error)
+                return
+            self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
             raise
         else:
             if run.needs.text:
@@ -117,11 +131,11 @@ class Running:
             return
         request = run.request
         state.task_ready(request)
-        permit = run.permit
-        if permit is None or not run.needs.buckets:
-            fail(request, _no_line(run))  # which ends it
-            return
+        permit, wrong = run.permit, _not_its_limit(run, error)
         self._over(run)
+        if permit is None or wrong or not run.needs.buckets:
+            self._fail_over(run, wrong or _no_line(run))
+            return
         costs = costs_of(run.needs.text)
         about = [each for each in costs if error.limit in (None, each[0].name)] or costs
         self._notices.limited(request, error)
@@ -132,6 +146,15 @@ class Running:
         calls.outbox.settle(permit)
         calls.outbox.back.append((run, error.retry_after, needs_text(about)))
         calls.tally.add(run.needs.text, Place.SENT_BACK)
+
+    def _fail_over(self, run: Run, error: Exception) -> None:
+        if run.needs.text:
+            self._groups[run.group].tally.ended(run, Result.FAILURE)
+        try:
+            self._fail(run, error)
+        finally:
+            # Unless that has to be said later: then its message is not acknowledged yet.
+            self.give_back(run, Result.FAILURE if run.request.acknowledged else Result.NOTHING, began=True)
 
     def not_sent_back(self, run: Run) -> None:
         """The worker stops, and the store has not said that it has the message of one that raised `RateLimited`."""
@@ -220,6 +243,17 @@ class Running:
             del state.requests[task_id]
             # A second delivery must not hide the first one from `inspect` and `revoke`.
             state.requests.update((task_id, run.request) for run in self.runs if run.request.id == task_id)
+
+
+def _not_its_limit(run: Run, error: RateLimited) -> Exception | None:
+    """Return what is wrong if it names a limit that the task does not have."""
+    names = [bucket.name for bucket, _ in costs_of(run.needs.text)]
+    if error.limit is None or error.limit in names or not names:
+        return None
+    return ConfigurationError(
+        f"Task {run.request.name} raised RateLimited(limit={error.limit!r}), but has no such limit, only "
+        f"{', '.join(map(repr, names))}: name one of them, or leave limit= out"
+    )
 
 
 def _no_line(run: Run) -> Exception:

@@ -235,7 +235,7 @@ class Run:
         # On a connection that is gone it may have been acknowledged too late, whether we have heard of that or not; and
         # whoever had it before and is gone may have parked it with a call that is still on its way. Where nothing came
         # of the run one more does no harm, but nobody may wait for that, since it need not come.
-        late = not self.stored and self.epoch != epoch and request.task.acks_late
+        late = not self.stored and self.epoch != epoch
         comes_again = late or self.at_broker or self.redelivered
         return Message.BROKER if comes_again and result is not Result.NOTHING else Message.NOBODY
 

@@ -9,10 +9,7 @@ from billiard.exceptions import Terminated, WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_throttle.core.facts import Result
-from celery_throttle.core.policy import costs_of
-from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.rate_limited import RateLimited
-from celery_throttle.worker.outage import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +39,10 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
 
     def success(result: Any, **kwargs: Any) -> Any:
         failed, value, _ = result
+        if failed is False:  # so says a greenlet that was killed; one that has succeeded says 0
+            return ended(Result.NOTHING)
         if failed and isinstance(error := _raised(value.exception), RateLimited):
-            wrong = _not_its_limit(run, error)
-            return fail(request, ConfigurationError(wrong)) if wrong else limited(error)
+            return limited(error)
         try:
             return on_success(result, **kwargs)
         finally:
@@ -52,22 +50,25 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
 
     def failure(exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         made = _note_what_is_made_of_a_loss(request)  # only now: most runs end without
-        comes_again = False
+        result = _result(exc_info.exception)
         try:
             return on_failure(exc_info, *args, **kwargs)
         except Exception:
-            comes_again = not request.acknowledged  # nobody could be told, and the broker has its message still
+            result = result if request.acknowledged else Result.NOTHING  # nobody was told, and its message comes again
             raise
         finally:
-            result = Result.NOTHING if comes_again else _result(exc_info.exception)
             ended(made[-1] if made else result)
 
     def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), which one pool gives by name, another does not
+        result = Result.FAILURE
         try:
             return on_timeout(*args, **kwargs)
+        except Exception:
+            result = result if request.acknowledged else Result.NOTHING
+            raise
         finally:
             if not (args[0] if args else kwargs["soft"]):
-                ended(Result.FAILURE)
+                ended(result)
 
     def reject(requeue: bool = False) -> Any:
         run.requeue = run.requeue or (requeue and not request.acknowledged)
@@ -103,17 +104,6 @@ def unwatch(request: Any) -> None:
     attributes = vars(request)
     for name in ("on_success", "on_failure", "on_timeout", "reject", *_LOST):
         attributes.pop(name, None)
-
-
-def _not_its_limit(run: Run, error: RateLimited) -> str:
-    """Return what is wrong if it names a limit that the task does not have."""
-    names = [bucket.name for bucket, _ in costs_of(run.needs.text)]
-    if error.limit is None or error.limit in names or not names:
-        return ""
-    return (
-        f"Task {run.request.name} raised RateLimited(limit={error.limit!r}), but has no such limit, only "
-        f"{', '.join(map(repr, names))}: name one of them, or leave limit= out"
-    )
 
 
 def _raised(error: BaseException) -> BaseException:

@@ -172,9 +172,8 @@ class Throttling:
             group.close()
         self.loop.close()
 
-    def _never_runs(self, sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
-        if not terminated:
-            self.loop.post(self.gate.never_runs, sender, request)
+    def _never_runs(self, sender: Any = None, request: Any = None, **_: Any) -> None:
+        self.loop.post(self.gate.never_runs, sender, request)
 
     def disconnected(self) -> None:
         """The broker connection is gone."""
@@ -182,7 +181,7 @@ class Throttling:
         self.gate.disconnected()
 
     def _withdraw_revoked(self) -> None:
-        if new := self._revoked.new():
+        if self._requests is not None and (new := self._revoked.new()):  # else nobody could be told
             self.gate.withdraw(new)
 
 

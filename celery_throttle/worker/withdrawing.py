@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from celery_throttle.worker.requests import Declined
+from celery_throttle.worker.requests import Declined, sender_of
 
 if TYPE_CHECKING:
     from celery_throttle.store.replies import Withdrawn
@@ -64,6 +64,6 @@ def _say(each: Withdrawn, requests: RequestFactory) -> None:
         logger.debug("Revoked task %s has left its line", each.task)
     except Exception as error:  # noqa: BLE001 - not registered here, or content that it may not decode
         logger.warning("Revoked task %s has left its line; no request can be made of it here: %r", each.task, error)
-        requests.consumer.app.backend.mark_as_revoked(each.task, "revoked")
+        requests.consumer.app.backend.mark_as_revoked(each.task, "revoked", request=sender_of(each.message))
     else:
         request.revoked()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 LIMITED = "tests.support.apps.limited"
+ONCE = "tests.support.apps.once"
 
 
 @pytest.fixture
@@ -246,3 +247,113 @@ def test_one_that_nothing_can_send_back_keeps_its_message_until_that_is_said(
     redeliver(workers)
     workers.start(LIMITED, concurrency=1)
     journal.wait_finished(2, "a", timeout=WITHIN_LEASE)
+
+
+@pytest.mark.parametrize(("name", "args"), [("call_without", ("a",)), ("call_about", ("a", "nope"))])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_one_that_nothing_can_send_back_fails_as_soon_as_that_can_be_said(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str, args: tuple[str, ...]
+) -> None:
+    workers.conf["task_acks_late"] = True
+    worker = workers.start(LIMITED, pool=pool, concurrency=1)
+    task = getattr(workers.app(LIMITED), name)
+    backend.kill()
+    client = Celery(broker=workers.broker, set_as_current=False)
+    sent = client.send_task(task.name, args)
+    worker.wait_for_log("waits here", timeout=AT_ONCE)
+    backend.restart()
+    until(lambda: task.AsyncResult(sent.id).state == "FAILURE", timeout=AT_ONCE)
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    assert counts(journal) == {"a": 1}
+
+
+@pytest.mark.parametrize(("name", "resumed"), [("hold", True), ("hold", False), ("plain", False)])
+def test_what_a_solo_worker_has_run_does_not_run_again(
+    backend: EmbeddedServer,
+    workers: Workers,
+    journal: Journal,
+    doors: Doors,
+    state: State,
+    name: str,
+    *,
+    resumed: bool,
+) -> None:
+    """Its body runs in the call that gives it to the pool."""
+    worker = workers.start(DOORS, pool="solo", concurrency=1)
+    client = Celery(broker=workers.broker, set_as_current=False)
+    limit = state.limit("tests.support.apps.doors.hold")
+    doors.open_all()
+    if resumed:
+        limit.pause()
+    else:
+        backend.kill()
+    result = client.send_task(f"tests.support.apps.doors.{name}", ("a",))
+    if resumed:
+        state.wait_parked(result)
+        backend.kill()
+        limit.resume()
+    journal.wait_finished(1, "a")
+    worker.wait_for_log("ended without an outcome")
+    client.send_task("tests.support.apps.doors.plain", ("after",), ignore_result=True)
+    journal.wait_finished(1, "after")
+    backend.restart()
+    until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"a": 1, "after": 1}
+
+
+def test_what_leaves_a_solo_worker_does_not_run_again(
+    workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    workers.start(DOORS, pool="solo", concurrency=1)
+    app = workers.app(DOORS)
+    limit = state.limit("tests.support.apps.doors.hold")
+    limit.pause()
+    leaves = app.hold.delay("leaves", "SystemExit")
+    state.wait_parked(leaves)
+    doors.open_all()
+    limit.resume()
+    app.hold.delay("after").get(timeout=AT_ONCE)
+    state.wait_clean()
+    assert counts(journal) == {"leaves": 1, "after": 1}
+
+
+def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    lost = workers.start(DOORS, pool="gevent", concurrency=2)
+    app = workers.app(DOORS)
+    client = Celery(broker=workers.broker, set_as_current=False)
+    task = client.send_task(app.hold_late.name, ("a",), time_limit=2)
+    journal.wait_running(1, "a")
+    backend.kill()
+    lost.wait_for_log("Hard time limit", timeout=AT_ONCE)
+    until(lambda: not state.holders, timeout=AT_ONCE)
+    assert unacknowledged(workers)
+    lost.kill()
+    doors.open_all()
+    backend.restart()
+    redeliver(workers)
+    workers.start(DOORS, pool="gevent", concurrency=2)
+    assert app.hold_late.AsyncResult(task.id).get(timeout=AT_ONCE) == "a"
+
+
+def test_who_cannot_be_told_is_asked_for_once_a_second(
+    backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
+) -> None:
+    """It would get its grant again at once."""
+    workers.conf["result_backend_transport_options"] = {"retry_policy": {"max_retries": 0}}
+    worker = workers.start(ONCE, concurrency=2)
+    app = workers.app(ONCE)
+    client = Celery(broker=workers.broker, set_as_current=False)
+    client.send_task(app.hold_raise.name, ("a",))
+    journal.wait_running(1)
+    backend.kill()
+    began = time.monotonic()
+    duplicate = client.send_task(app.hold_raise.name, ("a",))
+    until(lambda: worker.log().count("error in ") >= 3, timeout=AT_ONCE)
+    assert time.monotonic() - began > 1.9
+    backend.restart()
+    until(lambda: app.hold_raise.AsyncResult(duplicate.id).state == "FAILURE", timeout=AT_ONCE)
+    journal.let_go("a")
+    state.wait_clean()

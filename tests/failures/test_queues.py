@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 
 from tests.failures.tools import AT_ONCE, LONG_LEASE, SEAMS, counts
 from tests.support.remote import wait_heard
@@ -120,6 +121,33 @@ def test_task_that_is_revoked_where_only_an_older_release_is_left(
     older.wait()
     assert "Traceback" not in older.log()
     assert not journal.runs()
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_task_of_a_newer_release_with_a_backend_that_answers_who_sent_it(
+    workers: Workers, journal: Journal, state: State, *, revoked: bool
+) -> None:
+    workers.backend = "rpc://"
+    newer = workers.start(SEAMS, concurrency=1)
+    client = Celery(broker=workers.broker, set_as_current=False)
+    limit = state.limit("till")
+    limit.pause()
+    charge = client.send_task("tests.support.apps.seams.charge", ("order 17",))
+    another = client.send_task("tests.support.apps.seams.receipt", ("another",))
+    state.wait_parked(charge, another)
+    newer.term()
+    newer.wait()
+    older = workers.start(SEAMS, concurrency=1, env=OLDER)
+
+    if revoked:
+        wait_heard(client, older)
+        client.control.revoke(charge.id)
+        older.wait_for_log("no request can be made of it here", AT_ONCE)
+    limit.resume()
+
+    journal.wait_finished(1, "another", timeout=AT_ONCE)
+    state.wait_clean()
+    assert "is said later" not in older.log()
 
 
 def test_line_of_very_many_queues(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:

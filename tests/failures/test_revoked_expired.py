@@ -16,6 +16,8 @@ from tests.support.relay import Relay
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from celery.result import AsyncResult
 
     from celery_throttle.embedded import EmbeddedServer
@@ -132,3 +134,43 @@ def test_revoked_or_expired_before_arrival_costs_nothing(
     journal.wait_finished(1)
     state.wait_clean()
     assert counts(journal) == {"first": 1}
+
+
+@pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
+def test_one_that_was_revoked_while_the_store_was_away_is_told_by_the_next_worker(
+    own_server: EmbeddedServer,
+    relay: Relay,
+    server: EmbeddedServer,
+    workers: Workers,
+    journal: Journal,
+    doors: Doors,
+    state: State,
+    tmp_path: Path,
+) -> None:
+    """It has its store before it has its broker: nobody can be told then."""
+    workers.backend = server.url
+    workers.conf["throttle_url"] = relay.url
+    options = ["--statedb", str(tmp_path / "state")]
+    doors.open_all()
+    worker = workers.start(DOORS, pool="gevent", concurrency=2, options=options)
+    app = workers.app(DOORS)
+    limit = state.limit("tests.support.apps.doors.hold")
+    limit.pause()
+    end: Any = chord([app.hold.s("revoked"), app.hold.s("other")])(app.collect.s())
+    revoked, other = end.parent.results
+    state.wait_parked(revoked, other)
+    relay.refuse()
+    app.app.control.revoke(revoked.id)
+    worker.wait_for_log(f"revoked: {revoked.id}")
+    worker.term()
+    worker.wait()
+
+    relay.accept()
+    own_server.kill()
+    second = workers.start(DOORS, pool="gevent", concurrency=2, options=options, wait=False)
+    until(lambda: second.log().count("Cannot connect to") >= 2, timeout=AT_ONCE)
+    own_server.restart()
+    second.wait_ready()
+    limit.resume()
+    journal.wait_finished(1, "other")
+    until(lambda: end.state == "FAILURE", timeout=AT_ONCE)

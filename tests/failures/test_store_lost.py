@@ -8,6 +8,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 from redis import Redis
 
 from celery_throttle import StoreUnavailable, ThrottleControl
@@ -396,3 +397,35 @@ def test_connections_that_a_child_has_inherited_break(
     assert "error in" not in worker.log()
     assert set(counts(journal).values()) == {1}
     state.wait_clean()
+
+
+@pytest.mark.parametrize("action", ["run", "fail"])
+def test_a_task_that_is_being_parked_waits_for_the_answer(
+    relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State, action: str
+) -> None:
+    """The store may have it."""
+    workers.conf.update(throttle_lease=LONG_LEASE, throttle_on_store_error=action, throttle_url=relay.url)
+    worker = workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    client = Celery(broker=workers.broker, backend=workers.backend, set_as_current=False)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.hold.delay("second"))
+
+    relay.hold_replies()
+    third = client.send_task(app.hold.name, ("third",))
+    worker.wait_for_log("cannot reach the store", timeout=AT_ONCE)
+    fourth = client.send_task(app.hold.name, ("fourth",))
+    if action == "run":
+        journal.wait_running(1, "fourth")
+    else:
+        until(lambda: fourth.state == "FAILURE", timeout=AT_ONCE)
+    assert not journal.runs("third")
+    assert third.state == "PENDING"
+
+    relay.pass_replies()
+    worker.wait_for_log("the store is back", timeout=AT_ONCE)
+    doors.open_all()
+    assert third.get(timeout=AT_ONCE) == "third"
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}

@@ -47,6 +47,13 @@ def test_a_message_that_could_not_be_acknowledged_is_at_the_broker(run: Callable
     assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.NOBODY
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_message_of_a_connection_that_is_gone_may_come_again(run: Callable[..., Run], late: bool) -> None:
+    """The broker may have put it back before it heard that it was acknowledged."""
+    assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=2).message is Message.BROKER
+    assert run(gone=False, late=late).facts(Result.NOTHING, began=True, epoch=2).message is Message.NOBODY
+
+
 def test_an_attempt_is_later_than_those_before_it() -> None:
     """A retry is, and what `replace` sent, which counts its retries anew; another delivery is not."""
 

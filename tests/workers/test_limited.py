@@ -188,3 +188,17 @@ def test_without_a_permit_there_is_no_line_to_go_back_to(workers: Workers) -> No
         result = workers.app(LIMITED).call.delay("a")
         with pytest.raises(StoreUnavailable, match="raised RateLimited, but it ran without a permit"):
             result.get(timeout=20)
+
+
+def test_one_that_names_a_limit_which_it_lacks_fails_once_on_threads(
+    workers: Workers, journal: Journal, state: State
+) -> None:
+    """What follows is said by another thread than its own."""
+    workers.conf["task_acks_late"] = True
+    workers.start(LIMITED, pool="threads", concurrency=4)
+    app = workers.app(LIMITED)
+    labels = [f"t{number}" for number in range(60)]
+    results = [app.call_about.delay(label, "nope") for label in labels]
+    until(lambda: all(each.state == "FAILURE" for each in results))
+    state.wait_empty()
+    assert [runs_of(journal, label) for label in labels] == [1] * 60

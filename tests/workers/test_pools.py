@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.journal import peak
 from tests.support.waiting import until
-from tests.workers.conftest import FEATURES, use_filesystem_broker
+from tests.workers.conftest import FEATURES, ONCE, use_filesystem_broker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,3 +195,18 @@ def test_a_solo_worker_without_an_event_loop_runs_what_has_an_eta(
     assert journal.max_running() == 1
     assert worker.running
     assert "CRITICAL/" not in worker.log()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_run_that_was_terminated_is_not_remembered(
+    workers: Workers, journal: Journal, state: State, let_go: Any, pool: str
+) -> None:
+    workers.start(ONCE, pool=pool, concurrency=2)
+    app = workers.app(ONCE)
+    first = app.hold_remembered.delay("order 1")
+    journal.wait_running(1, "order 1")
+    app.app.control.revoke(first.id, terminate=True)
+    until(lambda: app.hold_remembered.locked_by("order 1") is None)
+    let_go("order 1")
+    assert app.hold_remembered.delay("order 1").get(timeout=20) == "order 1"
+    state.wait_empty()
