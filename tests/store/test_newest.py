@@ -300,3 +300,26 @@ def test_a_newer_one_that_arrives_first_is_the_last_one(worker: LockCaller) -> N
     assert worker.arrive("t3", third) == ()
     assert told(worker.arrive("t2", second, slots=1)) == [("t2", "replaced", "t1")]
     assert told(worker.end(held, slots=2)) == [("t3", "run", "")]
+
+
+def test_the_lock_of_the_next_one_lasts_as_long_also_once_that_has_come(worker: LockCaller) -> None:
+    """It may wait until it expires."""
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    worker.claim("t2", KEEP_LAST, least=100 * 3600)
+    worker.arrive("t2", KEEP_LAST)
+    worker.end(held)
+    found = worker.locked()
+    assert found
+    assert (found.task_id, found.expires_in > 99 * 3600) == ("t2", True)
+
+
+def test_a_last_one_has_not_come_when_the_first_comes_again(worker: LockCaller) -> None:
+    plan = worker.publish("t1", KEEP_LAST)
+    held = worker.start("t1", plan)
+    worker.arrive("t2", worker.publish("t2", KEEP_LAST))
+    worker.publish("t3", KEEP_LAST)
+    worker.end(held, "retry")
+    again = worker.start("t1", plan, attempt=1)
+    assert worker.end(again, slots=2) == ()
+    assert worker.give_up("same", "t3") == 1
+    assert told(worker.look_once(2)) == [("t2", "run", "")]
