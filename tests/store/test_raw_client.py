@@ -113,9 +113,8 @@ def test_a_text_is_read_whole_however_it_arrives(
     assert list(raw._free) == [first]  # so nothing was left on it
 
 
-def test_a_server_that_is_silent_is_not_waited_for(own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_silent_is_not_waited_for(own_server: EmbeddedServer) -> None:
     """And what it says later is not taken for the answer to something else."""
-    monkeypatch.setattr("celery_throttle.store.servers.client.TIMEOUT", 0.1)
     client = RawClient(own_server.url)
     assert client.call(Call(ECHO, (0, "before"))) == b"before"
     with Redis.from_url(own_server.url) as other:
