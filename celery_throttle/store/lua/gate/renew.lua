@@ -25,6 +25,7 @@ local function renew(arrival)
   held.nonce = nonce
   if not fits(needs_of(takes(held))) then return LOST end
   if held.lock and not renew_lock(task, held) then return LOST end
+  -- It may have waited for whoever had the lock meanwhile, and have been judged again just now.
   if record then step_back(task, load_record(task)) end
   hold(task, held, nonce, false)
   return PUT_BACK
