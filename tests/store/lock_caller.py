@@ -33,6 +33,13 @@ def plan_of(
     return LockPlan(identity, Dedup(None, lock_until, on_conflict, remember, lock_ttl))
 
 
+PLAN = plan_of()
+RAISE = plan_of(on_conflict="raise")
+SKIP = plan_of(on_conflict="skip")
+REPLACE = plan_of(on_conflict="replace")
+KEEP_LAST = plan_of(on_conflict="keep_last")
+
+
 class Started(NamedTuple):
     """A task that was handed to a worker, whatever it has to do with it."""
 

@@ -10,7 +10,7 @@ from celery_throttle.core.limits import Limit
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.views import Lent
 from tests.store.caller import message_of, started
-from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.lock_caller import KEEP_LAST, LockCaller, plan_of
 from tests.store.peek import expire, peek
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 API = Limit("api", 1)
 ONE = terms(API).same
-KEEP_LAST = plan_of(on_conflict="keep_last")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.replies import CLAIMED, Answer, ParkAnswer
 from tests.store.caller import message_of, started
-from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.lock_caller import KEEP_LAST, PLAN, RAISE, LockCaller, plan_of
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, lines, nothing_left, terms, used
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 API, TENANT = Limit("api", 1), Limit("tenant", 1, key="tenant")
 ONE = terms(API).same
-PLAN, KEEP_LAST = plan_of(), plan_of(on_conflict="keep_last")
 
 
 @pytest.fixture
@@ -262,7 +261,7 @@ def test_a_duplicate_that_waited_for_it_runs(once: LockCaller, steering: Steerin
 def test_a_duplicate_that_is_to_be_told_so_is_none_to_be_dropped(once: LockCaller, steering: Steering) -> None:
     """Its result says which task has its lock, whatever an operator drops."""
     once.arrive("t0", PLAN, API)
-    once.arrive("t1", plan_of(on_conflict="raise"), API)
+    once.arrive("t1", RAISE, API)
     assert steering.drop(API, "t1") == 0
     (grant,) = once.look().grants
     assert grant.lock

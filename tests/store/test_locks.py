@@ -11,7 +11,18 @@ import pytest
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer, ParkAnswer
 from tests.store.caller import held_by, started
-from tests.store.lock_caller import LockCaller, end_lease, end_lock, plan_of, state_of, told
+from tests.store.lock_caller import (
+    KEEP_LAST,
+    PLAN,
+    REPLACE,
+    SKIP,
+    LockCaller,
+    end_lease,
+    end_lock,
+    plan_of,
+    state_of,
+    told,
+)
 from tests.store.peek import KEY, check, lapse, let_come_due, peek
 from tests.store.terms_caller import terms
 from tests.support.waiting import until
@@ -26,11 +37,6 @@ if TYPE_CHECKING:
 
 SHORT = 0.1
 LOST, RENEWED, PUT_BACK = 0, 1, 2
-
-PLAN = plan_of()
-SKIP = plan_of(on_conflict="skip")
-REPLACE = plan_of(on_conflict="replace")
-KEEP_LAST = plan_of(on_conflict="keep_last")
 
 
 @pytest.fixture

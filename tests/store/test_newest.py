@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN
-from tests.store.lock_caller import LockCaller, end_lease, end_lock, plan_of, state_of, told
+from tests.store.lock_caller import (
+    KEEP_LAST,
+    PLAN,
+    RAISE,
+    REPLACE,
+    SKIP,
+    LockCaller,
+    end_lease,
+    end_lock,
+    plan_of,
+    state_of,
+    told,
+)
 from tests.store.peek import check, peek
 
 if TYPE_CHECKING:
@@ -16,12 +28,6 @@ if TYPE_CHECKING:
     from celery_throttle.core.dedup import LockPlan
     from celery_throttle.core.limits import Limit
     from tests.store.steering import Steering
-
-PLAN = plan_of()
-RAISE = plan_of(on_conflict="raise")
-SKIP = plan_of(on_conflict="skip")
-REPLACE = plan_of(on_conflict="replace")
-KEEP_LAST = plan_of(on_conflict="keep_last")
 
 
 @pytest.fixture
