@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from weakref import WeakKeyDictionary
 
+from celery_throttle.brokers import broker_of
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError
 
@@ -44,6 +46,8 @@ def settings_of(app: Any) -> Settings:
         if conf.get("throttle_prefix") is None:
             # The queues are the broker's: its prefix tells projects apart also where the store is set.
             settings = settings.behind(tried[-1] if tried else _keyprefix(conf.broker_transport_options))
+        if not settings.broker:
+            settings = replace(settings, broker=broker_of(conf, settings.url))
         _settings[app] = settings
     return _settings[app]
 

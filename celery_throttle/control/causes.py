@@ -236,5 +236,5 @@ def _not_taken(look: Look, ready: list[tuple[Line, TaskView]]) -> Iterator[Findi
         waits = waiting(line.status.parked, line.since, look.now)
         what = f"Limit {line.status.bucket} has room, and nobody takes the first of its line, {task}: {waits}."
         why = " ".join(_reasons(line, view))
-        do = () if is_outside(view.queue) else (look.commands.worker(view.queue),)
+        do = () if is_outside(view.queue) or view.service else (look.commands.worker(view.queue),)
         yield _of_line(line, "no-slot", look.is_long(line.since), what, why, do, view.queue)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.rows import LimitStatus, Parked
+    from celery_throttle.store.views import Service
 
 __all__ = ["OVERDUE", "Diagnosis", "declared_otherwise", "diagnose", "examined", "readers"]
 
@@ -40,11 +41,13 @@ class Diagnosis:
         stores: the servers that were looked at: one for all groups of limits, in a cluster one for each group.
         findings: a sentence, with the fix, for each thing that needs attention.
         unchecked: a sentence for each thing that could not be looked at.
+        services: the brokers whose workers use the store, the app's own among them.
     """
 
     stores: tuple[StoreFacts, ...]
     findings: tuple[str, ...]
     unchecked: tuple[str, ...]
+    services: tuple[Service, ...] = ()
 
 
 def diagnose(app: Any) -> Diagnosis:
@@ -63,14 +66,18 @@ def diagnose(app: Any) -> Diagnosis:
         findings += found
         unchecked += [f"The store does not tell: {', '.join(facts.unknown)}."] if facts.unknown else []
     findings += remarks(app)
+    services: dict[str, Service] = {}
     for reader in readers(app):
         try:
+            services |= {each.code: each for each in reader.services()}
             otherwise = [told for _, told in declared_otherwise(app, reader)]
             findings += [*otherwise, *_overdue(reader), *_set_aside(reader)]
             findings += _nobody_consumes(app, reader, unchecked)
         except StoreUnavailable as error:  # it has just told how it is, so it is this that it refuses
             findings.append(f"who holds and who waits cannot be read: {error}")
-    return Diagnosis(tuple(stores), tuple(dict.fromkeys(findings)), tuple(dict.fromkeys(unchecked)))
+    return Diagnosis(
+        tuple(stores), tuple(dict.fromkeys(findings)), tuple(dict.fromkeys(unchecked)), tuple(services.values())
+    )
 
 
 def examined(app: Any) -> Iterator[tuple[StoreFacts, list[str]]]:
@@ -147,7 +154,11 @@ def _set_aside(reader: Reader) -> Iterator[str]:
 
 def _nobody_consumes(app: Any, reader: Reader, unchecked: list[str]) -> Iterator[str]:
     """Yield the queues of parked tasks that no worker takes."""
-    parked = [each for each in reader.parked(None, MOST) if each.queue and not is_outside(each.queue)]
+    parked = [
+        each
+        for each in reader.parked(None, MOST)
+        if each.queue and not is_outside(each.queue) and reader.is_ours(each.broker)
+    ]
     waiting = Counter(each.queue for each in parked)
     passed = _passed_over(reader, parked)
     taken = consumed(app) if parked else set()

@@ -53,7 +53,7 @@ def drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) -> 
             try:
                 for each in lent:
                     if queues.put(each):
-                        published[each.task] = each.queue
+                        published[each.task] = each.queue.name
             except BaseException:
                 with suppress(StoreUnavailable):  # else they are back when their lease has ended
                     _say(place, nonce, lent, published, by, why, change)
@@ -91,12 +91,12 @@ class _Queues:
         except (ValueError, LookupError, TypeError, AttributeError):
             logger.exception("The message of task %s is not readable, it stays parked", lent.task)
             return False
-        self._make_sure_of(lent.queue)
+        self._make_sure_of(lent.queue.name)
         headers, properties = dict(message.headers), dict(message.properties)
         expiration = properties.get("expiration")
         self._producer.publish(
             message.body,
-            routing_key=lent.queue,
+            routing_key=lent.queue.name,
             content_type=message.content_type,
             content_encoding=message.content_encoding,
             compression=headers.pop("compression", None),

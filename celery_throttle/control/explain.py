@@ -176,6 +176,8 @@ def _parked(task_id: str, view: TaskView) -> Iterator[str]:
     if len(view.needs) > 1:
         yield f"It needs {listed([str(need) for need in view.needs])} at once, and waits in {_shown(view)}."
     yield from _line(view)
+    if view.service:
+        yield f"It belongs to a service with another broker, {view.service}: only workers of that broker can start it."
     first = not any(each.count for each in view.ahead if not each.passed_over)
     if first and not stopped and not view.settling:
         yield _needs_slot(view)

@@ -111,7 +111,8 @@ def forecast(reader: Reader, bucket: Bucket, permits: int) -> Forecast:
     before = stands[bucket]
     parked, rate = sum(each.parked for each in own), reader.starts_per_second(bucket.name) if bucket.key is None else 0
     stands = {each.bucket: _changed(each, bucket, permits) for each in stands.values()}
-    queues = {each.queue for each in waiters if not is_outside(each.queue)}
+    # What workers of other brokers consume cannot be asked by this app's remote control.
+    queues = {each.queue for each in waiters if not is_outside(each.queue.name) and reader.is_ours(each.queue.broker)}
     taken = consumed(reader.app) if queues else set()
     unchecked = []
     if taken is None:
@@ -119,7 +120,7 @@ def forecast(reader: Reader, bucket: Bucket, permits: int) -> Forecast:
     if reader.clock()[1]:
         unchecked.append("What is held: the store has just lost its data, and workers put it back.")
     firsts = {each: first[0].place(each) for each, first in others.items() if first and first[0].line == each}
-    play = Play(stands, firsts, queues - taken if taken is not None else set())
+    play = Play(stands, firsts, set() if taken is None else {each for each in queues if each.name not in taken})
     play.run(waiters)
     return Forecast(
         bucket.name,

@@ -17,6 +17,7 @@ from celery_throttle.core.wording import listed, seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from celery_throttle.core.queues import BrokerQueue
     from celery_throttle.store.rows import LimitStatus
     from celery_throttle.store.views import Waiter
 
@@ -35,12 +36,12 @@ class Play:
         dead: queues that nobody consumes.
     """
 
-    def __init__(self, stands: dict[Bucket, LimitStatus], firsts: dict[Bucket, float], dead: set[str]) -> None:
+    def __init__(self, stands: dict[Bucket, LimitStatus], firsts: dict[Bucket, float], dead: set[BrokerQueue]) -> None:
         self._stands, self._firsts, self._dead = stands, firsts, dead
         self._started: Counter[Bucket] = Counter()
         self.at_most = False
         #: how many tasks start, by queue
-        self.starts: Counter[str] = Counter()
+        self.starts: Counter[BrokerQueue] = Counter()
         #: how many tasks it keeps
         self.bounds: Counter[_Reason] = Counter()
         #: lines in which nobody waits any longer
@@ -92,7 +93,7 @@ class Play:
     def _bound(self, waiter: Waiter) -> _Reason | None:
         """Return what keeps a task, None if nothing does."""
         if waiter.queue in self._dead:
-            return f"no worker that answers consumes queue {waiter.queue!r}", None, None, waiter.queue
+            return f"no worker that answers consumes queue {waiter.queue.name!r}", None, None, waiter.queue.name
         # Whoever its own limit refuses keeps its place there, whatever the others say.
         for need in sorted(waiter.needs, key=lambda each: each.bucket != waiter.line):
             why = self._refusal(self._stands[need.bucket], need.permits, waiter)

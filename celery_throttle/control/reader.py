@@ -9,6 +9,7 @@ from celery_throttle.clients import store_client
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
+from celery_throttle.settings import settings_of
 from celery_throttle.store import views
 from celery_throttle.store.history import histories
 from celery_throttle.store.last_hour import last_hours
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.history import History
     from celery_throttle.store.last_hour import LastHour
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside
-    from celery_throttle.store.views import First, Lent, ParkedId, TaskView, Waiter
+    from celery_throttle.store.views import First, Lent, ParkedId, Service, TaskView, Waiter
 
 __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
 
@@ -72,6 +73,16 @@ class Reader:
         self.app, self.group = app, group
         self._client = client = store_client(app, group)
         self.store, self.ask = client.store, client.ask
+        #: The code of the app's own broker.
+        self.broker = settings_of(app).broker_code
+
+    def is_ours(self, broker: str) -> bool:
+        """Whether a queue of this broker is one of the app's own; an app without a broker cannot tell them apart."""
+        return not broker or not self.broker or broker == self.broker
+
+    def services(self) -> list[Service]:
+        """Return the brokers whose workers use this group of limits."""
+        return views.services(self.ask(self.store.services()))
 
     def _names(self) -> TaskNames:
         return TaskNames(limits_by_task(policies_of(self.app), dedups_of(self.app)))
@@ -104,7 +115,11 @@ class Reader:
 
     def explain(self, task_id: str) -> TaskView:
         """Return what the store knows of a task."""
-        return views.task_view(self.ask(self.store.explain(task_id)), self._names())
+        view = views.task_view(self.ask(self.store.explain(task_id)), self._names())
+        if self.is_ours(view.broker):
+            return view
+        known = {each.code: each.broker for each in self.services()}
+        return replace(view, service=known.get(view.broker, view.broker))
 
     def is_declared(self, name: str) -> bool:
         """Whether a worker has declared this limit here."""

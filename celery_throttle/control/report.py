@@ -182,9 +182,10 @@ def _queues(reader: Reader, known: dict[str, _Queue]) -> dict[str, _Queue]:
     since: dict[str, datetime] = {queue: each.since for queue, each in known.items()}
     for each in islice(reader.parked_ids(None), _MOST_PARKED):
         arrived = each.since
-        if arrived is not None and each.queue and not is_outside(each.queue):
-            counts[each.queue] += 1
-            since[each.queue] = min(since.get(each.queue, arrived), arrived)
+        queue = each.queue.name
+        if arrived is not None and queue and not is_outside(queue) and reader.is_ours(each.queue.broker):
+            counts[queue] += 1
+            since[queue] = min(since.get(queue, arrived), arrived)
     before = {queue: each.count for queue, each in known.items()}
     return {queue: _Queue(count + before.get(queue, 0), since[queue]) for queue, count in counts.items()}
 

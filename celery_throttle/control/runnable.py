@@ -97,7 +97,9 @@ def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Iterable[H
         statuses: how its limits stand, with their keys.
         holders: who holds permits there. Those of lost workers count: somebody has to reclaim what they hold.
     """
-    running = Counter(each.queue for each in holders if each.queue and not is_outside(each.queue))
+    running = Counter(
+        each.queue for each in holders if each.queue and not is_outside(each.queue) and reader.is_ours(each.broker)
+    )
     asked = _asked(statuses)
     waiters: list[Waiter] = []
     partly: set[Bucket] = set()
@@ -110,7 +112,10 @@ def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Iterable[H
     stands |= {each.bucket: each for each in reader.stand(sorted(each.text for each in missing))}
     play = Play(stands, {}, set())
     play.run(waiters)
-    ready = Counter({queue: count for queue, count in play.starts.items() if not is_outside(queue)})
+    ready: Counter[str] = Counter()
+    for queue, count in play.starts.items():
+        if not is_outside(queue.name) and reader.is_ours(queue.broker):
+            ready[queue.name] += count
     return GroupWork(running, ready, len(asked) > _MOST_LINES or bool(partly & play.emptied))
 
 

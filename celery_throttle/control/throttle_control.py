@@ -270,7 +270,8 @@ class ThrottleControl:
 
         Stop the workers before, or start them with ``throttle_enabled = False``: others park again what they get. Each
         message is published before it is taken out of the store. Duplicates that wait for the outcome of their first,
-        and those that have only to be told that they do not run, stay parked.
+        and those that have only to be told that they do not run, stay parked; so do tasks of another broker, which the
+        app of that broker drains.
 
         Args:
             by: who does it, None: ``user@host``.
@@ -286,19 +287,24 @@ class ThrottleControl:
         by, why = signed(by, why)
         drained: Counter[str] = Counter()
         left: Counter[str] = Counter()
+        elsewhere: Counter[str] = Counter()
         for place in self._places():
-            found = sorted(place.parked_ids(None))  # by ticket
+            parked = sorted(place.parked_ids(None))  # by ticket
+            elsewhere.update(each.queue.name for each in parked if not place.is_ours(each.queue.broker))
+            found = [each for each in parked if place.is_ours(each.queue.broker)]
             runs = [each for each in found if each.what == "runs"]
             if dry_run or not runs:
-                drained.update(each.queue for each in runs)
-                left.update(each.queue for each in found if each.what != "runs")
+                drained.update(each.queue.name for each in runs)
+                left.update(each.queue.name for each in found if each.what != "runs")
                 continue
             published = drain(self._app, place, runs, by, why)
             count = sum(published.values())
             logger.info("%d parked tasks published again by %s%s", count, by, f": {why}" if why else "")
             drained += published
-            left.update(each.queue for each in place.parked_ids(None))
-        return tuple(Drained(queue, drained[queue], left[queue]) for queue in sorted({*drained, *left}))
+            now = (each.queue for each in place.parked_ids(None))
+            left.update(queue.name for queue in now if place.is_ours(queue.broker))
+        queues = sorted({*drained, *left, *elsewhere})
+        return tuple(Drained(queue, drained[queue], left[queue], elsewhere[queue]) for queue in queues)
 
     @tells()
     def locks(self, *, most: int = MOST) -> tuple[LockStatus, ...]:

@@ -12,6 +12,7 @@ from celery_throttle.core.asking import plain
 from celery_throttle.core.durability import Durability, ParkDurability
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import is_group
+from celery_throttle.core.queues import code_of_broker
 from celery_throttle.core.store_url import StoreUrl, can_be_store, shown
 from celery_throttle.errors import ConfigurationError
 
@@ -34,9 +35,7 @@ _OF_TASKS = frozenset(
 )
 #: What else settings of ours could be called.
 _ELSEWHERE = {
-    **dict.fromkeys(
-        ("redis", "redis_url", "backend", "backend_url", "broker", "store", "store_url", "host"), "throttle_url"
-    ),
+    **dict.fromkeys(("redis", "redis_url", "backend", "backend_url", "store", "store_url", "host"), "throttle_url"),
     **dict.fromkeys(("timeout", "ttl", "lock_ttl", "expiry", "lock_expiry", "renew_every"), "throttle_lease"),
     **dict.fromkeys(("fail_open", "on_error", "ignore_errors", "graceful"), "throttle_on_store_error"),
     **dict.fromkeys(("namespace", "key_prefix", "keyprefix"), "throttle_prefix"),
@@ -50,6 +49,7 @@ _ACTIONS: dict[object, str] = {
 }
 #: A day, in seconds.
 _LONGEST = 86400
+_LONGEST_NAME = 200
 _NOT_IN_PREFIX = frozenset("{}*?[]\\ \n")
 
 
@@ -63,6 +63,8 @@ class Settings:
         prefix: what all keys begin with; apps that share a prefix share their limits. By default ``throttle``, with
             Celery's ``global_keyprefix`` in front if there is one: it tells projects on one Redis apart.
         group: the group of all limits that name none; a group is one place in Redis.
+        broker: names the broker: a parked task goes to workers of its own broker only. By default what tells brokers
+            apart (kind, hosts, virtual host or database, ``global_keyprefix``); "" if no broker is known.
         lease: seconds a permit lasts when its worker no longer renews it.
         reap_every: seconds between two runs of the beat task that clears expired holders.
         on_store_error: what happens to a throttled task while the store is out of reach: it waits (``hold``), runs
@@ -78,6 +80,7 @@ class Settings:
     url: str
     prefix: str = "throttle"
     group: str = ""
+    broker: str = ""
     lease: float = 60.0
     reap_every: float = 30.0
     on_store_error: StoreErrorAction = "hold"
@@ -90,6 +93,11 @@ class Settings:
     def group_of(self, named: str | None) -> str:
         """Return the group of a limit that names this one, or none."""
         return self.group if named is None else named
+
+    @property
+    def broker_code(self) -> str:
+        """The digits that stand for the broker in the store."""
+        return code_of_broker(self.broker)
 
     def keys(self, named: str | None = None) -> Keys:
         """Return the keys of the group of a limit that names this one, or none."""
@@ -258,6 +266,15 @@ def _seconds(name: str, at_least: float) -> Callable[[object], float]:
     return check
 
 
+def _broker(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable() or len(value) > _LONGEST_NAME:
+        raise ConfigurationError(
+            f"throttle_broker must be text of at most {_LONGEST_NAME} characters, the same for all workers of one "
+            f"broker, got {value!r}: write throttle_broker = 'orders'"
+        )
+    return value
+
+
 def _action(value: object) -> str:
     if value not in get_args(StoreErrorAction):
         said = str(value).lower()
@@ -310,6 +327,7 @@ _CHECKS: Mapping[str, Callable[[object], object]] = {
     "url": _url,
     "prefix": _prefix,
     "group": _group,
+    "broker": _broker,
     "lease": _seconds("throttle_lease", _MIN_LEASE),
     "reap_every": _seconds("throttle_reap_every", 1.0),
     "on_store_error": _action,

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from celery_throttle.core.history import RINGS
+from celery_throttle.core.queues import code_of_broker
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
@@ -217,10 +218,12 @@ class Store:
     Args:
         keys: where everything is.
         lease: seconds a permit lasts without renewal.
+        broker: the description of the worker's broker; "" for a caller that is no worker.
     """
 
     keys: Keys
     lease: float
+    broker: str = ""
     _head: tuple[Argument, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -248,7 +251,8 @@ class Store:
             keeps: only of those of which nothing is known.
             away: for how many seconds the caller could not reach the store; 0: it does not know.
         """
-        return self._call("declare", known_birth, int(keeps), round(away * 1000), *_flat(list(limits)))
+        broker = (code_of_broker(self.broker), self.broker)
+        return self._call("declare", known_birth, int(keeps), round(away * 1000), *broker, *_flat(list(limits)))
 
     def saved(self, parked: Sequence[Delivery]) -> Call:
         """Ask what the store has of these, before waiting until that is safe."""
@@ -321,6 +325,10 @@ class Store:
     def explain(self, task: str) -> Call:
         """Ask for all that matters to one task."""
         return self._call("explain", task)
+
+    def services(self) -> Call:
+        """Ask which brokers have workers here."""
+        return self._call("services")
 
     def errors(self) -> Call:
         """Ask how often workers lost the store, or had a call refused."""

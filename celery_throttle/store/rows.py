@@ -198,6 +198,7 @@ class Holder:
         deliveries: how often it was started before, by workers that were lost.
         since: when it got its permits.
         task_name: None if it is not one of the tasks of whoever looks.
+        broker: the code of its queue's broker, as `doctor` lists it; "" if that is not known.
     """
 
     task_id: str
@@ -208,6 +209,7 @@ class Holder:
     deliveries: int
     since: datetime
     task_name: str | None = None
+    broker: str = ""
 
     def __str__(self) -> str:
         holds = " and ".join(map(str, self.needs)) or "no permit"
@@ -234,6 +236,7 @@ class Parked:
         place: in its line, 1 for the first.
         deliveries: how often it was started before, by workers that were lost.
         since: when it came to a worker, or back in line; None if its record is not readable.
+        broker: the code of its queue's broker, as `doctor` lists it; "" if that is not known.
     """
 
     task_id: str
@@ -244,6 +247,7 @@ class Parked:
     place: int
     deliveries: int
     since: datetime | None = None
+    broker: str = ""
 
     def __str__(self) -> str:
         line = (
@@ -322,15 +326,18 @@ class Drained:
         tasks: how many are in it again, or would be.
         left: how many are parked still, or again: duplicates that wait for their first, those that have only to be told
             that they do not run, messages that are not readable; and what workers have parked meanwhile.
+        elsewhere: how many are parked of a queue of this name at another broker: they stay parked.
     """
 
     queue: str
     tasks: int
     left: int
+    elsewhere: int = 0
 
     def __str__(self) -> str:
         left = f", {self.left} left" if self.left else ""
-        return f"{one_line(self.queue)}: {counted(self.tasks, 'task')}{left}"
+        elsewhere = f", {self.elsewhere} of another broker" if self.elsewhere else ""
+        return f"{one_line(self.queue)}: {counted(self.tasks, 'task')}{left}{elsewhere}"
 
 
 @dataclass(frozen=True)

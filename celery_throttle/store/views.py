@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
+from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.rates import Rate
 from celery_throttle.core.task_codes import TaskNames
 from celery_throttle.store.parcel import head_of
@@ -30,6 +31,7 @@ __all__ = [
     "First",
     "Lent",
     "ParkedId",
+    "Service",
     "TaskView",
     "Waiter",
     "changes",
@@ -39,6 +41,7 @@ __all__ = [
     "locks",
     "parked",
     "parked_ids",
+    "services",
     "set_aside",
     "statuses",
     "task_view",
@@ -60,7 +63,7 @@ class Ahead:
     """Those in a task's line that came before it, by queue.
 
     Attributes:
-        queue: of theirs.
+        queue: the name of their queue.
         count: how many.
         passed_over: whether that queue was offered a start, and no worker took it in time.
     """
@@ -78,6 +81,8 @@ class TaskView:
         state: ``held``, ``parked`` or ``""``: unknown.
         counted: whether it holds, or waits for, permits.
         line: in which it is parked: a bucket, ``""`` or that of an identity lock.
+        broker: the code of its queue's broker.
+        service: the description of that broker if it is not the app's own; else "".
         expires: when it may not wait any longer.
         expires_now: it did not start in time, or was dropped, and a worker has to say so.
         dropped: by whom it was dropped, "" if it was not.
@@ -92,6 +97,7 @@ class TaskView:
     line: str
     ticket: float
     queue: str
+    broker: str
     deliveries: int
     nonce: str
     lease_left: float
@@ -108,6 +114,7 @@ class TaskView:
     lock: tuple[str, str, datetime] | None
     second: bool
     aside: str
+    service: str = ""
 
 
 def statuses(raw: Any) -> tuple[LimitStatus, ...]:
@@ -132,7 +139,7 @@ class Waiter(NamedTuple):
 
     task: str
     line: Bucket
-    queue: str
+    queue: BrokerQueue
     ticket: float
     needs: tuple[Need, ...]
     turns: Bucket | None
@@ -153,7 +160,7 @@ def waiters(raw: Any) -> list[Waiter]:
             record = json.loads(packed)
             # Who is in no limit's line waits for a slot alone, also if it is only to be told that it does not run.
             needs = needs_from(record["needs"]) if line else ()
-            ticket, queue = float(record["ticket"]), str(record["queue"])
+            ticket, queue = float(record["ticket"]), BrokerQueue.parse(str(record["queue"]))
             turns = Bucket.parse(record["turn"][0]) if "turn" in record else None
             turn = float(record.get("place", ticket))
         except (ValueError, KeyError, TypeError, AttributeError):  # it is set aside when its turn comes
@@ -179,7 +186,7 @@ class ParkedId(NamedTuple):
 
     ticket: str
     task: str
-    queue: str
+    queue: BrokerQueue
     what: str
 
     @property
@@ -191,21 +198,52 @@ class ParkedId(NamedTuple):
 def parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
     """Read the reply of parked_ids.lua: where to go on, and a page."""
     after, rows = raw
-    return after.decode(), [ParkedId(ticket.decode(), t.decode(), q.decode(), w.decode()) for t, ticket, q, w in rows]
+    return after.decode(), [
+        ParkedId(ticket.decode(), task.decode(), BrokerQueue.parse(queue.decode()), what.decode())
+        for task, ticket, queue, what in rows
+    ]
 
 
 class Lent(NamedTuple):
     """A parked task whose message is to be published again."""
 
     task: str
-    queue: str
+    queue: BrokerQueue
     message: bytes
 
 
 def lent(raw: Any) -> tuple[int, list[Lent]]:
     """Read the reply of unpark.lua: how many tasks were looked at, and those that were lent out."""
     looked_at, rows = raw
-    return looked_at, [Lent(task.decode(), queue.decode(), message) for task, queue, message in rows]
+    return looked_at, [Lent(task.decode(), BrokerQueue.parse(queue.decode()), message) for task, queue, message in rows]
+
+
+class Service(NamedTuple):
+    """A broker whose workers use this store.
+
+    Attributes:
+        code: what its queues begin with in the store.
+        broker: its description, or what ``throttle_broker`` names it.
+        workers: how many workers of it called within the last minutes.
+        seconds: since one of them called last; None if none has within a day.
+    """
+
+    code: str
+    broker: str
+    workers: int
+    seconds: float | None
+
+
+def services(raw: Any) -> list[Service]:
+    """Read the reply of services.lua."""
+    now, rows = raw
+    return sorted(
+        (
+            Service(code.decode(), broker.decode(errors="replace"), workers, (now - last) / 1000 if last else None)
+            for code, broker, workers, last in rows
+        ),
+        key=lambda each: (each.broker, each.code),
+    )
 
 
 def locks(raw: Any) -> tuple[str, list[LockStatus]]:
@@ -231,13 +269,15 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
     record: dict[str, Any] = json.loads(packed) if packed else {}
     plan, deadline = record.get("lock"), record.get("deadline")
     runs = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
+    queue = BrokerQueue.parse(record.get("queue", ""))
     return TaskView(
         now=_when(now),
         state="" if not record else "held" if "nonce" in record else "parked",
         counted=bool(runs and record.get("needs")),
         line=line.decode(),
         ticket=record.get("ticket", 0),
-        queue=record.get("queue", ""),
+        queue=queue.name,
+        broker=queue.broker,
         deliveries=record.get("deliveries", 0),
         nonce=record.get("nonce", ""),
         lease_left=(lease_end - now) / 1000,
@@ -248,7 +288,9 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
         task_name=_task_name(head) or _name_of(record, names),
         needs=needs_from(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
-        ahead=tuple(Ahead(name.decode(), count, passed > now) for name, count, passed in queues),
+        ahead=tuple(
+            Ahead(BrokerQueue.parse(name.decode()).name, count, passed > now) for name, count, passed in queues
+        ),
         settling=settling / 1000,
         verdict=plan["verdict"] if plan else "",
         lock=_lock(lock),
@@ -362,15 +404,17 @@ def _holder(row: Any, now: int, names: TaskNames) -> Holder:
     record = json.loads(packed)
     plan = record.get("lock")
     holds = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
+    queue = BrokerQueue.parse(record["queue"])
     return Holder(
         task.decode(),
         needs_from(record["needs"]) if holds else (),
         record["nonce"].partition(":")[0],
         (lease_end - now) / 1000,
-        record["queue"] or None,
+        queue.name or None,
         record.get("deliveries", 0),
         _when(record["since"]),
         _name_of(record, names),
+        queue.broker,
     )
 
 
@@ -382,15 +426,17 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
     if not isinstance(record, dict):  # it is set aside when its turn comes
         record = {}
     bucket = Bucket.parse(line.decode()) if line and not line.startswith(_LOCK_LINES) else None
+    queue = BrokerQueue.parse(str(record.get("queue", "")))
     return Parked(
         task.decode(),
         _task_name(head),
         bucket.name if bucket else None,
         bucket.key if bucket else None,
-        record.get("queue", ""),
+        queue.name,
         place,
         record.get("deliveries", 0),
         _came(record.get("ticket")),
+        queue.broker,
     )
 
 

@@ -244,6 +244,7 @@ class Calls:
         self.link.drain()  # a connection that is closed with something unread may lose what was sent last
         if self.link.up and self.idle:
             self.link.send(self.store.leave(self.worker), lambda raw: None)
+            self.link.drain()  # a server that does not have the script yet asks for it
 
     def connect(self) -> None:
         """Connect in the background."""

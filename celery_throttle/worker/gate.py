@@ -16,6 +16,7 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.acknowledging import Acknowledging
+from celery_throttle.worker.avoided import Avoided
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.notices import Notices
@@ -96,7 +97,8 @@ class Gate:
         self._notices = Notices(loop, timekeeper)
         self._running = Running(slots, tasks, loop, self._groups, self._notices, self._fail_over)
         self._acknowledging = Acknowledging(self._running, loop, self._groups)
-        self._resuming = Resuming(self._running, loop, timekeeper, self._notices)
+        self._avoided = Avoided(loop, timekeeper, self._serve_queues)
+        self._resuming = Resuming(self._running, loop, timekeeper, self._notices, self._avoided)
         self._withdrawing = Withdrawing(loop, timekeeper)
         self._later = Later(loop, timekeeper, self._prefetch.change, self._notices)
         self._states = ResultStates(loop, timekeeper, self._send_parked) if settings.result_state else None
@@ -118,8 +120,13 @@ class Gate:
         self._queues, self._requests = queues, requests
         self._prefetch.begin(consumer)
         self._offers.connected()
+        self._serve_queues()
+
+    def _serve_queues(self) -> None:
+        if self._queues is None:
+            return
         for calls in self.groups:
-            calls.queues = queues.names
+            calls.queues = self._avoided.others(self._queues.names)
             calls.hungry = True
 
     def disconnected(self) -> None:

@@ -54,7 +54,7 @@ def calls_of(
         link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
         return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.no_hints)
 
-    store = Store(keys, settings.lease)
+    store = Store(keys, settings.lease, settings.broker)
     if (durability := settings.durability) is None:
         return Calls(group, store, worker, declared, gate, connect)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_throttle.core.queues import BrokerQueue
+
 __all__ = ["Queues"]
 
 _MARK = "_celery_throttle_queue"
@@ -17,13 +19,14 @@ class Queues:
 
     Args:
         consumer: Celery's task consumer, connected, before it consumes.
+        broker: the code of the broker.
 
     Attributes:
         consumer: as given.
     """
 
-    def __init__(self, consumer: Any) -> None:
-        self.consumer = consumer
+    def __init__(self, consumer: Any, broker: str) -> None:
+        self.consumer, self._broker = consumer, broker
         self._by_tag: dict[str, str] = {}
         self._begin = consumer._basic_consume  # noqa: SLF001 - the one place that knows tag and queue
         consumer._basic_consume = self._consume  # noqa: SLF001
@@ -32,16 +35,25 @@ class Queues:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that the worker consumes now."""
-        return tuple(sorted({queue.name for queue in self.consumer.queues}))
+        """Those that the worker consumes now, as the store writes them."""
+        return tuple(self._text(name) for name in self._names())
 
     def queue_of(self, message: Any) -> str:
-        """Return the name of the queue that the message came from."""
+        """Return the queue that the message came from, as the store writes it."""
+        return self._text(self._taken_from(message))
+
+    def _text(self, name: str) -> str:
+        return BrokerQueue(name, self._broker).text
+
+    def _names(self) -> list[str]:
+        return sorted({queue.name for queue in self.consumer.queues})
+
+    def _taken_from(self, message: Any) -> str:
         info = message.delivery_info or {}
         if found := info.get(_MARK) or self._by_tag.get(info.get("consumer_tag", "")):
             return str(found)
         route = (info.get("exchange") or "", info.get("routing_key") or "")
-        return self._routes().get(route) or (self.names or (route[1],))[0]
+        return self._routes().get(route) or (self._names() or [route[1]])[0]
 
     def _routes(self) -> dict[tuple[str, str], str]:
         routes = {("", queue.name): queue.name for queue in self.consumer.queues}

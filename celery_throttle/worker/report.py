@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.versions import versions
 from celery_throttle.core.policy import costs_of
+from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.store_url import shown
 from celery_throttle.worker.runs import State
+from celery_throttle.worker.telling import queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +62,7 @@ def _group(calls: Calls) -> dict[str, Any]:
         "refuses": calls.paused,
         "errors": calls.errors,
         "hints": calls.hears_hints,
-        "queues": list(calls.queues),
+        "queues": [BrokerQueue.parse(each).name for each in calls.queues],
         "last_call": last,
     }
 
@@ -78,7 +80,7 @@ def _task(run: Run) -> dict[str, Any]:
     return {
         "task_id": run.request.id,
         "task_name": run.request.name,
-        "queue": run.queue or None,
+        "queue": queue_of(run) or None,
         "needs": needs,
         "since": _moment(run.came),
     }

@@ -6,6 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import NotRegistered
 from celery.worker import state
 
 from celery_throttle.core.facts import Facts, Message, Result
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_throttle.store.replies import Grant
+    from celery_throttle.worker.avoided import Avoided
     from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.notices import Notices
@@ -43,10 +45,14 @@ class Resuming:
         loop: everything happens on it.
         timekeeper: says when one of which nobody could be told goes back in line.
         notices: say of it in the log.
+        avoided: queues whose parked tasks are left to other workers.
     """
 
-    def __init__(self, running: Running, loop: Loop, timekeeper: Timekeeper, notices: Notices) -> None:
+    def __init__(
+        self, running: Running, loop: Loop, timekeeper: Timekeeper, notices: Notices, avoided: Avoided
+    ) -> None:
         self._running, self._loop, self._timekeeper, self._notices = running, loop, timekeeper, notices
+        self._avoided = avoided
         self._untold: list[Callable[[], None]] = []
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
@@ -67,6 +73,7 @@ class Resuming:
         if not self._unpack(run, grant, calls, requests):
             return None
         self._running.hold_permit(run, Permit(run))
+        self._avoided.knows(run.queue)
         request = run.request
         if grant.expired:
             self._tell(run, lambda: _say_revoked(request, grant.dropped))
@@ -133,8 +140,18 @@ class Resuming:
             message = Message.TAIL if any(requeues) else Message.NOBODY
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=message))
             return False
+        except NotRegistered as error:
+            # Another worker of the queue may know it, now or after the next release.
+            logger.error(  # noqa: TRY400 - where it was raised tells nothing
+                "Parked task %s is %s, which no module of this worker registers: it goes to the end of its line, for a "
+                "worker that knows it",
+                grant.task, error,
+            )  # fmt: skip
+            calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.TAIL))
+            self._avoided.avoid(grant.queue)
+            return False
         except Exception as error:
-            # As Celery does with a message that it cannot use: not registered, or content that it may not decode.
+            # As Celery does with a message that it cannot use: content that it may not decode.
             logger.exception("Parked task %s cannot run here", grant.task)
             place = Facts(began=False, message=Message.PLACE)
             try:

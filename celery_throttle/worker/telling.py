@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.signals import (
     DuplicateDropped,
     LeaseLost,
@@ -25,24 +26,24 @@ if TYPE_CHECKING:
 
     from celery_throttle.worker.runs import Run
 
-__all__ = ["limits_of", "tell_duplicate", "tell_lost", "tell_parked", "tell_resumed"]
+__all__ = ["limits_of", "queue_of", "tell_duplicate", "tell_lost", "tell_parked", "tell_resumed"]
 
 
 def tell_parked(run: Run) -> None:
     """It has been set aside."""
     request = run.request
     if task_parked.receivers:
-        event = TaskParked(request.id, request.name, run.queue, needs_from(run.needs.text))
+        event = TaskParked(request.id, request.name, queue_of(run), needs_from(run.needs.text))
         task_parked.send(request.name, event=event)
     if _is_watched(request):
-        request.send_event("throttle-parked", name=request.name, queue=run.queue, limits=limits_of(run))
+        request.send_event("throttle-parked", name=request.name, queue=queue_of(run), limits=limits_of(run))
 
 
 def tell_resumed(run: Run) -> None:
     """It starts."""
     request = run.request
     if task_resumed.receivers:
-        event = TaskResumed(request.id, request.name, run.queue, needs_from(run.needs.text), run.waited)
+        event = TaskResumed(request.id, request.name, queue_of(run), needs_from(run.needs.text), run.waited)
         task_resumed.send(request.name, event=event)
     if _is_watched(request):
         request.send_event("throttle-resumed", name=request.name, waited=run.waited, limits=limits_of(run))
@@ -65,6 +66,11 @@ def tell_duplicate(request: Any, first: str, verdict: str) -> None:
 
 def _is_watched(request: Any) -> bool:
     return request.eventer is not None and request.eventer.enabled
+
+
+def queue_of(run: Run) -> str:
+    """Return the name of its queue, as the broker has it."""
+    return BrokerQueue.parse(run.queue).name
 
 
 def limits_of(run: Run) -> list[str]:

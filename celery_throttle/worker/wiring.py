@@ -126,7 +126,7 @@ class Throttling:
             if name not in vars(consumer):
                 setattr(consumer, name, self._then_connected(consumer, getattr(consumer, name)))
         if self._queues is None or self._queues.consumer is not consumer.task_consumer:
-            self._queues = Queues(consumer.task_consumer)
+            self._queues = Queues(consumer.task_consumer, self.settings.broker_code)
         if self._requests is None or self._requests.consumer is not consumer:
             self._requests = RequestFactory(consumer)
         self._requests.follow()

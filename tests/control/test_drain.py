@@ -153,7 +153,10 @@ def test_without_yes_it_says_how_many(app: Any, run: Run, full: TermsCaller) -> 
         ["q", "3", "0"],
         ["They would be published again; --yes does it."],
     ]
-    assert run("drain", "--json").json == {"done": False, "queues": [{"queue": "q", "tasks": 3, "left": 0}]}
+    assert run("drain", "--json").json == {
+        "done": False,
+        "queues": [{"queue": "q", "tasks": 3, "left": 0, "elsewhere": 0}],
+    }
     assert take_all(app, "q") == []
     assert ThrottleControl(app).limit("api").status().parked == 3
 
@@ -167,7 +170,10 @@ def test_with_yes_it_does_it(app: Any, run: Run, full: TermsCaller) -> None:
     assert ended.lines[2].startswith("What is left are duplicates")
     assert take_all(app, "q") == ["t0", "t1", "t2"]
     assert run("audit").rows[1][1:] == ["ana", "drain, 3 tasks", "bye"]
-    assert run("drain", "--yes", "--json").json == {"done": True, "queues": [{"queue": "q", "tasks": 0, "left": 1}]}
+    assert run("drain", "--yes", "--json").json == {
+        "done": True,
+        "queues": [{"queue": "q", "tasks": 0, "left": 1, "elsewhere": 0}],
+    }
 
 
 def test_a_store_alone_is_not_enough(run: Run, shell: Shell) -> None:

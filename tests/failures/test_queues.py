@@ -146,6 +146,10 @@ def test_task_of_a_newer_release_with_a_backend_that_answers_who_sent_it(
     limit.resume()
 
     journal.wait_finished(1, "another", timeout=AT_ONCE)
+    if not revoked:
+        state.wait_parked(charge)  # for a worker that knows it
+        workers.start(SEAMS, concurrency=1)
+        journal.wait_finished(1, "order 17", timeout=AT_ONCE)
     state.wait_clean()
     assert "is said later" not in older.log()
 

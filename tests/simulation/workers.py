@@ -683,7 +683,7 @@ def _letter(lent: Lent) -> Letter:
     headers: Any = message.headers
     body: Any = message.body
     ids = headers["id"], headers["task"], headers.get("retries") or 0
-    return Letter(*ids, headers, message.properties, body, lent.queue, "", lent.queue)
+    return Letter(*ids, headers, message.properties, body, lent.queue.name, "", lent.queue.name)
 
 
 class Operator:

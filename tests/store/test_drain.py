@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
+from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.views import Lent
 from tests.store.caller import message_of, started
@@ -47,7 +48,7 @@ def test_what_is_published_has_left_the_store(worker: TermsCaller, steering: Ste
     for task in ("t1", "t2"):
         worker.arrive(task, ONE)
     asked_for, lent = steering.borrow("t1", "t2", "nobody", "t0")
-    assert (asked_for, lent) == (4, [Lent(task, "q", message_of(task)) for task in ("t1", "t2")])
+    assert (asked_for, lent) == (4, [Lent(task, BrokerQueue("q"), message_of(task)) for task in ("t1", "t2")])
     stands = steering.stands(API)
     assert (stands.held, stands.parked) == (1, 0)
     assert peek(redis).messages.keys() == {"t1", "t2"}, "until it is said that they are published"

@@ -332,6 +332,6 @@ def test_pages_of_all_who_wait(worker: TermsCaller, steering: Steering, redis: R
     assert len(steering.parked_ids("api", page)) == 19
     assert {each.task for each in steering.parked_ids("", page)} == set(store.parked)
     for row in rows:
-        assert row.queue == store.records[row.task].queue
+        assert row.queue.text == store.records[row.task].queue
         assert int(row.ticket) - 10**15 == store.records[row.task].ticket
     assert [each.task for each in steering.parked_ids("tenant\x1f7", page)] == ["7-2", "7-1"]

@@ -50,6 +50,7 @@ def test_everything_can_be_set() -> None:
         throttle_url=URL,
         throttle_prefix="shop",
         throttle_group="eu",
+        throttle_broker="orders",
         throttle_lease=5,
         throttle_reap_every=2.5,
         throttle_on_store_error="fail",
@@ -60,7 +61,7 @@ def test_everything_can_be_set() -> None:
         throttle_enabled=False,
     )
     assert settings == Settings(
-        URL, "shop", "eu", 5.0, 2.5, "fail", "replicas", 2, 1.0, result_state=True, enabled=False
+        URL, "shop", "eu", "orders", 5.0, 2.5, "fail", "replicas", 2, 1.0, result_state=True, enabled=False
     )
 
 
@@ -71,6 +72,9 @@ def test_everything_can_be_set() -> None:
         ("throttle_url", 6379),
         ("throttle_url", "sentinel://host:26379/0"),
         ("throttle_url", "redis+cluster://host/1"),
+        ("throttle_broker", ""),
+        ("throttle_broker", "a\nb"),
+        ("throttle_broker", 3),
         ("throttle_prefix", ""),
         ("throttle_prefix", "a{b}"),
         ("throttle_prefix", "a*"),

@@ -234,7 +234,7 @@ def test_json_is_that_of_the_command(page: Site, app: Any, worker: TermsCaller) 
                 holder.pop("lease_left")
         assert ours == theirs
     assert page.get("api/report").json().keys() == {"at", "took", "alarms", "remarks", "unchecked"}
-    assert page.get("api/doctor").json().keys() == {"stores", "findings", "unchecked"}
+    assert page.get("api/doctor").json().keys() == {"stores", "findings", "unchecked", "services"}
     assert page.get("metrics").text.splitlines()[:2] == ThrottleControl(app).metrics().splitlines()[:2]
 
 

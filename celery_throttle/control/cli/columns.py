@@ -86,6 +86,7 @@ DRAINED = (
     Column("QUEUE", lambda row: row.queue),
     Column("TASKS", lambda row: row.tasks, right=True),
     Column("LEFT", lambda row: row.left, right=True),
+    Column("OF ANOTHER BROKER", lambda row: row.elsewhere or "", right=True),
 )
 CHANGES = (
     Column("AT", lambda row: when(row.at)),

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.control.cli.session import FOUND, command
 from celery_throttle.control.diagnosis import diagnose
+from celery_throttle.core.wording import counted
+from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.control.cli.session import Session
     from celery_throttle.control.server import StoreFacts
+    from celery_throttle.store.views import Service
 
 __all__ = ["COMMANDS"]
 
@@ -29,6 +32,9 @@ def doctor(session: Session) -> int:
     for store in diagnosis.stores:
         for line in _facts(store):
             session.output.say(line)
+    ours = settings_of(session.app).broker_code
+    for service in diagnosis.services:
+        session.output.say(_service(service, ours))
     session.output.say()
     for finding in diagnosis.findings:
         session.output.say(f"! {finding}")
@@ -49,6 +55,11 @@ def _facts(store: StoreFacts) -> Iterator[str]:
     yield f"missing rights    {rights or 'none'}"
     yield f"latency           {store.latency * 1000:.1f} ms"
     yield f"clock difference  {store.clock_difference:+.3f} s"
+
+
+def _service(service: Service, ours: str) -> str:
+    own = " (this app's)" if service.code == ours else ""
+    return f"service           {service.broker}{own}: {counted(service.workers, 'worker')}"
 
 
 COMMANDS = {"doctor": doctor}

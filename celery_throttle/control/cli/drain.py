@@ -39,6 +39,8 @@ def drain(session: Session, yes: bool, **said: Any) -> None:
     output.table(DRAINED, rows, nothing="Nothing is parked.")
     if not yes and any(row.tasks for row in rows):
         output.say("They would be published again; --yes does it.")
+    if any(row.elsewhere for row in rows):
+        output.say("Tasks of another broker stay parked: drain them with the app of that broker.")
     if yes and any(row.left for row in rows):
         output.say(
             "What is left are duplicates that wait for their first, those that have only to be told that they do not "

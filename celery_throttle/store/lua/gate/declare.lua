@@ -2,8 +2,8 @@
 -- raised limit wakes who can start. A store that was emptied since grants nothing for a moment, until the
 -- others have put back what they hold.
 -- KEYS, ARGV[1] as in shared/begin.lua; then the birth that the worker knows ('' at its start), 1 if what
--- was declared before holds, for how long (ms) it could not reach the store (0: it does not know), n,
--- n x (limit, what is declared).
+-- was declared before holds, for how long (ms) it could not reach the store (0: it does not know), code and
+-- description of its broker ('' if it is no worker), n, n x (limit, what is declared).
 -- Returns { birth, limit, declared before, ... }: when the data of this store began; and those limits that
 -- were declared otherwise.
 local SETTLE_MS = 4000
@@ -11,6 +11,7 @@ local SETTLE_MS = 4000
 redis.call('ZREM', LEASES, '')
 local known, keeps = argument(), argument() == '1'
 state.away_ms = number()
+local broker, description = argument(), argument()
 look_at_ended()
 local birth = redis.call('HGET', META, 'birth')
 if not birth then
@@ -22,6 +23,11 @@ end
 local settled = tonumber(birth) / 1000 + SETTLE_MS
 if known ~= '' and known ~= birth and NOW < settled then
   redis.call('HSET', META, 'settling', string.format('%.0f', settled))
+end
+
+if broker ~= '' then
+  redis.call('HSET', META, 'broker:' .. broker, description)
+  redis.call('ZADD', ENDS, NOW + KEPT_MS, 'meta:broker:' .. broker)
 end
 
 local answer = { birth }

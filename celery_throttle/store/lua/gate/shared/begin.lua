@@ -27,9 +27,10 @@
 -- KEYS[22] meta       HASH  'birth': when this data began (us); 'settling': until when nothing is granted
 --                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim;
 --                           'moment': until when holders had time to renew after an outage (ms); 'errors':
---                           how often workers lost this store, or had a call refused
+--                           how often workers lost this store, or had a call refused;
+--                           'broker:' and a code: the description of a broker that has workers here
 -- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers',
---                           'ran'), ':' and a field of it -> when the field goes (ms)
+--                           'ran', 'meta'), ':' and a field of it -> when the field goes (ms)
 -- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)
 -- KEYS[25] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
 --                     and a bucket that has a line now, or of which something was said; 'birth' and when the

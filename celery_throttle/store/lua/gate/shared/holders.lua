@@ -62,6 +62,7 @@ local function reap_ends(most)
     elseif kind == 'aside' then forget_aside(field)
     elseif kind == 'workers' then forget(WORKERS, field)
     elseif kind == 'ran' then forget(RAN, field)
+    elseif kind == 'meta' then forget(META, field)
     end
   end
   state.reaping = nil

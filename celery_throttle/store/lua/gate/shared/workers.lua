@@ -6,7 +6,7 @@
 -- back, or was told are parked or have run, which it has acknowledged at the broker when its next call comes;
 -- withdrawn: { task id, message } of those that left their line, which nobody else knows of any more; newest:
 -- when the newest that it parked came, by its clock (ms), and its place in line; clock_off: how far its clock
--- is from the store's (ms); till: until when all this is kept (ms).
+-- is from the store's (ms); broker: the code of its broker; till: until when all this is kept (ms).
 local KEPT_MS, CLOCK_SET_MS = 86400000, 1000
 
 -- The part of a worker's name that no other has; all of it is kept only of who holds.
@@ -47,9 +47,12 @@ end
 
 local function save_worker(worker, said, before)
   said.since, said.till, said.clock_off, said.newest = NOW, before.till, state.clock_off, state.newest
+  local queue = unpack(state.queues)
+  said.broker = string.match(queue or '', '^(%x%x%x%x%x%x%x%x):')
   if not said.till or said.till < NOW + KEPT_MS / 2 then
     said.till = NOW + KEPT_MS
     redis.call('ZADD', ENDS, said.till, 'workers:' .. worker)
+    if said.broker then redis.call('ZADD', ENDS, 'XX', said.till, 'meta:broker:' .. said.broker) end
     redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
   end
   redis.call('HSET', WORKERS, worker, cjson.encode(said))

@@ -1,0 +1,73 @@
+"""Which broker an app has, in words that are the same for all workers of that broker and hold no secret."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from kombu.utils.url import url_to_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["broker_of"]
+
+_KINDS = {"rediss": "redis", "pyamqp": "amqp", "amqps": "amqp", "librabbitmq": "amqp"}
+_PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "amqps": 5671, "amqp": 5672}
+_HOSTS = {"": "localhost", "127.0.0.1": "localhost", "::1": "localhost"}
+#: Without a name: the broker's own.
+_VHOSTS = {"redis": "0", "sentinel": "0", "amqp": "/"}
+#: Options of the transport by which two brokers at the same place are told apart.
+_OPTIONS = ("master_name", "global_keyprefix", "queue_name_prefix", "region", "data_folder_in")
+
+
+def broker_of(conf: Any, store: str) -> str:
+    """Return the broker of an app: kind, hosts, virtual host or database, and what its keys or queues begin with.
+
+    The URLs of a failover list are one broker, in whatever order they are written. Two names of one host are two
+    brokers: where that is so, ``throttle_broker`` names it.
+
+    Args:
+        conf: of the app.
+        store: the URL of the store. A broker on this machine, with a store elsewhere, is another one than that of any
+            other machine, so the machine's name is added.
+
+    Returns:
+        "" if no broker is configured.
+    """
+    given = conf.broker_read_url or conf.broker_url
+    urls = ";".join(given) if isinstance(given, (list, tuple)) else given
+    if not urls:
+        return ""
+    places = sorted({_place(url.strip()) for url in urls.split(";") if url.strip()})
+    if any(_is_here(place) for place in places) and not _is_here(_place(store.partition(";")[0])):
+        places.append(f"on {socket.gethostname()}")
+    return " ".join([",".join(places), *_named(conf.broker_transport_options or {})])
+
+
+def _place(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url.rpartition("@")[2]
+    if scheme == "redis+socket":
+        return f"{scheme}://{rest.rpartition('@')[2]}"
+    if "+" in scheme:  # a database of SQLAlchemy's, say
+        database = urlsplit(url)
+        port = f":{database.port}" if database.port else ""
+        return f"{scheme}://{database.hostname or ''}{port}{database.path}"
+    parts, kind = url_to_parts(url), _KINDS.get(scheme, scheme)
+    name, port_number = (parts.hostname or "").lower(), parts.port or _PORTS.get(scheme)
+    host = f"{_HOSTS.get(name, name)}:{port_number}" if port_number else name
+    return f"{kind}://{host}/{(parts.path or '').strip('/') or _VHOSTS.get(kind, '')}"
+
+
+def _is_here(place: str) -> bool:
+    kind, _, where = place.partition("://")
+    return kind in ("redis+socket", "unix") or where.startswith("localhost")
+
+
+def _named(options: Any) -> Iterator[str]:
+    for name in _OPTIONS:
+        if options.get(name):
+            yield f"{name}={options[name]}"

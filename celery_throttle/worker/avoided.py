@@ -1,0 +1,53 @@
+"""Queues of which this worker takes no parked tasks for a moment, since it was given one that it does not know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["Avoided"]
+
+#: Seconds, twice as long after each further task that is not known, so that other workers of the queue get it.
+_FIRST, _LONGEST = 1.0, 60.0
+
+
+class Avoided:
+    """Queues whose parked tasks are left to other workers; all on the loop.
+
+    Args:
+        loop: everything happens on it.
+        timekeeper: tells when a queue is served again.
+        changed: called when other queues are avoided than before.
+    """
+
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, changed: Callable[[], None]) -> None:
+        self._loop, self._timekeeper, self._changed = loop, timekeeper, changed
+        self._pauses: dict[str, float] = {}
+        self._now: set[str] = set()
+
+    def others(self, queues: Iterable[str]) -> tuple[str, ...]:
+        """Return those of these queues that are served."""
+        return tuple(queue for queue in queues if queue not in self._now)
+
+    def avoid(self, queue: str) -> None:
+        """Leave the parked tasks of a queue to other workers for a moment."""
+        if queue in self._now:
+            return
+        pause = min(2 * self._pauses.get(queue, _FIRST / 2), _LONGEST)
+        self._pauses[queue] = pause
+        self._now.add(queue)
+        self._timekeeper.later(pause, lambda: self._loop.post(self._serve, queue))
+        self._changed()
+
+    def _serve(self, queue: str) -> None:
+        self._now.discard(queue)
+        self._changed()
+
+    def knows(self, queue: str) -> None:
+        """A task of this queue starts here: the next pause is a short one again."""
+        self._pauses.pop(queue, None)
