@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+import logging
+import random
+from datetime import datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore
 
@@ -12,20 +15,25 @@ from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from celery_throttle.core.limits import Limit
 
 __all__ = ["RateLimited"]
 
+logger = logging.getLogger(__name__)
 
 #: Ten years, in seconds.
 _LONGEST = 10 * 365 * 86400
+#: Seconds, where the answer does not tell: spread, so that programs which were refused together do not come together.
+_DEFAULT = (20.0, 40.0)
 
 
 class RateLimited(Ignore, ThrottleError):
     """Raise it in the body of a throttled task, for a 429 of an API, say::
 
-        if answer.status_code == 429:
-            raise RateLimited(retry_after=float(answer.headers["Retry-After"]))
+        if response.status_code == 429:
+            raise RateLimited.from_response(response)
 
     The task goes back to the head of its line, without costing a retry, and its limits (for its key) start nothing
     until then, on any worker. It runs again from its beginning, with the same arguments and the same id.
@@ -34,32 +42,107 @@ class RateLimited(Ignore, ThrottleError):
     is a failure, since there is no line.
 
     Args:
-        retry_after: seconds, or a timedelta.
+        retry_after: seconds, a timedelta, or the text of a ``Retry-After`` header (RFC 9110, section 10.2.3): seconds
+            or a date. None, "" and text that is neither: 20 to 40 seconds, at random.
         limit: the limit that this is about, or its name; by default all limits of the task.
+        max_rounds: how often the task may go back in line before this is a failure of it; None: as often as it raises.
 
     Raises:
-        ConfigurationError: ``retry_after`` or ``limit`` cannot work.
+        ConfigurationError: an argument cannot work.
     """
 
     @tells(
         **dict.fromkeys(("countdown", "seconds", "delay", "timeout", "wait", "after"), "write RateLimited(30)"),
+        **dict.fromkeys(("max_retries", "retries", "attempts", "max_attempts", "rounds"), "write max_rounds=10"),
         limits="write limit='api'",
         name="write limit='api'",
+        response="write RateLimited.from_response(response)",
     )
-    def __init__(self, retry_after: float | timedelta, limit: str | Limit | None = None) -> None:
-        seconds: object = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST:
-            raise ConfigurationError(
-                f"RateLimited: retry_after must be seconds or a timedelta, 0 to {_LONGEST}, got {retry_after!r}: "
-                f"write RateLimited(float(answer.headers['Retry-After']))"
-            )
+    def __init__(
+        self,
+        retry_after: float | str | timedelta | None = None,
+        limit: str | Limit | None = None,
+        max_rounds: int | None = None,
+    ) -> None:
+        seconds = _seconds(retry_after, _now())
         name: object = getattr(limit, "name", limit)
         if name is not None and not isinstance(name, str):
             raise ConfigurationError(
                 f"RateLimited: limit must be a Limit or its name, got {limit!r}: write limit='api'"
             )
-        super().__init__(seconds, name)
-        self.retry_after, self.limit = float(seconds), name
+        _check_rounds(max_rounds)
+        super().__init__(seconds, name, max_rounds)
+        self.retry_after, self.limit, self.max_rounds = seconds, name, max_rounds
+
+    @classmethod
+    def from_response(cls, response: Any, limit: str | Limit | None = None, max_rounds: int | None = None) -> Self:
+        """Return one with the ``Retry-After`` of a response of httpx, requests, aiohttp or urllib.
+
+        A date is counted from the response's own ``Date``, if there is one, so the clocks need not agree.
+
+        Raises:
+            ConfigurationError: it has no headers, or an argument cannot work.
+        """
+        headers: Any = getattr(response, "headers", None)
+        if not callable(getattr(headers, "get", None)):
+            raise ConfigurationError(
+                f"RateLimited: from_response() takes a response with headers, got {response!r}: write RateLimited(30)"
+            )
+        sent = _date(headers.get("Date"))
+        return cls(_seconds(headers.get("Retry-After"), sent or _now()), limit, max_rounds)
 
     def __str__(self) -> str:
         return f"asked too often, again in {plain(self.retry_after)} s"
+
+
+def _check_rounds(given: object) -> None:
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
+        return
+    raise ConfigurationError(
+        f"RateLimited: max_rounds must be a whole number from 0, or None, got {given!r}: write max_rounds=10"
+    )
+
+
+def _seconds(given: object, now: datetime) -> float:
+    """Return seconds from now, whatever they are given as.
+
+    Raises:
+        ConfigurationError: it is no time to wait.
+    """
+    seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(seconds, str) or seconds is None:
+        return _of_header(seconds, now)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _LONGEST:
+        raise ConfigurationError(
+            f"RateLimited: retry_after must be seconds or a timedelta, 0 to {_LONGEST}, or the text of a Retry-After "
+            f"header, got {given!r}: write RateLimited.from_response(response), or RateLimited(30)"
+        )
+    return float(seconds)
+
+
+def _of_header(text: str | None, now: datetime) -> float:
+    """Return the seconds of a header; nothing that a server sends is refused, since it is no mistake of the task."""
+    if text and text.strip():
+        try:
+            seconds = float(text)
+        except ValueError:
+            date = _date(text)
+            seconds = (date - now).total_seconds() if date else float("nan")
+        if seconds == seconds:  # noqa: PLR0124 - "nan" is a number to Python
+            return min(max(seconds, 0.0), _LONGEST)
+        logger.warning("RateLimited: Retry-After %.100r is no number of seconds and no date: waiting about 30 s", text)
+    return random.uniform(*_DEFAULT)  # noqa: S311 - no secret
+
+
+def _date(text: object) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=timezone.utc)
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)

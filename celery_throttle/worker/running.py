@@ -12,9 +12,11 @@ from celery.worker import state
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.core.policy import costs_of, needs_text
-from celery_throttle.errors import ConfigurationError, StoreUnavailable
+from celery_throttle.core.wording import counted
+from celery_throttle.errors import ConfigurationError, StoreUnavailable, ThrottleError
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.outage import fail
+from celery_throttle.worker.rounds import count_round
 from celery_throttle.worker.runs import State
 from celery_throttle.worker.waits import with_wait
 from celery_throttle.worker.watch import unwatch, watch
@@ -136,6 +138,9 @@ class Running:
         if permit is None or wrong or not run.needs.buckets:
             self._fail_over(run, wrong or _no_line(run))
             return
+        if not count_round(request.message, error.max_rounds):
+            self._fail_over(run, _too_often(run, error))
+            return
         costs = costs_of(run.needs.text)
         about = [each for each in costs if error.limit in (None, each[0].name)] or costs
         self._notices.limited(request, error)
@@ -253,6 +258,14 @@ def _not_its_limit(run: Run, error: RateLimited) -> Exception | None:
     return ConfigurationError(
         f"Task {run.request.name} raised RateLimited(limit={error.limit!r}), but has no such limit, only "
         f"{', '.join(map(repr, names))}: name one of them, or leave limit= out"
+    )
+
+
+def _too_often(run: Run, error: RateLimited) -> Exception:
+    """Return what has failed once it has gone back as often as it may; to Celery `RateLimited` is no failure."""
+    return ThrottleError(
+        f"Task {run.request.name} raised RateLimited ({error}) after {counted(error.max_rounds or 0, 'round')}, its "
+        f"max_rounds"
     )
 
 

@@ -461,7 +461,10 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     ),
     (lambda: Limit("gpu", 4, burst=3), "Limit 'gpu': burst needs a rate beside it: write rate='100/m', burst=10"),
     (lambda: Limit("gpu", rate="5/x"), "unknown unit 'x', write '5/s'"),
-    (lambda: RateLimited("30"), "got '30': write RateLimited(float(answer.headers['Retry-After']))"),
+    (lambda: RateLimited([30]), "got [30]: write RateLimited.from_response(response), or RateLimited(30)"),
+    (lambda: RateLimited.from_response(b"429"), "takes a response with headers, got b'429': write RateLimited(30)"),
+    (lambda: RateLimited(30, max_rounds=-1), "max_rounds must be a whole number from 0, or None, got -1: write"),
+    (lambda: RateLimited(30, max_retries=5), "takes no max_retries=5: write max_rounds=10"),
     (lambda: RateLimited(30, limit=3), "RateLimited: limit must be a Limit or its name, got 3"),
     (
         lambda: settings(throttle_limits={"gpu": 3}),
@@ -494,10 +497,12 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     ),
     (lambda: Limit("gpu", 4, key="a..b"), "got 'a..b': write key='a.b'"),
     # -- RateLimited
-    (RateLimited, "RateLimited needs retry_after: it takes retry_after, limit"),
     (lambda: RateLimited(countdown=5), "RateLimited takes no countdown=5: write RateLimited(30)"),
-    (lambda: RateLimited(-1), "retry_after must be seconds or a timedelta, 0 to 315360000, got -1: write RateLimited("),
-    (lambda: RateLimited(10**12), "0 to 315360000, got 1000000000000: write RateLimited("),
+    (lambda: RateLimited(-1), "retry_after must be seconds or a timedelta, 0 to 315360000, or the text of a"),
+    (
+        lambda: RateLimited(10**12),
+        "header, got 1000000000000: write RateLimited.from_response(response), or RateLimited(30)",
+    ),
     # -- acquire, reserve
     (lambda: GPU.acquire("5"), "Limit 'gpu': timeout must be seconds, 0 or more, or None, got '5': write timeout=30"),
     (lambda: GPU.acquire(timedelta(minutes=1)), "got datetime.timedelta(seconds=60): write timeout=60"),

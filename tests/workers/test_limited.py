@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import chord
 
-from celery_throttle import ConfigurationError, LimitExceeded, StoreUnavailable, ThrottleControl
+from celery_throttle import ConfigurationError, LimitExceeded, StoreUnavailable, ThrottleControl, ThrottleError
 from tests.conftest import new_server
 from tests.failures.tools import unacknowledged
 from tests.support.waiting import until
@@ -37,6 +37,19 @@ def test_a_rate_limited_task_comes_again_without_a_retry(
     assert result.get(timeout=20) == "a after 0"
     assert {run.task_id for run in journal.runs()} == {result.id}
     state.wait_empty()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_after_so_many_rounds_it_fails(workers: Workers, journal: Journal, state: State, *, late: bool) -> None:
+    """The count goes with the task from worker to worker."""
+    workers.start_many(2, LIMITED, concurrency=1, conf={"task_acks_late": late})
+    result = workers.app(LIMITED).call_twice_more.delay("a")
+    with pytest.raises(ThrottleError, match=r"raised RateLimited \(asked too often, again in 0.1 s\) after 2 rounds"):
+        result.get(timeout=20)
+    assert runs_of(journal, "a") == 3
+    assert result.state == "FAILURE"
+    state.wait_empty()
+    until(lambda: not unacknowledged(workers))
 
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])

@@ -21,12 +21,14 @@ app.conf.update(
 )
 
 
-def _call(task: Any, label: str, retry_after: float, limit: str | None = None) -> str:
+def _call(
+    task: Any, label: str, retry_after: float | str, limit: str | None = None, max_rounds: int | None = None
+) -> str:
     """Be told to come later until the test lets it go."""
     journal = Journal.from_environment()
     with journal.run(task.request, label):
         if not Path(f"{journal.path}.{label}").exists():
-            raise RateLimited(retry_after, limit)
+            raise RateLimited(retry_after, limit, max_rounds)
     return f"{label} after {task.request.retries}"
 
 
@@ -58,6 +60,12 @@ def call_once(self: Any, label: str, retry_after: float = 0.2) -> str:
 @app.task(shared=False, bind=True, base=Throttled, limit=Limit("api", 2))
 def call_about(self: Any, label: str, limit: str) -> str:
     return _call(self, label, 60, limit)
+
+
+@app.task(shared=False, bind=True, base=Throttled, limit=4)
+def call_twice_more(self: Any, label: str, retry_after: str = "0.1") -> str:
+    """As a Retry-After header has it; and not for ever."""
+    return _call(self, label, retry_after, max_rounds=2)
 
 
 @app.task(shared=False, bind=True)

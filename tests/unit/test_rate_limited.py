@@ -1,0 +1,61 @@
+"""What a `Retry-After` may be, as servers send it."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+
+import httpx
+import pytest
+
+from celery_throttle import RateLimited
+
+
+def response(**headers: str) -> httpx.Response:
+    return httpx.Response(429, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [(30, 30), (0.5, 0.5), (timedelta(minutes=2), 120), ("31", 31), (" 1.5 ", 1.5), ("-3", 0), ("1e99", 315360000)],
+)
+def test_seconds(given: float | str | timedelta, seconds: float) -> None:
+    assert RateLimited(given).retry_after == seconds
+
+
+def test_a_date() -> None:
+    then = datetime.now(timezone.utc) + timedelta(minutes=5)
+    assert 290 < RateLimited(format_datetime(then, usegmt=True)).retry_after <= 300
+    assert RateLimited("Wed, 21 Oct 2015 07:28:00 GMT").retry_after == 0, "it is over"
+
+
+@pytest.mark.parametrize("given", [None, "  ", "soon", "nan", "Wed, 99 Oct 2015 07:28:00 GMT"])
+def test_what_tells_nothing_is_some_half_a_minute(given: str | None) -> None:
+    several = {RateLimited(given).retry_after for _ in range(20)}
+    assert all(20 <= each <= 40 for each in several)
+    assert len(several) > 1, "not all at once"
+
+
+def test_text_that_tells_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    RateLimited("soon")
+    assert "Retry-After 'soon' is no number of seconds and no date" in caplog.text
+
+
+def test_the_response_itself() -> None:
+    limited = RateLimited.from_response(response(Retry_After="7"), limit="api", max_rounds=5)
+    assert (limited.retry_after, limited.limit, limited.max_rounds) == (7, "api", 5)
+    assert 20 <= RateLimited.from_response(response()).retry_after <= 40
+
+
+def test_a_date_counts_from_the_clock_of_its_server() -> None:
+    limited = RateLimited.from_response(
+        response(Date="Wed, 21 Oct 2015 07:28:00 GMT", Retry_After="Wed, 21 Oct 2015 07:28:30 GMT")
+    )
+    assert limited.retry_after == 30
+
+
+def test_it_comes_through_a_pickle_as_it_was() -> None:
+    limited = RateLimited(None, "api", 3)
+    again = pickle.loads(pickle.dumps(limited))
+    assert (again.retry_after, again.limit, again.max_rounds) == (limited.retry_after, "api", 3)
