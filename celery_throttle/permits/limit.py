@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +55,24 @@ class AsyncAcquire(OnlyAsync):
     def __init__(self, acquire: Callable[[], Any]) -> None:
         self._acquire = acquire
         self._permit: Permit | None = None
-        self._entered = False
+        self._entered = self._used = False
 
     def __await__(self) -> Any:
+        self._used = True
         return self._acquire().__await__()
 
+    def __del__(self) -> None:
+        if not self._used:  # as Python does with coroutines
+            warnings.warn(
+                "limit.acquire_async() was never awaited, so no permit was taken: write async with "
+                "limit.acquire_async(timeout=30): ...",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
+
     async def __aenter__(self) -> Permit:
+        self._used = True
         if self._entered:  # who leaves would give back the permit of who came last
             raise ConfigurationError(
                 "what acquire_async() returns is for one async with: write async with limit.acquire_async(timeout=30): "
@@ -95,7 +108,8 @@ class Limit(NotAPermit, LimitValue):
         Raises:
             NotAcquired: none came in time, or as many wait as may (``max_parked``), which is said at once.
             ConfigurationError: an argument cannot work.
-            StoreUnavailable: the store did not answer.
+            StoreUnavailable: the store did not answer in that time; at once where ``throttle_on_store_error`` is
+                ``fail``. Where it is ``run``, the permit is one that is not counted.
 
         Warning:
             Do not wait for one in the body of a task that holds a permit of the same limit: with all permits held by

@@ -5,6 +5,7 @@ One thread makes them, one at a time, for everybody who asks, waits, holds or gi
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import logging
 import math
@@ -13,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -55,6 +56,9 @@ _RENEW_EVERY = 2.0
 #: Seconds for which the thread stays when there is nobody.
 _LINGER = 1.0
 
+#: Seconds for which a program's end waits until the store has what it gives back.
+_AT_EXIT = 1.0
+
 #: What renew.lua says of one that is held: renewed, or put back.
 _HELD = (1, 2)
 _USED = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
@@ -67,6 +71,11 @@ class Outside:
     Args:
         app: the Celery app.
         group: of limits; None for that of those that name none.
+
+    Attributes:
+        process: the id of the process that it is.
+        lease: seconds that a permit lasts without renewal.
+        on_store_error: what happens to those who ask while the store is out of reach.
     """
 
     def __init__(self, app: Any, group: str | None) -> None:
@@ -75,8 +84,10 @@ class Outside:
         self._queue = outside_queue(self._worker)
         client = store_client(app, group)
         self._call, self._store, self.lease = client.ask, client.store, client.store.lease
-        keys = self._store.keys
-        self._bell = Bell(make_client(settings_of(app).url, keys), keys.wake, f"ready {self._queue}")
+        keys, settings = self._store.keys, settings_of(app)
+        self.on_store_error = settings.on_store_error
+        self._unthrottled = False
+        self._bell = Bell(make_client(settings.url, keys), keys.wake, f"ready {self._queue}")
         # For all threads, under the guard.
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -125,6 +136,16 @@ class Outside:
             if asking.drop():
                 self._end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
         self._go_on()
+
+    def say_unthrottled(self, limits: str, error: StoreUnavailable) -> None:
+        """Log once in each outage that permits are given which are not counted."""
+        if not self._unthrottled:
+            self._unthrottled = True
+            logger.warning(
+                "celery_throttle: permits of limit %s are not counted while the store is out of reach, since "
+                "throttle_on_store_error is 'run': %s",
+                limits, error,
+            )  # fmt: skip
 
     def later(self, give_back: Callable[[], object]) -> None:
         """Call `drop` or `release` in the thread, for who may be collected just now by somebody that has the guard."""
@@ -229,7 +250,7 @@ class Outside:
             self._declared.clear()
             self._renewed_at = -math.inf
             return
-        self._under_way = None
+        self._under_way, self._unthrottled = None, False
         with self._guard:
             self._tell(batch, reply)
         at_once = reply.more or (self._waiting and self._bell.listen())  # there may have been a hint before
@@ -340,6 +361,14 @@ class Outside:
         with self._guard:
             self._next.lining.extend(unknown)
 
+    def end(self) -> list[Future[None]]:
+        """Give back all that is held, and leave all lines: the program ends. Return what waits for the answers."""
+        with self._guard:
+            held, waiting = [arrival for arrival, _ in self._held.values()], list(self._waiting.values())
+        for asking in waiting:
+            self.leave(asking)
+        return [self.release(arrival) for arrival in held]
+
 
 _all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()
 
@@ -350,3 +379,10 @@ def outside_of(app: Any, group: str | None) -> Outside:
     if group not in groups or groups[group].process != os.getpid():
         groups[group] = Outside(app, group)
     return groups[group]
+
+
+@atexit.register
+def _end_all() -> None:
+    """Give back what a program still holds at its normal end; the leases of one that was killed have to end."""
+    ends = [each for groups in _all.values() for each in groups.values() if each.process == os.getpid()]
+    wait([said for each in ends for said in each.end()], _AT_EXIT)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from concurrent import futures
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakMethod
 
+from redis.exceptions import ResponseError
+
 from celery_throttle.core.policy import limits_text
-from celery_throttle.errors import NotAcquired, StoreUnavailable
+from celery_throttle.errors import ConfigurationError, NotAcquired, StoreUnavailable
+from celery_throttle.permits.free import Free
 from celery_throttle.primitives.checks import shown
 from celery_throttle.primitives.lease.base import logger
 from celery_throttle.primitives.lease.sync import RenewableLease
@@ -19,7 +23,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from celery_throttle.core.policy import Needs
-    from celery_throttle.permits.free import Free
     from celery_throttle.permits.line import Asking
     from celery_throttle.permits.outside import Outside
 
@@ -29,6 +32,8 @@ T = TypeVar("T")
 
 #: Seconds to wait for the answer of a store that may have to be connected to first.
 _ANSWER = 5.0
+#: Seconds until a store that did not answer is asked for a permit again.
+_AGAIN = 0.5
 
 
 class Permit(RenewableLease):
@@ -48,7 +53,7 @@ class Permit(RenewableLease):
         super().__init__(
             limits_text(arrival.needs), arrival.task, seconds=outside.lease, deadline=deadline, on_lost=None
         )
-        self._outside, self._arrival = outside, arrival
+        self._outside, self._arrival, self._process = outside, arrival, os.getpid()
         # Weakly: nobody wants a permit that was dropped without being given back.
         outside.hold(arrival, WeakMethod(self._renewed))
 
@@ -57,8 +62,10 @@ class Permit(RenewableLease):
 
         Raises:
             LeaseLost: it is not held any more.
+            ConfigurationError: it was taken before this process was forked.
             StoreUnavailable: the store did not answer.
         """
+        self._check_process()
         self._check_held()
         started = time.monotonic()
         if not self._outside.renew(self._arrival):
@@ -71,8 +78,10 @@ class Permit(RenewableLease):
         """Give it back; False if it was lost before. Again: the same answer.
 
         Raises:
+            ConfigurationError: it was taken before this process was forked.
             StoreUnavailable: the store did not answer; it is told when it does, or the lease ends.
         """
+        self._check_process()
         if self._released is None:
             lost, said = self._give_back()
             futures.wait([said], _ANSWER)
@@ -83,6 +92,8 @@ class Permit(RenewableLease):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._is_forked:
+            return  # the process that took it goes on to hold it
         if isinstance(error, GeneratorExit):
             self._forget()
         else:
@@ -90,7 +101,7 @@ class Permit(RenewableLease):
 
     async def leave(self, error: BaseException | None) -> None:
         """Leave its ``async with`` block, which raised that; cancelled, it is given back all the same."""
-        if self._released is not None:
+        if self._released is not None or self._is_forked:
             return
         if isinstance(error, GeneratorExit):
             self._forget()
@@ -108,6 +119,18 @@ class Permit(RenewableLease):
         self._released = not lost
         if error is None and lost:
             raise self._lose()
+
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process is a copy of the one that took it: the thread that renews it is not here."""
+        return self._process != os.getpid()
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise ConfigurationError(
+                f"This permit of {shown(self.identity)} belongs to process {self._process}, which this one was forked "
+                f"from and which still holds it: write with limit.acquire(timeout=30): ... in this process"
+            )
 
     def _forget(self) -> None:
         """Give it back without waiting: a generator or coroutine ends, perhaps since it is collected just now."""
@@ -129,9 +152,65 @@ class Permit(RenewableLease):
 
 def acquire(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
     """Return a permit that came in so many seconds; see ``Limit.acquire``."""
+    patience = _Patience(timeout)
+    while True:
+        try:
+            return _acquire(outside, needs, limit, patience.left)
+        except StoreUnavailable as error:
+            if permit := patience.without_store(outside, needs, limit, error):
+                return permit
+        time.sleep(_AGAIN)
+
+
+async def acquire_async(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
+    """As `acquire`, for asyncio."""
+    patience = _Patience(timeout)
+    while True:
+        try:
+            return await _acquire_async(outside, needs, limit, patience.left)
+        except StoreUnavailable as error:
+            if permit := patience.without_store(outside, needs, limit, error):
+                return permit
+        await asyncio.sleep(_AGAIN)
+
+
+class _Patience:
+    """How long a permit is still waited for, and what follows while the store is out of reach.
+
+    Args:
+        timeout: seconds in all; None: for ever.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._until = None if timeout is None else time.monotonic() + timeout
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left."""
+        return self._until - time.monotonic() if self._timeout and self._until else self._timeout
+
+    def without_store(
+        self, outside: Outside | Free, needs: Needs, limit: tuple[str, str], error: StoreUnavailable
+    ) -> Permit | None:
+        """Return a permit that is not counted, None to ask again, or raise: as ``throttle_on_store_error`` tells."""
+        if isinstance(outside, Free):
+            raise error
+        # A store that refuses is there, and counts: a full one has its permits to give as soon as others come back.
+        if outside.on_store_error == "run" and not isinstance(error.__cause__, ResponseError):
+            outside.say_unthrottled(limits_text(needs.text), error)
+            free = Free()
+            return Permit(free, free.ask(needs.text, limit, waits=False))
+        is_over = self._until is not None and self._until - time.monotonic() <= _AGAIN
+        if outside.on_store_error == "fail" or is_over:
+            raise error
+        return None
+
+
+def _acquire(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
     asking = outside.ask(needs.text, limit, waits=timeout != 0)
     try:
-        futures.wait([asking.permit], _patience(timeout))
+        futures.wait([asking.permit], _answer_within(timeout))
         if not asking.permit.done():
             outside.leave(asking)
             futures.wait([asking.permit], _ANSWER)
@@ -141,12 +220,13 @@ def acquire(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeo
         raise
 
 
-async def acquire_async(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
-    """As `acquire`, for asyncio."""
+async def _acquire_async(
+    outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None
+) -> Permit:
     asking = outside.ask(needs.text, limit, waits=timeout != 0)
     answer = asyncio.wrap_future(asking.permit)
     try:
-        await asyncio.wait([answer], timeout=_patience(timeout))
+        await asyncio.wait([answer], timeout=_answer_within(timeout))
         if not answer.done():
             outside.leave(asking)
             await asyncio.wait([answer], timeout=_ANSWER)
@@ -159,7 +239,7 @@ async def acquire_async(outside: Outside | Free, needs: Needs, limit: tuple[str,
         raise
 
 
-def _patience(timeout: float | None) -> float | None:
+def _answer_within(timeout: float | None) -> float | None:
     # Not to wait means to wait for no permit; the answer takes its time.
     return _ANSWER if timeout == 0 else timeout
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -460,17 +462,42 @@ def test_what_cannot_work_is_refused(gpu: Limit, app: Celery, options: dict[str,
         Limit("tenant", 1, key="k").acquire(app=app)
 
 
-def test_without_a_store_it_says_so(app: Celery, gpu: Limit) -> None:
-    app.conf.throttle_url = "redis://127.0.0.1:1/0"
-    with pytest.raises(StoreUnavailable, match="did not answer"):
-        gpu.acquire(app=app)
-
-
-def acquire(limit: Limit, app: Celery, timeout: float, *, how: str) -> Any:
+def acquire(limit: Limit, app: Celery, timeout: float | None, *, how: str) -> Any:
     async def main() -> Any:
         return await limit.acquire_async(timeout, app=app)
 
     return asyncio.run(main()) if how == "asyncio" else limit.acquire(timeout, app=app)
+
+
+@pytest.mark.parametrize("how", ["threads", "asyncio"])
+@pytest.mark.parametrize(("action", "timeout"), [("fail", None), ("hold", 0), ("hold", 0.3), ("run", 0)])
+def test_without_a_store_it_does_as_tasks_do(
+    how: str, action: str, timeout: float | None, app: Celery, gpu: Limit, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.conf.update(throttle_url="redis://127.0.0.1:1/0", throttle_on_store_error=action)
+    if action == "run":
+        permits = [acquire(gpu, app, timeout, how=how) for _ in range(3)]
+        assert [permit.release() for permit in permits] == [True] * 3
+        assert caplog.text.count("permits of limit gpu are not counted while the store is out of reach") == 1
+    else:
+        with pytest.raises(StoreUnavailable, match="did not answer"):
+            acquire(gpu, app, timeout, how=how)
+
+
+@pytest.mark.parametrize("how", ["threads", "asyncio"])
+def test_held_until_the_store_is_back(how: str, gpu: Limit, own_server: EmbeddedServer) -> None:
+    got: Future[Permit] = Future()
+    with Relay(own_server.port) as relay:
+        far = Celery("far", broker=relay.url, set_as_current=False)
+        relay.refuse()
+        thread = threading.Thread(target=lambda: got.set_result(acquire(gpu, far, None, how=how)))
+        thread.start()
+        until(lambda: len(relay.attempts) > 1)
+        assert not got.done()
+        relay.accept()
+        assert got.result(20).release()
+        thread.join(20)
+        close(far)
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
@@ -551,8 +578,8 @@ def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_s
         end = time.monotonic() + 1
         while time.monotonic() < end:
             try:
-                permit = gpu.acquire(20, app=shop)
-            except StoreUnavailable:
+                permit = gpu.acquire(0.01, app=shop)
+            except (StoreUnavailable, NotAcquired):
                 continue
             released.append(permit.release())
 
@@ -560,7 +587,7 @@ def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_s
         with gpu.acquire(app=shop):
             client.config_set("maxmemory", 1)
             with pytest.raises(StoreUnavailable, match="maxmemory"):
-                gpu.acquire(20, app=shop)
+                gpu.acquire(0.1, app=shop)
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -570,3 +597,106 @@ def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_s
         assert len(released) > 10
         with gpu.acquire(0, app=shop):
             client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("how", ["threads", "asyncio"])
+def test_a_permit_is_for_one_block(how: str, gpu: Limit, app: Celery, state: State) -> None:
+    """Every block's end releases it, so that the rest of an outer one, or a second one, would hold nothing."""
+
+    async def main() -> None:
+        permit = await gpu.acquire_async(app=app)
+        with permit:
+            with pytest.raises(ConfigurationError, match="'gpu' is in a with block already"), permit:
+                pytest.fail("inner")
+            assert state.used() == {"gpu": 1}
+        with pytest.raises(LeaseLost, match="was released, and is not held in this block: acquire it again"), permit:
+            pytest.fail("second")
+
+    if how == "asyncio":
+        asyncio.run(main())
+    else:
+        permit = gpu.acquire(app=app)
+        permit.release()
+        with pytest.raises(LeaseLost, match="was released"), permit:
+            pytest.fail("released")
+    state.wait_empty()
+
+
+def test_a_lost_permit_begins_no_block(gpu: Limit, app: Celery) -> None:
+    permit = gpu.acquire(app=app)
+    permit._lose()
+    with pytest.raises(LeaseLost, match="not held"), permit:
+        pytest.fail("lost")
+
+
+def test_what_is_never_awaited_is_warned_of(gpu: Limit, app: Celery, state: State) -> None:
+    with pytest.warns(
+        RuntimeWarning, match=r"acquire_async\(\) was never awaited, so no permit was taken: write async"
+    ):
+        gpu.acquire_async(app=app)
+    assert state.empty()
+
+
+_FORKS = """
+import os, sys
+from celery import Celery
+from celery_throttle import ConfigurationError, Limit
+app = Celery(broker=sys.argv[1])
+gpu = Limit("gpu", 1)
+with gpu.acquire(app=app) as permit:
+    child = os.fork()
+    if not child:
+        for use in (permit.release, permit.renew):
+            try:
+                use()
+            except ConfigurationError as error:
+                print(error, flush=True)
+if not child:
+    print("left the block", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print("released", flush=True)
+"""
+
+
+def test_a_permit_stays_with_the_process_that_took_it(server: EmbeddedServer, state: State) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _FORKS, server.url], capture_output=True, text=True, timeout=30, check=False
+    )
+    said = ran.stdout.splitlines()
+    assert [line.partition(" belongs to process ")[0] for line in said[:2]] == ["This permit of 'gpu'"] * 2, ran
+    assert said[2:] == ["left the block", "released"], ran
+    state.wait_empty()
+
+
+_ENDS = """
+import sys, threading
+from celery import Celery
+from celery_throttle import Limit
+app = Celery(broker=sys.argv[1])
+permit = Limit("gpu", 1).acquire(app=app)
+threading.Thread(target=lambda: Limit("gpu", 1).acquire(app=app), daemon=True).start()
+sys.stdin.readline()
+sys.exit(sys.argv[2])
+"""
+
+
+def test_the_normal_end_of_a_program_gives_back_what_it_holds(server: EmbeddedServer, state: State) -> None:
+    """Its lease would be held for a minute."""
+    command = [sys.executable, "-c", _ENDS, server.url, "3"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
+        state.wait_parked(1)
+        program.communicate("\n")
+    assert state.empty()
+
+
+def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer) -> None:
+    command = [sys.executable, "-c", _ENDS, own_server.url, "0"]
+    with (
+        Redis.from_url(own_server.url) as client,
+        subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program,
+    ):
+        State(client).wait_parked(1)
+        own_server.freeze()
+        program.communicate("\n", timeout=20)
+        own_server.thaw()

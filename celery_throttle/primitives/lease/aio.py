@@ -31,6 +31,7 @@ class AsyncRenewableLease(Lease, ABC):
     """As `RenewableLease`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
 
     async def __aenter__(self) -> Self:
+        self._enter()
         return self
 
     async def __aexit__(

@@ -9,7 +9,7 @@ import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.errors import LeaseLost
+from celery_throttle.errors import ConfigurationError, LeaseLost
 from celery_throttle.primitives.checks import shown
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Lease:
         self._guard = threading.Lock()
         self._releasing = False
         self._gone = False
+        self._entered = False
         #: what became of the release; None before
         self._released: bool | None = None
 
@@ -70,6 +71,19 @@ class Lease:
         if self._gone or self._released is not None:
             return 0.0
         return max(0.0, self._deadline - time.monotonic())
+
+    def _enter(self) -> None:
+        """Begin its ``with`` block, the only one: the end of a block gives it back."""
+        if self._releasing:
+            raise LeaseLost(f"{shown(self.identity)} was released, and is not held in this block: acquire it again")
+        if self.lost:
+            raise self._lose()
+        if self._entered:
+            raise ConfigurationError(
+                f"{shown(self.identity)} is in a with block already, and the end of the inner one would release it: "
+                f"acquire one more, or take the inner block away"
+            )
+        self._entered = True
 
     def _check_held(self) -> None:
         if self._releasing:

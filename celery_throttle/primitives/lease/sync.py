@@ -42,6 +42,7 @@ class RenewableLease(Lease, ABC):
         self._stop: SimpleQueue[None] = SimpleQueue()
 
     def __enter__(self) -> Self:
+        self._enter()
         return self
 
     def __exit__(
