@@ -5,6 +5,7 @@
     ``DuplicateTask``: another call of a task that runs once has its lock, and ``on_conflict="raise"``.
     ``LeaseLost``: what was held is held no longer: its lease ended, somebody took it away or the store lost its data.
     ``LimitExceeded``: as many calls wait for a limit as may (``max_parked``).
+    ``NoFencingToken``: ``self.fencing_token`` of a run that got no identity lock.
     ``NotAcquired``: somebody else had it all the time one was ready to wait.
     ``StoreUnavailable``: the store (Redis) did not answer, or refused; ``__cause__`` has the client's error.
 """
@@ -16,6 +17,7 @@ __all__ = [
     "DuplicateTask",
     "LeaseLost",
     "LimitExceeded",
+    "NoFencingToken",
     "NotAcquired",
     "StoreUnavailable",
     "ThrottleError",
@@ -66,6 +68,25 @@ class LimitExceeded(ThrottleError):
 
     def __str__(self) -> str:
         return f"{self.task_name} was not published: {self.parked} wait for limit {self.limit!r}, {self.most} may"
+
+
+class NoFencingToken(ThrottleError, AttributeError):
+    """A run has no fencing token, since it got no identity lock; it must not write what the token protects.
+
+    It is an `AttributeError` too, so that ``inspect`` and ``unittest.mock`` can look at a task that does not run.
+
+    Args:
+        task_name: the task.
+        why: why there is none, and what to do.
+    """
+
+    def __init__(self, task_name: str, why: str) -> None:
+        # With a name and no object Python does not suggest attributes of the task; `fencing_token_or_none` is not safe.
+        super().__init__(task_name, why, name="fencing_token", obj=None)
+        self.task_name, self.why = task_name, why
+
+    def __str__(self) -> str:
+        return f"Task {self.task_name}: no fencing token: {self.why}"
 
 
 class NotAcquired(ThrottleError):

@@ -20,6 +20,7 @@ from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnava
 from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name, values_of
+from celery_throttle.tasks.fencing import token_of, token_or_none
 from celery_throttle.tasks.mixing import mix_in, names_of
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.origin import are_several, is_own
@@ -222,17 +223,26 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return EagerResult(result.id, told, states.FAILURE, name=self.name)
 
     @property
-    def fencing_token(self) -> int | None:
-        """In the body of a singleton: a number that grows with every grant of its lock; None elsewhere.
+    def fencing_token(self) -> int:
+        """In the body of a singleton: a number that grows with every grant of its lock.
 
         Give it to the resource, and have that refuse what comes with a smaller one than it has seen::
 
             UPDATE orders SET state = 'paid', fence = :fence WHERE id = :id AND fence < :fence
 
+        In eager mode it is a number that grows within the process.
+
         Source: Kleppmann, "How to do distributed locking" (2016).
+
+        Raises:
+            NoFencingToken: the run has no lock; the message has why, and what to do.
         """
-        token: int | None = self.request.get("fencing_token")
-        return token
+        return token_of(self)
+
+    @property
+    def fencing_token_or_none(self) -> int | None:
+        """The same, None where there is none. Not for a ``WHERE``: ``fence < NULL`` matches no row."""
+        return token_or_none(self)
 
     def locked_by(self, *args: Any, **kwargs: Any) -> Locked | None:
         """Return who has the lock of a call with these arguments, None if nobody has.

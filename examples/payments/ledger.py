@@ -20,7 +20,7 @@ _TABLES = (
         order_id  INTEGER PRIMARY KEY,
         amount    INTEGER NOT NULL,
         state     TEXT NOT NULL DEFAULT 'new',
-        fence     INTEGER NOT NULL DEFAULT 0,
+        fence     BIGINT NOT NULL DEFAULT 0,
         charge_id TEXT
     )
     """,
@@ -28,7 +28,7 @@ _TABLES = (
     """
     CREATE TABLE IF NOT EXISTS runs (
         order_id INTEGER NOT NULL,
-        fence    INTEGER NOT NULL,
+        fence    BIGINT NOT NULL,
         worker   TEXT NOT NULL,
         began    REAL NOT NULL,
         ended    REAL,

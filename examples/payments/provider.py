@@ -22,12 +22,12 @@ _TABLES = (
         order_id  INTEGER NOT NULL UNIQUE,
         charge_id TEXT NOT NULL,
         amount    INTEGER NOT NULL,
-        fence     INTEGER NOT NULL,
+        fence     BIGINT NOT NULL,
         repeated  INTEGER NOT NULL DEFAULT 0
     )
     """,
-    "CREATE TABLE IF NOT EXISTS seen (order_id INTEGER PRIMARY KEY, fence INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS refused (order_id INTEGER NOT NULL, fence INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS seen (order_id INTEGER PRIMARY KEY, fence BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS refused (order_id INTEGER NOT NULL, fence BIGINT NOT NULL)",
 )
 # Each way takes this long, in seconds: the customer's bank before the money moves, the answer after it.
 _WAY = (0.12, 0.25)

@@ -37,7 +37,7 @@ def make_app(**conf: Any) -> Any:
 
     @app.task(shared=False, base=Throttled, singleton=True, remember=60, name="once", bind=True)
     def once(self: Any, order_id: int) -> Any:
-        return order_id, self.fencing_token
+        return order_id, self.fencing_token_or_none
 
     return app
 

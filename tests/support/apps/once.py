@@ -27,10 +27,14 @@ app.conf.update(
 )
 
 
+def _token(task: Any) -> int | None:
+    return task.fencing_token if task.singleton else None
+
+
 def _hold(task: Any, label: str) -> str:
     journal = Journal.from_environment()
     with journal.run(task.request, label):
-        journal.write("fence", label=label, task_id=task.request.id, token=task.fencing_token)
+        journal.write("fence", label=label, task_id=task.request.id, token=_token(task))
         deadline = time.monotonic() + 60
         while not Path(f"{journal.path}.{label}").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -40,7 +44,7 @@ def _hold(task: Any, label: str) -> str:
 def _quick(task: Any, label: str) -> str:
     journal = Journal.from_environment()
     with journal.run(task.request, label):
-        journal.write("fence", label=label, task_id=task.request.id, token=task.fencing_token)
+        journal.write("fence", label=label, task_id=task.request.id, token=_token(task))
     return label
 
 
