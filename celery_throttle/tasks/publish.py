@@ -21,6 +21,7 @@ from celery_throttle.errors import ConfigurationError, DuplicateTask, StoreUnava
 from celery_throttle.signals import DuplicateDropped, duplicate_dropped
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name
+from celery_throttle.tasks.result_backends import answers_caller_only, check_result_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,11 +76,13 @@ def publish(
 
     Raises:
         DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
-        ConfigurationError: the arguments cannot be compared.
+        ConfigurationError: the arguments cannot be compared, or a duplicate could not get the result of the first.
     """
     wanted = options.get("task_id")
     task_id = options["task_id"] = wanted or uuid()
     carried = _carried_on(options, dedup)
+    if carried is None:
+        check_result_backend(task, dedup, ignores_result=_ignores_result(task, options))
     plan = carried or plan_for(task, dedup, args, kwargs)
     dedup = plan.dedup  # of a retry: those of its call
     awaited = _is_awaited(wanted, options, dedup)
@@ -182,9 +185,14 @@ def _instead(task: Any, task_id: str, other: str, dedup: Dedup, options: dict[st
     if dedup.on_conflict == "skip":
         # Not IGNORED, which is never ready for Celery: whoever waits for it would wait for ever.
         why = skipped(task.name, other)
-        task.backend.mark_as_revoked(task_id, why, store_result=not options.get("ignore_result", task.ignore_result))
+        if not answers_caller_only(task.backend):  # the caller has its answer
+            task.backend.mark_as_revoked(task_id, why, store_result=not _ignores_result(task, options))
         return EagerResult(task_id, TaskRevokedError(why), states.REVOKED, name=task.name)
     return task.AsyncResult(other)
+
+
+def _ignores_result(task: Any, options: Mapping[str, Any]) -> bool:
+    return bool(options.get("ignore_result", task.ignore_result))
 
 
 def skipped(task_name: str, first: str) -> str:

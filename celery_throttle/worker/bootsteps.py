@@ -16,6 +16,7 @@ from celery_throttle.store.servers.client import connection_factory
 from celery_throttle.store.servers.doctor import refusal
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.registry import dedups_of, policies_of
+from celery_throttle.tasks.result_backends import check_result_backend
 from celery_throttle.worker import remember
 from celery_throttle.worker.left import anybody_left
 from celery_throttle.worker.unthrottled import fail_rate_limited
@@ -48,6 +49,14 @@ def _refuse_closed_store(settings: Settings) -> None:
         )
 
 
+def _refuse_result_backends(app: Any) -> None:
+    """Stop a worker with a singleton whose duplicates would wait for ever, if it throttles."""
+    if not settings_of(app).enabled:
+        return
+    for name, dedup in dedups_of(app).items():
+        check_result_backend(app.tasks[name], dedup, ignores_result=bool(app.tasks[name].ignore_result))
+
+
 class WorkerStep(bootsteps.StartStopStep):
     """Stands between the consumer and the pool."""
 
@@ -66,6 +75,7 @@ class WorkerStep(bootsteps.StartStopStep):
     def create(self, worker: Any) -> None:
         """Put the gate where the consumer hands over its requests."""
         _refuse_unknown_celery(worker)
+        _refuse_result_backends(worker.app)
         _refuse_closed_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
         panel.register()  # where no `celery` command has, as with `app.Worker()`

@@ -128,6 +128,9 @@ def test_task_of_a_newer_release_with_a_backend_that_answers_who_sent_it(
     workers: Workers, journal: Journal, state: State, *, revoked: bool
 ) -> None:
     workers.backend = "rpc://"
+    workers.conf["task_annotations"] = {
+        f"{SEAMS}.{name}": {"on_conflict": "raise"} for name in ("charge", "once", "lost")
+    }
     newer = workers.start(SEAMS, concurrency=1)
     client = Celery(broker=workers.broker, set_as_current=False)
     limit = state.limit("till")
