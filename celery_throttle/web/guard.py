@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Access = Callable[[Request], Rights | Awaitable[Rights]]
     User = Callable[[Request], str | Awaitable[str | None] | None]
 
-__all__ = ["Guard", "Visitor", "visitor"]
+__all__ = ["Guard", "Visitor", "route_path", "visitor"]
 
 _SAFE = ("GET", "HEAD")
 _PORTS = {"http": 80, "https": 443}
@@ -55,6 +55,16 @@ def visitor(request: Request) -> Visitor:
     return found
 
 
+def route_path(scope: Scope) -> str:
+    """Return the path of a request below the page's own root, as Starlette's router compares it.
+
+    Not ``request.url.path``: before Starlette 1.0.1 that begins with whatever was sent as ``Host``.
+    """
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    below = path[len(root) :]
+    return below if path.startswith(root) and below[:1] in ("", "/") else path
+
+
 class Guard:
     """Lets in who may, and changes only from the page's own origin.
 
@@ -63,7 +73,7 @@ class Guard:
         access: as of `celery_throttle.web.asgi`.
         user: as there.
         refuse: makes the answer to a request that is refused, of its status and why.
-        open_paths: behind which is nothing that anybody may not see.
+        open_paths: route paths that everybody may see; compared for equality.
     """
 
     def __init__(
@@ -97,7 +107,7 @@ class Guard:
 
     async def _refused(self, request: Request) -> tuple[int, str] | None:
         """Return status and reason of a request that may not be; of others, note who sent it."""
-        if request.url.path.endswith(self._open) and request.method in _SAFE:
+        if route_path(request.scope) in self._open and request.method in _SAFE:
             return None
         rights: object = "read" if self._access is None else await _asked(self._access, request)
         if rights is None:

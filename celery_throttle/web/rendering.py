@@ -18,7 +18,7 @@ from celery_throttle.control.cli.output import plain
 from celery_throttle.control.states import states
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.wording import at, counted, span
-from celery_throttle.web.guard import visitor
+from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.sparks import HEIGHT, spark
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _html(request: Request, template: str, values: dict[str, Any]) -> str:
         return link(request, "limit", name=name, key=key)
 
     query = dict(request.query_params) | {"part": "live"}
-    here = link(request, request.url.path.rpartition("/")[2], **query)
+    here = link(request, route_path(request.scope).lstrip("/"), **query)
     may_change = "celery_throttle.visitor" in request.scope and visitor(request).rights == "all"
     names = {"link": to, "limit_link": to_limit, "here": here, "may_change": may_change, "version": version()}
     now = values.get("now") or datetime.now(timezone.utc)

@@ -15,7 +15,7 @@ from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.signals import limit_changed
 from celery_throttle.web.api import Api
 from celery_throttle.web.changes import Changes
-from celery_throttle.web.guard import Guard
+from celery_throttle.web.guard import Guard, route_path
 from celery_throttle.web.overview import overview
 from celery_throttle.web.pages import Pages
 from celery_throttle.web.recent import Recent
@@ -86,7 +86,7 @@ def _refused(request: Request, status: int, why: str, *, sign_in: bool) -> Respo
 def _message(
     request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, sign_in: bool = False
 ) -> Response:
-    if request.url.path.rpartition("/")[0].endswith("/api"):
+    if route_path(request.scope).startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
     heading = _HEADINGS.get(status, "That did not work")
     answer = page(request, "message.html", code=status, heading=heading, text=text, sign_in=sign_in)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
-from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
 
@@ -56,9 +55,9 @@ class Token:
             return None
         rest = urlencode([each for each in query if each[0] != "token"])
         # A path alone, so that it stays on the host that was asked; "//" would begin the name of another one.
-        path = "/" + URL(scope=request.scope).path.lstrip("/")
+        path = "/" + quote(request.scope["path"].lstrip("/"))
         response = RedirectResponse(f"{path}?{rest}" if rest else path, status_code=303)
-        secure = request.url.scheme == "https"
+        secure = request.scope["scheme"] == "https"
         response.set_cookie(
             _COOKIE, self._cookie, max_age=_A_DAY, path="/", secure=secure, httponly=True, samesite="strict"
         )

@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle import ConfigurationError, ThrottleControl
 from celery_throttle.web import asgi
-from celery_throttle.web.guard import _is_host
+from celery_throttle.web.guard import _is_host, route_path
 from celery_throttle.web.serving import listening
 from tests.control.test_looking import API
 from tests.web.conftest import SAME, TOKEN, own_server, visited
@@ -72,6 +72,44 @@ def test_a_word_that_is_no_right(app: Any) -> None:
 def test_what_is_no_app() -> None:
     with pytest.raises(ConfigurationError, match="asgi: app must be the Celery app"):
         asgi("proj")
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["x/page.css?", "x/page.css#", "/page.js", "x\\page.css", "x/api/y?", "x:y", "@/page.css?", "[", ""]
+)
+def test_hostile_host_header_opens_nothing(app: Any, host: str) -> None:
+    """Before Starlette 1.0.1 ``request.url`` begins with the Host header, whatever is in it."""
+    for page_of in (own_server(app, token=TOKEN), asgi(app, lambda _: None)):
+        with visited(page_of) as page:
+            for path in GUARDED:
+                answer = page.get(path, headers={"Host": host})
+                assert answer.status_code in (401, 403), path
+                assert answer.headers["content-type"].startswith("application/json") is path.startswith("api/"), path
+            assert page.post(PAUSE, FIELDS, Host=host, **SAME).status_code in (401, 403)
+            assert page.get("page.css", headers={"Host": host}).status_code == 200
+
+
+def test_only_the_two_files_themselves_are_open(app: Any) -> None:
+    with visited(asgi(app, lambda _: None)) as page:
+        for path in ("nope/page.css", "limit/page.css", "api/page.js", "/page.css", "page.css/", "page.css%3F"):
+            assert page.get(path).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "route"),
+    [
+        ("/page.css", "", "/page.css"),
+        ("/ops/page.css", "/ops", "/page.css"),
+        ("/ops", "/ops", ""),
+        ("/opsx/page.css", "/ops", "/opsx/page.css"),
+        ("/page.css", "/ops", "/page.css"),
+    ],
+)
+def test_route_path_is_that_of_the_router(path: str, root: str, route: str) -> None:
+    assert route_path({"path": path, "root_path": root}) == route
 
 
 # -- from other sites --------------------------------------------------------------------------------------------------
