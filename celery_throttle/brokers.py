@@ -8,6 +8,9 @@ from urllib.parse import urlsplit
 
 from kombu.utils.url import url_to_parts
 
+from celery_throttle.core.store_url import PERCENT_ENCODE, has_raw_password, shown
+from celery_throttle.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,6 +38,9 @@ def broker_of(conf: Any, store: str) -> str:
 
     Returns:
         "" if no broker is configured.
+
+    Raises:
+        ConfigurationError: a password in a URL has a raw ``/``, ``?`` or ``#``.
     """
     given = conf.broker_read_url or conf.broker_url
     urls = ";".join(given) if isinstance(given, (list, tuple)) else given
@@ -52,6 +58,10 @@ def _place(url: str) -> str:
         return url.rpartition("@")[2]
     if scheme == "redis+socket":
         return f"{scheme}://{rest.rpartition('@')[2]}"
+    if has_raw_password(url, any_path="redis" not in scheme and scheme != "sentinel"):
+        if _KINDS.get(scheme, scheme) in _PORTS:
+            raise ConfigurationError(f"broker_url: {shown(url)!r} {PERCENT_ENCODE}")
+        return f"{scheme}://{rest.rpartition('@')[2]}"  # some transports of kombu take it so
     if "+" in scheme:  # a database of SQLAlchemy's, say
         database = urlsplit(url)
         port = f":{database.port}" if database.port else ""

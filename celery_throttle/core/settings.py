@@ -205,9 +205,9 @@ def _first_redis(urls: Iterable[str | None]) -> str:
 
 def _url(value: object) -> str:
     if not isinstance(value, str) or not can_be_store(value):
-        given = shown(f"://{value}").removeprefix("://") if isinstance(value, str) else value
+        given = repr(shown(f"://{value}").removeprefix("://")) if isinstance(value, str) else shown(repr(value))
         raise ConfigurationError(
-            f"throttle_url must be a URL such as 'redis://host:6379/0', got {given!r}: write {_instead_of(value)!r}"
+            f"throttle_url must be a URL such as 'redis://host:6379/0', got {given}: write {_instead_of(value)!r}"
         )
     if ";" in value and value.startswith(("redis://", "rediss://")):
         raise ConfigurationError(

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["Address", "StoreUrl", "can_be_store", "shown"]
+__all__ = ["PERCENT_ENCODE", "Address", "StoreUrl", "can_be_store", "has_raw_password", "shown"]
 
 Address = tuple[str, int]
 
@@ -18,6 +18,15 @@ _SENTINEL = ("sentinel", "redis+sentinel", "rediss+sentinel")
 _CLUSTER = ("redis+cluster", "rediss+cluster")
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
+
+#: The fix for a URL that `has_raw_password`.
+PERCENT_ENCODE = "has a raw '/', '?' or '#' in its password: percent-encode it, urllib.parse.quote(password, safe='')"
+#: Where one URL of a list ends and the next one begins.
+_NEXT_URL = re.compile(r";(?=[\w+.-]+://)")
+_HOST = r"(\[[^\]@]*\]|[^:/?#@,]+)(:\d+)?"
+#: What follows the password of a URL that is well formed, though an @ is in one of its options.
+_BEHIND_PASSWORD = re.compile(rf"({_HOST}(,{_HOST})*)?(/[^?#@]*)?(\?\w+=[^&#]*(&\w+=[^&#]*)*)?")
+_PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&]*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -55,11 +64,14 @@ class StoreUrl:
             ConfigurationError: it cannot work; the message has no password in it.
         """
         scheme = url.partition("://")[0]
+        if has_raw_password(url):
+            raise ConfigurationError(f"throttle_url: {shown(url)!r} {PERCENT_ENCODE}")
         if scheme in _SENTINEL:
             return cls._of_sentinels(scheme, _Parts(url, 26379))
         if scheme in _CLUSTER:
             return cls._of_cluster(scheme, _Parts(url, 6379))
         if scheme in ("redis", "rediss"):
+            _refuse_bad_host(url)
             parts = _Parts(url, 6379)
             parts.database(parts.path)  # redis-py takes what is no number for 0
         return cls("server", _for_redis_py(url))
@@ -102,9 +114,40 @@ def can_be_store(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may be logged, without the passwords in it."""
-    url = re.sub(r"(://[^/?#;@:]*):[^/?#;]*@", r"\1:**@", url)
-    return re.sub(r"([?&]\w*password=)[^&;]*", r"\1**", url)
+    """Return a URL as it may be logged, without the passwords in it: a password may reach up to the last ``@``."""
+    return ";".join(_masked(each) for each in _NEXT_URL.split(url))
+
+
+def _masked(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    before, _, place = rest.rpartition("@")
+    user, has_password, _ = before.partition(":")
+    if has_password and _PASSWORD_OPTION.search(before):
+        return f"{scheme}{separator}{user}:**"
+    if has_password:
+        rest = f"{user}:**@{place}"
+    return scheme + separator + _PASSWORD_OPTION.sub(r"\1**", rest)
+
+
+def has_raw_password(url: str, *, any_path: bool = False) -> bool:
+    """Whether a password in a URL, or in one of a list of URLs, has a raw ``/``, ``?`` or ``#``.
+
+    URL parsers end the host at these characters, and take a part of the password for the host, the port or the path.
+
+    Args:
+        url: a URL, or several that are separated by ``;``.
+        any_path: whether the path may have an ``@``, as the name of a virtual host may.
+    """
+    return any(_is_raw(each.partition("://")[2], any_path) for each in _NEXT_URL.split(url))
+
+
+def _is_raw(rest: str, any_path: bool) -> bool:
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    if re.search(r"[?&]\w*password=[^&]*#", rest):
+        return True
+    if ":" not in authority or "@" not in rest[len(authority) :] or (any_path and "@" in authority):
+        return False
+    return not _BEHIND_PASSWORD.fullmatch(rest[authority.rfind("@") + 1 :])
 
 
 class _Parts:
@@ -130,6 +173,16 @@ class _Parts:
                 f"throttle_url: the database must be a number, got {given!r}: write redis://host:6379/0"
             )
         return int(given)
+
+
+def _refuse_bad_host(url: str) -> None:
+    """Raise here what redis-py and urllib would raise: their messages show parts of the URL."""
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        raise ConfigurationError(
+            f"throttle_url: {shown(url)!r} has no valid host:port: write redis://:password@host:6379/0"
+        ) from None
 
 
 def _address(host: str, default_port: int) -> Address:

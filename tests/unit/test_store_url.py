@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from celery import Celery
 
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.store_url import StoreUrl, shown
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.settings import settings_of
 from celery_throttle.store.servers.client import connection_factory
 from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 A, B = ("a", 26379), ("b", 26380)
 NAMED = {"kind": "sentinel", "master_name": "m", "sentinel_url": "redis://unknown/0"}
@@ -136,7 +141,104 @@ def test_a_database_that_is_no_number_is_refused(place: str) -> None:
             "sentinel://u:**@a/2;sentinel://:**@b?master_name=m&sentinel_password=**",
         ),
         ("unix:///run/redis.sock?db=4", "unix:///run/redis.sock?db=4"),
+        ("redis://:p/w?r#d@host/0", "redis://:**@host/0"),
+        ("redis://u:p@w/x@host:1/0", "redis://u:**@host:1/0"),
+        ("redis://u:line\nbreak/@host/0", "redis://u:**@host/0"),
+        ("redis://u:p?password=x@host/0", "redis://u:**"),
+        ("redis://host/0?password=a;b@c&db=3", "redis://host/0?password=**&db=3"),
+        ("sentinel://u:p/w@a/2;sentinel://:p;w@b", "sentinel://u:**@a/2;sentinel://:**@b"),
+        ("redis://host/0?client_name=a@b", "redis://host/0?client_name=a@b"),
+        ("amqp://u:p#w@host//", "amqp://u:**@host//"),
     ],
 )
 def test_what_may_be_logged(url: str, safe: str) -> None:
     assert shown(url) == safe
+
+
+RAW = ("s3/cret", "s3?cret", "s3#cret", "12/cret", "12?cret", "12#cret", "/", "s@3/cret", "s3?a=b/cret", "s3//cret")
+FORMS = (
+    "redis://:{}@host/0",
+    "redis://user:{}@host:6379/0?ssl_cert_reqs=none",
+    "rediss://user:{}@host",
+    "sentinel://user:{}@a:26379,b/0?master_name=m",
+    "sentinel://a:1/0;sentinel://:{}@b:26379/0?master_name=m",
+    "redis+sentinel://:{}@a/m/0",
+    "redis+cluster://:{}@a:7000,b",
+    "unix://:{}@/run/redis.sock?db=1",
+)
+
+
+def shown_to_users(url: str) -> Iterator[str]:
+    """All that is printed of a URL by what reads it: as throttle_url, and as the broker's."""
+    settings_of_it = [{"throttle_url": url}, {"broker_url": url}]
+    if url.partition("://")[0] in ("redis", "rediss", "sentinel"):  # kombu's own
+        settings_of_it.append({"broker_url": url, "throttle_url": "redis://store"})
+    for settings in settings_of_it:
+        app: Any = Celery("shop", set_as_current=False, changes=settings)
+        with pytest.raises(ConfigurationError) as refused:
+            connection_factory(settings_of(app).url, Keys("throttle"))
+        yield str(refused.value)
+
+
+@pytest.mark.parametrize("password", RAW)
+@pytest.mark.parametrize("form", FORMS)
+def test_raw_password_is_refused_with_the_fix(form: str, password: str) -> None:
+    for error in shown_to_users(form.format(password)):
+        assert "percent-encode" in error
+        assert "urllib.parse.quote" in error
+        assert not any(part in error for part in ("s3", "cret", "12"))
+
+
+@pytest.mark.parametrize("value", [b"redis://:secret@host/0", ["redis://u:secret@a", "redis://u:secret@b"]])
+def test_password_in_no_text_is_not_shown(value: object) -> None:
+    with pytest.raises(ConfigurationError, match="throttle_url must be a URL") as refused:
+        settings_of(Celery("shop", set_as_current=False, changes={"throttle_url": value}))
+    assert "secret" not in str(refused.value)
+
+
+def test_password_with_a_raw_fragment_in_an_option_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="percent-encode") as refused:
+        StoreUrl.parse("redis://host/0?password=s3#cret")
+    assert "s3" not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["[::1", "host:99999", "ho\u2100st"])
+def test_host_that_is_none_shows_no_password(host: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"throttle_url: 'redis://u:\*\*@") as refused:
+        StoreUrl.parse(f"redis://u:secret@{host}/0")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:pw@host:6379/0?client_name=a@b",
+        "redis://[::1]:6379/0?client_name=a@b&db=1",
+        "redis://:p@w@host/0",
+        "redis://:a%2Fb%3Fc%23d%40@host/0",
+        "redis://host/0?password=a@b",
+        "redis://host:6379/0?password=a@b",
+        "unix:///run/a:b@c.sock",
+        "sentinel://u:p@a,b:26380/0?master_name=m&client_name=a@b",
+    ],
+)
+def test_at_sign_elsewhere_is_no_raw_password(url: str) -> None:
+    connection_factory(url, Keys("throttle"))
+
+
+@pytest.mark.parametrize("url", ["amqp://u:12#cret@host//", "amqp://u:s3/cret@host//", "pyamqp://:s3?cret@host"])
+def test_raw_password_of_another_broker_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"broker_url: .*percent-encode") as refused:
+        settings_of(Celery("shop", set_as_current=False, changes={"throttle_url": "redis://h", "broker_url": url}))
+    assert "cret" not in str(refused.value)
+
+
+def test_raw_key_where_kombu_takes_it_is_left_out_of_the_name() -> None:
+    url = "azureservicebus://policy:s3/cret=@space"
+    app = Celery("shop", set_as_current=False, changes={"throttle_url": "redis://h", "broker_url": url})
+    assert settings_of(app).broker == "azureservicebus://space"
+
+
+def test_at_sign_in_the_virtual_host_of_a_broker_is_none_either() -> None:
+    app = Celery("shop", set_as_current=False, broker="amqp://u:p@host/a@b", changes={"throttle_url": "redis://h"})
+    assert settings_of(app).broker.endswith("/a@b")
