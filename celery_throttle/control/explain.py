@@ -241,6 +241,6 @@ def _number(limit: LimitStatus) -> str:
 def in_words(said: Said) -> str:
     """Return who said something, when, why and until when: ``since ... by ana, because: their incident``."""
     until = f" until {at(said.until)}" if said.until else ""
-    why = f", because: {said.why}" if said.why else ""
-    by = f" by {said.by}" if said.by else ""
+    why = f", because: {one_line(said.why)}" if said.why else ""
+    by = f" by {one_line(said.by)}" if said.by else ""
     return f"since {at(said.since)}{until}{by}{why}"

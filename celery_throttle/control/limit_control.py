@@ -11,6 +11,7 @@ from celery_throttle.clients import signed
 from celery_throttle.control.forecast import forecast
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
+from celery_throttle.core.wording import one_line, signature
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.signals import LimitChanged, limit_changed
@@ -187,7 +188,7 @@ class LimitControl:
         if dry_run:
             return len(waiting)
         dropped = self._place.drop(self._bucket, waiting, by, why)
-        logger.info("Limit %s: %d tasks dropped by %s%s", self._bucket, dropped, by, f": {why}" if why else "")
+        logger.info("Limit %s: %d tasks dropped by %s", one_line(str(self._bucket)), dropped, signature(by, why))
         return dropped
 
     @_tells
@@ -252,10 +253,9 @@ class LimitControl:
         permits = value if what == "override" else None
         self._told(self._bucket, what, permits, by, why, until)
         number = f" {value}" if what == "override" else ""
-        logger.info(
-            "Limit %s: %s%s by %s, until %s: %s",
-            self._bucket, what, number, by, "taken back" if until is None else until, why or "no reason given",
-        )  # fmt: skip
+        ends = "taken back" if until is None else until
+        changed = f"{self._bucket}: {what}{number} by {by}, until {ends}: {why or 'no reason given'}"
+        logger.info("Limit %s", one_line(changed))
 
     def _take_back(
         self, what: Literal["override", "pause", "disable", "hold"], by: Any, why: Any, bucket: Bucket | None = None
@@ -269,8 +269,8 @@ class LimitControl:
         done = {"override": "reset", "pause": "resume", "disable": "enable", "hold": "release-hold"}[what]
         if there:
             self._told(bucket, done, None, by, why, None)
-        came_of_it = (f": {why}" if why else "") if there else ", but there was nothing to do"
-        logger.info("Limit %s: %s by %s%s", bucket, done, by, came_of_it)
+        came_of_it = signature(by, why) if there else f"{one_line(by)}, but there was nothing to do"
+        logger.info("Limit %s: %s by %s", one_line(str(bucket)), done, came_of_it)
         return there
 
     def _tell(self, bucket: Bucket, what: str, value: str, until: str, by: str, why: str) -> int:

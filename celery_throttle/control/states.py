@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_throttle.core.wording import at, span
+from celery_throttle.core.wording import at, one_line, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,6 @@ def states(status: LimitStatus) -> Iterator[State]:
 
 def _said(said: Said) -> str:
     until = f" until {at(said.until.astimezone(timezone.utc))}" if said.until else ""
-    by = f" by {said.by}" if said.by else ""
-    why = f" ({said.why})" if said.why else ""
+    by = f" by {one_line(said.by)}" if said.by else ""
+    why = f" ({one_line(said.why)})" if said.why else ""
     return f"{until}{by}{why}"

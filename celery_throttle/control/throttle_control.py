@@ -24,6 +24,7 @@ from celery_throttle.control.runnable import runnable
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
+from celery_throttle.core.wording import one_line, signature
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import checked_app, settings_of
@@ -261,7 +262,7 @@ class ThrottleControl:
         task, (by, why) = _task_id("drop", task_id), signed(by, why)
         dropped = any(place.drop(None, [task], by, why) for place in self._places())
         done = "dropped" if dropped else "not dropped, since it is not parked,"
-        logger.info("Task %s: %s by %s%s", task, done, by, f": {why}" if why else "")
+        logger.info("Task %s: %s by %s", one_line(task), done, signature(by, why))
         return dropped
 
     @tells()
@@ -299,7 +300,7 @@ class ThrottleControl:
                 continue
             published = drain(self._app, place, runs, by, why)
             count = sum(published.values())
-            logger.info("%d parked tasks published again by %s%s", count, by, f": {why}" if why else "")
+            logger.info("%d parked tasks published again by %s", count, signature(by, why))
             drained += published
             now = (each.queue for each in place.parked_ids(None))
             left.update(queue.name for queue in now if place.is_ours(queue.broker))

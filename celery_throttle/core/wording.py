@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["at", "counted", "end_of", "listed", "one_line", "seconds", "shortened", "span", "times"]
+__all__ = ["at", "counted", "end_of", "listed", "one_line", "seconds", "shortened", "signature", "span", "times"]
 
 _EXACT = 10
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -66,6 +66,11 @@ def shortened(parts: list[str], most: int, *, at_least: bool = False) -> str:
     if left <= 0:
         return listed([*parts, "maybe others"] if at_least else parts)
     return listed([*parts[:most], f"{left} {'or more others' if at_least else 'more'}"])
+
+
+def signature(by: str, why: str) -> str:
+    """Return who changed something and why, on one line: ``ana: their incident``."""
+    return one_line(f"{by}: {why}" if why else by)
 
 
 def one_line(text: str) -> str:

@@ -12,6 +12,7 @@ from celery.worker import state
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.core.policy import needs_again
+from celery_throttle.core.wording import one_line
 from celery_throttle.worker.requests import Declined, sender_of
 from celery_throttle.worker.runs import Permit, Run
 from celery_throttle.worker.telling import tell_resumed
@@ -174,5 +175,6 @@ class Resuming:
 
 def _say_revoked(request: Any, dropped: str) -> None:
     """Say that it was dropped, or, as Celery does of one that waited in the broker for too long, that it expired."""
+    dropped = one_line(dropped)
     logger.info("Task %s[%s] %s", request.name, request.id, dropped or "expired: it waited for too long")
     request._announce_revoked(dropped or "expired", False, None, not dropped)  # noqa: SLF001

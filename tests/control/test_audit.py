@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
+from celery_throttle.control.states import states
 from celery_throttle.store.rows import Change
+from tests.control.test_drop import waiting  # noqa: F401 - a fixture
 from tests.control.test_looking import names
 
 if TYPE_CHECKING:
@@ -49,6 +52,46 @@ def test_every_command_that_changes_something_is_told_of(app: Any, run: Run) -> 
         ["ana", "pause api", "incident 42"],
         ["ana", "override api, 0 -> 5 permits", "incident 42"],
     ], "no worker has declared how many permits the limits have"
+
+
+STEERS = "a\nb\x1b[2J\rc\x9bd\u202ee\x00"
+
+
+@pytest.mark.usefixtures("waiting")
+def test_words_that_steer_a_terminal_stay_on_their_line(app: Any, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in the log nor in anything printed does by or why break a line, or reach a terminal as a command."""
+    caplog.set_level(logging.INFO, "celery_throttle")
+    throttle = ThrottleControl(app)
+    words: dict[str, Any] = {"by": STEERS, "why": STEERS}
+    limit, keyed = throttle.limit("api"), throttle.limit("tenant", key=STEERS)
+    for one in (limit, keyed):
+        one.pause(**words)
+        one.override(5, until=60, **words)
+        one.disable(**words)
+    printed: list[object] = []
+    for status in throttle.status():
+        printed += [each.text for each in states(status)]
+        printed += [str(each) for each in (status.paused, status.override, status.disabled, status.held_back) if each]
+    printed += throttle.explain("t3").reasons
+    throttle.drop("t3", **words)
+    throttle.drop("none\nsuch", **words)
+    printed += throttle.explain("t3").reasons
+    for one in (limit, keyed):
+        one.reset(**words)
+        one.resume(**words)
+        one.resume(**words)
+        one.enable(**words)
+        one.drop(**words)
+    app.tasks["charge"].delay(17, amount=5)
+    throttle.unlock(throttle.locks()[0].identity, **words)
+    throttle.drain(**words)
+    printed += throttle.audit()
+    printed += [record.getMessage() for record in caplog.records]
+    assert [each for each in map(str, printed) if not each.isprintable()] == []
+    assert sum("a b [2J c d e" in str(each) for each in printed) > 30
+    for command in (["status"], ["audit"], ["show", "api"], ["pause", "api", "--by", STEERS, "--why", STEERS]):
+        ended = run(*command)
+        assert all(line.isprintable() for line in ended.out.split("\n") + ended.err.split("\n"))
 
 
 def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run) -> None:

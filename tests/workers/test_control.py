@@ -317,7 +317,7 @@ def test_what_else_a_task_may_wait_for(workers: Workers, journal: Journal, state
 
 @worker
 def test_what_is_dropped_ends_as_revoked(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    workers.start(STEERED, concurrency=2)
+    process = workers.start(STEERED, concurrency=2)
     app, throttle = steer(workers)
     app.call.delay("a")
     journal.wait_running(1)
@@ -325,7 +325,7 @@ def test_what_is_dropped_ends_as_revoked(workers: Workers, journal: Journal, sta
     in_group = group(app.call.s("d"), app.plain.s("e"))()
     once = app.pay.delay("f")
     state.wait_parked(4)
-    assert throttle.limit("api").drop(by="ana", why="incident 42") == 4
+    assert throttle.limit("api").drop(by="ana", why="incident\n42") == 4
     again = app.pay.delay("f")
     assert again.id != once.id, "its identity lock is free"
     let_go("a", "f")
@@ -337,6 +337,7 @@ def test_what_is_dropped_ends_as_revoked(workers: Workers, journal: Journal, sta
         in_group.get(timeout=20)
     assert again.get(timeout=20) == "f"
     state.wait_empty()
+    assert len(re.findall(r"Task \S+ dropped by ana: incident 42$", process.log(), re.MULTILINE)) == 4
     assert sorted(run.label for run in journal.runs()) == ["a", "e", "f"]
 
 

@@ -53,10 +53,10 @@ class Output:
     def table(self, columns: Sequence[Column], rows: Iterable[object], *, title: str = "", nothing: str = "") -> None:
         """Write rows below their headings; without rows the line ``nothing``."""
         if title:
-            click.echo(title)
+            click.echo(plain(title))
         cells = [[plain(str(column.text(row))) for column in columns] for row in rows]
         if not cells:
-            click.echo(nothing)
+            click.echo(plain(nothing))
             return
         # A column that says nothing of any row is left out.
         used = [number for number in range(len(columns)) if any(row[number] for row in cells)]
