@@ -67,7 +67,7 @@ def _place(url: str) -> str:
         port = f":{database.port}" if database.port else ""
         return f"{scheme}://{database.hostname or ''}{port}{database.path}"
     parts, kind = url_to_parts(url), _KINDS.get(scheme, scheme)
-    name, port_number = (parts.hostname or "").lower(), parts.port or _PORTS.get(scheme)
+    name, port_number = (parts.hostname or "").lower(), parts.port or _PORTS.get(scheme) or _PORTS.get(kind)
     host = f"{_HOSTS.get(name, name)}:{port_number}" if port_number else name
     return f"{kind}://{host}/{(parts.path or '').strip('/') or _VHOSTS.get(kind, '')}"
 

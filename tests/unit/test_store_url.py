@@ -242,3 +242,10 @@ def test_raw_key_where_kombu_takes_it_is_left_out_of_the_name() -> None:
 def test_at_sign_in_the_virtual_host_of_a_broker_is_none_either() -> None:
     app = Celery("shop", set_as_current=False, broker="amqp://u:p@host/a@b", changes={"throttle_url": "redis://h"})
     assert settings_of(app).broker.endswith("/a@b")
+
+
+def test_two_names_of_one_transport_are_one_broker() -> None:
+    apps = [Celery("shop", set_as_current=False, broker=f"{kind}://u:p@host//") for kind in ("amqp", "pyamqp")]
+    for app in apps:
+        app.conf.throttle_url = "redis://h"
+    assert len({settings_of(app).broker for app in apps}) == 1
