@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
@@ -14,7 +15,20 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.limit_control import LimitControl
 
-__all__ = ["limit_of", "most_of", "word"]
+__all__ = ["form", "limit_of", "most_of", "word"]
+
+#: Of a form.
+_MOST_BYTES = 16_384
+
+
+async def form(request: Request) -> dict[str, str]:
+    """Return the fields of a form, as browsers send it."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_BYTES:
+            raise HTTPException(413, "This is too long.")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 def word(request: Request, name: str) -> str:

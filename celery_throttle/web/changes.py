@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -15,7 +14,7 @@ from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import duration
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.web.asked import limit_of, word
+from celery_throttle.web.asked import form, limit_of, word
 from celery_throttle.web.commands import Asked, Command, Copied, python, shell
 from celery_throttle.web.guard import visitor
 from celery_throttle.web.rendering import link, page
@@ -33,8 +32,6 @@ __all__ = ["CHANGES", "DROPPABLE", "Changes", "said"]
 
 #: The states of tasks that can be dropped.
 DROPPABLE = ("parked", "waiting for its identity lock")
-#: Of a form.
-_MOST_BYTES = 16_384
 _COMMANDS = (
     Command("set", "override", "Override", "Have another number of permits for now.", permits=True, lasts=True),
     Command("reset", "reset", "Reset", "End an override: the code's number holds again."),
@@ -107,11 +104,11 @@ class Changes:
             raise HTTPException(403, "You may look, and change nothing.")
         if request.method != "POST":
             return await run_in_threadpool(show, request, request.query_params)
-        form = await _form(request)
+        fields = await form(request)
         try:
-            return await run_in_threadpool(change, request, form)
+            return await run_in_threadpool(change, request, fields)
         except ConfigurationError as error:
-            return await run_in_threadpool(show, request, form, str(error))
+            return await run_in_threadpool(show, request, fields, str(error))
         finally:
             self._changed()
 
@@ -230,16 +227,6 @@ class Changes:
             request, "change.html", code=code, heading=heading, does=does, would=[], error=error,
             copied=None if error else copied, command=command, asked=asked, back=back, about=about,
         )  # fmt: skip
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, as browsers send it."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _MOST_BYTES:
-            raise HTTPException(413, "This is too long.")
-    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 def _command(form: Mapping[str, str]) -> Command:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from celery_throttle.errors import ConfigurationError
@@ -74,6 +75,7 @@ class Guard:
         user: as there.
         refuse: makes the answer to a request that is refused, of its status and why.
         open_paths: route paths that everybody may see; compared for equality.
+        doors: route paths that everybody may send a form of the page to: to sign in and out.
     """
 
     def __init__(
@@ -83,8 +85,10 @@ class Guard:
         user: User | None,
         refuse: Callable[[Request, int, str], Response],
         open_paths: tuple[str, ...] = (),
+        doors: tuple[str, ...] = (),
     ) -> None:
-        self._app, self._access, self._user, self._refuse, self._open = app, access, user, refuse, open_paths
+        self._app, self._access, self._user, self._refuse = app, access, user, refuse
+        self._open, self._doors = open_paths, doors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -107,11 +111,14 @@ class Guard:
 
     async def _refused(self, request: Request) -> tuple[int, str] | None:
         """Return status and reason of a request that may not be; of others, note who sent it."""
-        if route_path(request.scope) in self._open and request.method in _SAFE:
+        if self._is_open(request):
             return None
-        rights: object = "read" if self._access is None else await _asked(self._access, request)
+        try:
+            rights: object = "read" if self._access is None else await _asked(self._access, request)
+        except HTTPException as error:
+            return error.status_code, str(error.detail)
         if rights is None:
-            return 403, "You may not see this page."
+            return 401, "You may not see this page."
         if rights not in ("all", "read"):
             raise ConfigurationError(f"access() must return 'all', 'read' or None, got {rights!r}")
         if request.method not in _SAFE and not _same_origin(request):
@@ -121,6 +128,12 @@ class Guard:
         by = None if self._user is None else await _asked(self._user, request)
         request.scope[_VISITOR] = Visitor(rights, by)
         return None
+
+    def _is_open(self, request: Request) -> bool:
+        path = route_path(request.scope)
+        if request.method in _SAFE:
+            return path in self._open
+        return request.method == "POST" and path in self._doors and _same_origin(request)
 
 
 async def _asked(function: Callable[[Request], Any], request: Request) -> Any:

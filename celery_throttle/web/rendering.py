@@ -24,14 +24,16 @@ from celery_throttle.web.sparks import HEIGHT, spark
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["asset", "link", "live", "page", "version"]
+__all__ = ["SIGNED_IN", "asset", "link", "live", "page", "version"]
 
+#: In the scope of a request whose sender has signed in with the token, and may sign out.
+SIGNED_IN = "celery_throttle.signed_in"
 #: What goes on by itself: the time, and what is between the tags of a moment.
 _MOMENTS = re.compile(r'(<time [^>]*>)[^<]*|data-now="[^"]*"')
 _ASSETS = {"page.css": "text/css", "page.js": "text/javascript"}
 
 
-def link(request: Request, path: str, **query: object) -> str:
+def link(request: Request, path: str, /, **query: object) -> str:
     """Return a link within the page, wherever that is mounted; parts of the query that are None are left out."""
     given = urlencode({name: value for name, value in query.items() if value is not None})
     root = quote(request.scope.get("root_path", "").rstrip("/"))
@@ -40,7 +42,7 @@ def link(request: Request, path: str, **query: object) -> str:
 
 def page(request: Request, template: str, *, code: int = 200, **values: Any) -> HTMLResponse:
     """Return a page of a template."""
-    return HTMLResponse(_html(request, template, values), code)
+    return HTMLResponse(_html(request, template, values | {"code": code}), code)
 
 
 def live(request: Request, template: str, **values: Any) -> Response:
@@ -82,6 +84,7 @@ def _html(request: Request, template: str, values: dict[str, Any]) -> str:
     here = link(request, route_path(request.scope).lstrip("/"), **query)
     may_change = "celery_throttle.visitor" in request.scope and visitor(request).rights == "all"
     names = {"link": to, "limit_link": to_limit, "here": here, "may_change": may_change, "version": version()}
+    names["signed_in"] = request.scope.get(SIGNED_IN, False)
     now = values.get("now") or datetime.now(timezone.utc)
     return _environment().get_template(template).render(**names, **values | {"now": now})
 

@@ -58,7 +58,7 @@ def behind(app: Any, commands: Commands, token: str | None, rights: Literal["all
     if token is None:
         return Hosts(site(app, lambda _: rights, None, commands), _LOCAL | {host})
     door = Token(token, rights)
-    return door.in_front_of(site(app, door.access, None, commands, sign_in=True))
+    return site(app, door.access, None, commands, door)
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,14 +27,22 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from celery_throttle.web.guard import Access, User
+    from celery_throttle.web.tokens import Token
 
 __all__ = ["site"]
 
-_HEADINGS = {403: "Not allowed", 404: "Not found", 400: "That does not work", 503: "The store does not answer"}
+_HEADINGS = {
+    401: "Sign in",
+    429: "Not now",
+    403: "Not allowed",
+    404: "Not found",
+    400: "That does not work",
+    503: "The store does not answer",
+}
 
 
 def site(
-    app: Any, access: Access | None, user: User | None, command: str | Commands, *, sign_in: bool = False
+    app: Any, access: Access | None, user: User | None, command: str | Commands, door: Token | None = None
 ) -> ASGIApp:
     """Return the page of a Celery app.
 
@@ -42,7 +51,7 @@ def site(
         access: as of `celery_throttle.web.asgi`.
         user: as there.
         command: how commands begin.
-        sign_in: whether who may not see it is asked for a token.
+        door: where browsers sign in; None: others know who its visitors are.
     """
     commands = Commands(command) if isinstance(command, str) else command
     recent = Recent(partial(overview, app))
@@ -61,6 +70,7 @@ def site(
         Route("/metrics", api.metrics),
         *(Route(f"/api/{name}", answer) for name, answer in api.answers.items()),
         *(Route(f"/{name}", partial(_asset, name)) for name in ("page.css", "page.js")),
+        *(door.routes if door else ()),
     ]
     handlers = {
         StoreUnavailable: lambda request, error: _message(request, 503, str(error)),
@@ -68,7 +78,8 @@ def site(
         HTTPException: lambda request, error: _message(request, error.status_code, str(error.detail), error.headers),
     }
     inner = Starlette(routes=routes, exception_handlers=handlers)
-    return Guard(inner, access, user, partial(_refused, sign_in=sign_in), ("/page.css", "/page.js"))
+    refused = partial(_refused, sign_in=door is not None)
+    return Guard(inner, access, user, refused, ("/page.css", "/page.js"), door.paths if door else ())
 
 
 def _asset(name: str, _: Request) -> Response:
@@ -76,19 +87,26 @@ def _asset(name: str, _: Request) -> Response:
 
 
 def _refused(request: Request, status: int, why: str, *, sign_in: bool) -> Response:
-    if sign_in and request.method in ("GET", "HEAD"):
-        answer = _message(request, 401, "A token is needed to see this page.", sign_in=True)
-        answer.headers["WWW-Authenticate"] = "Bearer"
-        return answer
-    return _message(request, status, why)
+    if status != 401:  # noqa: PLR2004 - not signed in
+        return _message(request, status, why)
+    if not sign_in:
+        return _message(request, 403, why)
+    return _message(request, 401, "A token is needed to see this page.", {"WWW-Authenticate": "Bearer"})
 
 
-def _message(
-    request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, sign_in: bool = False
-) -> Response:
+def _asked_for(request: Request) -> str:
+    """Return where to go on after signing in: a path of the page, without a token that stood in its query."""
+    if request.method == "POST":
+        return request.query_params.get("next", "") if route_path(request.scope) == "/sign-in" else ""
+    query = urlencode([each for each in request.query_params.multi_items() if each[0] != "token"])
+    path = route_path(request.scope)
+    return f"{path}?{query}" if query else path
+
+
+def _message(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
     if route_path(request.scope).startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
     heading = _HEADINGS.get(status, "That did not work")
-    answer = page(request, "message.html", code=status, heading=heading, text=text, sign_in=sign_in)
+    answer = page(request, "message.html", code=status, heading=heading, text=text, asked_for=_asked_for(request))
     answer.headers.update(headers or {})
     return answer

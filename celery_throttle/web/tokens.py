@@ -4,66 +4,123 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, Literal
-from urllib.parse import parse_qsl, quote, urlencode
+import logging
+import secrets
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, TypeVar
+from urllib.parse import parse_qsl, quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from celery_throttle.core.wording import one_line, span
+from celery_throttle.web.asked import form
+from celery_throttle.web.rendering import SIGNED_IN, link
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 __all__ = ["Hosts", "Token"]
 
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
 _COOKIE = "celery_throttle"
-_A_DAY = 86400
+#: Seconds that a session lasts.
+_LIFETIME = 12 * 3600
+#: Sessions, and addresses with wrong tokens, that are kept.
+_MOST = 1000
+#: Wrong tokens of one address before it has to pause, for so many seconds after each further one.
+_FREE, _PAUSE = 5, 30.0
 
 
 class Token:
-    """Knows who has the token: in ``Authorization: Bearer``, or once as ``?token=``, which is swapped for a cookie.
+    """Lets in who sends the token: programs in ``Authorization: Bearer``, browsers once, by POST, for a session.
+
+    All on the event loop, so nothing is locked.
 
     Args:
         token: the secret.
         rights: what who has it may do.
+
+    Attributes:
+        paths: where anybody may POST to.
     """
+
+    paths = ("/sign-in", "/sign-out")
 
     def __init__(self, token: str, rights: Literal["all", "read"]) -> None:
         self._token, self._rights = token, rights
-        # Of the token, not the token: who sees the cookie cannot send it as the other.
-        self._cookie = hmac.new(token.encode(), b"celery_throttle cookie", hashlib.sha256).hexdigest()
+        self._sessions: dict[str, float] = {}
+        self._wrong: dict[str, tuple[int, float]] = {}
 
-    def access(self, request: Request) -> Literal["all", "read"] | None:
+    @property
+    def routes(self) -> list[Route]:
+        """What answers at `paths`."""
+        return [
+            Route("/sign-in", self.sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
+        ]
+
+    async def access(self, request: Request) -> Literal["all", "read"] | None:
         """As `celery_throttle.web.asgi` wants it."""
+        if self._sessions.get(_name_of(request), 0.0) > monotonic():
+            request.scope[SIGNED_IN] = True
+            return self._rights
         scheme, _, sent = request.headers.get("authorization", "").partition(" ")
-        known = scheme.lower() == "bearer" and _same(sent.strip(), self._token)
-        return self._rights if known or _same(request.cookies.get(_COOKIE, ""), self._cookie) else None
+        return self._rights if scheme.lower() == "bearer" and self._is_right(request, sent.strip()) else None
 
-    def in_front_of(self, app: ASGIApp) -> ASGIApp:
-        """Return the app behind what swaps ``?token=`` for the cookie."""
-
-        async def swap(scope: Scope, receive: Receive, send: Send) -> None:
-            answer = app
-            if scope["type"] == "http" and scope["method"] == "GET":
-                answer = self._swapped(Request(scope)) or app
-            await answer(scope, receive, send)
-
-        return swap
-
-    def _swapped(self, request: Request) -> RedirectResponse | None:
-        query = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if not any(name == "token" and _same(value, self._token) for name, value in query):
-            return None
-        rest = urlencode([each for each in query if each[0] != "token"])
-        # A path alone, so that it stays on the host that was asked; "//" would begin the name of another one.
-        path = "/" + quote(request.scope["path"].lstrip("/"))
-        response = RedirectResponse(f"{path}?{rest}" if rest else path, status_code=303)
-        secure = request.scope["scheme"] == "https"
-        response.set_cookie(
-            _COOKIE, self._cookie, max_age=_A_DAY, path="/", secure=secure, httponly=True, samesite="strict"
+    async def sign_in(self, request: Request) -> Response:
+        """Begin a session, and go on to what was asked for."""
+        path, _, query = request.query_params.get("next", "").partition("?")
+        # A path below our own, so that it stays on the host that was asked.
+        response = RedirectResponse(
+            link(request, quote(path.lstrip("/")), **dict(parse_qsl(query, keep_blank_values=True))), 303
         )
-        response.headers["Referrer-Policy"] = "no-referrer"
-        response.headers["Cache-Control"] = "no-store"
+        if request.method == "POST":
+            if not self._is_right(request, (await form(request)).get("token", "")):
+                raise HTTPException(401, "This is not the token.", {"WWW-Authenticate": "Bearer"})
+            self._set_cookie(request, response, self._begin(), _LIFETIME)
         return response
+
+    async def sign_out(self, request: Request) -> Response:
+        """End the session."""
+        self._sessions.pop(_name_of(request), None)
+        response = RedirectResponse(link(request, ""), 303)
+        self._set_cookie(request, response, "", 0)
+        return response
+
+    def _begin(self) -> str:
+        session, now = secrets.token_urlsafe(), monotonic()
+        self._sessions = {name: until for name, until in self._sessions.items() if until > now}
+        _add(self._sessions, _hashed(session), now + _LIFETIME)
+        return session
+
+    @staticmethod
+    def _set_cookie(request: Request, response: Response, value: str, max_age: int) -> None:
+        secure = request.scope.get("scheme") == "https"
+        response.set_cookie(_COOKIE, value, max_age=max_age, path="/", secure=secure, httponly=True, samesite="strict")
+
+    def _is_right(self, request: Request, sent: str) -> bool:
+        """Whether this is the token; while an address has to pause, it is not even looked at.
+
+        Raises:
+            HTTPException: the address has sent too many wrong ones.
+        """
+        address, now = request.client.host if request.client else "", monotonic()
+        count, until = self._wrong.get(address, (0, 0.0))
+        if until > now:
+            raise HTTPException(429, f"Too many wrong tokens: try again in {span(until - now)}.")
+        if hmac.compare_digest(sent.encode(), self._token.encode()):
+            self._wrong.pop(address, None)
+            return True
+        count += 1
+        _add(self._wrong, address, (count, now + _PAUSE if count >= _FREE else 0.0))
+        logger.warning("celery_throttle: wrong token from %s, %d in a row", one_line(address) or "unknown", count)
+        return False
 
 
 class Hosts:
@@ -92,6 +149,17 @@ class Hosts:
         return bare.strip("[]").lower()
 
 
-def _same(sent: str, known: str) -> bool:
-    """Compare in a time that tells nothing."""
-    return hmac.compare_digest(sent.encode(), known.encode())
+def _name_of(request: Request) -> str:
+    return _hashed(request.cookies.get(_COOKIE, ""))
+
+
+def _hashed(session: str) -> str:
+    """Return what a session is kept by: how long looking it up takes tells nothing of it."""
+    return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _add(kept: dict[str, T], name: str, value: T) -> None:
+    kept.pop(name, None)  # the last in the order
+    while len(kept) >= _MOST:
+        del kept[next(iter(kept))]
+    kept[name] = value

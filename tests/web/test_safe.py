@@ -6,16 +6,19 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from starlette.requests import Request
 
 from celery_throttle import ConfigurationError, ThrottleControl
-from celery_throttle.web import asgi
+from celery_throttle.web import asgi, tokens
 from celery_throttle.web.guard import _is_host, route_path
 from celery_throttle.web.serving import listening
 from tests.control.test_looking import API
 from tests.web.conftest import SAME, TOKEN, own_server, visited
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from collections.abc import Callable
+
+    from httpx import Response
 
     from tests.store.terms_caller import TermsCaller
     from tests.web.conftest import Site
@@ -185,20 +188,122 @@ def test_what_every_answer_says(page: Site, app: Any) -> None:
 # -- a server of its own -----------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_swapped_for_a_cookie(app: Any) -> None:
+def signed_in(page: Site, token: str = TOKEN, **query: str) -> Response:
+    """What comes of sending the form."""
+    return page.client.post(f"{page.url}sign-in", params=query, data={"token": token}, headers=SAME)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of sessions and pauses, to be moved by hand."""
+    now = [1000.0]
+    monkeypatch.setattr(tokens, "monotonic", lambda: now[0])
+    return now
+
+
+def test_signing_in_by_post_begins_a_session(app: Any) -> None:
     with visited(own_server(app, token=TOKEN)) as page:
         for path in GUARDED:
             assert page.get(path).status_code == 401
         assert page.get("page.css").status_code == 200
-        assert page.get("", params={"token": TOKEN[:-1]}).status_code == 401
-        answer = page.get("limit", params={"name": "api", "token": TOKEN, "key": ""})
+        form = page.get("limit?name=api&key=").text
+        assert 'method="post" action="/sign-in?next=%2Flimit%3Fname%3Dapi%26key%3D"' in form
+        answer = signed_in(page, next="/limit?name=api&key=")
         assert (answer.status_code, answer.headers["location"]) == (303, "/limit?name=api&key=")
         cookie = answer.headers["set-cookie"]
         assert TOKEN not in cookie
         assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {each.strip() for each in cookie.split(";")}
         assert page.get("limit?name=api").status_code == 200  # the client has kept it
+        assert page.get("sign-in", follow_redirects=True).status_code == 200
         assert page.post(PAUSE, FIELDS).status_code == 303
         assert page.post(PAUSE, FIELDS, Origin="http://evil.example").status_code == 403
+
+
+def test_token_in_an_address_signs_nobody_in(app: Any) -> None:
+    """Addresses are kept by browsers, proxies and logs."""
+    with visited(own_server(app, token=TOKEN)) as page:
+        answer = page.get("limit", params={"name": "api", "token": TOKEN})
+        assert (answer.status_code, "set-cookie" in answer.headers, TOKEN in answer.text) == (401, False, False)
+        assert page.client.get(f"{page.url}sign-in", params={"token": TOKEN}).status_code == 401
+
+
+def test_session_ends_after_its_time(app: Any, clock: list[float]) -> None:
+    with visited(own_server(app, token=TOKEN)) as page:
+        cookie = signed_in(page).headers["set-cookie"]
+        assert "Max-Age=43200" in cookie
+        sent = {"Cookie": cookie.partition(";")[0]}
+        clock[0] += 43_199
+        assert page.get("", headers=sent).status_code == 200
+        clock[0] += 2
+        assert page.get("", headers=sent).status_code == 401
+        answer = page.client.post(page.url + PAUSE, data=FIELDS, headers=SAME | sent)
+        assert (answer.status_code, "A token is needed" in answer.text) == (401, True)
+
+
+@pytest.mark.parametrize("rights", ["all", "read"])
+def test_session_ends_by_signing_out(app: Any, rights: str) -> None:
+    with visited(own_server(app, token=TOKEN, rights=rights)) as page:
+        cookies = [signed_in(page).headers["set-cookie"].partition(";")[0] for _ in range(2)]
+        assert len(set(cookies)) == 2
+        shown = page.get("", headers={"Cookie": cookies[0]}).text
+        assert '<form method="post" action="/sign-out">' in shown
+        for elsewhere in ({}, {"Sec-Fetch-Site": "cross-site"}):
+            sent = {"Cookie": cookies[0]} | elsewhere
+            assert page.client.post(f"{page.url}sign-out", headers=sent).status_code == 403
+        answer = page.client.post(f"{page.url}sign-out", headers={"Cookie": cookies[0]} | SAME)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        assert "Max-Age=0" in answer.headers["set-cookie"]
+        assert [page.get("", headers={"Cookie": each}).status_code for each in cookies] == [401, 200]
+
+
+def test_who_has_not_signed_in_is_offered_no_sign_out(app: Any) -> None:
+    with visited(own_server(app, token=TOKEN)) as page, visited(own_server(app)) as local:
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        assert "sign-out" not in page.get("", headers=bearer).text + page.get("").text + local.get("").text
+        assert local.post("sign-in", {"token": TOKEN}).status_code == 404
+
+
+def wrong_by_form(page: Site, token: str) -> int:
+    return signed_in(page, token).status_code
+
+
+def by_header(page: Site, token: str) -> int:
+    return page.get("api/limits", headers={"Authorization": f"Bearer {token}"}).status_code
+
+
+@pytest.mark.parametrize("send", [wrong_by_form, by_header])
+def test_wrong_tokens_are_logged_and_followed_by_a_pause(
+    app: Any, clock: list[float], caplog: pytest.LogCaptureFixture, send: Callable[[Site, str], int]
+) -> None:
+    with visited(own_server(app, token=TOKEN)) as page:
+        assert signed_in(page).status_code == 303
+        sent = {"Cookie": "; ".join(f"{name}={value}" for name, value in page.client.cookies.items())}
+        page.client.cookies.clear()
+        assert [send(page, TOKEN[:-1]) for _ in range(7)] == [401] * 5 + [429] * 2
+        logged = [each.getMessage() for each in caplog.records if each.name == tokens.__name__]
+        assert logged == [f"celery_throttle: wrong token from 127.0.0.1, {count} in a row" for count in range(1, 6)]
+        assert send(page, TOKEN) == 429, "it is not looked at"
+        answer = signed_in(page, next="/audit")
+        assert "Too many wrong tokens: try again in 30 s." in answer.text
+        assert "next=%2Faudit" in answer.text
+        assert page.get("", headers=sent).status_code == 200, "whoever has signed in stays so"
+        clock[0] += 31
+        assert [send(page, "no"), send(page, "no")] == [401, 429], "each further one is followed by a pause"
+        clock[0] += 31
+        assert send(page, TOKEN) in (200, 303)
+        page.client.cookies.clear()
+        assert [send(page, "no") for _ in range(3)] == [401] * 3, "the right one ends the row"
+
+
+def test_what_is_kept_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_MOST", 3)
+    door = tokens.Token(TOKEN, "all")
+    for number in range(9):
+        request = Request({"type": "http", "client": (f"192.0.2.{number}", 1), "headers": []})
+        assert not door._is_right(request, "no")
+        door._begin()
+    assert (len(door._wrong), len(door._sessions)) == (3, 3)
+    assert "192.0.2.8" in door._wrong
 
 
 def test_a_token_that_is_sent_each_time(app: Any) -> None:
@@ -208,14 +313,25 @@ def test_a_token_that_is_sent_each_time(app: Any) -> None:
         assert page.post(PAUSE, FIELDS, **bearer).status_code == 303
         for wrong in ("Bearer nope", f"Basic {TOKEN}", "Bearer", TOKEN, "Bearer \xff"):
             assert page.get("api/limits", headers={"Authorization": wrong.encode("latin-1")}).status_code == 401
-        assert page.get("", headers={"Cookie": f"celery_throttle={TOKEN}"}).status_code == 401
+        for cookie in (TOKEN, "", "\xff"):
+            sent = f"celery_throttle={cookie}".encode("latin-1")
+            assert page.get("", headers={"Cookie": sent}).status_code == 401
         assert page.get("api/limits").json() == {"error": "A token is needed to see this page."}
 
 
-def test_it_leads_to_no_other_host(app: Any) -> None:
+@pytest.mark.parametrize(
+    ("asked", "goes_to"),
+    [
+        ("//evil.example/", "/evil.example/"),
+        ("/\\evil.example", "/%5Cevil.example"),
+        ("https://evil.example/", "/https%3A//evil.example/"),
+        ("", "/"),
+        ("/limit?name=a b&path=x&request=y\r\nX: 1", "/limit?name=a+b&path=x&request=y%0D%0AX%3A+1"),
+    ],
+)
+def test_signing_in_leads_to_no_other_host(app: Any, asked: str, goes_to: str) -> None:
     with visited(own_server(app, token=TOKEN)) as page:
-        answer = page.client.get(f"{page.url}/evil.example/?token={TOKEN}")
-        assert answer.headers["location"].startswith("/evil.example")
+        assert signed_in(page, next=asked).headers["location"] == goes_to
 
 
 def test_who_may_only_read(app: Any) -> None:

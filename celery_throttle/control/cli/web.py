@@ -21,7 +21,7 @@ __all__ = ["COMMANDS"]
     "--token",
     envvar="THROTTLE_WEB_TOKEN",
     show_envvar=True,
-    help="Who may see the page: who sends it as 'Authorization: Bearer', or opens the page once with ?token=.",
+    help="Who may see the page: who signs in with it, for twelve hours, or sends it as 'Authorization: Bearer'.",
 )
 @click.option("--read-only", is_flag=True, help="Whoever sees the page may change nothing.")
 def web(session: Session, host: str, port: int, token: str | None, read_only: bool) -> None:

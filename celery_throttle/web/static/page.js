@@ -37,7 +37,7 @@ async function look() {
       if (focused) links().find((each) => each.href === focused.href)?.focus({ preventScroll: true });
     }
     const fine = answer.ok || answer.status === 304;
-    say(fine ? "live" : `not live: answer ${answer.status}${answer.status === 503 ? ", the store does not answer" : ""}`, fine);
+    say(fine ? "live" : `not live: answer ${answer.status}${{ 401: ", sign in again", 503: ", the store does not answer" }[answer.status] || ""}`, fine);
   } catch {
     say("not live: no answer", false);
   }
