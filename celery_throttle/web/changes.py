@@ -16,7 +16,8 @@ from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.web.asked import form, limit_of, word
 from celery_throttle.web.commands import Asked, Command, Copied, python, shell
-from celery_throttle.web.guard import visitor
+from celery_throttle.web.flash import leave, left
+from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.rendering import link, page
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ _DONE = {
 
 
 def said(request: Request, name: str = "", key: str | None = None) -> str:
-    """Return what came of a change, which the page that follows it says: of words that are known, never as sent."""
-    done, count = request.query_params.get("done", ""), request.query_params.get("count", "")
+    """Return what came of the change that led to this page, in words that are known, never as sent."""
+    done, count = left(request, link(request, route_path(request.scope).lstrip("/"), **request.query_params))
     bucket = str(Bucket(name, key))
     if done in ("drop", "unlock") and count.isdecimal():
         found = int(count[:9])
@@ -171,7 +172,7 @@ class Changes:
         values, options = _options(command, asked)
         changed = getattr(limit, command.method)(*values, **options, by=visitor(request).by, why=asked.why)
         count = None if changed is None else int(changed)
-        return _seen(request, "limit", name=limit.name, key=limit.key, done=command.name, count=count)
+        return _seen(request, "limit", command.name, count, name=limit.name, key=limit.key)
 
     # -- a task, a lock ------------------------------------------------------------------------------------------------
 
@@ -191,7 +192,7 @@ class Changes:
     def _drop_task(self, request: Request, form: Mapping[str, str]) -> Response:
         task = word(request, "id")
         dropped = self._throttle.drop(task, by=visitor(request).by, why=_asked(form).why)
-        return _seen(request, "task", id=task, done="drop", count=int(dropped))
+        return _seen(request, "task", "drop", int(dropped), id=task)
 
     def _show_lock(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         identity, asked, name = word(request, "identity"), _asked(form), request.query_params.get("task", "")
@@ -208,7 +209,7 @@ class Changes:
         identity, name = word(request, "identity"), request.query_params.get("task", "")
         by, why = visitor(request).by, _asked(form).why
         unlocked = self._throttle.unlock(identity, task_name=name, by=by, why=why)
-        return _seen(request, "locks", done="unlock", count=int(unlocked))
+        return _seen(request, "locks", "unlock", int(unlocked))
 
     @staticmethod
     def _show_other(
@@ -264,6 +265,9 @@ def _why(asked: Asked) -> list[tuple[str, str]]:
     return [("why", asked.why)] if asked.why else []
 
 
-def _seen(request: Request, path: str, **query: object) -> Response:
+def _seen(request: Request, path: str, done: str, count: int | None, /, **query: object) -> Response:
     """Go on to where the change is seen; reloading that makes it no second time."""
-    return RedirectResponse(link(request, path, **query), status_code=303)
+    location = link(request, path, **query)
+    response = RedirectResponse(location, status_code=303)
+    leave(request, response, location, done, count)
+    return response

@@ -11,6 +11,7 @@ from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.web.asked import limit_of, most_of, word
 from celery_throttle.web.changes import CHANGES, DROPPABLE, said
 from celery_throttle.web.charts import HEIGHT, charts
+from celery_throttle.web.flash import forget
 from celery_throttle.web.rendering import live, page
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Pages:
         status, keys = limit.status(), limit.keys(most=most)
         day = request.query_params.get("day") == "1"
         held, holders = status.held + sum(each.held for each in keys.rows), limit.holders(most=most)
-        return live(
+        answer = live(
             request,
             "limit",
             limit=limit,
@@ -74,18 +75,21 @@ class Pages:
             chart_height=HEIGHT,
             now=datetime.now(timezone.utc),
         )
+        return forget(request, answer)
 
     def task(self, request: Request) -> Response:
         """Answer with why a task waits; without ``?id=`` with where to ask that."""
         if not request.query_params.get("id"):
             return page(request, "task.html", found=None, droppable=False, said="")
         found = self._throttle.explain(word(request, "id").strip())
-        return live(request, "task", found=found, droppable=found.state in DROPPABLE, said=said(request))
+        answer = live(request, "task", found=found, droppable=found.state in DROPPABLE, said=said(request))
+        return forget(request, answer)
 
     def locks(self, request: Request) -> Response:
         """Answer with who has an identity lock."""
         most = most_of(request, _MOST)
-        return live(request, "locks", locks=self._throttle.locks(most=most), most=most, said=said(request))
+        answer = live(request, "locks", locks=self._throttle.locks(most=most), most=most, said=said(request))
+        return forget(request, answer)
 
     def audit(self, request: Request) -> Response:
         """Answer with who changed what."""

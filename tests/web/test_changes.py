@@ -127,9 +127,33 @@ def test_a_form_that_is_far_too_long(page: Site) -> None:
     assert page.post(CHANGE, {"change": "pause", "why": "x" * 20_000}).status_code == 413
 
 
-def test_what_came_of_it_is_only_said_in_known_words(page: Site) -> None:
-    shown = page.get("limit?name=api&done=%3Cb%3Ehacked&count=9").text
-    assert "hacked" not in shown.partition("</h1>")[2].partition("<div id")[0]
+def claimed(answer: Any) -> str:
+    """What a page says of the change that has led to it."""
+    return str(answer.text.partition("</h1>")[2].partition("<div id")[0].partition('<p class="changes')[0]).strip()
+
+
+@pytest.mark.parametrize("path", ["limit?name=api", "task?id=t", "locks?"])
+def test_page_claims_nothing_that_an_address_makes_up(page: Site, path: str) -> None:
+    nothing = claimed(page.get(path))
+    for made_up in ("done=drop&count=9", "done=pause", "done=unlock&count=1", "done=%3Cb%3Ehacked&count=9"):
+        assert claimed(page.get(f"{path}&{made_up}")) == nothing
+
+
+def test_page_claims_a_change_once_and_where_it_was_made(page: Site) -> None:
+    at = page.post(CHANGE, {"change": "pause"}).headers["location"].lstrip("/")
+    assert "is paused." not in claimed(page.get("limit?name=tenant"))
+    page.client.cookies.clear()
+    at = page.post(CHANGE, {"change": "pause"}).headers["location"].lstrip("/")
+    page.get(f"{at}&part=live")
+    assert "api is paused." in claimed(page.get(at))
+    assert "is paused." not in claimed(page.get(at))
+    for value in ("pause", "pause..", "<b>..", "drop.9.0", ".", "pause.\xb2."):
+        sent = f"celery_throttle_done={value}".encode("latin-1")
+        assert "api" not in claimed(page.get(at, headers={"Cookie": sent}))
+
+
+def test_parts_of_a_query_may_have_any_name(page: Site) -> None:
+    assert page.get("?path=1&request=2&self=3").status_code == 200
 
 
 # -- tasks and locks ---------------------------------------------------------------------------------------------------

@@ -138,7 +138,9 @@ def test_without_the_slash(site: httpx.Client) -> None:
 
 def test_a_change(site: httpx.Client, app: Any) -> None:
     answer = site.post("/ops/throttle/limit/change?name=api", data={"change": "pause", "why": "ü"}, headers=SAME)
-    assert answer.headers["location"] == "/ops/throttle/limit?name=api&done=pause"
+    assert answer.headers["location"] == "/ops/throttle/limit?name=api"
+    assert "api is paused." in site.get(answer.headers["location"]).text
+    assert "api is paused." not in site.get(answer.headers["location"]).text, "it is said once"
     said = ThrottleControl(app).limit("api").status().paused
     assert (said and said.by, said and said.why) == ("ana", "ü")
     assert site.post("/ops/throttle/limit/change?name=api", data={"change": "resume"}).status_code == 403
@@ -220,7 +222,8 @@ def test_django_staff(django_site: str, app: Any, worker: TermsCaller) -> None:
         change = "/ops/throttle/limit/change?name=api"
         assert client.post(change, data={"change": "pause"}).status_code == 403  # from nowhere
         answer = client.post(change, data={"change": "pause", "why": "ü"}, headers=SAME)
-        assert answer.headers["location"] == "/ops/throttle/limit?name=api&done=pause"
+        assert answer.headers["location"] == "/ops/throttle/limit?name=api"
+        assert "api is paused." in client.get(answer.headers["location"]).text
     said = ThrottleControl(app).limit("api").status().paused
     assert (said and said.by, said and said.why) == ("ana", "ü")
 
