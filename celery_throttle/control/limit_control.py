@@ -44,13 +44,20 @@ _LONGEST = 3.2e9
 _LATEST_YEAR = 2200
 
 
-_tells = tells(
+_INSTEAD = {
     **dict.fromkeys(("seconds", "for_", "duration", "ttl", "timeout", "minutes"), "write until=3600"),
-    reason="write why='their incident 42'",
-    comment="write why='their incident 42'",
-    user="write by='ana'",
-    limit="write override(5)",
-    key="write throttle.limit('tenant', key='acme')",
+    "reason": "write why='their incident 42'",
+    "comment": "write why='their incident 42'",
+    "user": "write by='ana'",
+    "limit": "write throttle.limit('api')",
+    "key": "write throttle.limit('tenant', key='acme')",
+}
+_OF_KEY = "write throttle.limit({name!r}, key={value}) for one key"
+_tells = tells(_OF_KEY, **_INSTEAD)
+_tells_number = tells(**_INSTEAD | {"limit": "write override(5)"})
+_tells_drop = tells(
+    f"write throttle.drop({{value}}) for one task, {_OF_KEY.removeprefix('write ')}",
+    **_INSTEAD | dict.fromkeys(("task_id", "task", "id", "ids", "task_ids"), "write throttle.drop('task-id')"),
 )
 
 
@@ -100,7 +107,7 @@ class LimitControl:
         """
         return LimitControl(self._place, self.name, self.key, request)
 
-    @_tells
+    @_tells_number
     def override(self, permits: int, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Have another number of permits from now on; the code's stays visible beside it.
 
@@ -109,7 +116,7 @@ class LimitControl:
         self._check("override", permits)
         self._say("override", permits, until, by, why)
 
-    @_tells
+    @_tells_number
     def forecast(self, permits: int) -> Forecast:
         """Return what an override would do: how many start at once, and what keeps the others. Changes nothing.
 
@@ -171,7 +178,7 @@ class LimitControl:
         released = [self._take_back("hold", by, why, bucket) for bucket in buckets]
         return any(released)
 
-    @_tells
+    @_tells_drop
     def drop(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> int:
         """Let all who wait now and need its permits not run, and return how many; without a key, those of all keys.
 

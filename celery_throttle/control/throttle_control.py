@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 #: A century, in seconds.
 _LONGEST = 3.2e9
+_OF_ALL = "it is of all limits and queues, throttle.drain(dry_run=True) counts"
 
 
 class ThrottleControl:
@@ -101,7 +102,8 @@ class ThrottleControl:
         place = self._place_of(name, known.get(name))
         if place is None:
             names = (each for place in self._places() for each in place.names())
-            raise ConfigurationError(_unknown(name, {*known, *names}))
+            is_task = bool(name) and any(place.explain(name).state for place in self._places())
+            raise ConfigurationError(_unknown(name, {*known, *names}, is_task=is_task))
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key")
         return LimitControl(place, name, None if key is None else key_text(key))
@@ -244,7 +246,7 @@ class ThrottleControl:
         """
         return runnable(self._app, _queues("runnable", queues))
 
-    @tells()
+    @tells("write throttle.drop({value}) for another task")
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
         """Let a parked task not run; False if it is not parked. All of a limit: ``limit(...).drop()``.
 
@@ -265,7 +267,7 @@ class ThrottleControl:
         logger.info("Task %s: %s by %s", one_line(task), done, signature(by, why))
         return dropped
 
-    @tells()
+    @tells(_OF_ALL, **dict.fromkeys(("limit", "queue", "queues", "key", "task", "task_id"), _OF_ALL))
     def drain(self, *, by: str | None = None, why: str = "", dry_run: bool = False) -> tuple[Drained, ...]:
         """Publish all parked tasks again, oldest first, each to the queue that it came from: to do without throttling.
 
@@ -390,12 +392,14 @@ def _task_id(method: str, task: object) -> str:
     return task_id
 
 
-def _unknown(name: object, known: set[str]) -> str:
+def _unknown(name: str, known: set[str], *, is_task: bool) -> str:
     limits = sorted(each for each in known if Bucket.parse(each).key is None)
-    bare, split, key = str(name).removesuffix("]").partition("[")
-    close = get_close_matches(str(name), limits, n=1)
+    bare, split, key = name.removesuffix("]").partition("[")
+    close = get_close_matches(name, limits, n=1)
     meant = f", did you mean {close[0]!r}?" if close else ":"
     if split and bare in limits:  # as `Bucket` is shown
         meant = f": write limit({bare!r}, key={key!r})."
+    if is_task:  # a limit that is called alike would be another matter altogether
+        meant = f", but a task has this id: explain and drop take it, throttle.drop({name!r}) or drop --task {name}."
     there = ", ".join(limits[:AT_ONCE]) or "none"
     return f"No limit {name!r}{meant} Known limits: {there}"

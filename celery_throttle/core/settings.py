@@ -40,8 +40,10 @@ _ELSEWHERE = {
     **dict.fromkeys(("fail_open", "on_error", "ignore_errors", "graceful"), "throttle_on_store_error"),
     **dict.fromkeys(("namespace", "key_prefix", "keyprefix"), "throttle_prefix"),
     **dict.fromkeys(("state", "track_parked", "track_throttled"), "throttle_result_state"),
-    **dict.fromkeys(("disabled", "active", "on"), "throttle_enabled"),
+    **dict.fromkeys(("active", "on", "enable"), "throttle_enabled"),
 }
+#: What others have the other way round: the value that was given would turn every limit off.
+_OPPOSITES = frozenset({"disabled", "disable", "off", "inactive", "bypass", "skip"})
 #: What an action is called elsewhere.
 _ACTIONS: dict[object, str] = {
     **dict.fromkeys(("open", "ignore", "allow", "pass", "skip", "continue"), "run"),
@@ -169,7 +171,15 @@ class Settings:
                     f"task_annotations = {{'shop.render': {{'limit': 5}}}}"
                 )
             if bare.startswith(_PREFIX) and bare not in known:
-                meant = _ELSEWHERE.get(bare.removeprefix(_PREFIX)) or _closest(bare, known)
+                own = bare.removeprefix(_PREFIX)
+                if own in _OPPOSITES:
+                    raise ConfigurationError(
+                        f"Unknown setting {name!r}: throttle_enabled is the opposite: True enforces limits, and is the "
+                        f"default, write throttle_enabled = False to turn all off"
+                    )
+                meant = _ELSEWHERE.get(own) or _closest(bare, known)
+                if not meant:
+                    raise ConfigurationError(f"Unknown setting {name!r}: there are {', '.join(sorted(known))}")
                 written = name[: -len(bare)] + (meant.upper() if namespace and name.isupper() else meant)
                 raise ConfigurationError(f"Unknown setting {name!r}, did you mean {written!r}?")
             if not namespace and (almost := _almost(bare, known)):
@@ -177,9 +187,10 @@ class Settings:
 
 
 def _closest(bare: str, known: Iterable[str]) -> str:
-    """Return the setting whose own name is the most like this one's."""
+    """Return the setting whose own name is much like this one's, "" if none is."""
     names = [name.removeprefix(_PREFIX) for name in known]
-    return _PREFIX + get_close_matches(bare.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0)[0]
+    close = get_close_matches(bare.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0.65)
+    return _PREFIX + close[0] if close else ""
 
 
 def _almost(bare: str, known: Iterable[str]) -> str:

@@ -16,10 +16,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-def tells(**instead: str) -> Callable[[F], F]:
+#: What is never meant by a value without a name: as ``by="task-id"`` the wrong call would do more than it was meant to.
+_BY_NAME_ALONE = frozenset({"by", "why"})
+
+
+def tells(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
     """Have a call of a method with wrong arguments end with a `ConfigurationError` that says what to write.
 
     Args:
+        by_place: what to write where the call has a text too many, with ``{name}`` of the object, ``{method}`` and
+            ``{value}``.
         instead: how arguments are called elsewhere, and what to write here.
     """
 
@@ -29,7 +35,7 @@ def tells(**instead: str) -> Callable[[F], F]:
             try:
                 return function(*args, **kwargs)
             except TypeError:
-                wrong = _what_is_wrong(function, args, kwargs, instead)
+                wrong = _what_is_wrong(function, args, kwargs, instead, by_place)
                 if wrong is None:  # it was raised within
                     raise
             raise ConfigurationError(wrong)
@@ -50,7 +56,7 @@ def constructor_tells(**instead: str) -> Callable[[C], C]:
 
 
 def _what_is_wrong(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], instead: dict[str, str]
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], instead: dict[str, str], by_place: str
 ) -> str | None:
     signature = inspect.signature(function)
     try:
@@ -65,13 +71,18 @@ def _what_is_wrong(
         close = get_close_matches(name, names, n=1)
         fix = instead.get(name) or (f"did you mean {close[0]}=?" if close else _taken(names))
         return f"{what} takes no {name}={kwargs[name]!r:.80}: {fix}"
-    by_place = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-    if len(args) - 1 > len(by_place):
-        free = [name for name in names if name not in by_place and name not in kwargs]
-        value = f"{args[1 + len(by_place)]!r:.80}"
-        fix = f"write {free[0]}={value}" if free else "leave it out"
-        return f"{what} takes {value} by its name alone: {fix}" if free else f"{what} takes no {value}: {fix}"
-    given = {*by_place[: len(args) - 1], *kwargs}
+    places = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if len(args) - 1 > len(places):
+        given_value = args[1 + len(places)]
+        value = f"{given_value!r:.80}"
+        if by_place and isinstance(given_value, str):
+            fix = by_place.format(name=getattr(args[0], "name", None), method=function.__name__, value=value)
+            return f"{what} takes no {value}: {fix}"
+        free = [name for name in names if name not in places and name not in kwargs]
+        if not free or free[0] in _BY_NAME_ALONE:
+            return f"{what} takes no {value}: {_taken(names) if free else 'leave it out'}"
+        return f"{what} takes {value} by its name alone: write {free[0]}={value}"
+    given = {*places[: len(args) - 1], *kwargs}
     missing = [each.name for each in parameters if each.default is each.empty and each.name not in given]
     return f"{what} needs {' and '.join(missing)}: {_taken(names)}" if missing else f"{what}: {_taken(names)}"
 

@@ -103,8 +103,6 @@ def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:
     [
         (["nope"], 1, "Error: No limit 'nope'"),
         ([], 2, "Error: write drop LIMIT, with --key or without, or drop --task TASK_ID"),
-        (["api", "--task", "t3"], 2, "Error: write drop LIMIT"),
-        (["--task", "t3", "--key", "acme"], 2, "Error: write drop LIMIT"),
         (["api", "--yes", "--by", "x" * 501], 2, "Error: Limit api: by must be text"),
     ],
 )

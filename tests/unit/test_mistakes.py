@@ -600,7 +600,7 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     ),
     (lambda: settings(throttle_fail_open=True), "did you mean 'throttle_on_store_error'?"),
     (lambda: settings(throttle_key_prefix="a"), "did you mean 'throttle_prefix'?"),
-    (lambda: settings(throttle_disabled=True), "did you mean 'throttle_enabled'?"),
+    (lambda: settings(throttle_disabled=True), "Unknown setting 'throttle_disabled': throttle_enabled is the opposite"),
     (lambda: settings(throttle_concurrency=5), "limits stand at the tasks"),
     (lambda: settings(throttle={"url": "redis://h"}), "Unknown setting 'throttle': each has a name of its own, write"),
     (lambda: settings(trottle_url="redis://h"), "Setting 'trottle_url' has no effect: write 'throttle_url'"),

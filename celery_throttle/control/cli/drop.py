@@ -30,7 +30,11 @@ def drop(session: Session, limit: str | None, key: str | None, task_id: str | No
 
     Without --yes only says how many that would be. What runs goes on.
     """
-    if (limit is None) == (task_id is None) or (key is not None and limit is None):
+    if task_id is not None and (limit is not None or key is not None):
+        raise click.UsageError(f"--task is one task, whatever its limit: write drop --task {task_id}")
+    if key is not None and limit is None:
+        raise click.UsageError(f"--key is one of a limit: write drop LIMIT --key {key}")
+    if limit is None and task_id is None:
         raise click.UsageError("write drop LIMIT, with --key or without, or drop --task TASK_ID")
     if limit is not None:
         count = session.limit(limit, key).drop(**said, dry_run=not yes)
