@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from celery_throttle.core.asking import plain
 from celery_throttle.core.durability import Durability, ParkDurability
@@ -19,7 +19,10 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Settings", "StoreErrorAction"]
+__all__ = ["UNSET", "Settings", "StoreErrorAction"]
+
+#: What a setting that was not set is read as; None may have been set.
+UNSET: Any = object()
 
 StoreErrorAction = Literal["hold", "run", "fail"]
 
@@ -68,7 +71,8 @@ class Settings:
         broker: names the broker: a parked task goes to workers of its own broker only. By default what tells brokers
             apart (kind, hosts, virtual host or database, ``global_keyprefix``); "" if no broker is known.
         lease: seconds a permit lasts when its worker no longer renews it.
-        reap_every: seconds between two runs of the beat task that clears expired holders.
+        reap_every: seconds between two runs of the beat task that clears expired holders; None: beat has no such entry.
+        reap_queue: the queue of that task; None: where Celery routes it.
         on_store_error: what happens to a throttled task while the store is out of reach: it waits (``hold``), runs
             without a permit (``run``) or fails (``fail``).
         park_durability: what has the parked task before the broker's message is acknowledged: the server's memory
@@ -84,7 +88,8 @@ class Settings:
     group: str = ""
     broker: str = ""
     lease: float = 60.0
-    reap_every: float = 30.0
+    reap_every: float | None = 30.0
+    reap_queue: str | None = None
     on_store_error: StoreErrorAction = "hold"
     park_durability: ParkDurability = "memory"
     park_replicas: int = 1
@@ -118,18 +123,21 @@ class Settings:
         return replace(self, prefix=fit + self.prefix)
 
     @classmethod
-    def read(cls, get: Callable[[str], object], fallback_urls: Iterable[str | None]) -> Settings:
+    def read(cls, get: Callable[[str, object], object], fallback_urls: Iterable[str | None]) -> Settings:
         """Read and check the settings.
 
         Args:
-            get: returns the value of a setting by its full name, or None.
+            get: returns the value of a setting by its full name, or the default that it is given.
             fallback_urls: where the store may be if ``throttle_url`` is not set, best first.
 
         Raises:
             ConfigurationError: a value cannot work, or there is no Redis to use.
         """
-        given = {field.name: get(_PREFIX + field.name) for field in fields(cls)}
-        values = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
+        given = {field.name: get(_PREFIX + field.name, UNSET) for field in fields(cls)}
+        set_ = {name: value for name, value in given.items() if value is not UNSET}
+        values = {name: _CHECKS[name](value) for name, value in set_.items() if value is not None}
+        if "reap_every" in set_ and set_["reap_every"] is None:
+            values["reap_every"] = None  # which turns it off
         _refuse_without_effect(values)
         if "url" not in values:
             try:
@@ -286,6 +294,14 @@ def _broker(value: object) -> str:
     return value
 
 
+def _queue(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(
+            f"throttle_reap_queue must be the name of a queue, got {value!r}: write 'housekeeping', or leave it out"
+        )
+    return value
+
+
 def _action(value: object) -> str:
     if value not in get_args(StoreErrorAction):
         said = str(value).lower()
@@ -312,6 +328,11 @@ def _replicas(value: object) -> int:
 
 
 def _refuse_without_effect(values: Mapping[str, object]) -> None:
+    if "reap_queue" in values and values.get("reap_every", UNSET) is None:
+        raise ConfigurationError(
+            f"throttle_reap_queue = {values['reap_queue']!r} has no effect while throttle_reap_every is None: set "
+            f"throttle_reap_every = 30 or leave it out"
+        )
     durability = values.get("park_durability", "memory")
     if "park_replicas" in values and durability != "replicas":
         raise ConfigurationError(
@@ -341,6 +362,7 @@ _CHECKS: Mapping[str, Callable[[object], object]] = {
     "broker": _broker,
     "lease": _seconds("throttle_lease", _MIN_LEASE),
     "reap_every": _seconds("throttle_reap_every", 1.0),
+    "reap_queue": _queue,
     "on_store_error": _action,
     "park_durability": _durability,
     "park_replicas": _replicas,

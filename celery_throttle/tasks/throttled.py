@@ -385,6 +385,10 @@ def _install(app: Any) -> None:
 def _schedule_reaper(sender: Any, **_: Any) -> None:
     if sender.conf.get("throttle_enabled") is False:
         return
-    every = sender.conf.get("throttle_reap_every") or Settings.reap_every
-    entry = {"task": REAP_TASK, "schedule": every, "options": {"expires": every, "ignore_result": True}}
+    every = sender.conf.get("throttle_reap_every", Settings.reap_every)
+    if every is None:
+        return
+    queue = sender.conf.get("throttle_reap_queue")
+    options = {"expires": every, "ignore_result": True} | ({"queue": queue} if queue else {})
+    entry = {"task": REAP_TASK, "schedule": every, "options": options}
     sender.conf.beat_schedule.setdefault(REAP_TASK, entry)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from datetime import datetime, timezone
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -174,6 +176,15 @@ def test_with_yes_it_does_it(app: Any, run: Run, full: TermsCaller) -> None:
         "done": True,
         "queues": [{"queue": "q", "tasks": 0, "left": 1, "elsewhere": 0}],
     }
+
+
+def test_with_django_celery_beat_it_names_the_row_that_stays(
+    app: Any, run: Run, full: TermsCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    park(app, full, "t0", ONE)
+    monkeypatch.setitem(sys.modules, "django_celery_beat", ModuleType("django_celery_beat"))
+    assert run("drain").lines[-1] == "They would be published again; --yes does it."
+    assert run("drain", "--yes").lines[-1].startswith("django-celery-beat keeps its row celery_throttle.reap when the")
 
 
 def test_a_store_alone_is_not_enough(run: Run, shell: Shell) -> None:

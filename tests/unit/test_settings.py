@@ -16,6 +16,10 @@ def read(**given: Any) -> Settings:
     return Settings.read(given.get, [])
 
 
+def nothing_set(_name: str, default: object) -> object:
+    return default
+
+
 def test_only_a_store_is_needed() -> None:
     assert read(throttle_url=URL) == Settings(URL)
 
@@ -31,7 +35,7 @@ def test_only_a_store_is_needed() -> None:
 )
 def test_the_first_redis_is_the_store(given: list[str | None], expected: str) -> None:
     """The broker, or else the result backend."""
-    assert Settings.read(lambda name: None, given).url == expected
+    assert Settings.read(nothing_set, given).url == expected
 
 
 def test_a_url_of_its_own_comes_first() -> None:
@@ -42,7 +46,7 @@ def test_a_url_of_its_own_comes_first() -> None:
 def test_no_redis_at_all_is_refused() -> None:
     """The message says what to set."""
     with pytest.raises(ConfigurationError, match="set throttle_url"):
-        Settings.read(lambda name: None, ["amqp://rabbit", None])
+        Settings.read(nothing_set, ["amqp://rabbit", None])
 
 
 def test_everything_can_be_set() -> None:
@@ -53,6 +57,7 @@ def test_everything_can_be_set() -> None:
         throttle_broker="orders",
         throttle_lease=5,
         throttle_reap_every=2.5,
+        throttle_reap_queue="housekeeping",
         throttle_on_store_error="fail",
         throttle_park_durability="replicas",
         throttle_park_replicas=2,
@@ -61,7 +66,19 @@ def test_everything_can_be_set() -> None:
         throttle_enabled=False,
     )
     assert settings == Settings(
-        URL, "shop", "eu", "orders", 5.0, 2.5, "fail", "replicas", 2, 1.0, result_state=True, enabled=False
+        URL,
+        "shop",
+        "eu",
+        "orders",
+        5.0,
+        2.5,
+        "housekeeping",
+        "fail",
+        "replicas",
+        2,
+        1.0,
+        result_state=True,
+        enabled=False,
     )
 
 

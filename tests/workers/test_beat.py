@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
 
-from celery_throttle import Limit, Throttled
+from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.embedded import bound_to_parent
+from celery_throttle.settings import settings_of
 from tests.support.waiting import until
 from tests.support.workers import _CELERY, ROOT
 from tests.workers.conftest import FEATURES
@@ -20,6 +22,8 @@ from tests.workers.conftest import FEATURES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from redis import Redis
 
     from tests.support.journal import Journal
     from tests.support.workers import Workers
@@ -51,6 +55,16 @@ class Beat:
 
 @pytest.fixture
 def beat(workers: Workers, tmp_path: Path) -> Iterator[Beat]:
+    yield from _beat(workers, tmp_path)
+
+
+@pytest.fixture
+def beat_of_a_queue(workers: Workers, tmp_path: Path) -> Iterator[Beat]:
+    workers.conf["throttle_reap_queue"] = "housekeeping"
+    yield from _beat(workers, tmp_path)
+
+
+def _beat(workers: Workers, tmp_path: Path) -> Iterator[Beat]:
     workers.conf |= {"throttle_reap_every": 1.0, "throttle_lease": 1.0}
     command = [sys.executable, "-c", _CELERY, str(ROOT), "-A", FEATURES, "beat", "-l", "INFO"]
     command += ["-s", str(tmp_path / "schedule"), "--max-interval", "1", "--pidfile="]
@@ -150,12 +164,42 @@ def test_the_user_can_change_the_entry() -> None:
     }
 
 
-def test_the_user_can_remove_the_entry() -> None:
-    app = make_app()
-    assert REAP in schedule_of(app)
-    del app.conf.beat_schedule[REAP]
-    app.Beat  # noqa: B018 - beat reads the schedule after this
+def test_reap_every_none_leaves_the_entry_out() -> None:
+    assert REAP not in schedule_of(make_app(throttle_reap_every=None))
+    app = Celery("beat", set_as_current=False)
+    conf = {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0", "CELERY_THROTTLE_REAP_EVERY": None}
+    app.config_from_object(SimpleNamespace(**conf), namespace="CELERY")
+    app.task(shared=False, base=Throttled, limit=1, name="beat.work")(print)
     assert REAP not in schedule_of(app)
+    assert settings_of(app).reap_every is None
+
+
+def test_reap_queue_is_where_the_entry_goes() -> None:
+    entry = schedule_of(make_app(throttle_reap_queue="housekeeping"))[REAP]
+    assert entry["options"] == {"expires": 30.0, "ignore_result": True, "queue": "housekeeping"}
+
+
+def test_reap_queue_without_the_entry_is_refused() -> None:
+    app = make_app(throttle_reap_queue="housekeeping", throttle_reap_every=None)
+    with pytest.raises(ConfigurationError, match=r"throttle_reap_queue = 'housekeeping' has no effect while"):
+        settings_of(app)
+
+
+@pytest.mark.parametrize("queue", ["", 3, ["a"]])
+def test_reap_queue_that_is_no_name_is_refused(queue: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"^throttle_reap_queue must be the name of a queue, got .*: write '"):
+        settings_of(make_app(throttle_reap_queue=queue))
+
+
+@pytest.mark.worker
+def test_reap_queue_keeps_the_entry_off_the_default_queue(
+    beat_of_a_queue: Beat, workers: Workers, redis: Redis
+) -> None:
+    """Where no worker consumes that one, the messages would pile up."""
+    worker = workers.start(FEATURES, queues="housekeeping")
+    beat_of_a_queue.wait_for_log(f"Sending due task {REAP}")
+    worker.wait_for_log(rf"Task {REAP}\[\S+\] succeeded")
+    assert redis.llen("celery") == 0
 
 
 def test_a_schedule_that_is_set_later_keeps_the_entry() -> None:

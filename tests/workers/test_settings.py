@@ -12,6 +12,7 @@ import pytest
 from celery import Celery, shared_task
 
 from celery_throttle import ConfigurationError, Limit, Throttled
+from celery_throttle.brokers import broker_of
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import dedup_of, policies_of
 from tests.support.workers import ROOT
@@ -26,7 +27,9 @@ SETTINGS = {
     "throttle_prefix": "shop",
     "throttle_group": "eu",
     "throttle_lease": 7,
+    "throttle_broker": "orders",
     "throttle_reap_every": 11,
+    "throttle_reap_queue": "housekeeping",
     "throttle_on_store_error": "fail",
     "throttle_park_durability": "replicas",
     "throttle_park_replicas": 2,
@@ -57,7 +60,9 @@ def test_defaults() -> None:
         "throttle_prefix": "throttle",
         "throttle_group": "",
         "throttle_lease": 60.0,
+        "throttle_broker": broker_of(make_app().conf, REDIS),
         "throttle_reap_every": 30.0,
+        "throttle_reap_queue": None,
         "throttle_on_store_error": "hold",
         "throttle_park_durability": "memory",
         "throttle_park_replicas": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ from kombu.exceptions import OperationalError
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.columns import DRAINED
 from celery_throttle.control.cli.session import Unreachable, command
+from celery_throttle.tasks.ours import REAP_TASK
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
@@ -41,6 +43,11 @@ def drain(session: Session, yes: bool, **said: Any) -> None:
         output.say("They would be published again; --yes does it.")
     if any(row.elsewhere for row in rows):
         output.say("Tasks of another broker stay parked: drain them with the app of that broker.")
+    if yes and "django_celery_beat" in sys.modules:
+        output.say(
+            f"django-celery-beat keeps its row {REAP_TASK} when the library is removed: delete it, or beat goes on to "
+            f"send a task that no worker knows."
+        )
     if yes and any(row.left for row in rows):
         output.say(
             "What is left are duplicates that wait for their first, those that have only to be told that they do not "
