@@ -40,13 +40,11 @@ def _refuse_unknown_celery(worker: Any) -> None:
         )
 
 
-def _refuse_closed_store(settings: Settings) -> None:
-    """Stop a worker that the store will never let in: it would take tasks and start none of them."""
+def _refuse_unfit_store(settings: Settings) -> None:
+    """Stop a worker that the store will never serve: it would take tasks and start none of them."""
     make: Any = connection_factory(settings.url, settings.keys())
     if why := refusal(make()):
-        raise ConfigurationError(
-            f"The store {shown(settings.url)} {why}: correct throttle_url (or the broker's URL that it was taken from)"
-        )
+        raise ConfigurationError(f"The store {shown(settings.url)} {why}")
 
 
 def _refuse_result_backends(app: Any) -> None:
@@ -76,7 +74,7 @@ class WorkerStep(bootsteps.StartStopStep):
         """Put the gate where the consumer hands over its requests."""
         _refuse_unknown_celery(worker)
         _refuse_result_backends(worker.app)
-        _refuse_closed_store(settings_of(worker.app))
+        _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
         panel.register()  # where no `celery` command has, as with `app.Worker()`
         if any(dedup.remember for dedup in dedups_of(worker.app).values()):

@@ -22,11 +22,13 @@ class Relay:
     Attributes:
         attempts: when somebody connected, on the monotonic clock.
         delay: seconds that each piece of a reply is late.
+        instead: what the server says, and what arrives in its place, of the same length.
     """
 
     def __init__(self, server_port: int) -> None:
         self.attempts: list[float] = []
         self.delay = 0.0
+        self.instead = (b"", b"")
         self._server_port = server_port
         self._said = time.monotonic()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -120,6 +122,7 @@ class Relay:
                 if replies:
                     time.sleep(self.delay)
                     self._replying.wait()
+                    piece = piece.replace(*self.instead) if self.instead[0] else piece
                 elif self._holding_from and self._holding_from in piece:
                     self._replying.clear()
                 target.sendall(piece)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle.worker import outage
 from celery_throttle.worker.outage import Outage
+from tests.support.relay import Relay
 from tests.workers.conftest import FEATURES
 
 if TYPE_CHECKING:
@@ -94,6 +97,26 @@ def test_a_store_that_does_not_let_us_in_stops_the_worker(
     assert lines[-1].startswith(said.format(address=address))
     assert "correct throttle_url" in lines[-1]
     assert not [line for line in lines if ":wrong" in line or "Traceback" in line]
+
+
+@with_a_worker
+def test_store_below_6_2_stops_the_worker(server: EmbeddedServer, workers: Workers, redis: Redis) -> None:
+    """Its scripts would fail once a second, for ever."""
+    info: Any = redis.info("server")
+    version = info["redis_version"]
+    with Relay(server.port) as relay:
+        relay.instead = (f"redis_version:{version}".encode(), b"redis_version:" + b"6.0.16789"[: len(version)])
+        lines = refused(workers, conf={"throttle_url": relay.url})
+        said = rf"Error: The store {relay.url} is Redis 6\.0\.\d+, which lacks commands .*: upgrade it to 6.2 or later"
+    assert re.match(said, lines[-1])
+    assert not [line for line in lines if "Traceback" in line]
+
+
+@with_a_worker
+def test_store_that_does_not_tell_its_version_is_used(own_server: EmbeddedServer, workers: Workers) -> None:
+    with Redis(port=own_server.port) as client:
+        client.execute_command("ACL SETUSER default -info")
+        workers.start(FEATURES, conf={"throttle_url": own_server.url})
 
 
 @with_a_worker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import (
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["eviction_of", "findings", "info_of", "may_hint", "persistence_of", "refusal", "server_of", "setting_of"]
 
 _OLDEST = (6, 2)
+_OTHER_URL = "correct throttle_url (or the broker's URL that it was taken from)"
 
 
 def refusal(connection: Any) -> str | None:
-    """Return why the server will never let us in as things are, None if it does, or does not answer at all.
+    """Return why this server will never do as things are, with the fix; None if it does, or does not answer at all.
 
     Args:
         connection: to the store, not connected yet.
@@ -32,17 +34,26 @@ def refusal(connection: Any) -> str | None:
         connection.connect()
         connection.send_command("TIME")  # without a password, the first command is what is refused
         connection.read_response()
+        connection.send_command("INFO", "server")
+        return _too_old(connection.read_response())
     except NoPermissionError:
         return None  # it did let us in
     except (AuthenticationError, AuthenticationWrongNumberOfArgsError) as error:
-        return f"refuses the user or the password ({error})"
+        return f"refuses the user or the password ({error}): {_OTHER_URL}"
     except ResponseError as error:
-        return f"has no such database ({error})" if "DB index" in str(error) else None
+        return f"has no such database ({error}): {_OTHER_URL}" if "DB index" in str(error) else None
     except (RedisError, OSError):
         return None
     finally:
         connection.disconnect()
-    return None
+
+
+def _too_old(info: Any) -> str | None:
+    text = info.decode(errors="replace") if isinstance(info, bytes) else str(info)
+    told = re.search(r"^redis_version:(\S+)", text, re.MULTILINE)
+    if told is None or _numbers(told[1]) >= _OLDEST:
+        return None
+    return f"is Redis {told[1]}, which lacks commands that limits are made of: upgrade it to 6.2 or later"
 
 
 def findings(client: Redis, url: str = "redis://", info: dict[str, Any] | None = None) -> Iterator[str]:
