@@ -2,6 +2,7 @@
 
 ``ThrottleError``
     ``ConfigurationError``: an option or setting that cannot work; raised when the task is bound or the worker starts.
+        ``WrongArguments``: a call that its task does not take, where Celery has not checked that; a `TypeError`, too.
     ``DuplicateTask``: another call of a task that runs once has its lock, and ``on_conflict="raise"``.
     ``LeaseLost``: what was held is held no longer: its lease ended, somebody took it away or the store lost its data.
     ``LimitExceeded``: as many calls wait for a limit as may (``max_parked``).
@@ -21,6 +22,7 @@ __all__ = [
     "NotAcquired",
     "StoreUnavailable",
     "ThrottleError",
+    "WrongArguments",
 ]
 
 
@@ -30,6 +32,10 @@ class ThrottleError(Exception):
 
 class ConfigurationError(ThrottleError):
     """An option or a setting cannot work; the message names it and says what to write instead."""
+
+
+class WrongArguments(ConfigurationError, TypeError):
+    """A call has not the arguments of its task, so what it needs of its limits or of its lock cannot be known."""
 
 
 class DuplicateTask(ThrottleError):

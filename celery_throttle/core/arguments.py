@@ -26,6 +26,15 @@ class Binder:
         ordinary = all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters.values())
         self._names = tuple(parameters) if ordinary else None
         self._defaults = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+        by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._by_place = tuple(name for name, one in parameters.items() if one.kind in by_place)
+
+    def left_out(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the defaults of the parameters that a call gives nothing for, by name."""
+        if not self._defaults:
+            return {}
+        given = {*self._by_place[: len(args)], *kwargs}
+        return {name: value for name, value in self._defaults.items() if name not in given}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, in the order of the parameters, with the defaults of those left out.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import ConfigurationError
@@ -17,21 +18,31 @@ _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def answer_of(
-    task_name: str, option: str, function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]
+    task_name: str,
+    option: str,
+    function: Callable[..., Any],
+    args: Iterable[Any],
+    kwargs: Mapping[str, Any],
+    left_out: Mapping[str, Any],
 ) -> Any:
     """Return what a function says of a call.
+
+    It gets the defaults of the task for what the caller left out, by name where it can take them so.
 
     Args:
         task_name: of the task, for the messages.
         option: that the function was given as.
-        function: is called with the arguments as the caller gave them.
+        function: is called with the arguments as the caller gave them, and with what was left out.
         args: positional arguments.
         kwargs: arguments by name.
+        left_out: the defaults of the task's parameters that the caller gave nothing for, by name.
 
     Raises:
         ConfigurationError: it raised something, or returned None; ``__cause__`` is what it raised.
     """
     args = tuple(args)
+    if left_out:
+        args, kwargs = _with_defaults(function, args, kwargs, left_out)
     try:
         found = function(*args, **kwargs)
     except ConfigurationError:
@@ -64,10 +75,17 @@ def check_function(task_name: str, option: str, function: object, task: inspect.
     Raises:
         ConfigurationError: names the task, the option, and what both take.
     """
-    parameters = list(task.parameters.values()) if task is not None else []
-    if task is None or not callable(function) or any(each.kind in _SEVERAL for each in parameters):
+    if not callable(function):
         return
+    parameters = list(task.parameters.values()) if task is not None else []
+    if kind := _no_value_of(function):
+        raise ConfigurationError(
+            f"Task {task_name}: the function given as {option} is {kind}, and is not run as one: write def, and return "
+            f"text or a number"
+        )
     names = [each.name for each in parameters]
+    if task is None or any(each.kind in _SEVERAL for each in parameters):
+        return
     needed = [each.name for each in parameters if each.default is each.empty]
     positional: list[tuple[Any, dict[str, None]]] = [
         ((None,) * count, {}) for count in range(len(needed), len(names) + 1)
@@ -109,6 +127,27 @@ def taken(path: str, parameters: Iterable[str]) -> str:
 def plain(number: float) -> str:
     """Return a number as people write it: 1000000, not 1e+06."""
     return f"{number:.6f}".rstrip("0").rstrip(".")
+
+
+def _no_value_of(function: Callable[..., Any]) -> str:
+    """Return what kind of function this is if a call of it gives no value, else ""."""
+    while isinstance(function, partial):
+        function = function.func
+    for each in (function, inspect.getattr_static(type(function), "__call__", None)):
+        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+            return "async def"
+        if inspect.isgeneratorfunction(each):
+            return "a generator"
+    return ""
+
+
+def _with_defaults(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], left_out: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return how a function takes a call with what was left out: by name, else by place; as given if it does not."""
+    ways: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = [(args, {**kwargs, **left_out})]
+    ways += [((*args, *left_out.values()), {})] if not kwargs else []
+    return next((way for way in ways if _takes(function, *way)), (args, kwargs))
 
 
 def _takes(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -118,7 +118,12 @@ class Dedup:
         return _WRITE(said)[1:-1]
 
     def plan(
-        self, task_name: str, arguments: Mapping[str, object], args: Iterable[Any], kwargs: Mapping[str, Any]
+        self,
+        task_name: str,
+        arguments: Mapping[str, object],
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        left_out: Mapping[str, Any],
     ) -> LockPlan:
         """Return what a call does with its lock.
 
@@ -127,16 +132,17 @@ class Dedup:
             arguments: of the call, by name, with the defaults of those left out.
             args: the same as given.
             kwargs: the same as given.
+            left_out: the defaults of those left out, by name.
 
         Raises:
             ConfigurationError: the arguments cannot be compared.
         """
         value: object = arguments
         if callable(self.unique_on):
-            value = answer_of(task_name, "unique_on", self.unique_on, args, kwargs)
+            value = answer_of(task_name, "unique_on", self.unique_on, args, kwargs, left_out)
         elif self.unique_on is not None:
             try:
-                value = {path: pick(arguments, path) for path in self.unique_on}
+                value = {path: pick({**kwargs, **arguments}, path) for path in self.unique_on}
             except ConfigurationError as error:
                 raise ConfigurationError(f"Task {task_name}: unique_on: {error}") from None
         try:

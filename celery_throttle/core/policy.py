@@ -143,7 +143,12 @@ class Policy:
         return self.needs({})
 
     def values(
-        self, task_name: str, arguments: Mapping[str, object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        task_name: str,
+        arguments: Mapping[str, object],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        left_out: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return what depends on the arguments of a call, as a message can carry it: ``keys``, ``fair``, ``cost``.
 
@@ -152,6 +157,7 @@ class Policy:
             arguments: by name, with the defaults of those left out.
             args: as given.
             kwargs: as given.
+            left_out: the defaults of those left out, by name.
 
         Raises:
             ConfigurationError: an argument is not there, or not what it has to be.
@@ -159,9 +165,10 @@ class Policy:
 
         def of(option: str, part: Part) -> object:
             if callable(part):
-                return answer_of(task_name, option, part, args, kwargs)
+                return answer_of(task_name, option, part, args, kwargs, left_out)
             try:
-                return pick(arguments, part)
+                # What a task takes as **kwargs is found by its own name, too.
+                return pick({**kwargs, **arguments}, part)
             except ConfigurationError as error:
                 raise ConfigurationError(f"Task {task_name}: {option}: {error}") from None
 

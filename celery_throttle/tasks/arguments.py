@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.arguments import Binder
 from celery_throttle.core.asking import why_not
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.errors import ConfigurationError, WrongArguments
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Policy
 
-__all__ = ["by_name", "values_of"]
+__all__ = ["by_name", "left_out", "values_of"]
 
 
 def by_name(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
@@ -21,6 +21,11 @@ def by_name(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[st
         return _binder(task.run).bind(args, kwargs)
     except TypeError:
         return None
+
+
+def left_out(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults of a task's parameters that a call gives nothing for, by name."""
+    return _binder(task.run).left_out(args, kwargs)
 
 
 def values_of(task: Any, policy: Policy, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -33,11 +38,11 @@ def values_of(task: Any, policy: Policy, args: Any, kwargs: Any) -> dict[str, An
     # One that does not fit will fail when it runs; until then its arguments are what they are.
     bound = by_name(task, args, kwargs)
     try:
-        return policy.values(task.name, kwargs if bound is None else bound, args, kwargs)
+        return policy.values(task.name, kwargs if bound is None else bound, args, kwargs, left_out(task, args, kwargs))
     except ConfigurationError as error:
         if bound is not None:
             raise
-        raise ConfigurationError(f"{error} ({why_not(task.run, args, kwargs)})") from None
+        raise WrongArguments(f"{error} ({why_not(task.run, args, kwargs)})") from None
 
 
 _binder = lru_cache(maxsize=512)(Binder)

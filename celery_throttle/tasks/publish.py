@@ -17,10 +17,10 @@ from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 
 from celery_throttle.core.asking import why_not
-from celery_throttle.errors import ConfigurationError, DuplicateTask, StoreUnavailable
+from celery_throttle.errors import DuplicateTask, StoreUnavailable, WrongArguments
 from celery_throttle.signals import DuplicateDropped, duplicate_dropped
 from celery_throttle.store import replies
-from celery_throttle.tasks.arguments import by_name
+from celery_throttle.tasks.arguments import by_name, left_out
 from celery_throttle.tasks.result_backends import answers_caller_only, check_result_backend
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
         # The task will fail with these arguments; until then they are what they are.
         if isinstance(dedup.unique_on, tuple):
             why = why_not(task.run, args, kwargs)
-            raise ConfigurationError(f"Task {task.name}: unique_on: these are not its arguments: {why}")
+            raise WrongArguments(f"Task {task.name}: unique_on: these are not its arguments: {why}")
         bound = {"args": args, "kwargs": kwargs}
-    return dedup.plan(task.name, bound, args, kwargs)
+    return dedup.plan(task.name, bound, args, kwargs, left_out(task, args, kwargs))
 
 
 def publish(

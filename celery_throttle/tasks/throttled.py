@@ -177,12 +177,15 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
             LimitExceeded: as many wait for one of its limits as may (``max_parked``).
             ConfigurationError: ``throttle=`` cannot work, or the arguments cannot be compared.
+            TypeError: these are not the task's arguments.
         """
         dedup = self._dedup()
         if dedup is None and throttle is not None:
             raise ConfigurationError(f"Task {self.name}: throttle= of a call needs singleton=True on the task")
         if not _OF_A_TASK.isdisjoint(options):
             raise ConfigurationError(_misplaced(str(self.name), options))
+        if self.typing:
+            _check_arguments(self, args, kwargs)
         if rest:
             options |= dict(zip(("producer", "link", "link_error", "shadow"), rest, strict=False))
         send = super().apply_async
@@ -329,6 +332,13 @@ def unlock(task: Throttled, args: Any, kwargs: Any, *, by: str | None = None, wh
         return False
     by, why = signed(by, why)
     return bool(client.ask(client.store.unlock(identity, name=str(task.name), by=by, why=why)))
+
+
+def _check_arguments(task: Any, args: Any, kwargs: Any) -> None:
+    """Raise the `TypeError` that Celery raises, before anything is made of the arguments."""
+    check: Any = getattr(task, "__header__", None)
+    if check is not None:
+        check(*(args or ()), **(kwargs or {}))
 
 
 def _misplaced(task_name: str, options: Mapping[str, Any]) -> str:

@@ -73,7 +73,8 @@ def test_options_of_a_call_are_checked_together_with_the_tasks() -> None:
 def test_a_function_of_the_arguments() -> None:
     both = dedup(unique_on=lambda order, **_: order["id"])
     one, other = ({"id": 1, "at": at} for at in (5, 6))
-    assert both.plan("t", {}, [one], {"b": 1}).identity == both.plan("t", {}, [other], {"b": 2}).identity
+    plans = [both.plan("t", {}, [first], {"b": b}, {}) for first, b in ((one, 1), (other, 2))]
+    assert plans[0].identity == plans[1].identity
 
 
 @pytest.mark.parametrize(

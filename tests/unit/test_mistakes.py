@@ -413,14 +413,18 @@ CALLED: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
     ({"limit": 2, "key": "order_id"}, (object(),), "key: cannot compare object values: name an argument that is text"),
     ({"limit": 2, "fair_by": "order_id"}, (object(),), "fair_by: cannot compare object values"),
     ({"limit": 2, "key": "order_id.customer"}, (3,), "key: the call has no 'order_id.customer', only order_id, amount"),
-    ({"limit": 2, "key": "order_id"}, (), "key: the call has no 'order_id' (missing order_id)"),
+    ({"limit": 2, "key": "order_id", "typing": False}, (), "key: the call has no 'order_id' (missing order_id)"),
     ({"limit": 2, "cost": lambda *_: "3"}, (1,), "cost must be a whole number from 1 to 100000, got '3': write cost=2"),
     (
         {"singleton": True},
         (object(),),
         "cannot tell whether its arguments are the same as another call's",
     ),
-    ({"singleton": True, "unique_on": ["order_id"]}, (), "unique_on: these are not its arguments: missing order_id"),
+    (
+        {"singleton": True, "unique_on": ["order_id"], "typing": False},
+        (),
+        "unique_on: these are not its arguments: missing order_id",
+    ),
 ]
 
 

@@ -1,0 +1,176 @@
+"""Functions given as ``key``, ``fair_by``, ``cost`` and ``unique_on``: what they are called with."""
+
+# The defaults and the parameters of these functions are what is tried.
+# ruff: noqa: ARG001, ARG002
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import Celery
+
+from celery_throttle import ConfigurationError, Limit, Throttled
+from celery_throttle.tasks.arguments import values_of
+from celery_throttle.tasks.publish import plan_for
+from celery_throttle.tasks.registry import dedup_of, policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def task_of(function: Any, /, **options: Any) -> Any:
+    app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.task(function, name="shop.f", shared=False, base=Throttled, **options)
+    app.finalize()
+    return app.tasks["shop.f"]
+
+
+def values(task: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    return values_of(task, policies_of(task.app)["shop.f"], args, kwargs)
+
+
+def identity(task: Any, *args: Any, **kwargs: Any) -> str:
+    dedup = dedup_of(task)
+    assert dedup is not None
+    return plan_for(task, dedup, args, kwargs).identity
+
+
+def f(a: Any, b: Any = 2) -> None: ...
+
+
+def keyword_only(a: Any, *, b: Any = 2) -> None: ...
+
+
+def positional_only(a: Any, b: Any = 2, /) -> None: ...
+
+
+def any_names(a: Any, b: Any = 2, **others: Any) -> None: ...
+
+
+CALLS: list[tuple[Callable[..., None], Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
+    (f, lambda a, b: f"{a}/{b}", (1,), {}, "1/2"),
+    (f, lambda a, b: f"{a}/{b}", (), {"a": 1}, "1/2"),
+    (f, lambda a, b: f"{a}/{b}", (1, 3), {}, "1/3"),
+    (f, lambda a, b: f"{a}/{b}", (1,), {"b": 3}, "1/3"),
+    (f, lambda a, b=99: f"{a}/{b}", (1,), {}, "1/2"),
+    (f, lambda one, two: f"{one}/{two}", (1,), {}, "1/2"),
+    (f, lambda *args: f"{args}", (1,), {}, "(1, 2)"),
+    (f, lambda **kwargs: f"{kwargs['a']}/{kwargs['b']}", (), {"a": 1}, "1/2"),
+    (f, lambda a, **_: f"{a}", (1,), {}, "1"),
+    (f, lambda a, *_: f"{a}", (1,), {}, "1"),
+    (f, lambda a: f"{a}", (1,), {}, "1"),
+    (keyword_only, lambda a, *, b: f"{a}/{b}", (1,), {}, "1/2"),
+    (positional_only, lambda a, b: f"{a}/{b}", (1,), {}, "1/2"),
+    (any_names, lambda a, b, cust: f"{a}/{b}/{cust}", (1,), {"cust": 7}, "1/2/7"),
+]
+
+
+@pytest.mark.parametrize(("body", "part", "args", "kwargs", "expected"), CALLS, ids=map(str, range(len(CALLS))))
+def test_function_is_called_with_the_defaults_of_the_task(
+    body: Any, part: Any, args: tuple[Any, ...], kwargs: dict[str, Any], expected: str
+) -> None:
+    task = task_of(body, limit=2, key=part)
+    assert values(task, *args, **kwargs)["keys"]["shop.f"] == expected
+    fair = task_of(body, limit=2, fair_by=part)
+    assert values(fair, *args, **kwargs)["fair"][0] == expected
+
+
+def test_cost_function_is_called_with_the_defaults_of_the_task() -> None:
+    assert values(task_of(f, limit=9, cost=lambda a, b: a + b), 1)["cost"] == 3
+
+
+def test_unique_on_function_is_called_with_the_defaults_of_the_task() -> None:
+    task = task_of(f, singleton=True, unique_on=lambda a, b: (a, b))
+    assert identity(task, 1) == identity(task, 1, 2) == identity(task, a=1) == identity(task, 1, b=2)
+    assert identity(task, 1) != identity(task, 1, 3)
+
+
+def test_unique_on_of_all_positions_is_the_same_with_and_without_defaults() -> None:
+    task = task_of(f, singleton=True, unique_on=lambda *args: args)
+    assert identity(task, 1) == identity(task, 1, 2)
+
+
+def only_names(**kw: Any) -> None: ...
+
+
+def test_name_among_any_names_is_found() -> None:
+    task = task_of(only_names, limit=Limit("tenant", 2, key="cust"), cost="pages", singleton=True, unique_on=["cust"])
+    assert values(task, cust="acme", pages=3) == {"keys": {"tenant": "acme"}, "cost": 3}
+    assert identity(task, cust="acme", pages=3) == identity(task, cust="acme", pages=4)
+    assert identity(task, cust="acme", pages=3) != identity(task, cust="zeta", pages=3)
+    with_path = task_of(only_names, limit=2, key="kw.cust")  # how it had to be written before
+    assert values(with_path, cust="acme")["keys"] == {"shop.f": "acme"}
+
+
+def test_name_among_any_names_that_a_call_lacks_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"^Task shop\.f: key: the call has no 'cust', only customer"):
+        task_of(only_names, limit=2, key="cust").delay(customer="acme")
+
+
+async def coroutine(a: Any, b: Any = 2) -> str:
+    return "x"
+
+
+def generator(a: Any, b: Any = 2) -> Any:
+    yield a
+
+
+async def async_generator(a: Any, b: Any = 2) -> Any:
+    yield a
+
+
+class Callables:
+    async def __call__(self, a: Any, b: Any = 2) -> str:
+        return "x"
+
+
+@pytest.mark.parametrize("part", [coroutine, generator, async_generator, Callables()], ids=range(4))
+@pytest.mark.parametrize(
+    ("option", "others"),
+    [("key", {"limit": 2}), ("fair_by", {"limit": 2}), ("cost", {"limit": 2}), ("unique_on", {"singleton": True})],
+)
+def test_function_that_returns_no_value_is_refused_when_the_task_is_bound(
+    part: Any, option: str, others: dict[str, Any]
+) -> None:
+    said = (
+        rf"^Task shop\.f: the function given as {option} is (async def|a generator), and is not run as one: write def,"
+    )
+    with pytest.raises(ConfigurationError, match=said):
+        task_of(f, **{option: part}, **others)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limit": 2},
+        {"limit": 2, "key": "a"},
+        {"limit": 2, "key": lambda a, b: a},
+        {"limit": 2, "cost": "b"},
+        {"singleton": True},
+        {"singleton": True, "unique_on": ["a"]},
+    ],
+    ids=range(6),
+)
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((), {}), ((1, 2, 3), {}), ((1,), {"c": 3}), ((1,), {"a": 3})],
+    ids=range(4),
+)
+def test_wrong_arguments_are_a_type_error_as_with_plain_celery(
+    options: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    plain = app.task(f, shared=False)
+    with pytest.raises(TypeError) as expected:
+        plain.delay(*args, **kwargs)
+    with pytest.raises(TypeError) as raised:
+        task_of(f, **options).delay(*args, **kwargs)
+    assert str(raised.value) == str(expected.value)
+
+
+def test_wrong_arguments_of_a_task_without_typing_are_a_type_error_too() -> None:
+    """Celery lets them pass there, but which permit they need cannot be known."""
+    with pytest.raises(TypeError, match=r"^Task shop\.f: key: the call has no 'a' \(missing a\)$") as raised:
+        task_of(f, limit=2, key="a", typing=False).delay()
+    assert isinstance(raised.value, ConfigurationError)
