@@ -142,6 +142,8 @@ def _say_parked(task: str, about: dict[str, Any], others: int, view: Any, holder
         _log(task, others, about)  # the store is away, which is said elsewhere
         return
     why = explained(about["task_id"], views.task_view(view))
+    if why.state == "unknown" and not others:  # it has ended by now: this would be the last that is read of it
+        return
     if why.state in ("held", "unknown"):
         _log(f"{task} for a moment", others, about)
         return

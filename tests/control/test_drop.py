@@ -49,7 +49,6 @@ def test_without_yes_it_says_how_many(app: Any, run: Run) -> None:
         (["tenant[zeta]"], 2),
         (["--task", "t3"], 1),
         (["--task", "t0"], 0),
-        (["--task", "nobody"], 0),
     ):
         ended = run("drop", *args)
         tasks = f"{count} task" + ("" if count == 1 else "s")
@@ -101,6 +100,9 @@ def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
+        (["--task", "nobody"], 1, "Error: No task 'nobody' is known to the store: it has ended, or is in its queue"),
+        (["--task", "nobody", "--yes"], 1, "Error: No task 'nobody' is known to the store"),
+        (["--task", "nobody", "--yes", "--json"], 1, "Error: No task 'nobody' is known to the store"),
         (["nope"], 1, "Error: No limit 'nope'"),
         ([], 2, "Error: write drop LIMIT, with --key or without, or drop --task TASK_ID"),
         (["api", "--yes", "--by", "x" * 501], 2, "Error: Limit api: by must be text"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.session import command
+from celery_throttle.control.cli.session import NotFound, command
 from celery_throttle.core.wording import counted
 
 if TYPE_CHECKING:
@@ -38,16 +38,23 @@ def drop(session: Session, limit: str | None, key: str | None, task_id: str | No
         raise click.UsageError("write drop LIMIT, with --key or without, or drop --task TASK_ID")
     if limit is not None:
         count = session.limit(limit, key).drop(**said, dry_run=not yes)
-    elif yes:
-        count = int(session.throttle.drop(str(task_id), **said))
     else:
-        count = int(session.throttle.explain(str(task_id)).state in _DROPPABLE)
+        count = _drop_one(session, str(task_id), yes, said)
     if session.output.as_json:
         session.output.json({"done": yes, "tasks": count})
     elif yes:
         session.output.say(f"{counted(count, 'task')} dropped.")
     else:
         session.output.say(f"{counted(count, 'task')} would be dropped" + ("; --yes does it." if count else "."))
+
+
+def _drop_one(session: Session, task_id: str, yes: bool, said: dict[str, Any]) -> int:
+    if yes and session.throttle.drop(task_id, **said):
+        return 1
+    state = session.throttle.explain(task_id).state
+    if state == "unknown":
+        raise NotFound(f"No task {task_id!r} is known to the store: it has ended, or is in its queue still")
+    return int(not yes and state in _DROPPABLE)
 
 
 COMMANDS = {"drop": drop}
