@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.rows import LimitStatus
-    from celery_throttle.store.views import First
+    from celery_throttle.store.views import First, Oldest
 
 __all__ = ["Line", "first_lines"]
 
@@ -35,10 +35,23 @@ class Line:
 
 
 def first_lines(reader: Reader, statuses: Iterable[LimitStatus], most: int) -> tuple[Line, ...]:
-    """Return so many lines: those of limits that are stopped first, then those where most wait."""
-    looked_at = sorted((each for each in statuses if each.parked), key=_order)[:most]
-    firsts = reader.firsts([each.bucket for each in looked_at])
-    return tuple(Line(status, first) for status, first in zip(looked_at, firsts, strict=True))
+    """Return so many lines.
+
+    First come those in which the oldest task of each limit waits, the longest wait first, whether or not they are among
+    the statuses. The others follow: those of stopped limits, then those where most wait.
+    """
+    stands = {each.bucket: each for each in statuses}
+    oldest = reader.oldest(list(dict.fromkeys(each.name for each in stands.values())))
+    longest = [each.bucket for each in sorted(oldest.values(), key=_since)]
+    others = (each.bucket for each in sorted(stands.values(), key=_order) if each.parked)
+    looked_at = list(dict.fromkeys([*longest, *others]))[:most]
+    stands |= {each.bucket: each for each in reader.stand([each.text for each in looked_at if each not in stands])}
+    firsts = reader.firsts(looked_at)
+    return tuple(Line(stands[bucket], first) for bucket, first in zip(looked_at, firsts, strict=True))
+
+
+def _since(oldest: Oldest) -> datetime:
+    return oldest.first.since or datetime.min.replace(tzinfo=timezone.utc)
 
 
 def _order(status: LimitStatus) -> tuple[bool, int, str, str]:

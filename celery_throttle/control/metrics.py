@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT, counted
 from celery_throttle.control.diagnosis import OVERDUE, readers
 from celery_throttle.control.exposition import Metric, Sample
-from celery_throttle.control.lines import first_lines
 from celery_throttle.control.reader import MOST
 from celery_throttle.control.runnable import queue_work, work_of
 from celery_throttle.errors import StoreUnavailable
@@ -21,17 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from celery_throttle.control.lines import Line
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
     from celery_throttle.store.rows import Holder, LimitStatus, Said
+    from celery_throttle.store.views import Oldest
 
 __all__ = ["described", "measured", "scraped"]
 
 logger = logging.getLogger(__name__)
 
-#: Lines of each group whose first is looked at: those where most wait.
-_MOST_LINES = 100
 _PREFIX = "celery_throttle_"
 
 #: By limit, with all its keys.
@@ -40,7 +37,7 @@ _OF_LIMITS = {
     "permits": "Permits in force now, with overrides; for each key of a limit that has keys. No sample: any number.",
     "held": "Permits held, of all keys.",
     "parked": "Tasks that wait and need its permits, of all keys.",
-    "oldest_wait_seconds": "How long the first in its line has waited, of all keys the longest; 0 if nobody waits.",
+    "oldest_wait_seconds": "How long the oldest task in its lines has waited, of all keys; 0 if none is there.",
     "next_start_seconds": "How long until its rates allow a start, of all keys the longest; 0 if they do.",
     "keys": "Keys of it that somebody holds, waits for or has said something of.",
     "full": "How many have no permit free: the limit itself, or keys of it.",
@@ -57,8 +54,7 @@ _OF_GROUPS = {
     "set_aside": "Tasks that cannot start, since nobody can read their records.",
     "settling_seconds": "How long nothing starts yet, since the store has just lost its data.",
     "store_time_seconds": "The store's clock when this was read.",
-    "cut": "1 if there is more than was looked at: 1000 limits and keys, 1000 holders, 100 lines, 1000 "
-    "tasks that may be ready.",
+    "cut": "1 if there is more than was looked at: 1000 limits and keys, 1000 holders, 1000 tasks that may be ready.",
 }
 #: By queue.
 _OF_QUEUES = {
@@ -126,10 +122,8 @@ def _of_group(
     reader: Reader, statuses: tuple[LimitStatus, ...], holders: tuple[Holder, ...], *, cut: bool
 ) -> Iterator[tuple[str, Sample]]:
     now, settling = reader.clock()
-    lines = first_lines(reader, statuses, _MOST_LINES)
     aside = reader.set_aside(MOST)
-    waited_for = sum(1 for each in statuses if each.parked)
-    cut = cut or max(len(statuses), len(holders), len(aside)) >= MOST or waited_for > len(lines)
+    cut = cut or max(len(statuses), len(holders), len(aside)) >= MOST
     group = {
         "holders": len(holders),
         "workers": len({each.worker for each in holders if each.lease_left > 0}),
@@ -146,13 +140,13 @@ def _of_group(
     for each in statuses:
         limits.setdefault(each.name, []).append(each)
     yield from counted(reader, list(limits))
+    oldest = reader.oldest(list(limits))
     for limit, rows in limits.items():
-        of_limit = [each for each in lines if each.status.name == limit]
-        for name, value in _of_limit(rows, of_limit, now):
+        for name, value in _of_limit(rows, oldest.get(limit), now):
             yield name, Sample({"group": reader.group, "limit": limit}, value)
 
 
-def _of_limit(rows: list[LimitStatus], lines: list[Line], now: datetime) -> Iterator[tuple[str, float]]:
+def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> Iterator[tuple[str, float]]:
     whole = next((each for each in rows if each.key is None), None)
     if whole and whole.declared and whole.permits is not None:
         yield "permits_declared", whole.permits
@@ -160,8 +154,9 @@ def _of_limit(rows: list[LimitStatus], lines: list[Line], now: datetime) -> Iter
         yield "permits", whole.in_force
     yield "held", sum(each.held for each in rows)
     yield "parked", sum(each.parked for each in rows)
-    waits = [(now - each.since).total_seconds() for each in lines if each.since]
-    yield "oldest_wait_seconds", max([0.0, *waits])
+    since = oldest.first.since if oldest else now
+    if since:  # None: nobody can read it
+        yield "oldest_wait_seconds", max(0.0, (now - since).total_seconds())
     yield "next_start_seconds", max(each.next_start_in for each in rows)
     yield "keys", sum(each.key is not None for each in rows)
     yield "full", sum(each.full for each in rows)

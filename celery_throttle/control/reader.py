@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.history import History
     from celery_throttle.store.last_hour import LastHour
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside
-    from celery_throttle.store.views import First, Lent, ParkedId, Service, TaskView, Waiter
+    from celery_throttle.store.views import First, Lent, Oldest, ParkedId, Service, TaskView, Waiter
 
 __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
 
@@ -187,6 +187,15 @@ class Reader:
         for first in range(0, len(buckets), AT_ONCE):
             some = [each.text for each in buckets[first : first + AT_ONCE]]
             found += views.firsts(self.ask(self.store.firsts(some)))
+        return found
+
+    def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
+        """Return the parked task that waits for longest of each limit; without those in whose lines nobody stands."""
+        found: dict[str, Oldest] = {}
+        for first in range(0, len(limits), AT_ONCE):
+            some = limits[first : first + AT_ONCE]
+            rows = views.oldest(self.ask(self.store.oldest(some)))
+            found |= {limit: row for limit, row in zip(some, rows, strict=True) if row}
         return found
 
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:

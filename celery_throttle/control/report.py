@@ -129,15 +129,16 @@ def _of_group(
     app: Any, reader: Reader, now: datetime, patience: timedelta, commands: Commands, unchecked: list[str]
 ) -> Iterator[Finding]:
     statuses = reader.status(MOST, ("limits", "said", "waiting"))
-    lines, waited_for = first_lines(reader, statuses, _MOST_LINES), sum(1 for each in statuses if each.parked)
+    lines = first_lines(reader, statuses, _MOST_LINES)
+    waited_for = len({each.bucket for each in statuses if each.parked} | {each.status.bucket for each in lines})
     if len(statuses) >= MOST:
         unchecked.append(
             f"More limits and keys than {MOST}: limits come before keys, and those first of which something was said."
         )
     if waited_for > len(lines):
         unchecked.append(
-            f"{waited_for - len(lines)} of {waited_for} lines: those of limits that are stopped come first, then those "
-            "where most wait."
+            f"{waited_for - len(lines)} of {waited_for} lines: the longest wait of each limit comes first, then "
+            "those of stopped limits, then those where most wait."
         )
     holders = reader.holders(None, MOST)
     yield from causes(Look(reader, now, patience, statuses, lines, holders, commands))

@@ -13,6 +13,7 @@ _NAMES = (
     *("limits", "said", "used", "waiting", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "due"),
     *("seconds", "second_messages", "ran", "locks", "awaited", "rates", "turns", "aside", "workers", "meta", "ends"),
     "audit",
+    "oldest",
 )
 
 

@@ -322,6 +322,10 @@ class Store:
         """Ask who is first in the lines of these buckets."""
         return self._call("firsts", len(buckets), *buckets)
 
+    def oldest(self, limits: Sequence[str]) -> Call:
+        """Ask which parked task of each limit waits for longest."""
+        return self._call("oldest", len(limits), *limits)
+
     def explain(self, task: str) -> Call:
         """Ask for all that matters to one task."""
         return self._call("explain", task)

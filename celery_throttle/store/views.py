@@ -30,6 +30,7 @@ __all__ = [
     "Ahead",
     "First",
     "Lent",
+    "Oldest",
     "ParkedId",
     "Service",
     "TaskView",
@@ -39,6 +40,7 @@ __all__ = [
     "holders",
     "lent",
     "locks",
+    "oldest",
     "parked",
     "parked_ids",
     "services",
@@ -179,6 +181,22 @@ class First(NamedTuple):
 def firsts(raw: Any) -> list[First | None]:
     """Read the reply of firsts.lua."""
     return [First(row[0].decode(), _came(int(row[1]) - _NOUGHT)) if row else None for row in raw]
+
+
+class Oldest(NamedTuple):
+    """The parked task of a limit that waits for longest, and the line in which it is."""
+
+    bucket: Bucket
+    first: First
+
+
+def oldest(raw: Any) -> list[Oldest | None]:
+    """Read the reply of oldest.lua."""
+    firsts_of_rows = firsts([row[1:] for row in raw])
+    return [
+        Oldest(Bucket.parse(row[0].decode()), first) if first else None
+        for row, first in zip(raw, firsts_of_rows, strict=True)
+    ]
 
 
 class ParkedId(NamedTuple):

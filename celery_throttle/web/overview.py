@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.diagnosis import declared_otherwise, readers
-from celery_throttle.control.lines import first_lines
 from celery_throttle.control.states import State, states
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import counted
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Overview", "Row", "overview"]
 
-#: Limits and keys of each group that are read, limits before keys; lines of each whose first is looked at.
-_READ, _MOST_LINES = 2000, 100
+#: Limits and keys of each group that are read, limits before keys.
+_READ = 2000
 #: Rows of which the last hour is read, with one call for each hundred: reading and drawing each takes 0.1 ms.
 _MOST_HOURS = 300
 _OF_KEYS = {"paused": "paused", "held_back": "held back", "disabled": "disabled", "override": "overridden"}
@@ -38,7 +37,7 @@ class Row:
         keys: those of its keys that were read.
         keyed: whether it has keys, used or not.
         otherwise: whether the worker that started last has declared it otherwise than this code.
-        since: when the first of those who wait came, None if nobody does, or that was not looked at.
+        since: when the oldest task in its lines came, None if nobody stands there.
         last_hour: what started on it, None if nothing did, or that was not looked at.
     """
 
@@ -155,11 +154,8 @@ def _completed(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
     hours = {row.status.name for row in rows[:_MOST_HOURS]}
     for reader in dict.fromkeys(readers_of[row.status.name] for row in rows):
         mine = [row for row in rows if readers_of[row.status.name] is reader]
-        statuses = [each for row in mine for each in (row.status, *row.keys)]
-        for line in first_lines(reader, statuses, _MOST_LINES):
-            name = line.status.name
-            if line.since:
-                since[name] = min(since.get(name, line.since), line.since)
+        oldest = reader.oldest([row.status.name for row in mine])
+        since |= {name: each.first.since for name, each in oldest.items() if each.first.since}
         last_hours |= reader.last_hours([row.status.name for row in mine if row.status.name in hours])
     for row in rows:
         name = row.status.name

@@ -14,6 +14,7 @@ from celery_throttle.control.cli.metrics import _replace
 from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT
 from celery_throttle.control.exposition import Metric, Sample, exposition
 from celery_throttle.control.metrics import _OF_ALL, _OF_GROUPS, _OF_LIMITS, _OF_QUEUES
+from celery_throttle.control.reader import MOST
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, TENANT, names, of
 from tests.store.caller import KEYS
@@ -194,7 +195,22 @@ def test_it_costs_no_more_where_there_is_more(app: Any, worker: TermsCaller, red
         text = ThrottleControl(app).metrics()
     assert calls["evalsha"] < 130
     assert len(text.splitlines()) < 120
-    assert read(text)["celery_throttle_cut"] == {("",): 1}
+    assert read(text)["celery_throttle_cut"] == {("",): 0}
+
+
+def test_a_long_wait_counts_beside_a_thousand_keys_in_line(app: Any, worker: TermsCaller) -> None:
+    ThrottleControl(app).limit("api").pause()
+    worker.put("late", ONE, age=600)
+    other = terms(Limit("zone", 1, key="tenant"))
+    worker.put("of a key", other.needs({"keys": {"zone": "z"}}), age=1200)
+    for number in range(MOST + 1):
+        for _ in range(1 + number % 2):
+            worker.put(f"t{number}", of(f"k{number:04}"))
+    assert 600 <= of_limit(app, "api")["oldest_wait_seconds"] < 700
+    assert 1200 <= of_limit(app, "zone")["oldest_wait_seconds"] < 1300
+    assert 0 < of_limit(app, "tenant")["oldest_wait_seconds"] < 100
+    worker.know(Limit("idle", 1))
+    assert of_limit(app, "idle")["oldest_wait_seconds"] == 0
 
 
 # -- how it is written -------------------------------------------------------------------------------------------------

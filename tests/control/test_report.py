@@ -454,6 +454,20 @@ def test_it_costs_no_more_where_there_is_more(app: Any, worker: TermsCaller, red
     assert any("of 300 lines" in each for each in verdict.unchecked)
 
 
+def test_the_longest_wait_is_looked_at_first(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    """However many keys of a paused limit wait."""
+    ThrottleControl(app).limit("tenant").pause()
+    for number in range(60):
+        worker.put(f"t{number}", of(f"k{number}"))
+        worker.put(f"u{number}", of(f"k{number}"))
+    for task in ("one", "two"):
+        worker.take(task, ONE)
+        held_since(redis, task, 2 * HOUR)
+    worker.put("late", ONE, age=HOUR)
+    (stuck,) = [each for each in told(app) if each.kind == "stuck"]
+    assert (stuck.alarm, stuck.limit, stuck.waits) == (True, "api", 1)
+
+
 def test_a_limit_is_not_hidden_by_keys(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         worker.put(f"t{number}", of(f"k{number}"))

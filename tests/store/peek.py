@@ -220,7 +220,7 @@ def peek(client: Redis) -> Snapshot:
     return Snapshot(hashes, sets, records, others, unreadable, seconds * 1000 + microseconds // 1000)
 
 
-_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ends", "audit"))
+_SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ends", "audit", "oldest"))
 
 
 def _records(packed: dict[str, bytes]) -> tuple[dict[str, Record], frozenset[str]]:
@@ -271,7 +271,7 @@ def _check_lanes(store: Snapshot) -> None:
             first.setdefault(record.lane, (task, record))
     lanes = store.lanes
     assert lanes.keys() == first.keys()
-    heads, ready, passed = set(), set(), set()
+    heads, ready, passed, oldest = set(), set(), set(), set()
     for lane, (_, record) in first.items():
         entry = lanes[lane]
         what, queue = lane.split("\0")
@@ -282,6 +282,7 @@ def _check_lanes(store: Snapshot) -> None:
             assert "at" not in entry
             continue
         assert entry["at"] in dict(record.needs)
+        oldest.add(f"{entry['at'].partition(chr(31))[0]}\0{_ordered(record.ticket)}{lane}")
         if entry.get("passed"):
             passed.add(lane)
         else:
@@ -290,6 +291,7 @@ def _check_lanes(store: Snapshot) -> None:
     assert store.sets["heads"].keys() == heads
     assert store.sets["ready"].keys() == ready
     assert store.passed == passed
+    assert store.sets["oldest"].keys() == oldest
 
 
 def _check_ends(store: Snapshot) -> None:

@@ -95,6 +95,22 @@ def test_where_there_are_very_many_it_is_that_of_the_first(page: Site, count: Ca
     assert "Both are" not in text(page.get(""))
 
 
+# -- the oldest wait ---------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_wait_of_each_limit(page: Site, worker: TermsCaller) -> None:
+    """Also beside more lines than a page can look at one by one."""
+    worker.put("late", terms(API).same, age=7200)
+    for number in range(120):
+        for _ in range(2):
+            worker.put(f"{number} {_}", terms(TENANT).needs({"keys": {"tenant": str(number)}}))
+    worker.know(Limit("idle", 1))
+    found = {each.split()[0]: each for each in rows(page.get(""))[1:]}
+    assert "2h 0m" in found["api"]
+    assert re.search(r" 240 \d+(\.\d)? s", found["tenant"])
+    assert not any("not looked at" in each for each in found.values())
+
+
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,5 @@
 -- Add what a worker has counted of limits to their history, with how many hold and wait now.
--- KEYS, ARGV[1] as in shared/begin.lua; KEYS[26..] for each limit its rings of minutes and of quarters of an
+-- KEYS, ARGV[1] as in shared/begin.lua; the KEYS after those for each limit its rings of minutes and of quarters of an
 -- hour, and its totals (see core/history.py): a STRING of slots, each of 32 numbers of 4 bytes, of which the
 -- first is the period that it counts; then for each limit: its name, '' for one that has keys, and an array
 -- (JSON) of place, count, ...
@@ -44,11 +44,11 @@ end
 local rings = {
   { ms = 60000, slots = 60, full = 'SAT' }, { ms = 900000, slots = 96, full = 'SAT' }, { full = 'WRAP' },
 }
-local limits = (#KEYS - 25) / #rings
+local limits = (#KEYS - LAST_KEY) / #rings
 for i = 1, limits do
   local limit, counts = argument(), object()
   for j, kind in ipairs(rings) do
-    local ring = KEYS[25 + (i - 1) * #rings + j]
+    local ring = KEYS[LAST_KEY + (i - 1) * #rings + j]
     local first = slot_of(ring, kind)
     add(ring, first, counts, kind.full)
     if limit ~= '' then sample(ring, first, limit) end

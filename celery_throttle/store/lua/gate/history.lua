@@ -1,8 +1,8 @@
 -- Return what was counted of limits, as count.lua keeps it.
--- KEYS, ARGV[1] as in shared/begin.lua; KEYS[26..] the rings.
+-- KEYS, ARGV[1] as in shared/begin.lua; the KEYS after those are the rings.
 -- Returns { now (ms), { ring, ... } }, '' for one that is not there. Writes nothing.
 local rings = {}
-for i = 26, #KEYS do
+for i = LAST_KEY + 1, #KEYS do
   local ring = KEYS[i]
   rings[#rings + 1] = redis.call('GET', ring) or ''
 end

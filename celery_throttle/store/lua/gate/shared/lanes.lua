@@ -2,7 +2,8 @@
 -- looking at any other.
 --
 -- KEYS lanes: an object of at: the bucket whose permits the first task lacks (or is to get next); rank:
--- its place there; ticket: under which it is in KEYS ready, if it is; offered: until when its queue has
+-- its place there; came: the ticket of that task, if it is another than the rank; ticket: under which it is
+-- in KEYS ready, if it is; offered: until when its queue has
 -- the time to take what is its turn (ms); pass_ms: for how long it is passed over if it does not, twice as
 -- long each time. A lane is in KEYS heads at one bucket, unless it is passed over; it is in KEYS ready
 -- while nothing is known to keep its first task from starting.
@@ -27,7 +28,13 @@ local function save_lane(lane, entry)
   redis.call('HSET', LANES, lane, cjson.encode(entry))
 end
 
+-- The member of KEYS oldest for a lane. It is there while the lane is listed, and while it is passed over.
+local function oldest_member(lane, entry)
+  return limit_of(entry.at) .. '\0' .. (entry.came or entry.rank) .. lane
+end
+
 local function unlist(lane, entry)
+  if entry.at then redis.call('ZREM', OLDEST, oldest_member(lane, entry)) end
   if entry.at and not entry.passed then
     state.heads[entry.at] = nil
     redis.call('ZREM', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
@@ -91,6 +98,8 @@ local function list_at(lane, entry, bucket, first)
     entry.offered = nil
   end
   entry.at, entry.rank = bucket, rule_of(bucket).fair and first.place or first.ticket
+  entry.came = entry.rank ~= first.ticket and first.ticket or nil
+  redis.call('ZADD', OLDEST, 0, oldest_member(lane, entry))
   if not entry.passed then
     if is_new and not first_at(bucket) then state.began[bucket] = true end
     state.heads[bucket] = nil
