@@ -13,7 +13,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import caps, counter, durability, market, once, overhead, page, recovery, semaphore, store, terms
+from benchmarks import (
+    caps,
+    counter,
+    durability,
+    longest,
+    market,
+    once,
+    overhead,
+    page,
+    recovery,
+    semaphore,
+    store,
+    terms,
+)
 from benchmarks.figures import table
 from benchmarks.site import Bench
 from celery_throttle.embedded import EmbeddedServer
@@ -27,6 +40,7 @@ BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
     "caps": {"few-long": caps.few_long, "many-short": caps.many_short, "backlog": caps.backlog},
     "counter": {"advance": counter.advance},
     "durability": {"safe": durability.safe},
+    "longest": {"scripts": longest.scripts, "first-load": longest.first_load},
     "market": {"trade": market.market},
     "once": {"publish": once.publish, "run": once.run, "lost": once.lost, "lock-bytes": once.lock_bytes},
     "overhead": {"noop": overhead.noop, "bystanders": overhead.bystanders, "handover": overhead.handover},

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from celery_throttle.store.replies import Grant, Reply
     from celery_throttle.store.scripts import Call
 
-__all__ = ["StandIn"]
+__all__ = ["DONE", "StandIn"]
 
 _HOUR = 3600.0
 _AT_ONCE = 500
-_DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
+DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 
 
 class StandIn:
@@ -35,12 +35,13 @@ class StandIn:
     Args:
         client: of the store.
         keys: where everything is.
-        queue: whose tasks it parks and starts.
+        queues: whose tasks it starts; it parks those of the first.
         lease: of what it holds.
     """
 
-    def __init__(self, client: Redis, keys: Keys, queue: str, lease: float = _HOUR) -> None:
-        self.client, self.keys, self.queue = client, keys, queue
+    def __init__(self, client: Redis, keys: Keys, *queues: str, lease: float = _HOUR) -> None:
+        self.client, self.keys, self.queues = client, keys, queues
+        self.queue = queues[0]
         self.store = Store(keys, lease)
         self.name = uuid.uuid4().hex[:8]
         self._numbers = itertools.count(1)
@@ -48,13 +49,17 @@ class StandIn:
     def call(self, call: Call) -> Any:
         return execute(self.client, call)
 
-    def declare(self, **limits: int) -> None:
+    def declare(self, **limits: int | str) -> None:
         """Say how many permits limits have, where nothing is known of them."""
         self.call(self.store.declare("", [(name, str(permits)) for name, permits in limits.items()], keeps=True))
 
+    def declare_anew(self, **limits: int | str) -> None:
+        """Say how many permits limits have, as a worker that starts."""
+        self.call(self.store.declare("", [(name, str(permits)) for name, permits in limits.items()]))
+
     def exchange(self, said: Exchange) -> Call:
         """Return the next call: each can be carried out once."""
-        return self.store.exchange(self.name, next(self._numbers), (self.queue,), said)
+        return self.store.exchange(self.name, next(self._numbers), self.queues, said)
 
     def say(self, said: Exchange) -> Reply:
         reply = exchanged(self.call(self.exchange(said)))
@@ -67,11 +72,11 @@ class StandIn:
 
     def releasing(self, tasks: Sequence[str], *, slots: int = 0) -> Exchange:
         """What gives back what `asking` took."""
-        return Exchange(slots, ended=[Ended(task, f"{self.name}:{task}", _DONE) for task in tasks])
+        return Exchange(slots, ended=[Ended(task, f"{self.name}:{task}", DONE) for task in tasks])
 
     def hand_over(self, holder: Grant) -> Exchange:
         """What gives back the permit of a parked task that was started, and takes the next one."""
-        return Exchange(1, ended=[Ended(holder.task, holder.nonce, _DONE)])
+        return Exchange(1, ended=[Ended(holder.task, holder.nonce, DONE)])
 
     def hold(self, count: int, bucket: str) -> list[str]:
         """Take so many permits; return who has them."""

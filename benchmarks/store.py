@@ -44,7 +44,7 @@ class _Line:
         [self.holder] = self.worker.hold(1, limit)
 
     def _worker(self, lease: float) -> StandIn:
-        return StandIn(self.client, self.keys, "throttled", lease)
+        return StandIn(self.client, self.keys, "throttled", lease=lease)
 
     def park(self, count: int, messages: Sequence[bytes]) -> None:
         self.worker.park(count, self.limit, messages)

@@ -1,0 +1,268 @@
+"""The longest time that one script keeps the server from all others: large stores, and the first load of each script.
+
+Times are the server's processor time where Linux has it (else those of its slow log, which count what else the machine
+does, too). Each load is played several times on an empty store, and of each call the shortest time counts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis import Redis
+
+import celery_throttle.store
+from benchmarks.figures import Figure
+from benchmarks.site import BenchmarkError
+from benchmarks.stand_in import DONE, StandIn
+from celery_throttle.core.keys import Keys
+from celery_throttle.embedded import EmbeddedServer
+from celery_throttle.store.calls import Arrival, Ended, Exchange
+from celery_throttle.store.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from benchmarks.site import Bench
+    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.scripts import Call
+
+__all__ = ["first_load", "scripts"]
+
+#: What no script may take (ms), on a machine that does nothing else.
+_GOAL = 5.0
+#: Rows of one kind that a worker sends with one call, and slots that it offers.
+_ROWS, _SLOTS = 50, 50
+_TURN_STEP = 1_000_000
+
+
+class Sizes(NamedTuple):
+    """How much there is."""
+
+    tenants: int = 50_000
+    limits: int = 3000
+    queues: int = 200
+    tasks: int = 1000
+
+
+class _Clock:
+    """How long scripts take on a server."""
+
+    def __init__(self, server: EmbeddedServer, client: Redis) -> None:
+        self._client = client
+        self._processor = Path(f"/proc/{server.pid}/schedstat")
+        self._by_processor = self._processor.exists()
+
+    def measure(self, act: Callable[[], Any]) -> tuple[float, Any]:
+        """Return the milliseconds of one call, and its reply."""
+        if self._by_processor:
+            before = self._spent()
+            reply = act()
+            return (self._spent() - before) / 1e6, reply
+        self._client.slowlog_reset()
+        reply = act()
+        return max(each["duration"] for each in self._client.slowlog_get(-1)) / 1000, reply
+
+    def _spent(self) -> int:
+        return int(self._processor.read_text().split()[0])
+
+
+class _Timed(StandIn):
+    """A stand-in that notes how long each of its calls took."""
+
+    def __init__(self, play: Play, queues: Sequence[str]) -> None:
+        super().__init__(play.client, play.keys, *queues)
+        self._play = play
+
+    def call(self, call: Call) -> Any:
+        took, reply = self._play.clock.measure(partial(super().call, call))
+        self._play.times.append((call.script.name, took))
+        return reply
+
+
+class Play:
+    """One load: a fleet of stand-ins on an empty store, and how many ms each of their calls took."""
+
+    def __init__(self, client: Redis, clock: _Clock, sizes: Sizes) -> None:
+        self.client, self.clock, self.sizes, self.keys = client, clock, sizes, Keys("longest")
+        self.times: list[tuple[str, float]] = []
+
+    def worker(self, *queues: str) -> StandIn:
+        return _Timed(self, queues or ("queue",))
+
+    def let_end(self, kind: str) -> None:
+        """Let the time of all that ends by itself be over, of one kind."""
+        ends = self.keys.key("ends")
+        over = {member: 1 for member, _ in self.client.zscan_iter(ends, match=f"{kind}:*", count=5000)}
+        if over:
+            self.client.zadd(ends, over)
+
+    def let_all_leases_end(self) -> None:
+        leases = self.keys.key("leases")
+        over = {str(task.decode()): 1 for task in self.client.zrange(leases, 0, -1)}
+        self.client.zadd(leases, over)
+
+
+def _park(worker: StandIn, rows: Iterable[Arrival]) -> None:
+    """Park tasks, with as many rows in a call as a worker sends."""
+    rows = list(rows)
+    for first in range(0, len(rows), _ROWS):
+        worker.say(Exchange(parked=rows[first : first + _ROWS]))
+
+
+def _task(needs: str, queue: str = "queue", **more: Any) -> Arrival:
+    task = uuid.uuid4().hex
+    return Arrival(task, needs, queue, nonce=f"{task}.1", message=b"a message of some bytes" * 10, **more)
+
+
+def _ended(reply: Reply) -> list[Ended]:
+    return [Ended(grant.task, grant.nonce, DONE) for grant in reply.grants]
+
+
+# -- the loads --------------------------------------------------------------------------------------------------------
+
+
+def _tenants(play: Play) -> None:
+    """Very many tenants take turns on one limit; then nobody comes for an hour, and the store was away."""
+    worker = play.worker()
+    worker.declare(fair='{"permits":50,"fair":true}')
+    _park(worker, (_task("1:fair", turn=("fair", f"tenant-{n}", _TURN_STEP)) for n in range(play.sizes.tenants)))
+    ended: list[Ended] = []
+    for _ in range(20):
+        ended = _ended(worker.say(Exchange(_SLOTS, ended=ended)))
+    for view in (worker.store.parked("fair", 1000), worker.store.parked(None, 1000), worker.store.firsts(["fair"])):
+        worker.call(view)
+    play.let_end("turns")
+    worker.call(worker.store.reap(100))
+    ended = _ended(worker.say(Exchange(_SLOTS, ended=ended)))
+    play.let_all_leases_end()
+    worker.call(worker.store.declare("", [], away=3600.0))
+    worker.call(worker.store.reap(100))
+
+
+def _declared(play: Play) -> None:
+    """Very many limits are declared, and declared anew while somebody waits for each."""
+    names = [f"limit-{number}" for number in range(play.sizes.limits)]
+    worker = play.worker()
+    worker.declare(**dict.fromkeys(names, 1))
+    for _ in range(2):
+        _park(worker, (_task(f"1:{name}") for name in names))
+    later = play.worker()
+    later.declare_anew(**dict.fromkeys(names, 2))
+    worker.call(worker.store.oldest(names[:100]))
+    worker.call(worker.store.status(names[:100]))
+    for _ in range(20):
+        later.say(Exchange(_SLOTS))
+
+
+def _queues(play: Play) -> None:
+    """One worker serves very many queues, all of which wait for one limit; then their worker is away."""
+    names = [f"queue-{number}" for number in range(play.sizes.queues)]
+    worker = play.worker(*names)
+    worker.declare(api=_SLOTS)
+    tasks = [_task("1:api", queue) for _ in range(play.sizes.tasks // len(names) + 1) for queue in names]
+    _park(worker, tasks)
+    _park(worker, (_task("", queue) for queue in names))
+    ended: list[Ended] = []
+    for _ in range(10):
+        ended = _ended(worker.say(Exchange(_SLOTS, ended=ended)))
+    elsewhere = play.worker("another")
+    elsewhere.say(Exchange(ended=ended))
+    for _ in range(5):
+        play.client.zadd(play.keys.key("due"), {"bucket:api": 1})
+        elsewhere.say(Exchange(_SLOTS))
+
+
+def _eight(play: Play) -> None:
+    """Tasks that need eight limits, five of them by key, with rates."""
+    names = [f"limit-{number}" for number in range(8)]
+    worker = play.worker()
+    worker.declare(**dict.fromkeys(names, '{"permits":60,"rates":[[100000,1000000,1000]]}'))
+
+    def needs(number: int) -> str:
+        return "\1".join([*(f"1:{name}\x1f{number % 40}" for name in names[:5]), *(f"1:{name}" for name in names[5:])])
+
+    asked = [_task(needs(number)) for number in range(_ROWS)]
+    worker.say(Exchange(asked=asked))
+    _park(worker, (_task(needs(number)) for number in range(play.sizes.tasks)))
+    ended = [Ended(each.task, each.nonce, DONE) for each in asked]
+    worker.call(worker.store.renew(worker.name, 10**6, asked[:200]))
+    for _ in range(10):
+        more = [_task(needs(number)) for number in range(_ROWS)]
+        ended = _ended(worker.say(Exchange(_SLOTS, ended=ended, asked=more, parked=more)))
+    worker.call(worker.store.parked("limit-0", 1000))
+    play.let_all_leases_end()
+    worker.call(worker.store.reap(100))
+    worker.say(Exchange(_SLOTS))
+
+
+LOADS: dict[str, Callable[[Play], None]] = {
+    "{0.tenants} tenants by fair_by": _tenants,
+    "{0.limits} limits declared at once": _declared,
+    "{0.queues} queues": _queues,
+    "tasks with eight needs": _eight,
+}
+
+
+def scripts(bench: Bench) -> list[Figure]:
+    """Play each load; the longest script of each kind."""
+    sizes = Sizes(2000, 300, 50, 200) if bench.quick else Sizes()
+    figures = []
+    for described, play in LOADS.items():
+        load = described.format(sizes)
+        longest = _longest(bench, play, sizes)
+        bench.say(f"{load}: " + ", ".join(f"{name} {took:.1f}" for name, took in longest.items()))
+        figures += [Figure(load, f"longest {name}", (took,), "ms", at_most=_GOAL) for name, took in longest.items()]
+    return figures
+
+
+def _longest(bench: Bench, load: Callable[[Play], None], sizes: Sizes) -> dict[str, float]:
+    """Return the milliseconds of the longest call of each script, those first that took longest."""
+    plays = [_times(load, sizes) for _ in range(max(2, min(bench.rounds, 3)))]
+    if len({tuple(name for name, _ in calls) for calls in plays}) > 1:
+        raise BenchmarkError("not the same calls each time")
+    longest: dict[str, float] = {}
+    for calls in zip(*plays, strict=True):
+        name, took = calls[0][0], min(each for _, each in calls)
+        longest[name] = max(longest.get(name, 0.0), took)
+    return dict(sorted(longest.items(), key=lambda item: -item[1]))
+
+
+def _times(load: Callable[[Play], None], sizes: Sizes) -> list[tuple[str, float]]:
+    """Play a load on a server of its own, which knows all scripts; return the name and the time of each call."""
+    with EmbeddedServer(options=_SLOW_LOG) as server, Redis.from_url(server.url) as client:
+        for script in _scripts():
+            client.script_load(script.text)
+        play = Play(client, _Clock(server, client), sizes)
+        load(play)
+        return play.times
+
+
+_SLOW_LOG = {"slowlog-log-slower-than": "0", "slowlog-max-len": "10"}
+
+
+@cache
+def _scripts() -> list[Script]:
+    """Return all scripts of the gate."""
+    folder = Path(celery_throttle.store.__file__).parent / "lua" / "gate"
+    return [Script.of_gate(each.stem) for each in sorted(folder.glob("*.lua"))]
+
+
+def first_load(bench: Bench) -> list[Figure]:
+    """Load each script into a server that does not know it: a worker does that once after a server's start."""
+    took: dict[str, list[float]] = {}
+    with EmbeddedServer(options=_SLOW_LOG) as server, Redis.from_url(server.url) as client:
+        clock = _Clock(server, client)
+        for _ in range(max(bench.rounds, 3)):
+            for script in _scripts():
+                client.script_flush()
+                milliseconds, _ = clock.measure(partial(client.script_load, script.text))
+                took.setdefault(script.name, []).append(milliseconds)
+    least = sorted(((min(times), name) for name, times in took.items()), reverse=True)
+    load = "first load of a script"
+    return [
+        *(Figure(load, name, (milliseconds,), "ms", at_most=_GOAL) for milliseconds, name in least[:5]),
+        Figure(load, "all scripts together", (sum(each for each, _ in least),), "ms"),
+    ]
