@@ -101,8 +101,8 @@ class Play:
 
     def let_all_leases_end(self) -> None:
         leases = self.keys.key("leases")
-        over = {str(task.decode()): 1 for task in self.client.zrange(leases, 0, -1)}
-        self.client.zadd(leases, over)
+        found: Any = self.client.zrange(leases, 0, -1)
+        self.client.zadd(leases, dict.fromkeys(found, 1))
 
 
 def _park(worker: StandIn, rows: Iterable[Arrival]) -> None:

@@ -29,6 +29,10 @@ _AT_ONCE = 500
 DONE = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 
 
+def _rows(limits: dict[str, int | str]) -> list[tuple[str, str]]:
+    return [(name, str(permits)) for name, permits in limits.items()]
+
+
 class StandIn:
     """One worker as the store sees it, on one prefix of it.
 
@@ -51,11 +55,13 @@ class StandIn:
 
     def declare(self, **limits: int | str) -> None:
         """Say how many permits limits have, where nothing is known of them."""
-        self.call(self.store.declare("", [(name, str(permits)) for name, permits in limits.items()], keeps=True))
+        for page in self.store.declarations("", _rows(limits), keeps=True):
+            self.call(page)
 
     def declare_anew(self, **limits: int | str) -> None:
         """Say how many permits limits have, as a worker that starts."""
-        self.call(self.store.declare("", [(name, str(permits)) for name, permits in limits.items()]))
+        for page in self.store.declarations("", _rows(limits)):
+            self.call(page)
 
     def exchange(self, said: Exchange) -> Call:
         """Return the next call: each can be carried out once."""

@@ -262,7 +262,12 @@ class Outside:
             return
         with self._guard:
             undeclared = {name: text for name, text in self._limits.items() if name not in self._declared}
-        self._birth = self._call(self._store.declare(self._birth, undeclared.items(), keeps=True))[0].decode()
+        pages = self._store.declarations(self._birth, undeclared.items(), keeps=True)
+        births = {self._call(page)[0] for page in pages}
+        if len(births) > 1:  # the store was emptied between two of them
+            self._declare()
+            return
+        self._birth = births.pop().decode()
         self._declared |= undeclared.keys()
 
     def _next_said(self) -> tuple[Batch, Exchange]:

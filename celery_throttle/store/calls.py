@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.scripts import Argument
 
 __all__ = [
+    "MOST_DECLARED",
     "MOST_RENEWED",
     "Arrival",
     "Back",
@@ -39,6 +40,9 @@ T = TypeVar("T")
 _MOST_ROWS = 50
 #: The same in a renewal, which has two kinds.
 MOST_RENEWED = 200
+
+#: Limits in one call of `Store.declarations`: the server carries out nothing else while it reads them.
+MOST_DECLARED = 100
 
 _WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
 _QUOTE = json.encoder.encode_basestring_ascii  # as the encoder writes text
@@ -253,6 +257,22 @@ class Store:
         """
         broker = (code_of_broker(self.broker), self.broker)
         return self._call("declare", known_birth, int(keeps), round(away * 1000), *broker, *_flat(list(limits)))
+
+    def declarations(
+        self, known_birth: str, limits: Iterable[tuple[str, str]], *, keeps: bool = False, away: float = 0.0
+    ) -> list[Call]:
+        """Return the calls that say how many permits each limit has, as `declare` does, a page of limits each.
+
+        Each is to be made after the answer to the one before it. If that has another birth than the first answer, the
+        store was emptied meanwhile: the first has to be made again.
+        """
+        rows = list(limits)
+        pages = [rows[first : first + MOST_DECLARED] for first in range(0, len(rows), MOST_DECLARED)] or [[]]
+        first, *others = pages
+        return [
+            self.declare(known_birth, first, keeps=keeps, away=away),
+            *(self.declare(known_birth, page, keeps=keeps) for page in others),
+        ]
 
     def saved(self, parked: Sequence[Delivery]) -> Call:
         """Ask what the store has of these, before waiting until that is safe."""

@@ -22,6 +22,7 @@ from celery_throttle.store import replies
 from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.servers.client import TIMEOUT
+from celery_throttle.worker.declaring import declare_in_pages
 from celery_throttle.worker.outbox import Outbox
 from celery_throttle.worker.renewed import judge
 from celery_throttle.worker.tally import Tally
@@ -266,7 +267,8 @@ class Calls:
         """The connection stands: say first what the limits are, then go on with the call under way."""
         self._ready = self._unheard = False
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + TIMEOUT
-        self.link.send(self.store.declare(self._birth, self.declared.items(), away=away), self._declared)
+        pages = self.store.declarations(self._birth, self.declared.items(), away=away)
+        declare_in_pages(self.link, pages, self.up, self._declared)
 
     def broken(self, error: Exception) -> None:
         """The connection broke; what became of the call under way is unknown until it is sent again."""

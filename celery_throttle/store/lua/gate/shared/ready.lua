@@ -1,5 +1,6 @@
 -- What can start: after a change each bucket that it touched is looked at once, and the first lane that
--- waits for it is ready if there is room.
+-- waits for it is ready if there is room. One call looks at no more than state.looks buckets and lanes; what is
+-- left is due at once, for the next call.
 
 local function touch(bucket)
   if bucket and not state.touched[bucket] then
@@ -20,9 +21,10 @@ end
 
 -- Make the first lane that waits for a bucket ready if there is room for its first task.
 local function refresh(bucket)
+  state.looks = state.looks - 1
   if is_full(rule_of(bucket)) then return end
   local passing, after = false, nil
-  for _ = 1, 100 do
+  repeat
     local lane, _, member = first_at(bucket, after)
     if not lane then return end
     local what, queue = parts_of(lane)
@@ -51,13 +53,13 @@ local function refresh(bucket)
     else
       return
     end
-  end
-  again_at(bucket, NOW + OFFER_MS)
+    state.looks = state.looks - 1
+  until state.looks <= 0
+  again_at(bucket, NOW)
 end
 
 local function settle_touched()
-  while #state.touched > 0 and state.tries > 0 do
-    state.tries = state.tries - 1
+  while #state.touched > 0 and state.looks > 0 do
     local bucket = table.remove(state.touched, 1)
     state.touched[bucket] = nil
     refresh(bucket)
@@ -68,7 +70,7 @@ end
 -- last.
 local function refresh_limit(limit, after)
   local from = after == '' and '[' .. limit .. '\0' or '(' .. after .. '\1'
-  for _ = 1, 200 do
+  while state.looks > 0 do
     local found = redis.call('ZRANGEBYLEX', HEADS, from, '(' .. limit .. '\32', 'LIMIT', 0, 1)[1]
     if not found then return '' end
     after = string.match(found, '^[^%z]*')
@@ -80,6 +82,12 @@ end
 
 -- The same, and time alone brings whoever comes next to the next page.
 local function go_on_after(limit, after)
+  if not anybody_waits() then return end
   local last = refresh_limit(limit, after)
+  if last == '' and state.looks <= 0 then
+    -- It may not have begun: the limit itself comes before its keys.
+    again_at(limit, NOW)
+    last = limit
+  end
   if last ~= '' then redis.call('ZADD', DUE, NOW, 'limit:' .. last) end
 end
