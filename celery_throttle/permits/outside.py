@@ -292,11 +292,17 @@ class Outside:
                 self._waiting[asking.arrival.task] = asking
         for grant in reply.grants:
             self._granted(self._waiting.pop(grant.task, None), grant.task, grant.nonce, batch.begun)
+        self._unread(reply)
         for asking in batch.leaving:
             self._waiting.pop(asking.arrival.task, None)
             settle(asking.permit, value=False)
         for _, said in batch.ended:
             settle(said, value=None)
+
+    def _unread(self, reply: Reply) -> None:
+        for task, why in reply.unread:  # the store frees it when its lease ends
+            if (asking := self._waiting.pop(task, None)) is not None:
+                fail(asking.permit, StoreUnavailable(f"the store's record of this permit cannot be read: {why}"))
 
     def _granted(self, asking: Asking | None, task: str, nonce: str, began: float) -> None:
         if asking is None or not asking.grant(nonce, began):

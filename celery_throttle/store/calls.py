@@ -179,6 +179,7 @@ class Exchange:
     acked: list[Delivery] = field(default_factory=list)
     revoked: list[str] = field(default_factory=list)
     never: list[tuple[str, str, str]] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
     asked: list[Arrival] = field(default_factory=list)
     parked: list[Arrival] = field(default_factory=list)
     back: list[Back] = field(default_factory=list)
@@ -194,7 +195,7 @@ class Exchange:
             parts.append(f'"errors":{self.errors}')
         objects = ((name, getattr(self, name)) for name in ("ended", "passed", "asked", "parked", "back"))
         parts += [f'"{name}":[{",".join([each.row for each in rows])}]' for name, rows in objects if rows]
-        arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "acked", "revoked", "never"))
+        arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "acked", "revoked", "never", "unread"))
         parts += [f'"{name}":{_WRITE(rows)}' for name, rows in arrays if rows]
         return "{" + ",".join(parts) + "}"
 

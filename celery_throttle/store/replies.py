@@ -6,9 +6,14 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from celery_throttle.core.policy import needs_again
 from celery_throttle.core.wording import at, seconds
+from celery_throttle.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "CLAIMED",
@@ -23,15 +28,36 @@ __all__ = [
     "ParkAnswer",
     "Reply",
     "SavedAnswer",
+    "Unread",
+    "UnreadableReply",
     "Withdrawn",
     "claimed",
     "exchanged",
     "locked",
+    "read",
 ]
+
+T = TypeVar("T")
 
 
 #: Tickets in a second, and how far before all others one is that goes back to the head: records.lua, facts.lua.
 _TICKETS, _BEFORE_ALL = 10_000, 10**14
+
+
+class UnreadableReply(StoreUnavailable):
+    """The store has answered, and the answer cannot be read: as if it had been lost on the way."""
+
+
+def read(reader: Callable[[Any], T], raw: Any) -> T:
+    """Return what a reader makes of a reply.
+
+    Raises:
+        UnreadableReply: it can make nothing of it.
+    """
+    try:
+        return reader(raw)
+    except Exception as error:
+        raise UnreadableReply(f"a reply of the store cannot be read: {type(error).__name__}: {error}") from error
 
 
 class Answer(IntEnum):
@@ -122,6 +148,7 @@ class Reply:
         asked: one for each task that asked: an `Answer`, or its fencing token.
         parked: one for each that was to be parked: a `ParkAnswer`.
         grants: parked tasks to start.
+        unread: parked tasks that the store gave out, and whose records cannot be read here.
         wait: seconds after which to look again, 0 if there is no need.
         more: whether there is more to start than the caller had slots for.
         closed: of the buckets that the call was about, those with a line or without room.
@@ -134,6 +161,7 @@ class Reply:
     asked: tuple[int, ...]
     parked: tuple[int, ...]
     grants: tuple[Grant, ...]
+    unread: tuple[Unread, ...]
     wait: float
     more: bool
     closed: tuple[str, ...]
@@ -141,6 +169,13 @@ class Reply:
     withdrawn: tuple[Withdrawn, ...]
     hints: bool
     reclaimed: tuple[tuple[str, str], ...]
+
+
+class Unread(NamedTuple):
+    """A parked task whose record cannot be read, and why."""
+
+    task: str
+    why: str
 
 
 class Withdrawn(NamedTuple):
@@ -214,34 +249,59 @@ def locked(raw: Any) -> Locked | None:
 
 
 def exchanged(raw: Any) -> Reply | None:
-    """Read the reply of exchange.lua; None if the store has to hear what the limits are first."""
+    """Read the reply of exchange.lua; None if the store has to hear what the limits are first.
+
+    Raises:
+        UnreadableReply: it is none. A record that cannot be read is only its task's affair: see `Reply.unread`.
+    """
+    return read(_exchanged, raw)
+
+
+def _exchanged(raw: Any) -> Reply | None:
     if raw[0] == b"declare":
         return None
     if raw[0] == b"overtaken":  # the protocol asks again only where this cannot be heard
         raise RuntimeError("the store has carried out a later call of this worker: two of them have one name")
     _number, asked, parked, grants, wait_ms, more, closed, opened, withdrawn, hints, reclaimed = raw
+    granted, unread = _grants(grants)
     return Reply(
         tuple(map(int, asked)),
         tuple(parked),
-        tuple(map(_grant, grants)),
+        granted,
+        unread,
         wait_ms / 1000,
         bool(more),
-        tuple(bucket.decode() for bucket in closed),
-        tuple(bucket.decode() for bucket in opened),
-        tuple(Withdrawn(task.decode(), message) for task, message in withdrawn),
+        tuple(map(_text, closed)),
+        tuple(map(_text, opened)),
+        tuple(Withdrawn(_text(task), message) for task, message in withdrawn),
         bool(hints),
-        tuple((task.decode(), needs.decode()) for task, needs in reclaimed),
+        tuple((_text(task), _text(needs)) for task, needs in reclaimed),
     )
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")  # a name that is none is nothing to stop for
+
+
+def _grants(rows: Any) -> tuple[tuple[Grant, ...], tuple[Unread, ...]]:
+    granted, unread = [], []
+    for row in rows:
+        try:
+            granted.append(_grant(row))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one record
+            unread.append(Unread(_text(row[0]), f"{type(error).__name__}: {error}"))
+    return tuple(granted), tuple(unread)
 
 
 def _grant(raw: Any) -> Grant:
     task, packed, message = raw
     record = json.loads(packed)
+    needs_again(record["needs"])  # raises what would be raised where it starts
     return Grant(
         task.decode(),
-        record["nonce"],
+        str(record["nonce"]),
         record["needs"],
-        record["queue"],
+        str(record["queue"]),
         record.get("attempt", 0),
         record.get("deliveries", 0),
         message,

@@ -313,7 +313,7 @@ class Calls:
             return
         self._away_since, self._lost = None, False
         known = self._birth
-        self._birth, *changed = (each.decode() for each in raw)
+        self._birth, *changed = replies.read(_texts, raw)
         if self._under_way is not None and known != self._birth:  # it was for the data that is lost
             batch, _ = self._under_way
             self._under_way = batch, self._call_of(batch)
@@ -420,16 +420,26 @@ class Calls:
             _safely(gate.sent_back, run)
         for grant in reply.grants:
             _safely(gate.resumed, grant, self)
+        self._unread(reply)
         for each in reply.withdrawn:
             _safely(gate.withdrawn, each)
         if not reply.hints:
             self.no_hints("it may not publish them")
         self._gate.answered(reply, self)
 
+    def _unread(self, reply: Reply) -> None:
+        for task, why in reply.unread:
+            logger.error("celery_throttle: the record of parked task %s cannot be read, it is set aside: %s", task, why)
+            self.outbox.unread(task, why)
+
 
 def _renewed(permits: list[Permit], raw: Any) -> None:
     if not isinstance(raw, Exception):
-        judge(permits, raw[0])
+        judge(permits, replies.read(lambda answers: [int(each) for each in answers[0]], raw))
+
+
+def _texts(raw: Any) -> list[str]:
+    return [each.decode() for each in raw]
 
 
 def _safely(function: Callable[..., None], *args: Any) -> None:

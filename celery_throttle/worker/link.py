@@ -17,6 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.replies import UnreadableReply
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.store.servers.primary import elsewhere
@@ -39,6 +40,8 @@ def _tell(callback: Callable[[Any], None], reply: Any) -> None:
     # An error in what follows from a reply says nothing about the connection, and must not end the worker's loop.
     try:
         callback(reply)
+    except UnreadableReply:
+        raise
     except Exception:
         logger.exception("celery_throttle: error in %r", callback)
 
@@ -169,6 +172,12 @@ class _Wire:
                     self._lost(reply)
                 if not self._expecting():
                     return
+        except UnreadableReply as error:
+            # What follows on this connection may be read as the reply to something else. Not at once: the next answer
+            # may be the same.
+            logger.error("celery_throttle: %s; the call is sent again on another connection", error)  # noqa: TRY400
+            self._pause = self._longest_pause
+            self._lost(error)
         except (RedisError, OSError) as error:
             self._lost(error)
 
@@ -177,6 +186,10 @@ class _Wire:
             return self._connection.read_response()
         except ResponseError as error:  # what the server said; any other happened to the connection
             return error
+        except (RedisError, OSError):
+            raise
+        except Exception as error:
+            raise UnreadableReply(f"what the store sent cannot be read: {type(error).__name__}: {error}") from error
 
     def _greet(self) -> None:
         """Called when the connection stands."""
@@ -199,7 +212,7 @@ class Link(_Wire):
     """Sends calls to scripts; each reply goes to its callback, in order.
 
     A callback gets the reply, a `RedisError` when the server refused the call (it had no effect), or a
-    `StoreUnavailable` when nobody knows whether it had.
+    `StoreUnavailable` when nobody knows whether it had. If it raises `UnreadableReply`, the reply counts as lost.
 
     Args:
         lease: seconds that a permit lasts.

@@ -46,6 +46,7 @@ class Outbox:
         self._acked: list[Delivery] = []
         self._revoked: list[str] = []
         self._never: list[tuple[str, str, str]] = []
+        self._unread: list[tuple[str, str]] = []
         self.asked: list[Run] = []
         self.parked: list[Run] = []
         self.back: list[tuple[Run, float, str]] = []
@@ -58,7 +59,7 @@ class Outbox:
     @property
     def urgent(self) -> bool:
         """Whether something has to be said at once."""
-        said = self._ended or self._not_acknowledged() or self._revoked or self._never
+        said = self._ended or self._not_acknowledged() or self._revoked or self._never or self._unread
         return bool(said or self.asked or self.parked or self.back)
 
     @property
@@ -99,6 +100,10 @@ class Outbox:
     def never(self, identity: str, task: str, first: str) -> None:
         """A task will never run: its lock is free, and it does not ask for the outcome of its first."""
         self._never.append((identity, task, first))
+
+    def unread(self, task: str, why: str) -> None:
+        """A parked task was given out, and its record cannot be read: it is to be set aside."""
+        self._unread.append((task, why))
 
     def erred(self) -> None:
         """The store was lost, or refused a call: told with whatever is said next."""
@@ -174,6 +179,7 @@ class Outbox:
             acked=take_rows(self._acked),
             revoked=take_rows(self._revoked),
             never=take_rows(self._never),
+            unread=take_rows(self._unread),
             asked=[run.arrival for run in asked],
             parked=[run.parked_at(clock) for run in parked],
             back=[Back(run.arrival, pause, about) for run, pause, about in back],
@@ -199,6 +205,6 @@ class Outbox:
             self._unacked += [run.delivery for run in batch.parked + batch.back]
         self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
         self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
-        self._acked[:0] = said.acked
+        self._acked[:0], self._unread[:0] = said.acked, said.unread
         self._errors += said.errors
         self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, said.back, strict=True)]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle import ThrottleControl
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, corrupt_record, counts
 from tests.support.waiting import until
 
@@ -44,3 +45,28 @@ def test_record_of_a_parked_task_that_cannot_be_read(
     assert state.explain(broken).state != "held"
     until(lambda: not state.used)
     assert broken.id in state.ids()
+
+
+def test_a_record_with_a_byte_that_is_no_text_costs_its_task_alone(
+    workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """Lua's JSON reads it, Python's does not: the worker goes on, with plain tasks, too."""
+    workers.conf["throttle_lease"] = LONG_LEASE
+    workers.start(DOORS, concurrency=3)
+    app = workers.app(DOORS)
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    broken, after = app.hold.delay("broken"), app.hold.delay("after")
+    state.wait_parked(broken, after)
+    with state.client() as client:
+        corrupt_record(client, broken.id, lambda record: record[:-1] + b',"code":"\xff"}')
+
+    doors.open_all()
+
+    journal.wait_finished(1, "after", timeout=AT_ONCE)
+    app.plain.delay("plain").get(timeout=AT_ONCE)
+    app.hold.delay("new").get(timeout=AT_ONCE)
+    (aside,) = until(ThrottleControl(app.app).set_aside, timeout=AT_ONCE)
+    assert aside.task_id == broken.id
+    assert aside.why
+    until(lambda: not state.used)

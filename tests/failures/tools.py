@@ -151,8 +151,9 @@ def script_calls(client: Redis) -> int:
     return sum(int(found.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("eval", "evalsha"))
 
 
-def corrupt_record(client: Redis, task_id: str, content: str) -> None:
-    """Overwrite what the store wrote down of a task; only this function of the tests here knows where that is."""
+def corrupt_record(client: Redis, task_id: str, content: str | Callable[[bytes], bytes]) -> None:
+    """Overwrite what the store wrote down of a task, or change it; only this function here knows where that is."""
     key = Keys("throttle").key("records")
-    assert client.hexists(key, task_id), f"The store has no record of {task_id}."
-    client.hset(key, task_id, content)
+    record: Any = client.hget(key, task_id)
+    assert record is not None, f"The store has no record of {task_id}."
+    client.hset(key, task_id, content if isinstance(content, str) else content(record))

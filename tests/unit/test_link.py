@@ -17,6 +17,7 @@ from kombu.asynchronous.timer import Timer
 from celery_throttle.core.keys import Keys
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.calls import Store
+from celery_throttle.store.replies import UnreadableReply, read
 from celery_throttle.store.servers.client import TIMEOUT, connection_factory
 from celery_throttle.worker.link import Link
 from celery_throttle.worker.loop import Loop
@@ -122,6 +123,41 @@ def test_a_reply_that_nobody_asked_for_breaks_the_connection(server: Server, lin
     linked.turn_until(lambda: linked.broken)
 
     assert not linked.link.up
+
+
+@pytest.mark.parametrize("said", [b":no number\r\n", b"$x\r\nab\r\n", b"*1\r\n:\xff\r\n"])
+def test_a_reply_that_is_not_in_the_protocol_breaks_the_connection(server: Server, linked: Linked, said: bytes) -> None:
+    linked.ask()
+    server.peer.sendall(said)
+
+    linked.turn_until(lambda: linked.broken)
+
+    assert [type(reply) for reply in linked.replies] == [StoreUnavailable]
+    assert not linked.link.up
+
+
+def test_a_reply_that_its_reader_cannot_read_breaks_the_connection(server: Server, linked: Linked) -> None:
+    """It counts as lost: others that are under way hear of that, and the call can be sent again."""
+    linked.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), lambda raw: read(bytes.decode, raw))
+    linked.ask()
+    server.peer.sendall(b"$1\r\n\xff\r\n:7\r\n")
+
+    linked.turn_until(lambda: linked.broken)
+
+    assert [type(error) for error in linked.broken] == [UnreadableReply]
+    assert [type(reply) for reply in linked.replies] == [StoreUnavailable]
+    assert not linked.link.up
+
+
+def test_an_error_in_what_follows_from_a_reply_leaves_the_connection(server: Server, linked: Linked) -> None:
+    linked.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), lambda raw: {}[raw])
+    linked.ask()
+    server.peer.sendall(b":1\r\n:7\r\n")
+
+    linked.turn_until(lambda: linked.replies)
+
+    assert linked.replies == [7]
+    assert linked.link.up
 
 
 def test_what_the_server_takes_its_time_for_is_waited_for(server: Server, linked: Linked) -> None:

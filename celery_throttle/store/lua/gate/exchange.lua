@@ -14,6 +14,7 @@
 --   revoked  task ids: out of their lines
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task
 --            that it was a duplicate of when it was published, '' if none
+--   unread   { task id, why }: the worker was given it, and cannot read its record
 --   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua), code (see
 --            shared/records.lua): wants to start
 --   parked   the same, with age_ms: how long ago it came, wait_ms: how long it may wait,

@@ -68,11 +68,6 @@ local function reap_ends(most)
   state.reaping = nil
 end
 
-local function forget_aside(task)
-  redis.call('HDEL', ASIDE, task)
-  if redis.call('HEXISTS', RECORDS, task) == 0 then redis.call('HDEL', MESSAGES, task) end
-end
-
 -- What time alone brings about, some of each at once: whoever comes does it.
 local function reap_all(leases)
   reap_leases(leases)

@@ -111,6 +111,7 @@ local function note_acked(task, attempt, nonce)
 end
 
 local function hear_notes(said, before)
+  for _, each in ipairs(said.unread or {}) do hear_unread(unpack(each)) end
   for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
   for _, each in ipairs(said.unacked or {}) do
     local task, attempt, nonce = unpack(each)

@@ -20,18 +20,6 @@ local function decoded(packed)
   return readable and type(value) == 'table' and value.v == VERSION and value or nil
 end
 
--- A record that nobody can read must not stop the others: it goes where people can look at it, with its
--- message. Returns the record of another delivery if one waited for it.
-local function set_aside(task, packed)
-  local why = pcall(cjson.decode, packed) and 'written by another release' or 'not readable'
-  redis.call('HDEL', RECORDS, task)
-  redis.call('HSET', ASIDE, task, cjson.encode({ v = VERSION, why = why, since = NOW, record = packed }))
-  redis.call('ZADD', ENDS, NOW + 604800000, 'aside:' .. task)
-  redis.call('ZREM', DUE, 'task:' .. task)
-  if redis.call('ZREM', LEASES, task) == 1 then recount() end
-  return settle_second(task, {}, 'nothing')
-end
-
 local function load_record(task)
   local packed = redis.call('HGET', RECORDS, task)
   if not packed then return nil end
@@ -46,21 +34,6 @@ end
 local function forget_task(task)
   redis.call('HDEL', MESSAGES, task)
   redis.call('HDEL', RECORDS, task)
-end
-
--- What was held by one whose record is unreadable is known only by counting what all others hold.
-local function recount()
-  local used = {}
-  for _, task in ipairs(redis.call('ZRANGE', LEASES, 0, 9999)) do
-    local record = decoded(redis.call('HGET', RECORDS, task) or '')
-    for _, need in ipairs(needs_of(record and takes(record) or '')) do
-      used[need.bucket] = (used[need.bucket] or 0) + need.cost
-    end
-  end
-  for _, bucket in ipairs(redis.call('HKEYS', USED)) do touch(bucket) end
-  redis.call('DEL', USED)
-  for bucket, held in pairs(used) do redis.call('HSET', USED, bucket, held) end
-  state.rules = {}
 end
 
 -- A place in line is when it came, in tenths of a ms (cjson keeps 14 digits), never twice the same but for
