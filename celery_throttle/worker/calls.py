@@ -42,7 +42,6 @@ __all__ = ["Calls", "Decisions"]
 
 logger = logging.getLogger(__name__)
 
-_ROUNDS = 5
 #: A store that takes so long each time is trusted in the end, or nothing would start at all.
 _LATE_MOST = 3
 
@@ -223,14 +222,21 @@ class Calls:
             told = self._counts() if self.tally.due(self.asked_at) else []
             self.link.send(self._under_way[1], self._heard, *told)
 
-    def wait(self) -> None:
-        """Send the rest and wait for the replies, when no loop will bring them any more."""
-        for _ in range(_ROUNDS):  # a reply may bring a grant to hand back
-            if self.idle or not (self.link.up or self.link.connect_now()):
-                return
-            if self._open:  # paused or not: a store that refuses to park still takes what is given back
-                self.send(0)
-            self.link.drain()
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to report, but for requeues that the store refuses."""
+        return self._under_way is None and not (self.outbox.reports or self.outbox.lazy or self._requeues)
+
+    @property
+    def _requeues(self) -> bool:
+        return bool(self.outbox.back) and not self.paused
+
+    def hurry(self) -> None:
+        """The worker stops: connect and send now, not after a pause."""
+        self.paused = False  # a store that refuses to park still takes what is given back
+        self.link.hurry()
+        if self.saving is not None:
+            self.saving.hurry()
 
     def keep_back(self) -> list[Run]:
         """Send nobody back in line any more; return those of whom the store has not said that it has them."""
@@ -238,14 +244,22 @@ class Calls:
         return [*unheard, *self.outbox.forget_back()]
 
     def leave(self) -> None:
-        """Say goodbye, once all else is said: the store takes it for acknowledged what was parked here."""
-        if self.link.up:
-            for call, callback in self._counts():
-                self.link.send(call, callback)
-        self.link.drain()  # a connection that is closed with something unread may lose what was sent last
-        if self.link.up and self.idle:
+        """Deregister the worker, if nothing is left to report.
+
+        The store then treats its parked messages as acknowledged. A connection that is closed with a reply unread may
+        lose what was sent last, so wait for `left`.
+        """
+        if not self.link.up:
+            return
+        for call, callback in self._counts():
+            self.link.send(call, callback)
+        if self.idle:
             self.link.send(self.store.leave(self.worker), lambda raw: None)
-            self.link.drain()  # a server that does not have the script yet asks for it
+
+    @property
+    def left(self) -> bool:
+        """Whether the store has answered everything, or there is no connection to it."""
+        return self.link.answered or not self.link.up
 
     def connect(self) -> None:
         """Connect in the background."""

@@ -145,10 +145,7 @@ class Gate:
         self._drop_undecided()
         self._running.close()
         for calls in self.groups:
-            # What it parks has to be acknowledged while the broker is still there.
-            calls.wait()
-            if calls.saving is not None:
-                calls.saving.wait()
+            calls.hurry()
 
     def flushed(self) -> None:
         """The pool is about to stop, and has thrown away what no process has begun."""
@@ -161,12 +158,13 @@ class Gate:
         self._granted.clear()
         for calls in self.groups:
             calls.outbox.unspare()
-            calls.wait()
-            if runs := calls.keep_back():
-                for run in runs:
-                    self._running.not_sent_back(run)
-                calls.wait()
-            calls.leave()
+            calls.hurry()
+
+    def keep_back(self) -> None:
+        """End the runs that were told to slow down and that the store has not taken back."""
+        for calls in self.groups:
+            for run in calls.keep_back():
+                self._running.not_sent_back(run)
 
     def never_runs(self, task: Any, context: Any) -> None:
         """A task was revoked or has expired: its lock is free."""
@@ -257,14 +255,12 @@ class Gate:
             else:
                 self._hand_out()
         finally:
-            self._slots.pass_on(self._loop.hub)
+            if not self._loop.threaded:
+                self._slots.pass_on(self._loop.hub)
 
     def _send_rest(self) -> None:
         for calls in self.groups:
-            if self._loop.detached:
-                if not calls.paused:
-                    calls.wait()
-            elif calls.free and not calls.idle:
+            if calls.free and not calls.idle:
                 calls.send(0)
 
     def _hand_out(self) -> None:

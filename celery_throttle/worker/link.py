@@ -72,15 +72,10 @@ class _Wire:
         """Connect in the background."""
         threading.Thread(target=self._connect, name="celery-throttle-connect", daemon=True).start()
 
-    def connect_now(self) -> bool:
-        """Connect and wait for it; whether it worked."""
-        connection: Any = self._make()
-        try:
-            connection.connect()
-        except (RedisError, OSError):
-            return False
-        self._connected(connection)
-        return True
+    def hurry(self) -> None:
+        """Connect now, if there is no connection, rather than after a pause."""
+        if not self.up and not self._closed:
+            self.connect()
 
     def close(self) -> None:
         """Hang up for good."""
@@ -110,7 +105,7 @@ class _Wire:
         self._pause = min(self._pause * 2, self._longest_pause)
 
     def _connected(self, connection: Any) -> None:
-        if self._closed or self._connection is not None:  # `connect_now` was quicker
+        if self._closed or self._connection is not None:  # another attempt was quicker
             connection.disconnect()
             return
         self._connection, self.since = connection, monotonic()
@@ -251,16 +246,10 @@ class Link(_Wire):
         """Send a command that the server takes so many seconds to answer; the connection must be up."""
         self._send(None, pack(command), callback, seconds)
 
-    def drain(self) -> None:
-        """Wait until every call under way has its reply, as long as each may take."""
-        while self._pending and self.up:
-            try:
-                if not self._connection.can_read(timeout=max(self._pending[0][2] - monotonic(), TIMEOUT)):
-                    raise RedisConnectionError("no answer")  # same way out as a broken connection
-            except (RedisError, OSError) as error:
-                self._lost(error)
-            else:
-                self.read()
+    @property
+    def answered(self) -> bool:
+        """Whether no call waits for its reply."""
+        return not self._pending
 
     def _send(self, call: Call | None, packed: bytes, callback: Callable[[Any], None], seconds: float = 0.0) -> None:
         self._pending.append((call, callback, monotonic() + seconds + TIMEOUT))

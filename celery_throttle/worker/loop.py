@@ -13,12 +13,13 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kombu.asynchronous import Hub
+from kombu.asynchronous.timer import Timer
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kombu.asynchronous import Hub
-
-__all__ = ["Loop", "start_thread"]
+__all__ = ["Loop"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class Loop:
         threaded: whether the hub turns in a thread of ours, not in the thread that consumes messages.
 
     Attributes:
-        detached: whether the hub takes no more turns, so that whoever posts does the work.
+        hub: as given; one of ours once that one takes no more turns.
+        threaded: whether the hub turns in a thread of ours.
         turning: whether posted functions or the tick are being run.
     """
 
@@ -64,8 +66,9 @@ class Loop:
         self._wake_writer.setblocking(False)
         self._awake = False
         self._home: int | None = None
-        self._direct = threading.RLock()
-        self.detached = self.turning = False
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+        self.turning = False
         hub.on_tick.add(self.turn)
         # Not on the hub yet: until the worker's own loop begins, kombu before 5.7 falls over sockets it does not know.
         self._readers[self._wake_reader] = _Reader(self._wake_reader, self._drain_wakes)
@@ -77,9 +80,7 @@ class Loop:
     def post(self, function: Callable[..., None], *args: Any) -> None:
         """Run a function on the loop, soon; from any thread."""
         self._posted.append((function, args))
-        if self.detached:
-            self.turn()
-        elif self.turning or threading.get_ident() != self._home:
+        if self.turning or threading.get_ident() != self._home:
             self.wake()
 
     def later(self, delay: float, function: Callable[[], None]) -> None:
@@ -104,6 +105,24 @@ class Loop:
         answer: Future[T] = Future()
         self.post(_answer, answer, function)
         return answer.result(seconds)
+
+    def wait(self, ready: Callable[[], bool], seconds: float) -> bool:
+        """Wait in another thread until this holds after everything posted so far; return whether it did in time.
+
+        Args:
+            ready: called on the loop, once a turn.
+            seconds: to wait at most.
+        """
+        found = threading.Event()
+
+        def look() -> None:
+            if ready():
+                found.set()
+
+        self.post(self._ticks.append, look)
+        held = found.wait(seconds)
+        self.post(self._ticks.remove, look)
+        return held
 
     @property
     def is_elsewhere(self) -> bool:
@@ -136,20 +155,45 @@ class Loop:
         for reader in self._readers.values():
             self.hub.add_reader(reader.fd, reader.callback)
 
+    def start(self) -> None:
+        """Turn the hub in a thread, where that is how it turns."""
+        if self.threaded:
+            self._thread = threading.Thread(target=self._turn_on, name="celery-throttle-gate", daemon=True)
+            self._thread.start()
+
     def detach(self) -> None:
-        """The hub takes no more turns (the worker is closing): from now on whoever posts does the work."""
-        self.detached = True
+        """The worker is closing, and its hub takes no more turns: go on with a hub and a thread of our own."""
+        if self.threaded:
+            return
+        self.hub.on_tick.discard(self.turn)
+        for reader in self._readers.values():
+            self.hub.remove(reader.fd)
+        self.hub, self.threaded, self._home = Hub(Timer()), True, None
+        self.hub.on_tick.add(self.turn)
+        self.reattach()
+        self.start()
+
+    def _turn_on(self) -> None:
+        while not self._stopped.is_set():
+            self.hub.run_once()
+
+    def stop(self, seconds: float) -> None:
+        """Take no more turns in the thread, once everything posted was run, or after so many seconds."""
+        if self._thread is not None:
+            self.post(self._stopped.set)
+            self._thread.join(seconds)
 
     def turn(self) -> None:
         """Run what was posted, then the tick."""
-        with self._direct:
-            self._home = threading.get_ident()
-            self.turning = True
+        self._home = threading.get_ident()
+        self.turning = True
+        try:
             while self._posted:
                 function, args = self._posted.popleft()
                 _run(function, *args)
             for tick in self._ticks:
                 _run(tick)
+        finally:
             self.turning = False
 
     def pump(self) -> None:
@@ -185,15 +229,3 @@ def _answer(answer: Future[T], function: Callable[[], T]) -> None:
         answer.set_result(function())
     except Exception as error:  # noqa: BLE001 - whoever asked hears of it
         answer.set_exception(error)
-
-
-def start_thread(hub: Hub, stopped: threading.Event) -> threading.Thread:
-    """Give a hub of ours a thread that turns it until told to stop."""
-
-    def run() -> None:
-        while not stopped.is_set():
-            hub.run_once()
-
-    thread = threading.Thread(target=run, name="celery-throttle-gate", daemon=True)
-    thread.start()
-    return thread

@@ -59,8 +59,12 @@ class Outbox:
     @property
     def urgent(self) -> bool:
         """Whether something has to be said at once."""
-        said = self._ended or self._not_acknowledged() or self._revoked or self._never or self._unread
-        return bool(said or self.asked or self.parked or self.back)
+        return bool(self.reports or self.asked or self.parked or self.back)
+
+    @property
+    def reports(self) -> bool:
+        """Whether there is something that the store never refuses to hear for want of memory."""
+        return bool(self._ended or self._not_acknowledged() or self._revoked or self._never or self._unread)
 
     @property
     def lazy(self) -> bool:

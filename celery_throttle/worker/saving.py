@@ -125,15 +125,23 @@ class Saving:
         if self._held and self._round is None and self.link.up and not self._paused:
             self._begin()
 
-    def wait(self) -> None:
-        """The worker stops: try once more, now, while the broker is there to be told."""
-        deadline = monotonic() + self._durability.timeout
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing to wait for: all are safe, or the store refuses."""
+        return self._paused or not self._held
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that one try takes at most."""
+        return self._durability.timeout
+
+    def hurry(self) -> None:
+        """The worker stops: try now, while the broker is there to be told."""
         self._paused = False
-        while self._held and not self._paused and (self.link.up or self.link.connect_now()):
-            self.tick()
-            self.link.drain()
-            if monotonic() >= deadline:
-                break
+        self.link.hurry()
+
+    def say_left(self) -> None:
+        """The worker stops, and what is held still stays at the broker."""
         if self._held:
             logger.warning(
                 "celery_throttle: this worker stops, and %d parked tasks are not safe: the broker keeps their messages",

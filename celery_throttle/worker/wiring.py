@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,14 @@ from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.greeting import greet
 from celery_throttle.worker.groups import Group, calls_of
 from celery_throttle.worker.leases import Leases
-from celery_throttle.worker.loop import Loop, start_thread
+from celery_throttle.worker.loop import Loop
 from celery_throttle.worker.queues import Queues
 from celery_throttle.worker.remote import Remote
 from celery_throttle.worker.report import report
 from celery_throttle.worker.requests import RequestFactory
 from celery_throttle.worker.revoked import Revoked
 from celery_throttle.worker.slots import Slots
+from celery_throttle.worker.stopping import Stopping
 from celery_throttle.worker.tasks import Tasks
 from celery_throttle.worker.timekeeper import Timekeeper
 
@@ -52,8 +52,6 @@ class Throttling:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self.settings = settings = settings_of(worker.app)
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
         self._revoked = Revoked()
         self._requests: RequestFactory | None = None
         self._queues: Queues | None = None
@@ -82,6 +80,7 @@ class Throttling:
         self._slots, names = Slots(worker.pool), groups_of(worker.app)
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
+        self._stopping = Stopping(loop, self.gate, settings.lease)
         self._leases = Leases(self.groups, settings.lease, timekeeper)
         self.remote = Remote(worker.app, worker.hostname, loop, partial(report, self.gate, self._slots, settings))
 
@@ -98,8 +97,7 @@ class Throttling:
         self.timekeeper.every(_TEND_EVERY, lambda: self.loop.post(self.gate.tend_pool))
         for group in self.groups:
             group.calls.connect()
-        if self.loop.threaded:
-            self._thread = start_thread(self._hub, self._stopped)
+        self.loop.start()
 
     @property
     def arrive(self) -> Callable[[Any], None]:
@@ -114,6 +112,8 @@ class Throttling:
 
     def pump(self) -> None:
         """Turn a hub that nobody turns, until the store has nothing more to say; tasks run meanwhile, one by one."""
+        if self.loop.threaded:  # the worker is closing
+            return
         self.loop.pump()
         while any(group.busy for group in self.groups) and not _stopping():
             self._hub.run_once()
@@ -149,22 +149,18 @@ class Throttling:
     def close(self) -> None:
         """The worker is about to stop: start nothing more."""
         self.loop.call(self.gate.close)
-        if not self.loop.threaded:
-            self.loop.detach()
-            self.loop.turn()
+        self.loop.detach()
+        self._stopping.closed()
 
     def flushed(self) -> None:
         """The pool has thrown away what no process has begun, and is to finish the rest."""
-        self.loop.post(self.gate.flushed)
+        self._stopping.flushed()
 
     def finish(self) -> None:
         """The pool has stopped."""
         self._slots.outlast()  # not on the loop: it hears of their ends meanwhile
-        self.loop.post(self.gate.finish)
-        if self._thread is not None:
-            self.loop.post(self._stopped.set)
-            self._thread.join(timeout=5.0)
-            self.loop.detach()
+        self.loop.detach()  # where the worker ended without closing
+        self._stopping.finish()
         task_revoked.disconnect(self._never_runs)
         remember.end()
         self.timekeeper.stop()

@@ -81,27 +81,33 @@ class Fiber:
 class Loop:
     """Stands where the loop of a worker's gate does; it turns when the world says so."""
 
-    def __init__(self, hub: Any, *, threaded: bool) -> None:
-        self.hub, self.threaded = hub, threaded
+    def __init__(self, clock: Clock, hub: Any, *, threaded: bool) -> None:
+        self._clock, self.hub, self.threaded = clock, hub, threaded
         self._ticks: list[Callable[[], None]] = []
         self.posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.readers: dict[Any, Callable[[], None]] = {}
-        self.detached = self.turning = self.woken = False
-        self._turner: Any = None
+        self.turning = self.woken = False
 
     def every_turn(self, tick: Callable[[], None]) -> None:
         self._ticks.append(tick)
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
         self.posted.append((function, args))
-        if self.detached:
-            self.turn()
 
     def later(self, delay: float, function: Callable[[], None]) -> None:
         self.hub.call_later(delay, function)
 
     def call(self, function: Callable[..., None], *args: Any) -> None:
         function(*args)
+
+    def wait(self, ready: Callable[[], bool], seconds: float) -> bool:
+        """In the main thread, which is a `Fiber` then."""
+
+        def held() -> bool:
+            return not self.posted and ready()
+
+        wait(held, self._clock.after(seconds))
+        return held()
 
     def wake(self) -> None:
         self.woken = True
@@ -115,30 +121,26 @@ class Loop:
     def reattach(self) -> None:
         """Everything is always attached."""
 
+    def start(self) -> None:
+        """The world turns it."""
+
     def detach(self) -> None:
-        self.detached = True
+        """The world turns it, whoever does that elsewhere."""
+
+    def stop(self, seconds: float) -> None:  # noqa: ARG002 - it does not wait
+        self.turn()
 
     def turn(self) -> None:
-        current = greenlet.getcurrent()
-        if self._turner not in (None, current):  # another thread turns: wait until it is through
-            if current.parent is None:
-                return  # the world cannot, and does not have to: that thread does all that was posted
-            wait(lambda: self._turner is None, _NEVER_US)
-        outer, self._turner = self._turner, current
+        self.woken, self.turning = False, True
         try:
-            while True:
-                self.woken, self.turning = False, True
-                while self.posted:
-                    function, args = self.posted.popleft()
-                    with suppress(ResultsAway):  # what goes wrong with one keeps no other from its turn
-                        function(*args)
-                for tick in self._ticks:
-                    tick()
-                self.turning = False
-                if outer or not (self.detached and self.posted):
-                    return
+            while self.posted:
+                function, args = self.posted.popleft()
+                with suppress(ResultsAway):  # what goes wrong with one keeps no other from its turn
+                    function(*args)
+            for tick in self._ticks:
+                tick()
         finally:
-            self._turner = outer
+            self.turning = False
 
     def close(self) -> None:
         self.readers.clear()

@@ -167,7 +167,7 @@ def _worker(steps: Steps, worker: Worker) -> bool:
     while worker.threads and not worker.dead:
         world.act(worker, worker.run_thread)
         busy = True
-    if not worker.dead and not worker.blocked and (worker.loop.posted or worker.loop.woken):
+    if not worker.dead and (worker.loop.posted or worker.loop.woken):
         world.act(worker, worker.turn)
         busy = True
     if not worker.dead:

@@ -147,7 +147,7 @@ class Steps:
         return self.rng.random() < self._patience
 
     def _turn_maybe(self, worker: Worker) -> None:
-        if not worker.dead and not worker.blocked and self.rng.random() < 0.8:
+        if not worker.dead and self.rng.random() < 0.8:
             self.world.act(worker, worker.turn)
 
     def _job(self, state: str, accepted: bool | None = None) -> Any:
@@ -221,13 +221,7 @@ class Steps:
         return heard
 
     def _turn(self) -> bool:
-        worker = self._one(
-            [
-                worker
-                for worker in self.world.workers
-                if (worker.loop.posted or worker.loop.woken) and not worker.blocked
-            ]
-        )
+        worker = self._one([worker for worker in self.world.workers if worker.loop.posted or worker.loop.woken])
         if worker is None:
             return False
         self.world.act(worker, worker.turn)

@@ -34,7 +34,20 @@ from celery_throttle.store.parcel import unpack
 from celery_throttle.store.replies import Reply
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
-from celery_throttle.worker import gate, groups, link, offers, outbox, remember, resuming, runs, saving, tasks, wiring
+from celery_throttle.worker import (
+    gate,
+    groups,
+    link,
+    offers,
+    outbox,
+    remember,
+    resuming,
+    runs,
+    saving,
+    stopping,
+    tasks,
+    wiring,
+)
 from tests.simulation.broker import Letter, tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
@@ -196,7 +209,7 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (gate, link, offers, outbox, runs, saving):
+        for module in (gate, link, offers, outbox, runs, saving, stopping):
             put(module, "monotonic", now)
         for module in (resuming, tasks):
             put(module, "Run", _Run)
@@ -204,7 +217,7 @@ def installed(here: Here) -> Iterator[None]:
             put(module, "Permit", _Permit)
         put(gate, "_FRESH", FRESH)
         put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
-        put(wiring, "Loop", Loop)
+        put(wiring, "Loop", partial(Loop, here.clock))
         put(wiring, "greet", lambda app, settings, groups: None)
         put(wiring, "worker_name", lambda node: f"{here.number():08x}")
         put(wiring, "task_revoked", _OwnSignal(here))
@@ -420,7 +433,7 @@ class Worker:
 
     @property
     def blocked(self) -> bool:
-        """Whether its main thread waits for the store."""
+        """Whether its main thread waits for the store; its loop turns in another one then."""
         return self.fiber is not None and self.fiber.waits
 
     def can_go_on(self, now_us: int) -> bool:
@@ -438,6 +451,16 @@ class Worker:
     @property
     def gate(self) -> Any:
         return self._throttling.gate
+
+    @property
+    def reported(self) -> bool:
+        """Whether the store has heard everything."""
+        return all(calls.idle for calls in self.gate.groups)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it has waited for the store for as long as a worker does that stops."""
+        return bool(self._throttling._stopping._left <= 0)
 
     def inside(self) -> str:
         """For whoever reads of a violation."""
@@ -557,10 +580,12 @@ class Worker:
 
     def _do(self, function: Callable[..., None], *args: Any) -> None:
         with self.here.acting(self):
-            if self.stopping and not self.blocked:  # whoever comes now may have to wait for the store
-                self.fiber = Fiber(partial(function, *args))
-            else:
-                function(*args)
+            function(*args)
+        self._tell_prefetch()
+
+    def _do_and_wait(self, function: Callable[[], None]) -> None:
+        with self.here.acting(self):
+            self.fiber = Fiber(function)
         self._tell_prefetch()
 
     def answered(self, now_us: int, reply: Any) -> None:
@@ -588,8 +613,6 @@ class Worker:
             self.timekeeper.run()
 
     def run_thread(self) -> None:
-        while self.can_go_on(self.here.clock.now_us):  # the main thread came first
-            self.go_on()
         self._do(self.threads.pop(0))
 
     def job_says(self, says: Callable[..., None], *args: Any) -> None:
@@ -600,12 +623,12 @@ class Worker:
     def close(self) -> None:
         """The worker is about to stop."""
         self.stopping = True
-        self._do(self._throttling.close)
+        self._do_and_wait(self._throttling.close)
 
     def finish(self) -> None:
         """The pool has stopped."""
         self.finished = True
-        self._do(self._throttling.finish)
+        self._do_and_wait(self._throttling.finish)
 
     def go_on(self) -> None:
         """What its main thread waited for is there."""

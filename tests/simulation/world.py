@@ -348,16 +348,21 @@ class World:
                 attempt.credit -= 1
 
     def finish(self, worker: Worker) -> None:
-        """Its pool has stopped; what it has to say to a store that is out of reach is never heard."""
+        """Its pool has stopped: it reports the rest."""
         self.say("finish", worker)
-        if worker in self.network.cut_off:
-            for run in worker.unsettled:
-                run.attempt.may_begin_again("its worker stopped while the store was out of reach")
         self.act(worker, worker.finish)
 
     def leave(self, worker: Worker) -> None:
-        """It has stopped: the broker connection ends, and with it what it still had."""
+        """It has stopped: the broker connection ends, and with it what it still had.
+
+        What it had to report to a store that has not answered in time is never heard.
+        """
         self.say("gone", worker)
+        unheard = [] if worker.reported else worker.unsettled
+        if unheard and not worker.gave_up:
+            raise Violation(f"{worker} ends too early: {worker.inside()}")
+        for run in unheard:
+            run.attempt.may_begin_again("its worker stopped while the store was out of reach")
         worker.dead, worker.doom = True, -1
         self.workers.remove(worker)
         self.network.gone(worker)
@@ -547,20 +552,11 @@ class World:
             self._never_said(worker)
 
     def hear(self, pipe: Pipe, count: int) -> bool:
-        """A worker hears so many replies; False if it waits for something else."""
+        """A worker hears so many replies."""
         worker = pipe.worker
         pipe.audible = min(count, len(pipe.replies))
-        if worker.blocked and not worker.can_go_on(self.clock.now_us):
-            if worker.timekeeper.is_due:  # the thread that the main one waits for
-                self.act(worker, worker.run_timer)
-                return True
-            pipe.audible = 0  # it listens to nothing else now
-            return False
         self.say("hear", worker, pipe.audible)
-        if worker.blocked:
-            self.act(worker, worker.go_on)
-        else:
-            self.act(worker, worker.hear, pipe)
+        self.act(worker, worker.hear, pipe)
         return True
 
     def carry_ask(self, ask: Ask) -> None:

@@ -76,7 +76,8 @@ class Linked:
         make = connection_factory(server.url)
         self.timekeeper = Timekeeper()
         self.link = Link(self.loop, self.timekeeper, make, 60.0, nothing, self.broken.append, nothing)
-        assert self.link.connect_now()
+        self.link.connect()
+        self.turn_until(lambda: self.link.up)
         server.greeted()
 
     def ask(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +11,7 @@ from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
 from celery_throttle.worker.loop import Loop
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,4 +41,59 @@ def test_a_post_before_that_is_not_lost(hub: Hub) -> None:
     loop.reattach()
     hub.run_once()
     assert done == ["early"]
+    loop.close()
+
+
+def wait_for(door: threading.Event) -> None:
+    door.wait()
+
+
+def test_a_loop_goes_on_in_a_thread_when_its_hub_takes_no_more_turns(hub: Hub) -> None:
+    """Whoever posts does not wait, whatever the loop is busy with, and hears of it when it wants to."""
+    loop = Loop(hub, threaded=False)
+    loop.reattach()
+    loop.turn()
+    loop.detach()
+    assert not hub.readers
+    door, done = threading.Event(), list[str]()
+
+    loop.post(wait_for, door)
+    loop.post(done.append, "posted")
+
+    assert not done
+    assert not loop.wait(lambda: True, 0.01)
+    door.set()
+    assert loop.wait(lambda: done == ["posted"], 30)
+    loop.stop(30)
+    loop.close()
+
+
+def test_a_loop_that_has_moved_reads_what_it_read_before(hub: Hub) -> None:
+    loop = Loop(hub, threaded=False)
+    loop.reattach()
+    ours, theirs = socket.socketpair()
+    read: list[bytes] = []
+    loop.add_reader(ours, lambda: read.append(ours.recv(9)))
+    loop.detach()
+    with ours, theirs:
+        theirs.sendall(b"hello")
+        until(lambda: read == [b"hello"])
+        loop.stop(30)
+        loop.close()
+
+
+def test_what_is_posted_while_posted_functions_run_does_not_run_inside_of_them(hub: Hub) -> None:
+    """Else whoever sends would hear of a lost connection in the middle of what it does, again and again."""
+    loop = Loop(hub, threaded=False)
+    loop.reattach()
+    loop.detach()
+    order: list[str] = []
+
+    def outer() -> None:
+        loop.post(order.append, "inner")
+        order.append("outer")
+
+    loop.post(outer)
+    assert loop.wait(lambda: order == ["outer", "inner"], 30)
+    loop.stop(30)
     loop.close()

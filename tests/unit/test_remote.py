@@ -10,7 +10,7 @@ from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
 from celery_throttle.worker import remote
-from celery_throttle.worker.loop import Loop, start_thread
+from celery_throttle.worker.loop import Loop
 from celery_throttle.worker.remote import Remote
 from tests.support.waiting import until
 
@@ -23,13 +23,12 @@ WAITS = 30.0
 @pytest.fixture
 def loop() -> Iterator[Loop]:
     """One that turns in a thread of its own."""
-    hub, stopped = Hub(Timer()), threading.Event()
+    hub = Hub(Timer())
     made = Loop(hub, threaded=True)
     made.reattach()
-    thread = start_thread(hub, stopped)
+    made.start()
     yield made
-    made.post(stopped.set)
-    thread.join(WAITS)
+    made.stop(WAITS)
     made.close()
     hub.close()
 
