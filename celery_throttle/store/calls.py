@@ -12,7 +12,7 @@ from celery_throttle.core.queues import code_of_broker
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from celery_throttle.core.facts import Facts, Result
     from celery_throttle.core.history import Ring
@@ -413,6 +413,17 @@ def take_rows(rows: list[T], most: int = _MOST_ROWS) -> list[T]:
     taken = rows[:most]
     del rows[:most]
     return taken
+
+
+def take_messages(rows: list[T], most_bytes: int, size: Callable[[T], int]) -> list[T]:
+    """The same of rows with messages: the first, and more of them while all together have so many bytes at most."""
+    taken, total = 0, 0
+    for row in rows[:_MOST_ROWS]:
+        total += size(row)
+        if taken and total > most_bytes:
+            break
+        taken += 1
+    return take_rows(rows, taken)
 
 
 def _flat(rows: Sequence[tuple[Argument, ...]]) -> list[Argument]:

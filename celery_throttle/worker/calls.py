@@ -23,7 +23,8 @@ from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.declaring import declare_in_pages
-from celery_throttle.worker.outbox import Outbox
+from celery_throttle.worker.link import NoAnswer
+from celery_throttle.worker.outbox import MOST_BYTES, Outbox
 from celery_throttle.worker.renewed import judge
 from celery_throttle.worker.tally import Tally
 
@@ -42,6 +43,8 @@ __all__ = ["Calls", "Decisions"]
 
 logger = logging.getLogger(__name__)
 
+#: Bytes of messages that a call may always have, and how long the longest silence after one may be.
+_FEWEST_BYTES, _MOST_PATIENCE = 1 << 16, 16 * TIMEOUT
 #: A store that takes so long each time is trusted in the end, or nothing would start at all.
 _LATE_MOST = 3
 
@@ -159,6 +162,8 @@ class Calls:
         self._under_way: tuple[Batch, Call] | None = None
         self._sent = 0  # how often it was sent
         self._late = 0  # how often its reply was too late
+        self._most_bytes = MOST_BYTES  # of the messages in a call
+        self._patience = TIMEOUT  # seconds of silence after which a call is sent again
         self._ready = False  # the store knows this worker's limits
         self._unheard = False  # it refused to hear them
         self._birth = ""
@@ -204,7 +209,7 @@ class Calls:
     def send(self, slots: int) -> None:
         """Send what was gathered, with so many slots for parked tasks. Only while `free`."""
         self.number += 1
-        batch = self.outbox.next_batch(slots)
+        batch = self.outbox.next_batch(slots, self._most_bytes)
         self.offered, self.freed, self.lazy_since = slots, 0, None
         self.hungry = self.hungry and not slots
         self._under_way = batch, self._call_of(batch)
@@ -220,7 +225,7 @@ class Calls:
             self.asked_at = monotonic()
             self._sent += 1
             told = self._counts() if self.tally.due(self.asked_at) else []
-            self.link.send(self._under_way[1], self._heard, *told)
+            self.link.send(self._under_way[1], self._heard, *told, patience=self._patience)
 
     @property
     def settled(self) -> bool:
@@ -280,7 +285,7 @@ class Calls:
     def up(self) -> None:
         """The connection stands: say first what the limits are, then go on with the call under way."""
         self._ready = self._unheard = False
-        away = 0.0 if self._away_since is None else monotonic() - self._away_since + TIMEOUT
+        away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience
         pages = self.store.declarations(self._birth, self.declared.items(), away=away)
         declare_in_pages(self.link, pages, self.up, self._declared)
 
@@ -346,9 +351,13 @@ class Calls:
             self.link.send(call, partial(_renewed, some))
 
     def _heard(self, raw: Any) -> None:
+        if isinstance(raw, NoAnswer):
+            self._was_too_much()
         if isinstance(raw, StoreUnavailable) or self._under_way is None or self.asked_at is None:
             return  # under way still, for all we know
         self.took = monotonic() - self.asked_at
+        if self.took < self._patience / 4:
+            self._was_little()
         if isinstance(raw, Exception):
             self._refused(raw)
             return
@@ -366,6 +375,15 @@ class Calls:
             self.tally.add(needs, Place.RECLAIMED)
             tell_reclaimed(task, needs)
         self._tell(batch, reply)
+
+    def _was_too_much(self) -> None:
+        """A call may have had more bytes than the network moves in time: wait for its answer longer, and say less."""
+        self._most_bytes = max(self._most_bytes // 2, _FEWEST_BYTES)
+        self._patience = min(self._patience * 2, _MOST_PATIENCE)
+
+    def _was_little(self) -> None:
+        self._most_bytes = min(self._most_bytes * 2, MOST_BYTES)
+        self._patience = max(self._patience / 2, TIMEOUT)
 
     def _counts(self) -> list[tuple[Call, Callable[[Any], None]]]:
         """Return the calls that tell what was counted: calls of their own, since a full store refuses them."""

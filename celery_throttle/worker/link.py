@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.replies import UnreadableReply
@@ -29,11 +30,17 @@ if TYPE_CHECKING:
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Link", "Listener"]
+__all__ = ["Link", "Listener", "NoAnswer"]
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 3.0
+#: What a socket says that takes no more now.
+_FULL = (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError)
+
+
+class NoAnswer(StoreUnavailable):
+    """The connection stood, and nothing moved on it for too long."""
 
 
 def _tell(callback: Callable[[Any], None], reply: Any) -> None:
@@ -60,6 +67,8 @@ class _Wire:
         self._connection: Any = None
         self._socket: Any = None
         self._stale = False  # it broke under our hands and is to be dropped in the loop's next turn
+        self._unsent: deque[memoryview] = deque()
+        self._moved_at = monotonic()  # when the network took or brought something, or was first asked to
         self._pause = _FIRST_PAUSE
         self._closed = False
         self.since = monotonic()
@@ -118,8 +127,10 @@ class _Wire:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         self._stale = False
+        self._unsent.clear()
         if connection is not None:
             self.since = monotonic()
+            self._loop.remove_writer(self._socket)
             self._loop.remove_reader(self._socket)
             connection.disconnect()
 
@@ -132,17 +143,46 @@ class _Wire:
             self._broken(error)
 
     def _write(self, packed: bytes) -> None:
-        """Send a packed command, or find that the connection is gone.
+        """Send a packed command as the network takes it, or find that the connection is gone.
 
         Whoever is sending hears of that later: it may be in the middle of something. Until then nothing more is
-        written, since redis-py would connect again behind our back, and the replies would come where nobody listens.
+        written.
         """
         if self.up:
-            try:
-                self._connection.send_packed_command([packed], check_health=False)
-            except (RedisError, OSError) as error:
-                self._stale = True
-                self._loop.post(self._lost, error)
+            self._unsent.append(memoryview(packed))
+            if len(self._unsent) == 1:
+                self._send_on()
+
+    def _send_on(self) -> None:
+        try:
+            while self._unsent:
+                piece = self._unsent[0]
+                taken = self._send_now(piece)
+                if taken < len(piece):
+                    self._unsent[0] = piece[taken:]
+                else:
+                    self._unsent.popleft()
+        except _FULL:
+            self._loop.remove_writer(self._socket)
+            self._loop.add_writer(self._socket, self._send_on)
+        except (RedisError, OSError) as error:
+            self._unsent.clear()
+            self._loop.remove_writer(self._socket)
+            self._stale = True
+            self._loop.post(self._lost, error)
+        else:
+            self._loop.remove_writer(self._socket)
+
+    def _send_now(self, piece: memoryview) -> int:
+        """Return how many bytes the network took, without waiting for it."""
+        before = self._socket.gettimeout()
+        self._socket.settimeout(0)
+        try:
+            taken: int = self._socket.send(piece)
+        finally:
+            self._socket.settimeout(before)
+        self._moved_at = monotonic()
+        return taken
 
     def read(self) -> None:
         """Take in everything that has arrived, if anything has."""
@@ -228,32 +268,46 @@ class Link(_Wire):
     ) -> None:
         super().__init__(loop, timekeeper, make, lease)
         self._on_up, self._on_broken, self._on_unreachable = on_up, on_broken, on_unreachable
-        #: Each with when it is too late for its reply.
+        #: Each with the seconds for which nothing may move until it counts as lost.
         self._pending: deque[tuple[Call | None, Callable[[Any], None], float]] = deque()
         timekeeper.every(TIMEOUT / 4, lambda: loop.post(self._check_silence))
 
-    def send(self, call: Call, callback: Callable[[Any], None], *more: tuple[Call, Callable[[Any], None]]) -> None:
-        """Send a call, and more of them in the same write; the connection must be up."""
+    def send(
+        self,
+        call: Call,
+        callback: Callable[[Any], None],
+        *more: tuple[Call, Callable[[Any], None]],
+        patience: float = TIMEOUT,
+    ) -> None:
+        """Send a call, and more of them in the same write; the connection must be up.
+
+        It is lost when nothing has moved for the seconds of ``patience``. What the network has taken may still be on
+        its way, in the buffers of a proxy, say: so a large call may have to be waited for longer.
+        """
         if not more:
-            self._send(call, call.packed(), callback)
+            self._send(call, call.packed(), callback, patience)
             return
-        too_late = monotonic() + TIMEOUT
         calls = [(call, callback), *more]
-        self._pending.extend((each, hears, too_late) for each, hears in calls)
+        self._expect(*((each, hears, patience) for each, hears in calls))
         self._write(b"".join(each.packed() for each, _ in calls))
 
     def wait(self, command: tuple[Argument, ...], seconds: float, callback: Callable[[Any], None]) -> None:
         """Send a command that the server takes so many seconds to answer; the connection must be up."""
-        self._send(None, pack(command), callback, seconds)
+        self._send(None, pack(command), callback, seconds + TIMEOUT)
 
     @property
     def answered(self) -> bool:
         """Whether no call waits for its reply."""
         return not self._pending
 
-    def _send(self, call: Call | None, packed: bytes, callback: Callable[[Any], None], seconds: float = 0.0) -> None:
-        self._pending.append((call, callback, monotonic() + seconds + TIMEOUT))
+    def _send(self, call: Call | None, packed: bytes, callback: Callable[[Any], None], patience: float) -> None:
+        self._expect((call, callback, patience))
         self._write(packed)
+
+    def _expect(self, *replies: tuple[Call | None, Callable[[Any], None], float]) -> None:
+        if not self._pending:
+            self._moved_at = monotonic()
+        self._pending.extend(replies)
 
     def _expecting(self) -> bool:
         return bool(self._pending)
@@ -261,18 +315,25 @@ class Link(_Wire):
     def _heard(self, reply: Any) -> None:
         if not self._pending:
             raise RedisConnectionError(f"a reply that nobody asked for: {reply!r}")
-        call, callback, _ = self._pending.popleft()
+        self._moved_at = monotonic()
+        call, callback, patience = self._pending.popleft()
         if isinstance(reply, NoScriptError) and call is not None:
-            self._send(call, pack(call.eval()), callback)
+            self._send(call, pack(call.eval()), callback, patience)
         else:
             _tell(callback, reply)
 
     def _check_silence(self) -> None:
-        # The loop itself may have been busy: first take in what has arrived meanwhile.
-        if self._pending and monotonic() > self._pending[0][2]:
+        # The loop itself may have been busy: first send what waits, and take in what has arrived meanwhile.
+        if self._silent:
+            if self._unsent:
+                self._send_on()
             self.read()
-            if self._pending and monotonic() > self._pending[0][2]:
-                self._lost(RedisConnectionError(f"no answer within {TIMEOUT:g} s"))
+            if self._silent:
+                self._lost(RedisTimeoutError(f"no answer within {self._pending[0][2]:g} s"))
+
+    @property
+    def _silent(self) -> bool:
+        return bool(self._pending) and monotonic() > self._moved_at + self._pending[0][2]
 
     def _greet(self) -> None:
         self._on_up()
@@ -282,8 +343,9 @@ class Link(_Wire):
 
     def _broken(self, error: Exception) -> None:
         pending, self._pending = self._pending, deque()
+        lost = NoAnswer if isinstance(error, RedisTimeoutError) else StoreUnavailable
         for _, callback, _ in pending:
-            _tell(callback, StoreUnavailable(str(error)))
+            _tell(callback, lost(str(error)))
         self._on_broken(error)
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class _Reader:
-    """A socket on the hub, by a descriptor of ours.
+    """A socket on the hub, by a descriptor of ours; to write, another one, since a hub has one callback for each.
 
     redis-py closes a socket that broke before we hear of it. Its number is then somebody else's, and where a process of
     the pool has inherited the socket the kernel goes on telling of it; it takes a descriptor of it to end that.
@@ -61,6 +61,7 @@ class Loop:
         self._ticks: list[Callable[[], None]] = []
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._readers: dict[Any, _Reader] = {}
+        self._writers: dict[Any, _Reader] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -150,10 +151,24 @@ class Loop:
             self.hub.remove(reader.fd)
             os.close(reader.fd)
 
+    def add_writer(self, writable: Any, callback: Callable[[], None]) -> None:
+        """Call back whenever the socket takes more; kept when the hub starts over."""
+        self._writers[writable] = writer = _Reader(writable, callback)
+        self.hub.add_writer(writer.fd, callback)
+
+    def remove_writer(self, writable: Any) -> None:
+        """Stop calling back for that socket, if its callback is there."""
+        writer = self._writers.pop(writable, None)
+        if writer is not None:
+            self.hub.remove(writer.fd)
+            os.close(writer.fd)
+
     def reattach(self) -> None:
         """Register everything, again: the worker's hub forgets its readers when the broker connection is lost."""
         for reader in self._readers.values():
             self.hub.add_reader(reader.fd, reader.callback)
+        for writer in self._writers.values():
+            self.hub.add_writer(writer.fd, writer.callback)
 
     def start(self) -> None:
         """Turn the hub in a thread, where that is how it turns."""
@@ -166,8 +181,8 @@ class Loop:
         if self.threaded:
             return
         self.hub.on_tick.discard(self.turn)
-        for reader in self._readers.values():
-            self.hub.remove(reader.fd)
+        for each in (*self._readers.values(), *self._writers.values()):
+            self.hub.remove(each.fd)
         self.hub, self.threaded, self._home = Hub(Timer()), True, None
         self.hub.on_tick.add(self.turn)
         self.reattach()
@@ -206,6 +221,8 @@ class Loop:
         self.hub.on_tick.discard(self.turn)
         for readable in list(self._readers):
             self.remove_reader(readable)
+        for writable in list(self._writers):
+            self.remove_writer(writable)
         self._wake_reader.close()
         self._wake_writer.close()
 

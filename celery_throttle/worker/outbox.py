@@ -6,14 +6,17 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message
-from celery_throttle.store.calls import Back, Ended, Exchange, Succession, take_rows
+from celery_throttle.store.calls import Back, Ended, Exchange, Succession, take_messages, take_rows
 
 if TYPE_CHECKING:
     from celery_throttle.core.facts import Result
     from celery_throttle.store.calls import Delivery
     from celery_throttle.worker.runs import Permit, Run
 
-__all__ = ["Batch", "Outbox"]
+__all__ = ["MOST_BYTES", "Batch", "Outbox"]
+
+#: Bytes of messages in one call: no more than a slow network moves while another worker's hint is still of use.
+MOST_BYTES = 1 << 20
 
 #: Seconds after which a permit that no run has taken goes back with the next call: where runs follow each other one
 #: comes sooner. And after which none may take it, since the worker was stopped meanwhile, and the lease may be over.
@@ -153,8 +156,8 @@ class Outbox:
         dropped, self.back = [run for run, _, _ in self.back], []
         return dropped
 
-    def next_batch(self, slots: int) -> Batch:
-        """Take out what fits in one call."""
+    def next_batch(self, slots: int, most_bytes: int = MOST_BYTES) -> Batch:
+        """Take out what fits in one call, whose messages have so many bytes at most, unless one has more by itself."""
         self.unspare(_IDLE)
         for permit in list(self._passed):
             self.settle(permit)
@@ -163,8 +166,9 @@ class Outbox:
         passed = take_rows(self._successions)
         known = not self._successions  # else the store may not know yet who ends, since there is more to tell than fits
         asked = take_rows(self.asked)
-        parked = [] if refused else take_rows(self.parked)
-        back = take_rows(self.back) if known and not refused else []
+        back = take_messages(self.back, most_bytes, lambda row: len(row[0].parcel)) if known and not refused else []
+        left = most_bytes - sum(len(run.parcel) for run, _, _ in back)
+        parked = [] if refused or left < 0 else take_messages(self.parked, left, lambda run: len(run.parcel))
         errors, self._errors = self._errors, 0
         clock = monotonic()  # one for all that came before: who was kept from the processor meanwhile loses no place
         # All: whatever is not among them counts as acknowledged.

@@ -118,6 +118,9 @@ class Loop:
     def remove_reader(self, readable: Any) -> None:
         self.readers.pop(readable, None)
 
+    def remove_writer(self, writable: Any) -> None:
+        """Whatever is sent is taken at once."""
+
     def reattach(self) -> None:
         """Everything is always attached."""
 

@@ -299,12 +299,19 @@ class Pipe:
         self.replies.clear()
         self.state = "closed"
 
-    def send_packed_command(self, commands: list[bytes], *, check_health: bool = True) -> None:  # noqa: ARG002
+    def gettimeout(self) -> float:
+        return _TIMEOUT
+
+    def settimeout(self, seconds: float) -> None:
+        """It never waits."""
+
+    def send(self, command: memoryview) -> int:
         self.network.outside(self.worker)
         if self.state == "closed":
             raise RedisConnectionError("closed")
         if self.state == "open":  # what is written into a connection that is cut is lost, and nobody says so
-            self.sent.extend(commands)
+            self.sent.append(bytes(command))
+        return len(command)
 
     def can_read(self, timeout: float = 0) -> bool:
         if timeout:

@@ -1,4 +1,4 @@
-"""A relay in front of a server, to have its replies wait, come late or get lost, or its connections refused."""
+"""A relay in front of a server: its replies wait, come late or get lost, its connections are refused or slow."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ class Relay:
         attempts: when somebody connected, on the monotonic clock.
         delay: seconds that each piece of a reply is late.
         instead: what the server says, and what arrives in its place, of the same length.
+        calls_per_second: bytes that go to the server on one connection, as through a slow network; 0: all.
     """
 
     def __init__(self, server_port: int) -> None:
         self.attempts: list[float] = []
         self.delay = 0.0
         self.instead = (b"", b"")
+        self.calls_per_second = 0
         self._server_port = server_port
         self._said = time.monotonic()
         self._listener = socket.create_server(("127.0.0.1", 0))
+        # So that a sender notices a slow network, rather than filling the kernel's buffers at once.
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)
         self._open: set[socket.socket] = set()
         self._replying = threading.Event()
         self._replying.set()
@@ -123,8 +127,11 @@ class Relay:
                     time.sleep(self.delay)
                     self._replying.wait()
                     piece = piece.replace(*self.instead) if self.instead[0] else piece
-                elif self._holding_from and self._holding_from in piece:
-                    self._replying.clear()
+                else:
+                    if self.calls_per_second:
+                        time.sleep(len(piece) / self.calls_per_second)
+                    if self._holding_from and self._holding_from in piece:
+                        self._replying.clear()
                 target.sendall(piece)
         with suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)

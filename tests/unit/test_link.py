@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import time
 from contextlib import suppress
 from itertools import pairwise
 from time import monotonic
@@ -15,11 +16,11 @@ from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
 from celery_throttle.core.keys import Keys
-from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.calls import Store
 from celery_throttle.store.replies import UnreadableReply, read
+from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT, connection_factory
-from celery_throttle.worker.link import Link
+from celery_throttle.worker.link import Link, NoAnswer
 from celery_throttle.worker.loop import Loop
 from celery_throttle.worker.timekeeper import Timekeeper
 from tests.support.ports import free_port
@@ -83,13 +84,13 @@ class Linked:
     def ask(self) -> None:
         self.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), self.replies.append)
 
-    def turn_until(self, condition: Any) -> None:
+    def turn_until(self, condition: Any, timeout: float = 5) -> None:
         def turned() -> Any:
             self.loop.wake()
             self.hub.run_once()
             return condition()
 
-        until(turned, timeout=5)
+        until(turned, timeout=timeout)
 
     def close(self) -> None:
         self.timekeeper.stop()
@@ -111,7 +112,7 @@ def test_a_reply_that_stops_half_way_is_no_reply(server: Server, linked: Linked)
 
     linked.turn_until(lambda: linked.replies)
 
-    assert [type(reply) for reply in linked.replies] == [StoreUnavailable]
+    assert [type(reply) for reply in linked.replies] == [NoAnswer]
     assert len(linked.broken) == 1
     assert not linked.link.up
 
@@ -208,3 +209,58 @@ def test_connecting_again_never_waits_for_longer_than_a_third_of_a_lease() -> No
         timekeeper.stop()
         loop.close()
         hub.close()
+
+
+def test_a_call_that_moves_is_not_lost_however_long_it_takes(server: Server, linked: Linked) -> None:
+    """A network that takes a little of it, and a little more just before the time is over."""
+    linked.timekeeper.start()
+    linked.link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+    server.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    call = ("SET", "key", b"x" * (3 << 20))
+    linked.link.wait(call, 0, linked.replies.append)
+    began = monotonic()
+
+    def read_slowly() -> None:
+        left = len(pack(call))
+        while left:
+            with suppress(TimeoutError):
+                left -= len(server.peer.recv(1 << 18))
+            time.sleep(0.15 * TIMEOUT)
+        server.peer.sendall(b"+OK\r\n")
+
+    reader = threading.Thread(target=read_slowly)
+    reader.start()
+    linked.turn_until(lambda: linked.replies or linked.broken, 60)
+    reader.join()
+    assert (linked.replies, linked.broken) == ([b"OK"], [])
+    assert monotonic() - began > TIMEOUT
+
+
+def test_a_call_that_stops_moving_is_lost(linked: Linked) -> None:
+    linked.timekeeper.start()
+    linked.link.wait(("SET", "key", b"x" * (30 << 20)), 0, linked.replies.append)
+
+    linked.turn_until(lambda: linked.broken)
+
+    assert [type(reply) for reply in linked.replies] == [NoAnswer]
+
+
+def test_calls_that_follow_one_the_network_has_not_taken_come_after_it(server: Server, linked: Linked) -> None:
+    first, second = ("SET", "key", b"x" * (9 << 20)), ("SET", "key", b"y")
+    linked.link.wait(first, 9, linked.replies.append)
+    linked.link.wait(second, 9, linked.replies.append)
+    wanted, got = pack(first) + pack(second), bytearray()
+
+    def read() -> None:
+        while len(got) < len(wanted):
+            with suppress(TimeoutError):
+                got.extend(server.peer.recv(1 << 20))
+        server.peer.sendall(b"+1\r\n+2\r\n")
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    linked.turn_until(lambda: len(linked.replies) == 2, 30)
+    reader.join()
+    assert linked.replies == [b"1", b"2"]
+    assert bytes(got) == wanted
+    assert not linked.loop._writers

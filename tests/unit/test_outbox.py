@@ -229,3 +229,24 @@ def test_the_store_hears_who_has_a_permit_before_it_hears_that_this_one_has_ende
         heard |= {row.to.nonce for row in call.passed}
         assert {row.nonce for row in call.ended} | {row.arrival.nonce for row in call.back} <= heard
     assert sum(len(call.ended) for call in said) == 120
+
+
+def test_messages_of_one_call_have_so_many_bytes_at_most() -> None:
+    outbox = Outbox()
+    for number, size in enumerate([4, 4, 4, 99, 1]):
+        run = run_of(str(number))
+        run.parcel = b"x" * size
+        outbox.parked.append(run)
+    taken = [[run.request.id for run in outbox.next_batch(0, 10).parked] for _ in range(4)]
+    assert taken == [["0", "1"], ["2"], ["3"], ["4"]], "one that is too large goes alone"
+
+
+def test_what_goes_back_and_what_is_parked_share_the_bytes_of_a_call() -> None:
+    outbox = Outbox()
+    for rows in (outbox.parked, outbox.back):
+        for size in (6, 6):
+            run = run_of(f"{size}")
+            run.parcel = b"x" * size
+            rows.append(run if rows is outbox.parked else (run, 1.0, "1:gpu"))  # type: ignore[arg-type]
+    batches = [outbox.next_batch(0, 10) for _ in range(3)]
+    assert [(len(batch.back), len(batch.parked)) for batch in batches] == [(1, 1), (1, 1), (0, 0)]

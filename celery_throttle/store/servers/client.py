@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 from redis import ConnectionPool, Redis
@@ -23,6 +24,9 @@ __all__ = ["connection_factory", "make_client"]
 
 #: Seconds without an answer after which a server counts as unreachable.
 TIMEOUT = 1.0
+#: Options of TCP, as far as the system has them. Bytes that the kernel takes before the network does: a sender sees
+#: then that a large call moves.
+_TCP = {"TCP_NOTSENT_LOWAT": 1 << 17}
 #: How replies are read, whatever the same URL says to other clients.
 _REPLIES = {"protocol": 2, "decode_responses": False}
 
@@ -86,6 +90,9 @@ def _pool_of(url: str, **more: Any) -> ConnectionPool:
     }
     if not url.startswith("unix://"):
         options["socket_keepalive"] = True
+        options["socket_keepalive_options"] = {
+            getattr(socket, name): value for name, value in _TCP.items() if hasattr(socket, name)
+        }
     try:
         pool = ConnectionPool(**options | parse_url(url) | _REPLIES | more)  # type: ignore[no-untyped-call]
         pool.connection_class(**pool.connection_kwargs)  # not connected: only to see that it takes these options

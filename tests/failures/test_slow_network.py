@@ -1,0 +1,67 @@
+"""Large messages on a slow way to the store: a call is bounded in bytes, and one that moves is not given up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, counts
+
+if TYPE_CHECKING:
+    from tests.failures.tools import Doors
+    from tests.support.journal import Journal
+    from tests.support.relay import Relay
+    from tests.support.state import State
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+MEGABYTE = 1 << 20
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_many_large_messages_are_parked_over_a_slow_network(
+    workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay, pool: str
+) -> None:
+    """All together they take 16 seconds; the store is taken for lost after one of silence."""
+    workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=relay.url, worker_prefetch_multiplier=0)
+    slow = workers.start(DOORS, concurrency=1, pool=pool)
+    app = workers.app(DOORS)
+    state.limit("tests.support.apps.doors.hold").pause()
+    relay.calls_per_second = MEGABYTE
+
+    sent = [app.hold.delay(str(number), "x" * (MEGABYTE // 2)) for number in range(24)]
+
+    state.wait_parked(*sent, timeout=60)
+    assert "lost the store" not in slow.log()
+    relay.calls_per_second = 0
+    state.limit("tests.support.apps.doors.hold").resume()
+    doors.open_all()
+    journal.wait_finished(len(sent), timeout=60)
+    state.wait_clean()
+    assert set(counts(journal).values()) == {1}
+    assert journal.order() == [str(number) for number in range(len(sent))]
+
+
+def test_one_message_that_takes_longer_than_the_store_may_be_silent(
+    workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay
+) -> None:
+    workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=relay.url)
+    slow = workers.start(DOORS, concurrency=2)
+    app = workers.app(DOORS)
+    state.limit("tests.support.apps.doors.hold").pause()
+    relay.calls_per_second = MEGABYTE
+
+    large = app.hold.delay("large", "x" * 6 * MEGABYTE)
+    slow.wait_for_log("received")
+    app.plain.delay("plain")
+    journal.wait_running(1, "plain")  # what is on its way keeps the worker from nothing
+    assert f"{large.id}] parked" not in slow.log()
+
+    state.wait_parked(large)
+    assert "lost the store" not in slow.log()
+    doors.open_all()
+    state.limit("tests.support.apps.doors.hold").resume()
+    journal.wait_finished(2, timeout=AT_ONCE)
+    state.wait_clean()
