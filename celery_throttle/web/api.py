@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from celery_throttle.control.cli.output import readable
-from celery_throttle.control.diagnosis import diagnose
 from celery_throttle.control.limit_control import MOST
-from celery_throttle.control.report import report
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.web.asked import limit_of, most_of, word
-from celery_throttle.web.pages import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
-    from celery_throttle.control.findings import Commands
+    from celery_throttle.web.readings import Readings
+    from celery_throttle.web.recent import Recent
 
 __all__ = ["Api"]
 
@@ -29,24 +27,23 @@ class Api:
 
     Args:
         app: the Celery app.
-        commands: how commands begin.
+        readings: of what several pages, or many at once, ask for.
 
     Attributes:
         answers: by name.
     """
 
-    def __init__(self, app: Any, commands: Commands) -> None:
-        self._app, self._commands, self._throttle = app, commands, ThrottleControl(app)
+    def __init__(self, app: Any, readings: Readings) -> None:
+        self._app, self._throttle = app, ThrottleControl(app)
         values: dict[str, Callable[[Request], object]] = {
             "limits": lambda request: self._throttle.status(most=most_of(request, MOST), last_hour=True),
             "limit": self._limit,
             "task": lambda request: self._throttle.explain(word(request, "id")),
             "locks": lambda request: self._throttle.locks(most=most_of(request, MOST)),
             "audit": self._audit,
-            "report": lambda _: report(app, commands, PATIENCE),
-            "doctor": lambda _: diagnose(app),
         }
-        self.answers = {name: _as_json(value) for name, value in values.items()}
+        self.answers: dict[str, Callable[[Request], Any]] = {name: _as_json(value) for name, value in values.items()}
+        self.answers |= {"report": _shared(readings.verdict), "doctor": _shared(readings.diagnosis)}
 
     def metrics(self, _: Request) -> Response:
         """Answer with what Prometheus reads."""
@@ -70,5 +67,12 @@ class Api:
 def _as_json(value: Callable[[Request], object]) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         return JSONResponse(readable(value(request)))
+
+    return answer
+
+
+def _shared(readings: Recent[Any]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(_: Request) -> Response:
+        return JSONResponse(readable(await readings.without_thread()))
 
     return answer

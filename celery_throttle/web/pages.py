@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.diagnosis import diagnose
-from celery_throttle.control.report import report
+from starlette.concurrency import run_in_threadpool
+
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.web.asked import limit_of, most_of, word
 from celery_throttle.web.changes import CHANGES, DROPPABLE, said
@@ -15,21 +16,16 @@ from celery_throttle.web.flash import forget
 from celery_throttle.web.rendering import live, page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from celery_throttle.control.findings import Commands
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import Need
     from celery_throttle.web.charts import Chart
-    from celery_throttle.web.overview import Overview
+    from celery_throttle.web.readings import Readings
 
-__all__ = ["PATIENCE", "Pages"]
+__all__ = ["Pages"]
 
-#: Who has waited for longer is an alarm, as of `celery throttle report`.
-PATIENCE = timedelta(minutes=10)
 _MOST = 100
 
 
@@ -39,11 +35,12 @@ class Pages:
     Args:
         app: the Celery app.
         commands: how commands begin.
-        overview: reads how the limits stand: of which part of their names, how many.
+        readings: of what several pages, or many at once, ask for.
     """
 
-    def __init__(self, app: Any, commands: Commands, overview: Callable[[str, int], Overview]) -> None:
-        self._app, self._commands, self._throttle, self._overview = app, commands, ThrottleControl(app), overview
+    def __init__(self, app: Any, readings: Readings) -> None:
+        self._app, self._throttle = app, ThrottleControl(app)
+        self._overview, self._verdict, self._diagnosis = readings.overview, readings.verdict, readings.diagnosis
 
     def overview(self, request: Request) -> Response:
         """Answer with how every limit stands."""
@@ -97,10 +94,11 @@ class Pages:
         rows = self._throttle.audit() if limit is None else limit.audit()
         return live(request, "audit", limit=limit, rows=rows)
 
-    def report(self, request: Request) -> Response:
+    async def report(self, request: Request) -> Response:
         """Answer with one verdict, and what the doctor sees; asks the workers, so it takes a second or two."""
-        verdict = report(self._app, self._commands, PATIENCE)
-        return page(request, "report.html", verdict=verdict, diagnosis=diagnose(self._app), now=verdict.at)
+        verdict, diagnosis = await self._verdict.without_thread(), await self._diagnosis.without_thread()
+        show = partial(page, verdict=verdict, diagnosis=diagnosis, now=verdict.at)
+        return await run_in_threadpool(show, request, "report.html")
 
 
 def _is_of(limit: LimitControl, need: Need) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Future
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from starlette.concurrency import run_in_threadpool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -33,30 +36,47 @@ class Recent(Generic[T]):
     Args:
         read: reads it; of what is asked for, the arguments.
         seconds: for how long it is kept, from when reading it began.
+        one_at_a_time: whether it is never read twice at once, however long that takes: it costs more than the store.
     """
 
-    def __init__(self, read: Callable[..., T], seconds: float = 1.0) -> None:
-        self._read, self._seconds = read, seconds
+    def __init__(self, read: Callable[..., T], seconds: float = 1.0, *, one_at_a_time: bool = False) -> None:
+        self._read, self._seconds, self._one_at_a_time = read, seconds, one_at_a_time
         self._readings: dict[Hashable, _Reading] = {}
         self._lock = Lock()
 
     def __call__(self, *what: Hashable) -> T:
         """Return what is there, or was a moment ago."""
-        now = monotonic()
-        with self._lock:
-            reading = self._readings.get(what)
-            mine = reading is None or now - reading.began >= self._seconds
-            if reading is None or mine:
-                reading = self._begin(what, now)
+        reading, mine = self._reading_of(what)
         if mine:
             self._carry_out(what, reading)
         found: T = reading.result.result()
         return found
 
-    def forget(self, **_: object) -> None:
-        """Have it read again, since something was changed; also what is being read. A receiver of signals, too."""
+    async def without_thread(self, *what: Hashable) -> T:
+        """Return the same; who waits for another's reading takes no thread, since other pages need those."""
+        reading, mine = self._reading_of(what)
+        if mine:
+            await run_in_threadpool(self._carry_out, what, reading)
+        # Shielded: one that gives up takes the result from nobody else.
+        found: T = await asyncio.shield(asyncio.wrap_future(reading.result))
+        return found
+
+    def forget(self) -> None:
+        """Have it read again, since something was changed; also what is being read."""
         with self._lock:
             self._readings.clear()
+
+    def _reading_of(self, what: tuple[Hashable, ...]) -> tuple[_Reading, bool]:
+        """Return the reading to wait for, and whether the caller has to carry it out."""
+        now = monotonic()
+        with self._lock:
+            reading = self._readings.get(what)
+            if reading and (now - reading.began < self._seconds or self._is_waited_for(reading)):
+                return reading, False
+            return self._begin(what, now), True
+
+    def _is_waited_for(self, reading: _Reading) -> bool:
+        return self._one_at_a_time and not reading.result.done()
 
     def _begin(self, what: Hashable, now: float) -> _Reading:
         self._readings.pop(what, None)  # the last in the order

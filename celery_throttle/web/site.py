@@ -13,13 +13,11 @@ from starlette.routing import Route
 
 from celery_throttle.control.findings import Commands
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
-from celery_throttle.signals import limit_changed
 from celery_throttle.web.api import Api
 from celery_throttle.web.changes import Changes
 from celery_throttle.web.guard import Guard, route_path
-from celery_throttle.web.overview import overview
 from celery_throttle.web.pages import Pages
-from celery_throttle.web.recent import Recent
+from celery_throttle.web.readings import Readings
 from celery_throttle.web.rendering import asset, page
 
 if TYPE_CHECKING:
@@ -54,9 +52,8 @@ def site(
         door: where browsers sign in; None: others know who its visitors are.
     """
     commands = Commands(command) if isinstance(command, str) else command
-    recent = Recent(partial(overview, app))
-    limit_changed.connect(recent.forget)
-    pages, changes, api = Pages(app, commands, recent), Changes(app, commands, recent.forget), Api(app, commands)
+    readings = Readings(app, commands)
+    pages, changes, api = Pages(app, readings), Changes(app, commands, readings.forget), Api(app, readings)
     routes = [
         Route("/", pages.overview),
         Route("/limit", pages.limit),

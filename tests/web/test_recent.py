@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
@@ -16,6 +17,7 @@ from tests.control.test_looking import API
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
+from tests.web.conftest import SAME, TOKEN, own_server, visited
 from tests.web.test_pages import rows
 
 if TYPE_CHECKING:
@@ -116,6 +118,42 @@ def test_what_is_kept_is_bounded(source: Source) -> None:
     assert [what for (what,) in source.began] == [*range(100), 83]
 
 
+def test_one_at_a_time_means_that_nobody_reads_beside_another(source: Source) -> None:
+    recent = Recent(source.read, 0.05, one_at_a_time=True)
+
+    async def ask() -> list[object]:
+        source.goes_on.clear()
+        first = asyncio.create_task(recent.without_thread("a"))
+        await asyncio.to_thread(until, lambda: source.began)
+        long_after = monotonic() + 0.05
+        await asyncio.to_thread(until, lambda: monotonic() > long_after)
+        second = asyncio.create_task(recent.without_thread("a"))
+        await asyncio.sleep(0)
+        source.goes_on.set()
+        return [await first, await second]
+
+    assert (asyncio.run(ask()), source.began) == ([1, 1], [("a",)])
+    source.value = 2
+    assert recent("a") == 2
+
+
+def test_who_gives_up_takes_the_reading_from_nobody_else(source: Source) -> None:
+    recent = Recent(source.read, 60)
+
+    async def ask() -> list[object]:
+        source.goes_on.clear()
+        first = asyncio.create_task(recent.without_thread("a"))
+        await asyncio.to_thread(until, lambda: source.began)
+        impatient, patient = (asyncio.create_task(recent.without_thread("a")) for _ in range(2))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.sleep(0)
+        source.goes_on.set()
+        return [await first, await patient, impatient.cancelled()]
+
+    assert asyncio.run(ask()) == [1, 1, True]
+
+
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +191,61 @@ def test_a_change_by_this_process_is_seen_at_once(page: Site, app: Any, worker: 
     assert waiting(seen()) == 0
     ThrottleControl(app).limit("api").pause()
     assert "paused" in seen()
+
+
+class Workers:
+    """Stands for asking the workers by remote control, which takes until they may answer."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = threading.Event()
+
+    def consumed(self, _: object) -> set[str]:
+        self.asked += 1
+        assert self.answer.wait(20)
+        return {"q"}
+
+
+@pytest.fixture
+def workers(worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    """Of whom a report asks, since a task is parked."""
+    for number in range(3):
+        worker.arrive(f"t{number}", terms(API).same)
+    workers = Workers()
+    monkeypatch.setattr("celery_throttle.control.report.consumed", workers.consumed)
+    return workers
+
+
+@pytest.mark.parametrize("path", ["report", "api/report"])
+def test_many_reports_at_once_ask_the_workers_once_and_leave_room_for_pages(
+    page: Site, app: Any, workers: Workers, path: str
+) -> None:
+    """Threads are what pages are made in, 40 in a process: reports that wait take none."""
+    with ThreadPoolExecutor(60) as threads:
+        asked = [threads.submit(page.get, path) for _ in range(60)]
+        until(lambda: workers.asked)
+        assert [page.get("").status_code for _ in range(3)] == [200] * 3
+        workers.answer.set()
+        assert {each.result().status_code for each in asked} == {200}
+    assert workers.asked <= 2, "the last of them may have come more than three seconds later"
+    before = workers.asked
+    ThrottleControl(app).limit("api").pause()
+    assert "api is paused" in page.get(path).text.lower(), "a change of this process is seen at once"
+    assert workers.asked == before + 1
+
+
+def test_workers_are_asked_only_for_who_may_read(app: Any, workers: Workers) -> None:
+    workers.answer.set()
+    refusing = (asgi(app, lambda _: None), own_server(app, token=TOKEN), own_server(app))
+    for each in refusing:
+        with visited(each) as page:
+            for path in ("report", "api/report", "api/doctor", "metrics"):
+                assert page.get(path, headers={"Host": "evil.example"}).status_code in (401, 403, 421)
+            assert page.post("report", None, Host="evil.example", **SAME).status_code in (401, 403, 421)
+    assert workers.asked == 0
+    with visited(asgi(app)) as page:
+        assert page.get("report").status_code == 200
+    assert workers.asked == 1
 
 
 def waiting(row: str) -> int:

@@ -1,0 +1,48 @@
+"""What several pages, or many at once, ask for: each is read once for all of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.diagnosis import diagnose
+from celery_throttle.control.report import report
+from celery_throttle.signals import limit_changed
+from celery_throttle.web.overview import overview
+from celery_throttle.web.recent import Recent
+
+if TYPE_CHECKING:
+    from celery_throttle.control.findings import Commands
+
+__all__ = ["Readings"]
+
+#: Who has waited for longer is an alarm, as of `celery throttle report`.
+_PATIENCE = timedelta(minutes=10)
+#: Seconds that a verdict and a diagnosis are kept.
+_KEPT = 3.0
+
+
+class Readings:
+    """Reads an app's store, workers and servers.
+
+    Args:
+        app: the Celery app.
+        commands: how commands begin.
+
+    Attributes:
+        overview: how the limits stand: of which part of their names, how many.
+        verdict: what is wrong; asks the workers.
+        diagnosis: what the doctor sees.
+    """
+
+    def __init__(self, app: Any, commands: Commands) -> None:
+        self.overview = Recent(partial(overview, app))
+        self.verdict = Recent(partial(report, app, commands, _PATIENCE), _KEPT, one_at_a_time=True)
+        self.diagnosis = Recent(partial(diagnose, app), _KEPT, one_at_a_time=True)
+        limit_changed.connect(self.forget)
+
+    def forget(self, **_: object) -> None:
+        """Have all read again, since something was changed. A receiver of signals, too."""
+        for each in (self.overview, self.verdict, self.diagnosis):
+            each.forget()
