@@ -56,8 +56,8 @@ def times(number: int) -> str:
 
 
 def listed(parts: list[str]) -> str:
-    """Return ``a, b and c``."""
-    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+    """Return ``a, b and c``; "" for nothing."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
 def shortened(parts: list[str], most: int, *, at_least: bool = False) -> str:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
-from celery_throttle.core.wording import at, counted, end_of, one_line, seconds, times
+from celery_throttle.core.wording import at, counted, end_of, listed, one_line, seconds, times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from celery_throttle.store.last_hour import LastHour
@@ -27,7 +27,19 @@ __all__ = [
     "Said",
     "SetAside",
     "needs_from",
+    "rates_text",
 ]
+
+
+@dataclass(frozen=True)
+class RateStatus:
+    """A rate: ``rate`` as text (``"100/m"``), and its ``burst``."""
+
+    rate: str
+    burst: int
+
+    def __str__(self) -> str:
+        return f"{self.rate} (burst {self.burst})" if self.burst > 1 else self.rate
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,8 @@ class Said:
         why: in their words.
         since: when, by the store's clock.
         until: when it ends by itself, None if it does not.
-        permits: of an override; of everything else None.
+        permits: of an override of the permits; of everything else None.
+        rates: of an override of the rates; of everything else none.
     """
 
     limit: str
@@ -49,24 +62,14 @@ class Said:
     since: datetime
     until: datetime | None
     permits: int | None = None
+    rates: tuple[RateStatus, ...] = ()
 
     def __str__(self) -> str:
         by = f"by {one_line(self.by)}" if self.by else ""
         number = "" if self.permits is None else str(self.permits)
         why = f"({one_line(self.why)})" if self.why else ""
         until = f"until {end_of(self.since, self.until)}" if self.until else ""
-        return " ".join(filter(None, [number, by, until, why]))
-
-
-@dataclass(frozen=True)
-class RateStatus:
-    """A declared rate: ``rate`` as text (``"100/m"``), and its ``burst``."""
-
-    rate: str
-    burst: int
-
-    def __str__(self) -> str:
-        return f"{self.rate} (burst {self.burst})" if self.burst > 1 else self.rate
+        return " ".join(filter(None, [number, rates_text(self.rates), by, until, why]))
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class LimitStatus:
         max_parked: how many may wait, None: any number.
         declared: whether a worker has declared it in this store.
         in_force: how many may run now, after overrides and ``disable``; None: any number.
-        override: another number for now, if there is one.
+        override: another number of permits for now, if there is one.
         paused: nothing starts, if that was said.
         disabled: nothing of it is enforced, if that was said.
         held_back: nothing starts because the outside said that it is asked too often, if it did.
@@ -91,6 +94,7 @@ class LimitStatus:
         barred_by: the task that goes before all newer ones, if one that needs several limits waited for long.
         last_hour: what started on it in the last hour, with all its keys; None: nothing did, nobody asked, or it is a
             key.
+        rate_override: other rates for now, if there are any.
     """
 
     name: str
@@ -110,6 +114,7 @@ class LimitStatus:
     barred_by: str | None
     bar_ticket: float = field(default=0, repr=False)
     last_hour: LastHour | None = None
+    rate_override: Said | None = None
 
     def __str__(self) -> str:
         return ", ".join(self._facts())
@@ -125,6 +130,7 @@ class LimitStatus:
             yield f"next start in {seconds(self.next_start_in)}"
         for what, said in (
             ("override", self.override),
+            ("rate override", self.rate_override),
             ("paused", self.paused),
             ("disabled", self.disabled),
             ("held back", self.held_back),
@@ -138,6 +144,13 @@ class LimitStatus:
     def bucket(self) -> Bucket:
         """The limit, or the key of it; as text ``tenant[acme]``."""
         return Bucket(self.name, self.key)
+
+    @property
+    def rates_in_force(self) -> tuple[RateStatus, ...]:
+        """The rates that hold now, after an override and ``disable``; none: it has no rate."""
+        if self.disabled:
+            return ()
+        return self.rate_override.rates if self.rate_override else self.rates
 
     @property
     def stopped(self) -> bool:
@@ -277,6 +290,8 @@ class Change:
         task_id: of ``unlock``: who had the lock; of ``drop``: which, if only one was meant.
         task_name: of ``unlock``.
         tasks: how many were dropped, or drained.
+        rates_before: in force until then.
+        rates_after: in force from then on.
     """
 
     at: datetime
@@ -292,6 +307,8 @@ class Change:
     task_id: str | None = None
     task_name: str | None = None
     tasks: int = 0
+    rates_before: tuple[RateStatus, ...] = ()
+    rates_after: tuple[RateStatus, ...] = ()
 
     def __str__(self) -> str:
         why = f" ({one_line(self.why)})" if self.why else ""
@@ -308,6 +325,8 @@ class Change:
             yield counted(self.tasks, "task")
         if self.permits_before != self.permits_after:
             yield f"{_in_force(self.permits_before)} -> {_in_force(self.permits_after)} permits"
+        if self.rates_before != self.rates_after:
+            yield f"rate {rates_text(self.rates_before) or 'none'} -> {rates_text(self.rates_after) or 'none'}"
         if self.after and self.after.until:
             yield f"until {end_of(self.at, self.after.until)}"
 
@@ -394,6 +413,11 @@ class SetAside:
 
     def __str__(self) -> str:
         return f"{one_line(self.task_id)}: set aside since {at(self.since)}, its record is {one_line(self.why)}"
+
+
+def rates_text(rates: Iterable[RateStatus]) -> str:
+    """Return rates with their bursts: ``10/s and 5000/h (burst 500)``; "" for none."""
+    return listed([str(each) for each in rates])
 
 
 def _in_force(permits: int | None) -> str:

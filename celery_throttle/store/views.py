@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
@@ -337,7 +337,7 @@ def _status(row: bytes, now: int) -> LimitStatus:
         max_parked=most,
         declared=bool(stands["declared"]),
         in_force=None if stands["permits"] < 0 else stands["permits"],
-        override=_said(find("override"), number=True),
+        override=_said(find("override"), "permits"),
         paused=_said(find("pause")),
         disabled=_said(find("disable")),
         held_back=_said(find("hold")),
@@ -346,6 +346,7 @@ def _status(row: bytes, now: int) -> LimitStatus:
         next_start_in=stands["next_start_ms"] / 1000,
         barred_by=bar[1][3] if bar else None,
         bar_ticket=bar[1][0] if bar else 0,
+        rate_override=_said(find("rate"), "rates"),
     )
 
 
@@ -355,18 +356,23 @@ def _declared(raw: str) -> tuple[int | None, tuple[RateStatus, ...], int | None]
     said = json.loads(raw)
     if isinstance(said, int):
         return said, (), None
-    rates = tuple(
-        RateStatus(str(Rate.of(int(count), int(period))), int(burst)) for count, period, burst in said.get("rates", ())
+    return said["permits"] or None, _rates(said.get("rates", ())), said.get("max_parked")
+
+
+def _rates(declared: Any) -> tuple[RateStatus, ...]:
+    return tuple(
+        RateStatus(str(Rate.of(int(count), int(period))), int(burst)) for count, period, burst in declared or ()
     )
-    return said["permits"] or None, rates, said.get("max_parked")
 
 
-def _said(found: Any, *, number: bool = False) -> Said | None:
+def _said(found: Any, value_is: Literal["", "permits", "rates", "both"] = "") -> Said | None:
+    """Read what was said, as said.lua has it, and of what; ``both``: of permits, with the rates behind."""
     if found is None:
         return None
-    scope, (value, until, by, why, since) = found
-    permits = int(value) if number else None
-    return Said(str(scope), by, why, _when(since), _when(until) if until else None, permits)
+    scope, (value, until, by, why, since, *behind) = found
+    permits = int(value) if value_is in ("permits", "both") and value else None
+    rates = _rates(value if value_is == "rates" else behind[0] if behind else ())
+    return Said(str(scope), by, why, _when(since), _when(until) if until else None, permits, rates)
 
 
 def _change(told: dict[str, Any]) -> Change:
@@ -374,7 +380,7 @@ def _change(told: dict[str, Any]) -> Change:
 
     def said(when: str) -> Said | None:
         found = (bucket, told[when]) if when in told else None
-        return _said(found, number=told["action"] in ("override", "reset"))
+        return _said(found, "both" if told["action"] in ("override", "reset") else "")
 
     return Change(
         _when(told["at"]),
@@ -390,6 +396,8 @@ def _change(told: dict[str, Any]) -> Change:
         told.get("task"),
         told.get("name") or None,
         told.get("tasks", 0),
+        _rates(told.get("rates_before")),
+        _rates(told.get("rates_after")),
     )
 
 

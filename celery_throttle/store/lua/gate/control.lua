@@ -1,7 +1,8 @@
 -- Say something of a limit, or of one key of it, at run time; or take it back.
 -- KEYS, ARGV[1] as in shared/begin.lua; then bucket, what is said ('override', 'pause', 'disable',
--- 'hold'), value ('': take it back; permits for an override, else 1), until ('0': for good, '+ms': for so
--- long, or ms), by, why, request ('': none; names one that several are told to carry out).
+-- 'hold'), value ('': take it back; of an override permits, or an object of permits, rates or both, rates as
+-- they are declared; else 1), until ('0': for good, '+ms': for so long, or ms), by, why, request ('': none;
+-- names one that several are told to carry out).
 -- Returns 1: done, 2: done before, for the same request, 0: there was nothing to take back, or -1: that
 -- time is over. wake.lua is to be called after this one.
 local bucket, what, value = argument(), argument(), argument()
@@ -17,11 +18,32 @@ if value ~= '' and until_ms ~= 0 and until_ms <= NOW then return -1 end
 local changed = request ~= '' and changed_for(request)
 if changed and changed[bucket] then return 2 end
 
+-- The values by the part of an override that they are of, which stand each for itself: permits may be
+-- overridden by one, the rate by another. To take it back is to take back both.
+local values = { [what] = tonumber(value) or 1 }
+if what == 'override' and value == '' then
+  values.rate = 1
+elseif what == 'override' and not tonumber(value) then
+  local both = cjson.decode(value)
+  values = { override = both.permits, rate = both.rates }
+end
+
+-- What is said of these parts, as one.
+local function said_now(said)
+  local one, rate = values[what] and spoken({ said }, what), values.rate and spoken({ said }, 'rate')
+  local either = one or rate
+  if not either or not rate then return either or nil end
+  local permits = one and one[VALUE] or false
+  return { permits, either[UNTIL], either[BY], either[WHY], either[SINCE], rate[VALUE] }
+end
+
 -- Whoever says something clears some of what has ended.
 reap_ends(4)
 local said = load_said(bucket)
-local before, permits_before = spoken({ said }, what), permits_in_force(bucket)
-said[what] = value ~= '' and { tonumber(value), until_ms, by, why, NOW } or nil
+local before, permits_before, rates_before = said_now(said), permits_in_force(bucket), rule_of(bucket).rates
+for part, one in pairs(values) do
+  said[part] = value ~= '' and { one, until_ms, by, why, NOW } or nil
+end
 save_said(bucket, said)
 -- At once: whoever says this may be lost before it calls wake.lua.
 hint('line ' .. bucket)
@@ -32,7 +54,8 @@ local ends = { override = 'reset', pause = 'resume', disable = 'enable', hold = 
 note_change({
   action = value ~= '' and what or ends[what], bucket = bucket, by = by, why = why,
   request = request ~= '' and request or nil,
-  before = before, after = said[what],
+  before = before, after = value ~= '' and said_now(said) or nil,
   permits_before = permits_before, permits_after = permits_in_force(bucket),
+  rates_before = rates_before, rates_after = rule_of(bucket).rates,
 })
 return 1

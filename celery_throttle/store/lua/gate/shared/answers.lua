@@ -83,7 +83,8 @@ end
 local function say(asked, parked)
   local closed, open = {}, {}
   for bucket in pairs(state.named) do
-    local free = room_for({ bucket = bucket, cost = 1 }) and not (anybody_waits() and first_at(bucket))
+    local free = room_for({ bucket = bucket, cost = 1 }) and not rule_of(bucket).newly_paced
+    free = free and not (anybody_waits() and first_at(bucket))
     local list = free and open or closed
     list[#list + 1] = bucket
   end

@@ -97,6 +97,11 @@ local function passed_on(task, nonce, result, to)
   if other and other.nonce then return give(needs_of(record.needs)) end
   if other then step_back(to.task, other) end
   redis.call('ZADD', LEASES, NOW + LEASE_MS, to.task)
+  -- Its worker has not heard yet that there is a rate now.
+  for _, need in ipairs(needs_of(record.needs)) do
+    local rule = rule_of(need.bucket)
+    if rule.newly_paced and rule.rates then book_start(need.bucket, rule, need.cost, false, to.nonce) end
+  end
   save_record(to.task, {
     v = VERSION, needs = record.needs, queue = to.queue, ticket = 0, nonce = to.nonce, since = NOW,
     attempt = to.attempt > 0 and to.attempt or nil, code = to.code,

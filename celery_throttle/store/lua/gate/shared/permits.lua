@@ -4,8 +4,9 @@
 -- period (us), burst } each, max_parked (0: any number), fair (its tasks take turns).
 local ANY_NUMBER = 1000000000
 
--- What governs a bucket now: permits, used, rates, max_parked, fair; closed: nothing may start; bar: see
--- bars.lua; wait_ms: after how long that may change by itself (0: never).
+-- What governs a bucket now: permits, used, rates, max_parked, fair; newly_paced: it has a rate by an
+-- override alone; closed: nothing may start; bar: see bars.lua; wait_ms: after how long that may change by
+-- itself (0: never).
 local function rule_of(bucket)
   local rule = state.rules[bucket]
   if rule then return rule end
@@ -60,6 +61,7 @@ local function room_for(need)
   if rule.rates and not need.booked then
     local wait_ms, was_set_back = rate_wait_ms(need.bucket, rule, need.cost)
     if wait_ms > 0 and was_set_back then follow_clock(need.bucket) end
+    if wait_ms > 0 and rule.wait_ms > 0 then wait_ms = math.min(wait_ms, rule.wait_ms) end
     if wait_ms > 0 then return false, wait_ms end
   end
   return true, 0

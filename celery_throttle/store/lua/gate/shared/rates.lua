@@ -1,8 +1,8 @@
 -- Rates of buckets: when the next start is allowed, booking it, giving it back. The arithmetic is gcra.lua's.
 --
--- KEYS rates: an object of seen (us) and by (nonce of the last start), both text, and for each rate, by
--- 'count/period', the text 'us parts us parts': until when it is booked, and until when it was before the
--- last start.
+-- KEYS rates: an object of text: seen (us, when the last start was booked); by (its nonce); at (us, when it
+-- is, if that is later); and for each rate, by 'count/period/burst', 'us parts us parts': until when it is
+-- booked, and until when it was before the last start.
 local LATE_US = 100000
 
 local function moved_back(booked_till, back)
@@ -23,6 +23,7 @@ local function kept_rates(bucket)
     if string.find(name, '/') then kept[name] = moved_back(booked_till, back) end
   end
   kept.seen = string.format('%.0f', NOW_US)
+  if kept.at then kept.at = string.format('%.0f', math.max(kept.at - back, 0)) end
   return kept, true
 end
 
@@ -37,9 +38,9 @@ local function load_rates(bucket, rule, cost)
   local loaded = {}
   for i, declared in ipairs(rule.rates) do
     local count, period, burst = unpack(declared)
+    local name = string.format('%.0f/%.0f/%.0f', count, period, burst)
+    local us, parts = string.match(kept[name] or booked_before(kept, period / count, burst), '^(%d+) (%d+)')
     burst = math.max(burst, cost)
-    local name = string.format('%.0f/%.0f', count, period)
-    local us, parts = string.match(kept[name] or '0 0', '^(%d+) (%d+)')
     loaded[i] = {
       name = name, in_us = count, spacing = period / count,
       us = tonumber(us), parts = tonumber(parts),
@@ -70,6 +71,7 @@ end
 
 local function book_at(bucket, loaded, start, nonce)
   local kept, till = { seen = string.format('%.0f', NOW_US), by = nonce }, NOW_US
+  if start > NOW_US then kept.at = string.format('%.0f', start) end
   for _, rate in ipairs(loaded) do
     local us, parts = booked(rate, start)
     kept[rate.name] = string.format('%.0f %.0f %.0f %.0f', us, parts, rate.us, rate.parts)

@@ -1,9 +1,9 @@
 -- What was said of a limit, or of one key of it, at run time.
 --
 -- An object of { value, until (ms, 0: for good), by, why, since (ms) }, one for each of override
--- (permits), pause, disable, hold (the outside said that it is asked too often) and bar (value: a ticket,
--- why: a task id; see bars.lua).
-local VALUE, UNTIL, BY, WHY = 1, 2, 3, 4
+-- (permits), rate (value: other rates, as they are declared), pause, disable, hold (the outside said that it
+-- is asked too often) and bar (value: a ticket, why: a task id; see bars.lua).
+local VALUE, UNTIL, BY, WHY, SINCE = 1, 2, 3, 4, 5
 
 local function anything_said()
   if state.said == nil then state.said = redis.call('EXISTS', SAID) == 1 end
@@ -61,6 +61,10 @@ local function apply_said(rule, bucket)
   end
   local override = spoken(several, 'override')
   if override then rule.permits = override[VALUE] end
+  local rate = spoken(several, 'rate')
+  -- Where the code has none, workers pass permits on by themselves unless they hear otherwise.
+  rule.newly_paced = rate ~= nil and not rule.rates
+  if rate then rule.rates = rate[VALUE] end
   rule.bar = spoken(several, 'bar')
   if spoken(several, 'disable') then rule.permits, rule.rates, rule.bar = ANY_NUMBER, nil, nil end
   rule.closed = (spoken(several, 'pause') or spoken(several, 'hold')) ~= nil
