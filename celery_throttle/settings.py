@@ -42,7 +42,7 @@ def settings_of(app: Any) -> Settings:
         conf = app.conf
         Settings.check_names(*_names(conf, getattr(app, "namespace", None)))
         tried: list[str] = []  # the keyprefix of each place, as far as one had to look
-        settings = Settings.read(conf.get, _noting(_places(conf), tried))
+        settings = Settings.read(conf.get, _noting(_places(conf), tried), app.main)
         if conf.get("throttle_prefix") is None:
             # The queues are the broker's: its prefix tells projects apart also where the store is set.
             settings = settings.behind(tried[-1] if tried else _keyprefix(conf.broker_transport_options))

@@ -153,6 +153,9 @@ def _instead_of(limit: object) -> str:
         return f"rate={limit!r}"
     if limit == 0 and not isinstance(limit, bool):
         return "limit=1, or let none start for now: ThrottleControl(app).limit(task).pause()"
+    classes = [each for each in (limit if isinstance(limit, (list, tuple)) else [limit]) if isinstance(each, type)]
+    if classes:
+        return f"limit={classes[0].__name__}('gpu', 4): a limit, not its class"
     if callable(limit):
         return "limit=5, key='customer_id': the number is the same for each key"
     return "limit=5 or limit=Limit('gpu', 4)"
@@ -232,7 +235,9 @@ def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | Non
             )
 
 
-def check_same(task_name: str, policy: Policy, declared: Mapping[str, Policy], *, alone: bool = True) -> None:
+def check_same(
+    task_name: str, policy: Policy, declared: Mapping[str, Policy], *, alone: bool = True, app: str | None = None
+) -> None:
     """Refuse a limit that another task of the app declares otherwise.
 
     Args:
@@ -240,6 +245,7 @@ def check_same(task_name: str, policy: Policy, declared: Mapping[str, Policy], *
         policy: what it declares.
         declared: what was declared so far, by task name.
         alone: whether the app is the only one; else one of the two tasks may be another app's, where its limit counts.
+        app: its name, for the message where there are several.
 
     Raises:
         ConfigurationError: names both tasks.
@@ -251,7 +257,7 @@ def check_same(task_name: str, policy: Policy, declared: Mapping[str, Policy], *
                 if its.name == limit.name and _facts(its) != _facts(limit):
                     raise ConfigurationError(
                         f"Task {task_name}: limit {limit.name!r} {_said(limit)} here and {_said(its)} in task "
-                        f"{other}: give both tasks the same Limit"
+                        f"{other}{f' of app {app!r}' if app else ''}: give both tasks the same Limit"
                     )
 
 

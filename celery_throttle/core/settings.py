@@ -123,12 +123,15 @@ class Settings:
         return replace(self, prefix=fit + self.prefix)
 
     @classmethod
-    def read(cls, get: Callable[[str, object], object], fallback_urls: Iterable[str | None]) -> Settings:
+    def read(
+        cls, get: Callable[[str, object], object], fallback_urls: Iterable[str | None], app: str | None = None
+    ) -> Settings:
         """Read and check the settings.
 
         Args:
             get: returns the value of a setting by its full name, or the default that it is given.
             fallback_urls: where the store may be if ``throttle_url`` is not set, best first.
+            app: the name of the app, for the message.
 
         Raises:
             ConfigurationError: a value cannot work, or there is no Redis to use.
@@ -141,7 +144,7 @@ class Settings:
         _refuse_without_effect(values)
         if "url" not in values:
             try:
-                values["url"] = _first_redis(fallback_urls)
+                values["url"] = _first_redis(fallback_urls, app)
             except ConfigurationError:
                 if values.get("enabled", True):
                     raise
@@ -212,13 +215,14 @@ def _almost(bare: str, known: Iterable[str]) -> str:
     return close[0] if close else ""
 
 
-def _first_redis(urls: Iterable[str | None]) -> str:
+def _first_redis(urls: Iterable[str | None], app: str | None) -> str:
     for url in urls:
         if url and can_be_store(url):
             StoreUrl.parse(url)
             return url
     raise ConfigurationError(
-        "Neither the broker nor the result backend is Redis: set throttle_url = 'redis://host:6379/0'"
+        f"Neither the broker nor the result backend{f' of app {app!r}' if app else ''} is Redis: set throttle_url = "
+        f"'redis://host:6379/0'"
     )
 
 

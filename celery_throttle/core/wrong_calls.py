@@ -26,7 +26,7 @@ def tells(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
     Args:
         by_place: what to write where the call has a text too many, with ``{name}`` of the object, ``{method}`` and
             ``{value}``.
-        instead: how arguments are called elsewhere, and what to write here.
+        instead: how arguments are called elsewhere, and what to write here; also what to write where one is missing.
     """
 
     def decorate(function: F) -> F:
@@ -84,7 +84,8 @@ def _what_is_wrong(
         return f"{what} takes {value} by its name alone: write {free[0]}={value}"
     given = {*places[: len(args) - 1], *kwargs}
     missing = [each.name for each in parameters if each.default is each.empty and each.name not in given]
-    return f"{what} needs {' and '.join(missing)}: {_taken(names)}" if missing else f"{what}: {_taken(names)}"
+    fix = next((instead[name] for name in missing if name in instead), _taken(names))
+    return f"{what} needs {' and '.join(missing)}: {fix}" if missing else f"{what}: {fix}"
 
 
 def _taken(names: list[str]) -> str:

@@ -215,4 +215,8 @@ def _app(app: Any) -> Any:
     apps = list(_state._get_active_apps())  # type: ignore[attr-defined] # noqa: SLF001
     if len(apps) == 1:
         return apps[0]
-    raise ConfigurationError("Limit: which Celery app's store is it? Write acquire(app=app), or call app.set_default()")
+    names = ", ".join(sorted(repr(each.main) for each in apps)) or "none"
+    raise ConfigurationError(
+        f"Limit: which Celery app's store is it? Write acquire(app=app), or call app.set_default(); the apps of this "
+        f"process: {names}"
+    )

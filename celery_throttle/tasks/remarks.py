@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
@@ -38,6 +39,7 @@ def remarks(app: Any) -> Iterator[str]:
         module, right = _THEIRS[name]
         if module not in sys.modules:
             yield f"Setting {name} is one of {module}, which is not in use, and has no effect: write {right}"
+    yield from _of_annotations(app)
     for name, task in sorted(app.tasks.items()):
         if name.startswith(("celery.", "celery_throttle.")):
             continue
@@ -58,6 +60,22 @@ def remarks(app: Any) -> Iterator[str]:
             yield (
                 f"Task {name} has base=Throttled but no option of it: it is NOT limited. "
                 f"{_write(task)}, or leave the base out"
+            )
+
+
+def _of_annotations(app: Any) -> Iterator[str]:
+    """Yield what ``task_annotations`` gives to tasks that are not there, of what is ours."""
+    said = app.conf.task_annotations or ()
+    for each in said if isinstance(said, (list, tuple)) else (said,):
+        for name, options in each.items() if isinstance(each, dict) else ():
+            ours = {option: options[option] for option in TASK_OPTIONS if option in options}
+            if name == "*" or name in app.tasks or _COMMON.issuperset(ours):
+                continue
+            close = get_close_matches(name, app.tasks, n=1)
+            given = ", ".join(f"{option}={value!r:.80}" for option, value in ours.items())
+            yield (
+                f"task_annotations gives {name!r} {given}, but there is no such task"
+                f"{f': did you mean {close[0]!r}?' if close else ''}"
             )
 
 

@@ -117,12 +117,27 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make the object of a task, of the app's own class too if ``@app.task`` has just made its class."""
+        if cls is Throttled or ((args or kwargs) and cls.__init__ is object.__init__):
+            options = ", ".join(f"{name}={value!r:.80}" for name, value in kwargs.items()) or "limit=5"
+            raise ConfigurationError(f"{cls.__name__} is no decorator: write @app.task(base={cls.__name__}, {options})")
         app = vars(cls).get("app")
         if app is not None:
             mix_in(cls, app, Throttled)
         make: Any = super().__new__
         made: Self = make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
         return made
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """As Python's, but for an option that comes when the task is bound, and would do nothing."""
+        # Only then: asking an unbound task for its app would bind it to the current one.
+        if name in _OF_A_TASK and self.__bound__ and is_bound(self) and not self._runs():
+            raise ConfigurationError(_too_late(str(self.name), name, value))
+        super().__setattr__(name, value)
+
+    def _runs(self) -> bool:
+        """Whether this is the body of the task, whose attributes are its own."""
+        stack: Any = self.request_stack
+        return stack is not None and stack.top is not None
 
     @classmethod
     def bind(cls, app: Any) -> Any:
@@ -148,7 +163,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             before = known_terms.pop(name, None)
             if policy is not None:
                 policy = replace(policy, own=before.own if before is not None else is_own(app, name))
-                check_same(name, policy, known_terms, alone=not are_several())
+                several = are_several()
+                check_same(name, policy, known_terms, alone=not several, app=app.main if several else None)
                 known_terms[name] = policy
             declare_dedup(app, name, dedup)
             if policy is not None or dedup is not None:
@@ -339,6 +355,13 @@ def _check_arguments(task: Any, args: Any, kwargs: Any) -> None:
     check: Any = getattr(task, "__header__", None)
     if check is not None:
         check(*(args or ()), **(kwargs or {}))
+
+
+def _too_late(task_name: str, option: str, value: object) -> str:
+    write = f"write it at the task, @app.task(base=Throttled, {option}={value!r:.80})"
+    if option == "limit" and isinstance(value, int):
+        write = f"write it at the task, or for now ThrottleControl(app).limit(task).override({value})"
+    return f"Task {task_name}: {option}={value!r:.80} comes too late: {write}"
 
 
 def _misplaced(task_name: str, options: Mapping[str, Any]) -> str:
