@@ -12,6 +12,7 @@ from redis import Redis
 from celery_throttle.worker import outage
 from celery_throttle.worker.outage import Outage
 from tests.support.relay import Relay
+from tests.support.tls import TlsFront, make_certificate
 from tests.workers.conftest import FEATURES
 
 if TYPE_CHECKING:
@@ -97,6 +98,36 @@ def test_a_store_that_does_not_let_us_in_stops_the_worker(
     assert lines[-1].startswith(said.format(address=address))
     assert "correct throttle_url" in lines[-1]
     assert not [line for line in lines if ":wrong" in line or "Traceback" in line]
+
+
+@with_a_worker
+def test_store_with_tls_and_a_url_without_stops_the_worker(
+    server: EmbeddedServer, workers: Workers, tmp_path: Path
+) -> None:
+    with TlsFront(server.port, *make_certificate(tmp_path)) as front:
+        url = f"redis://127.0.0.1:{front.port}/0"
+        lines = refused(workers, conf={"throttle_url": url})
+    assert lines[-1].startswith(f"Error: The store {url} speaks TLS: write rediss:// in throttle_url (or ")
+    assert not [line for line in lines if "Traceback" in line]
+
+
+@with_a_worker
+def test_store_without_tls_and_a_url_with_it_stops_the_worker(server: EmbeddedServer, workers: Workers) -> None:
+    url = f"rediss://127.0.0.1:{server.port}/0"
+    lines = refused(workers, conf={"throttle_url": url})
+    assert lines[-1].startswith(f"Error: The store {url} speaks no TLS: write redis:// in throttle_url (or ")
+    assert not [line for line in lines if "Traceback" in line]
+
+
+@with_a_worker
+@pytest.mark.parametrize("option", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
+def test_store_whose_certificate_is_not_there_stops_the_worker(
+    server: EmbeddedServer, workers: Workers, tmp_path: Path, option: str
+) -> None:
+    missing = tmp_path / "missing.pem"
+    lines = refused(workers, conf={"throttle_url": f"rediss://127.0.0.1:{server.port}/0?{option}={missing}"})
+    assert lines[-1].startswith("Error: The store rediss://")
+    assert f"names {missing} as {option}, which cannot be read here: correct the path" in lines[-1]
 
 
 @with_a_worker

@@ -13,6 +13,8 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from celery_throttle.store.servers.encryption import mixed_up, unreadable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,6 +32,8 @@ def refusal(connection: Any) -> str | None:
     Args:
         connection: to the store, not connected yet.
     """
+    if missing := unreadable(connection):
+        return missing
     try:
         connection.connect()
         connection.send_command("TIME")  # without a password, the first command is what is refused
@@ -43,7 +47,7 @@ def refusal(connection: Any) -> str | None:
     except ResponseError as error:
         return f"has no such database ({error}): {_OTHER_URL}" if "DB index" in str(error) else None
     except (RedisError, OSError):
-        return None
+        return mixed_up(connection)
     finally:
         connection.disconnect()
 
