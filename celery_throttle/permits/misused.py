@@ -36,9 +36,12 @@ class NotAPermit:
 class OnlyAsync:
     """Stands in what is for ``async with`` alone."""
 
+    _used = False
+
     if not TYPE_CHECKING:
 
         def __enter__(self) -> NoReturn:
+            self._used = True  # else it would be warned of as well
             raise ConfigurationError("acquire_async is for async with: or write with limit.acquire(timeout=30): ...")
 
         def __exit__(self, *_: object) -> None: ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 
-from celery_throttle import ConfigurationError, Limit, RateLimited, Throttled
+from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import policies_of
 from celery_throttle.tasks.remarks import remarks
@@ -102,10 +102,6 @@ def test_option_that_is_set_after_binding_is_refused(name: str, value: object, w
 def test_limit_class_in_place_of_a_limit_is_refused(limit: Any) -> None:
     name = (limit[1] if isinstance(limit, list) else limit).__name__
     assert said(lambda: task_of(limit=limit)).endswith(f"; write limit={name}('gpu', 4): a limit, not its class")
-
-
-def test_rate_limited_without_arguments_says_how_to_write_it() -> None:
-    assert said(RateLimited).endswith(": write RateLimited(30)")
 
 
 def test_app_without_a_store_is_named() -> None:

@@ -141,7 +141,11 @@ def test_a_reply_that_is_not_in_the_protocol_breaks_the_connection(server: Serve
 
 def test_a_reply_that_its_reader_cannot_read_breaks_the_connection(server: Server, linked: Linked) -> None:
     """It counts as lost: others that are under way hear of that, and the call can be sent again."""
-    linked.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), lambda raw: read(bytes.decode, raw))
+
+    def unreadable(raw: object) -> None:
+        read(bytes.decode, raw)
+
+    linked.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), unreadable)
     linked.ask()
     server.peer.sendall(b"$1\r\n\xff\r\n:7\r\n")
 
