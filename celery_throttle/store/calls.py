@@ -54,6 +54,10 @@ def _written(queues: tuple[str, ...]) -> str:
     return _WRITE(queues)  # the same in every call of a worker
 
 
+def _attempt(number: int) -> str:
+    return f',"attempt":{number}' if number else ""
+
+
 class Delivery(NamedTuple):
     """One delivery of a message; see `Arrival`."""
 
@@ -120,14 +124,16 @@ class Ended(NamedTuple):
     task: str
     nonce: str
     facts: Facts
+    attempt: int = 0
 
     @property
     def row(self) -> str:
         """As exchange.lua wants it."""
         began, message, result = self.facts
+        more = (_BEGAN if began else "") + _attempt(self.attempt)
         return (
             f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","message":"{message.value}",'
-            f'"result":"{result.value}"{_BEGAN if began else ""}}}'
+            f'"result":"{result.value}"{more}}}'
         )
 
 
@@ -138,12 +144,14 @@ class Succession(NamedTuple):
     nonce: str
     result: Result
     to: Arrival
+    attempt: int = 0
 
     @property
     def row(self) -> str:
         """As exchange.lua wants it."""
         return (
-            f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","result":"{self.result.value}","to":{self.to.row}}}'
+            f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","message":"nobody",'
+            f'"result":"{self.result.value}"{_attempt(self.attempt)},"to":{self.to.row}}}'
         )
 
 

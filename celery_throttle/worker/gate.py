@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from celery_throttle.core.history import Place
 from celery_throttle.store.parcel import pack
 from celery_throttle.worker.acknowledging import Acknowledging
 from celery_throttle.worker.avoided import Avoided
+from celery_throttle.worker.blocked import Blocked
 from celery_throttle.worker.later import Later
 from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.notices import Notices
@@ -95,7 +97,9 @@ class Gate:
         self._granted: deque[Run] = deque()  # GRANTED
         self._undecided = Undecided()  # ASKING, UNSURE, PARKING
         self._notices = Notices(loop, timekeeper)
-        self._running = Running(slots, tasks, loop, self._groups, self._notices, self._fail_over)
+        #: Hears when leases are renewed.
+        self.blocked = Blocked(slots.name if slots.in_main_process else "", settings.lease)
+        self._running = Running(slots, tasks, loop, self._groups, self._notices, self._fail_over, self.blocked)
         self._acknowledging = Acknowledging(self._running, loop, self._groups)
         self._avoided = Avoided(loop, timekeeper, self._serve_queues)
         self._resuming = Resuming(self._running, loop, timekeeper, self._notices, self._avoided)
@@ -264,8 +268,7 @@ class Gate:
                 calls.send(0)
 
     def _hand_out(self) -> None:
-        while self._granted and self.free_slots > 0:
-            self._try(self._running.execute, self._granted.popleft())
+        self._start_granted()
         offers = {calls: self._offer(calls) for calls in self.groups if calls.has_to_send}
         if not offers and not self._waiting:
             return
@@ -278,6 +281,28 @@ class Gate:
                 slots = max(self.free_slots - reserved, 0)  # noqa: PLW2901 - nobody else wants them
             if self._offers.due(calls, slots):
                 calls.send(slots)
+
+    def _start_granted(self) -> None:
+        self._tell_begun(list(islice(self._granted, max(self.free_slots, 0))))
+        while self._granted and self.free_slots > 0:
+            self._try(self._running.execute, self._granted.popleft())
+
+    def _tell_begun(self, runs: list[Run]) -> None:
+        """Send it before they begin: a body in this process may keep us from sending anything for longer than a lease.
+
+        As with a message that the broker has, and which Celery acknowledges before the body begins.
+        """
+        starting = {self._groups[run.group]: None for run in runs if self._forgets_at_start(run)}
+        for run in runs:
+            if self._forgets_at_start(run):
+                self._running.tell_begun(run)
+        for calls in starting:
+            if calls.free:
+                calls.send(max(self.free_slots - len(runs), 0) if calls.hungry and not self._waiting else 0)
+
+    def _forgets_at_start(self, run: Run) -> bool:
+        """Whether the store has the message of a task that is acknowledged early, and that runs in this process."""
+        return run.stored and self._slots.in_main_process and not run.request.task.acks_late
 
     def _offer(self, calls: Calls) -> int:
         return self._offers.slots(calls, self.free_slots, others_wait=bool(self._waiting)) if self._queues else 0
@@ -491,9 +516,11 @@ class Gate:
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.PLACE))
             return
         run = self._resuming.run_of(grant, calls, self._requests)
-        if run is not None and self.free_slots > 0:
+        if run is None:
+            return
+        if self.free_slots > 0 and not self._forgets_at_start(run):
             self._try(self._running.execute, run)
-        elif run is not None:
+        else:
             run.state = State.GRANTED
             self._granted.append(run)
 
@@ -510,6 +537,8 @@ class Gate:
 
     def answered(self, reply: Reply, calls: Calls) -> None:
         """See `Decisions`."""
+        if not self._stops():
+            self._start_granted()
         # Only now: those who were refused in this reply came before those who wait here for a slot.
         self._running.closed.difference_update(reply.open)
         for bucket in reply.closed:

@@ -15,6 +15,7 @@ from celery_throttle.worker.renewed import judge
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from celery_throttle.worker.blocked import Blocked
     from celery_throttle.worker.groups import Group
     from celery_throttle.worker.timekeeper import Timekeeper
 
@@ -33,10 +34,11 @@ class Leases:
         groups: those of the worker; each has a connection for this.
         lease: seconds that a permit lasts.
         timekeeper: its thread does the renewing.
+        blocked: notices what kept it from that.
     """
 
-    def __init__(self, groups: Sequence[Group], lease: float, timekeeper: Timekeeper) -> None:
-        self._groups, self._lease, self._timekeeper = groups, lease, timekeeper
+    def __init__(self, groups: Sequence[Group], lease: float, timekeeper: Timekeeper, blocked: Blocked) -> None:
+        self._groups, self._lease, self._timekeeper, self._blocked = groups, lease, timekeeper, blocked
 
     def start(self) -> None:
         """Begin to renew."""
@@ -59,6 +61,7 @@ class Leases:
 
     def _renew_and_again(self, group: Group) -> None:
         pause = self._lease / 3
+        self._blocked.renewing(group.calls.group, list(group.calls.held.values()))
         try:
             self.renew(group)
         except RedisError as error:

@@ -74,9 +74,9 @@ class Outbox:
         """Whether there is something that can wait for a moment."""
         return bool(self._spare or self._passed or self._began or self._successions or self._acked)
 
-    def ended(self, task: str, nonce: str, facts: Facts) -> None:
+    def ended(self, task: str, nonce: str, facts: Facts, attempt: int = 0) -> None:
         """A run has ended, and its permits are free."""
-        self._ended.append(Ended(task, nonce, facts))
+        self._ended.append(Ended(task, nonce, facts, attempt))
 
     def began(self, task: str, nonce: str) -> None:
         """An early-ack task began: the store may forget its message."""
@@ -143,7 +143,8 @@ class Outbox:
             elif permit.result is not None:
                 told = permit.told
                 self._passed.pop(permit, None)
-                self._ended.append(Ended(told.task, told.nonce, Facts(True, Message.NOBODY, permit.result)))
+                facts = Facts(True, Message.NOBODY, permit.result)
+                self._ended.append(Ended(told.task, told.nonce, facts, told.attempt))
 
     def forget_arrivals(self) -> list[Run]:
         """Drop those that want to start or to be parked; return them."""

@@ -170,7 +170,7 @@ class Resuming:
         permit = calls.held.get(nonce)
         run = permit.run if permit is not None else None
         if run is not None and run.nonce == nonce and run in self._running.runs and not run.request.task.acks_late:
-            calls.outbox.began(run.request.id, nonce)
+            self._running.tell_begun(run)
 
 
 def _say_revoked(request: Any, dropped: str) -> None:

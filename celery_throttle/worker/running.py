@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from celery_throttle.tasks.rate_limited import RateLimited
+    from celery_throttle.worker.blocked import Blocked
     from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.notices import Notices
@@ -47,6 +48,7 @@ class Running:
         groups: the calls of each group, by its name.
         notices: say in the log who raised `RateLimited`.
         fail: says of a run which is over that it has failed, if need be later.
+        blocked: notices runs that kept this process from renewing leases.
 
     Attributes:
         runs: what the pool has.
@@ -62,9 +64,10 @@ class Running:
         groups: Mapping[str, Calls],
         notices: Notices,
         fail: Callable[[Run, Exception], None],
+        blocked: Blocked,
     ) -> None:
         self._slots, self._tasks, self._loop, self._groups, self._notices = slots, tasks, loop, groups, notices
-        self._fail = fail
+        self._fail, self._blocked = fail, blocked
         self.runs: set[Run] = set()
         self.closed: set[str] = set()
         self.epoch = 0
@@ -100,6 +103,12 @@ class Running:
         if self._loop.turning and not self._slots.passed_on:
             self._loop.wake()
 
+    def tell_begun(self, run: Run) -> None:
+        """It is acknowledged early, and begins: the store has to forget its message."""
+        if not run.told_begun:
+            run.told_begun = True
+            self._groups[run.group].outbox.began(run.request.id, run.nonce)
+
     def _over(self, run: Run) -> None:
         """The pool does not have it any more."""
         self.runs.discard(run)
@@ -117,6 +126,7 @@ class Running:
     def _ended(self, run: Run, result: Result) -> None:
         if run in self.runs:
             self._over(run)
+            self._blocked.ended(run)
             if run.needs.text:
                 self._groups[run.group].tally.ended(run, result)
             self.give_back(run, result, began=True)
@@ -236,7 +246,7 @@ class Running:
         if permit is None:
             return
         calls.outbox.settle(permit)
-        calls.outbox.ended(run.request.id, run.nonce, facts)
+        calls.outbox.ended(run.request.id, run.nonce, facts, run.attempt)
         calls.freed += not run.needs.buckets or run.needs.waits_in(self.closed)
         self.forget_permit(run)
 

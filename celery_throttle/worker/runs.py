@@ -71,7 +71,7 @@ class Permit:
         """Return what the store has to hear if it was passed on; from then on the store knows who has it now."""
         if self.run is None or self.result is None:
             return None
-        said = Succession(self.told.task, self.told.nonce, self.result, self.run.arrival)
+        said = Succession(self.told.task, self.told.nonce, self.result, self.run.arrival, self.told.attempt)
         self.told, self.result = said.to, None
         return said
 
@@ -100,6 +100,7 @@ class Run:
         job: what the pool made of it.
         keeps: whether the broker keeps its message until what is parked is safe.
         asks: whether it asks for its permits also where there is a line, since a full store cannot park it.
+        told_begun: whether the store was told that it has begun, before it did.
         requeue: whether the task was rejected to be delivered again.
         refusals: how often it could not be parked, because as many wait as may.
         waited: how many seconds it waited in line.
@@ -127,6 +128,7 @@ class Run:
         "requeue",
         "state",
         "stored",
+        "told_begun",
         "waited",
     )
 
@@ -150,7 +152,7 @@ class Run:
         self.permit: Permit | None = None
         self.held_since = 0.0
         self.job: Any = None
-        self.asks = self.requeue = self.keeps = self._had_state = False
+        self.asks = self.requeue = self.keeps = self.told_begun = self._had_state = False
         self.refusals = 0
         self.waited = 0.0
         self.parcel = b""

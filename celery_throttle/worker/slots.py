@@ -32,6 +32,17 @@ class Slots:
         self._offered = False
 
     @property
+    def name(self) -> str:
+        """What the pool is called, as after ``-P``."""
+        name = type(self._pool).__module__.rpartition(".")[2]
+        return "threads" if name == "thread" else name
+
+    @property
+    def in_main_process(self) -> bool:
+        """Whether bodies run in the main process, and may keep all else in it from running: not only threads do."""
+        return not self._pool.uses_semaphore  # only a pool of processes does
+
+    @property
     def gone(self) -> bool:
         """Whether a cold shutdown has begun: it ends the pool in a signal handler, in the middle of the loop's turn."""
         flag: object = state.should_terminate

@@ -81,7 +81,7 @@ class Throttling:
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)
-        self._leases = Leases(self.groups, settings.lease, timekeeper)
+        self._leases = Leases(self.groups, settings.lease, timekeeper, self.gate.blocked)
         self.remote = Remote(worker.app, worker.hostname, loop, partial(report, self.gate, self._slots, settings))
 
     def start(self) -> None:

@@ -101,6 +101,11 @@ class Entry:
     remembered: bool = False
     overtaken: int = 0
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether it has succeeded in a run that had lost its lease: a retry of the run beside it is needless."""
+        return any(run.lapsed and run.heard and run.outcome == "success" for run in self.runs())
+
     def runs(self) -> list[Run]:
         return [run for attempt in self.attempts.values() for run in attempt.runs]
 

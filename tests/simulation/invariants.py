@@ -140,7 +140,7 @@ def check_end(book: Book) -> None:
 
 
 def is_missing(attempt: Attempt) -> bool:
-    return not (attempt.done or attempt.excused or attempt.entry.remembered)
+    return not (attempt.done or attempt.excused or attempt.entry.remembered or attempt.entry.succeeded)
 
 
 def is_untold(attempt: Attempt) -> bool:

@@ -113,7 +113,7 @@ class Pool:
     ) -> None:
         self.num_processes, self._worker, self._outside, self._given = size, worker, outside, given
         self._pool: Any = _WithEventLoop() if has_event_loop else None
-        self._has_event_loop = has_event_loop
+        self._has_event_loop = self.uses_semaphore = has_event_loop
         self._numbers = itertools.count(1)
         self.jobs: list[Job] = []
 

@@ -491,6 +491,13 @@ class Worker:
             if self.free_slots <= 0 and not run.needs.waits_in(gate._running.closed)
         ]
 
+    @property
+    def told_begun(self) -> list[tuple[str, int]]:
+        """Those of which the store is told that they begin, before the pool runs them in the main process."""
+        gate = self.gate
+        told = [run for run in (*gate._granted, *gate._running.runs) if run.told_begun]
+        return [(run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told]
+
     def permit_of(self, request: Any) -> Any:
         """Return what a request runs with, None if it needs nothing."""
         return next((run.permit for run in self.gate._running.runs if run.request is request), None)

@@ -242,6 +242,8 @@ class World:
         worker.unsettled.clear()
         self._unlock(worker)
         self._never_said(worker)
+        for task_id, number in worker.told_begun:
+            self.book.attempt(task_id, number).excuse("its worker was killed as it began, and it is acknowledged early")
         for job in worker.pool.jobs:
             self._die_with(job)
         if worker.channel is not None:

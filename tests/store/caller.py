@@ -67,7 +67,7 @@ def ended(run: Arrival | Grant, how: str | Facts = "done") -> Ended:
     facts = how if isinstance(how, Facts) else ENDS[how]
     if isinstance(run, Arrival) and isinstance(how, str):
         facts = _BROKERS.get(how, facts)
-    return Ended(run.task, run.nonce, facts)
+    return Ended(run.task, run.nonce, facts, run.attempt)
 
 
 def held_by(grant: Grant) -> Arrival:

@@ -144,7 +144,7 @@ def test_another_delivery_that_waited_for_it_goes_on_whoever_finds_it(
         assert worker.renew(held, number=worker.number) == [2]
         worker.release(held, "again")
     elif how == "end":
-        worker.release(held)
+        worker.release(held, "failed")  # a success would end it for all
     elif how == "send back":
         worker.send_back(held, 0.0)
     else:

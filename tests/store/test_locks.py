@@ -637,10 +637,41 @@ def test_a_success_that_was_told_of_early_outlives_its_worker(worker: LockCaller
     assert told(worker.look_once()) == [("t1", "done", "t1")]
 
 
-def test_an_early_success_of_another_grant_does_not_count(worker: LockCaller) -> None:
+def test_an_early_success_of_an_earlier_grant_of_the_task_counts(worker: LockCaller) -> None:
+    """Its lease was lost, and the task runs again: it has succeeded all the same."""
     held = worker.start("t1", plan_of(remember=60))
-    assert worker.succeeded(held, "same", 60, token=held.token - 1) == 0
-    assert state_of(worker) == ("t1", "running")
+    assert worker.succeeded(held, "same", 60, token=held.token - 1) == 1
+    assert state_of(worker) == ("t1", "done")
+
+
+def test_an_early_success_counts_though_the_lock_is_lost(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
+    plan = plan_of(remember=60)
+    held = worker.start("t1", plan)
+    end_lease(redis, held)
+    peer.reap(1)
+    assert state_of(worker) is None
+    assert worker.succeeded(held, "same", 60) == 1
+    assert peer.claim("t2", plan)[1] == "t1"
+
+
+def test_an_early_success_does_not_take_the_lock_of_another_task(
+    worker: LockCaller, peer: LockCaller, redis: Redis
+) -> None:
+    plan = plan_of(remember=60)
+    held = worker.start("t1", plan)
+    end_lease(redis, held)
+    peer.reap(1)
+    peer.start("t2", plan)
+    assert worker.succeeded(held, "same", 60) == 0
+    assert state_of(worker) == ("t2", "running")
+
+
+def test_an_early_success_counts_not_if_the_lock_was_taken_away(worker: LockCaller) -> None:
+    """An operator did that while it ran: the next call is to run."""
+    held = worker.start("t1", plan_of(remember=60))
+    worker.unlock("same")
+    assert worker.succeeded(held, "same", 60) == 0
+    assert state_of(worker) is None
 
 
 # -- leases ------------------------------------------------------------------------------------------------------
@@ -751,7 +782,7 @@ def test_a_success_is_remembered_though_its_holder_is_put_back(worker: LockCalle
 def test_who_waits_for_a_success_has_it_though_its_holder_is_back_in_line(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
-    """Its lease lapsed before its child said that it succeeded; what its worker says of its end counts no more."""
+    """Its lease lapsed before its child said that it succeeded, and then its worker."""
     plan = plan_of(remember=60)
     (held,) = worker.put_once("t1", plan, slots=1)
     assert peer.arrive("t2", plan, slots=1) == ()
@@ -759,8 +790,9 @@ def test_who_waits_for_a_success_has_it_though_its_holder_is_back_in_line(
     peer.reap(1)
     assert worker.succeeded(held, "same", 60) == 1
     worker.end(held)
+    assert not [each for each in peek(redis).parked if each == "t1"]
     told_of = peer.look_once(2)
-    assert told(told_of) == [("t1", "done", "t1"), ("t2", "conclude", "t1")]
+    assert told(told_of) == [("t2", "conclude", "t1")]
     for each in told_of:
         peer.end(each)
     assert not peek(redis).records

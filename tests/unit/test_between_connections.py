@@ -60,7 +60,7 @@ def connect(gate: Gate) -> Any:
 def test_one_of_a_connection_that_is_gone_is_left_to_the_broker() -> None:
     """Its ETA has come, in Celery's timer thread; else it counts for the next connection when it is held no more."""
     loop: Any = Loop()
-    slots: Any = SimpleNamespace(gone=False, size=4, discarded=lambda request: False)
+    slots: Any = SimpleNamespace(gone=False, size=4, in_main_process=False, discarded=lambda request: False)
     tasks: Any = Tasks()
     gate = Gate(slots, tasks, Settings(""), loop, loop, (), lambda *_: NotImplemented, lambda: None)
     connect(gate)

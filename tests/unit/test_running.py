@@ -37,7 +37,7 @@ def test_one_that_the_pool_does_not_take_since_it_was_revoked_has_not_started() 
     calls = SimpleNamespace(outbox=Outbox(), tally=Tally(), held={}, freed=0)
     nothing: Any = SimpleNamespace(turning=False)
     slots: Any = Slots()
-    running = Running(slots, nothing, nothing, {"": calls}, nothing, nothing)  # type: ignore[dict-item]
+    running = Running(slots, nothing, nothing, {"": calls}, nothing, nothing, nothing)  # type: ignore[dict-item]
     run = Run(Request(), epoch=0, needs=Needs(("gpu",), "1:gpu"), nonce="w:1")
     running.hold_permit(run, Permit(run))
     running.execute(run)

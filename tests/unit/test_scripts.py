@@ -182,7 +182,7 @@ def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
         "slots": 3,
         "queues": ["q1", "q2"],
         "ended": [{"task": "t0", "nonce": "w:0", "message": "nobody", "result": "success", "began": True}],
-        "passed": [{"task": "t8", "nonce": "w:8", "result": "failure", "to": asked}],
+        "passed": [{"task": "t8", "nonce": "w:8", "message": "nobody", "result": "failure", "to": asked}],
         "began": [["t7", "w:7"]],
         "unacked": [["t6", 0, "w:6"]],
         "revoked": ["t5", "t4"],

@@ -4,9 +4,9 @@
 -- slots, queues: those that it serves, birth: when the data began that it knows, clock_ms: when it was put
 -- together, on a clock of the worker's, and arrays of objects, or of arrays. All but the first four may be
 -- left out:
---   ended    task, nonce, message, result, began: see shared/facts.lua
---   passed   task, nonce, result, to (as asked): a permit that passed to another task in the same worker;
---            carried out before what ended
+--   ended    task, nonce, message, result, began: see shared/facts.lua; attempt, unless it is 0
+--   passed   as ended (message: nobody), and to (as asked): a permit that passed to another task in the
+--            same worker; carried out before what ended
 --   began    { task id, nonce }: an early-ack task began, so its message is not needed any more
 --   unacked  { task id, attempt, nonce } of those that the store has, or that have run, that could not be
 --            acknowledged at the broker

@@ -1,11 +1,16 @@
 -- A task that is to be remembered has succeeded: say so at once, from the process that ran it, in case its
--- worker dies now.
+-- worker dies now. Also one that had lost its lease, and its lock with it, unless another task has the lock.
 -- KEYS, ARGV[1] as in shared/begin.lua; then identity, task id, fencing token, remember (ms).
--- Returns 1: its lock says so, 0: the lock is another grant's by now.
+-- Returns 1: its lock says so, 0: another task has the lock, or it was taken away while the task ran.
 redis.call('ZREM', LEASES, '')
 local identity, task, fence, remember_ms = argument(), argument(), argument(), number()
-local lock = load_lock(identity)
-if not lock or lock.task ~= task or lock.fence ~= fence then return 0 end
+local lock, record = load_lock(identity), load_record(task)
+if lock and lock.task ~= task then return 0 end
+if not lock then
+  if record and record.lock and record.lock.unlocked then return 0 end
+  lock = new_lock(task, next_stamp())
+  lock.fence = fence
+end
 lock.state = 'done'
 save_lock(identity, lock, NOW + remember_ms)
 -- Now: what the worker says of the end counts no more if the lease was lost before.

@@ -7,12 +7,12 @@ end
 
 local function hear_ends(passed, ended_runs)
   for _, row in ipairs(passed) do
-    passed_on(row.task, row.nonce, row.result, row.to)
+    passed_on(row)
     name_buckets(row.to.needs)
   end
   for _, row in ipairs(ended_runs) do
     local record = ended(row.task, row.nonce, row.began, row.message, row.result)
-    if record then name_buckets(record.needs) end
+    if record then name_buckets(record.needs) else ended_late(row, load_record(row.task)) end
   end
 end
 

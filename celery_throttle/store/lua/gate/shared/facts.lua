@@ -22,7 +22,7 @@ local BEFORE_ALL = 100000000000000
 -- Whether the store still has a message to put back in line.
 local function comes_back(task, record, message)
   local kept = message == 'place' or message == 'tail' or message == 'head' or message == 'lost'
-  return kept and not record.outside and redis.call('HEXISTS', MESSAGES, task) == 1
+  return kept and not record.outside and not record.over and redis.call('HEXISTS', MESSAGES, task) == 1
 end
 
 local function line_up_again(task, record, began, message)
@@ -58,6 +58,7 @@ local function ended(task, nonce, began, message, result)
     end
   end
   give(needs)
+  if record.over then began, result = true, end_over(task, record, message, result) end
   if comes_back(task, record, message) then
     if record.lock then lock_ended(task, record, nonce, 'waits') end
     -- Whoever it was to run after may have ended while it was lent.
@@ -88,10 +89,12 @@ end
 -- A run has ended, and its permit passes to a task that starts in its place in the same worker; nobody
 -- waited for it. One whose lease was lost has none to pass on: the other is put back by its renewal if
 -- there is room.
-local function passed_on(task, nonce, result, to)
+local function passed_on(row)
+  local task, to = row.task, row.to
   local record = load_record(task)
-  if not record or record.nonce ~= nonce then return end
+  if not record or record.nonce ~= row.nonce then return ended_late(row, record) end
   redis.call('ZREM', LEASES, task)
+  local result = record.over and end_over(task, record, 'nobody', row.result) or row.result
   run_over(task, record, true, 'nobody', result)
   local other = load_record(to.task)
   if other and other.nonce then return give(needs_of(record.needs)) end

@@ -26,9 +26,7 @@ local function drop_parked(task, reason)
   if verdict ~= 'run' and verdict ~= 'follow' and verdict ~= 'next' then return false end
   leave_line(task, record)
   if record.lock then give_up_lock(record.lock.identity, task) end
-  local second = load_second(task)
-  if second then note_ran(task, second, false) end
-  forget_second(task)
+  drop_second(task)
   note_ran(task, record, false)
   enqueue(task, {
     v = VERSION, needs = '', queue = record.queue, ticket = record.ticket, attempt = record.attempt,

@@ -19,6 +19,13 @@ local function forget_second(task)
   redis.call('HDEL', SECOND_MESSAGES, task)
 end
 
+-- The task is over, or is not to run: neither is this delivery.
+local function drop_second(task)
+  local second = load_second(task)
+  if second then note_ran(task, second, false) end
+  forget_second(task)
+end
+
 -- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
 local function keep_second(task, arrival)
   local second = load_second(task)

@@ -1,0 +1,32 @@
+-- Over: a task that has succeeded in a run which had lost its lease. No copy of it starts any more: what is
+-- parked is dropped; a run that was started beside it goes on, and counts as a success however it ends.
+
+-- A run has ended that the store does not count as the holder any more. record: what there is of its task.
+local function ended_late(row, record)
+  local attempt = row.attempt or 0
+  if row.message ~= 'broker' then will_not_come(attempt .. ' ' .. row.task, row.nonce) end
+  if row.result ~= 'success' or record and record.outside then return end
+  if row.message == 'broker' then note_ran(row.task, { attempt = attempt }, true) end
+  if not record then return end
+  drop_second(row.task)
+  if record.nonce then
+    record.over = 1
+    save_record(row.task, record)
+    return
+  end
+  leave_line(row.task, record)
+  run_over(row.task, record, true, row.message, 'success')
+  if record.lock then lock_ended(row.task, record, nil, 'success') end
+end
+
+-- Such a run ends: what may still come of its task is noted. Returns what came of the task.
+local function end_over(task, record, message, result)
+  if message == 'lost' then
+    -- Its worker may come back and say that the task has to run again, or the broker may deliver it.
+    record.unacked = record.unacked or {}
+    record.unacked[record.nonce] = 1
+  elseif result == 'retry' then
+    note_ran(task, { attempt = (record.attempt or 0) + 1 }, true)
+  end
+  return 'success'
+end
