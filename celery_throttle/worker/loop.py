@@ -84,6 +84,11 @@ class Loop:
         if self.turning or threading.get_ident() != self._home:
             self.wake()
 
+    @property
+    def posted(self) -> bool:
+        """Whether something waits for the next turn."""
+        return bool(self._posted)
+
     def later(self, delay: float, function: Callable[[], None]) -> None:
         """Call the function on the loop after so many seconds, unless the broker connection is lost; from the loop."""
         self.hub.call_later(delay, function)
@@ -212,9 +217,10 @@ class Loop:
             self.turning = False
 
     def pump(self) -> None:
-        """Give a hub that has no thread one turn, without waiting for anything."""
-        self.wake()
-        self.hub.run_once()
+        """Give a hub that has no thread two turns, without waiting: what one takes in, the next one acts on."""
+        for _ in range(2):
+            self.wake()
+            self.hub.run_once()
 
     def close(self) -> None:
         """Leave the hub."""

@@ -40,6 +40,8 @@ __all__ = ["Throttling"]
 
 _REVOKED_EVERY = 1.0
 _TEND_EVERY = 0.5
+#: Seconds that the broker is asked for messages between two parked tasks.
+_IN_PASSING = 0.001
 
 
 class Throttling:
@@ -120,8 +122,8 @@ class Throttling:
 
     def connected(self, consumer: Any) -> None:
         """The consumer has its queues."""
-        if self.pumped and "perform_pending_operations" not in vars(consumer):
-            consumer.perform_pending_operations = partial(self._pump_too, consumer.perform_pending_operations)
+        if self.pumped:
+            self._pump_with(consumer)
         for name in ("add_task_queue", "cancel_task_queue"):
             if name not in vars(consumer):
                 setattr(consumer, name, self._then_connected(consumer, getattr(consumer, name)))
@@ -142,9 +144,21 @@ class Throttling:
 
         return changed
 
+    def _pump_with(self, consumer: Any) -> None:
+        """Pump whenever Celery's loop comes around, and have it come around soon while there is something to do."""
+        connection = consumer.connection
+        if "perform_pending_operations" not in vars(consumer):
+            consumer.perform_pending_operations = partial(self._pump_too, consumer.perform_pending_operations)
+        if "drain_events" not in vars(connection):
+            connection.drain_events = partial(self._drain, connection.drain_events)
+
     def _pump_too(self, perform_pending_operations: Any) -> None:
         perform_pending_operations()
         self.pump()
+
+    def _drain(self, drain_events: Any, timeout: float | None = None, **kwargs: Any) -> Any:
+        # A parked task that has run is posted, and the next one starts when the store has heard of it.
+        return drain_events(timeout=_IN_PASSING if self.loop.posted else timeout, **kwargs)
 
     def close(self) -> None:
         """The worker is about to stop: start nothing more."""
