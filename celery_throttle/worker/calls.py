@@ -12,7 +12,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_throttle.core.history import Place
 from celery_throttle.core.limits import described
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.calls import Store
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
     from celery_throttle.store.scripts import Call
-    from celery_throttle.worker.link import Link, Listener
+    from celery_throttle.worker.link import Link
+    from celery_throttle.worker.listener import Listener
     from celery_throttle.worker.outbox import Batch
     from celery_throttle.worker.runs import Permit, Run
     from celery_throttle.worker.saving import Saving
@@ -169,7 +170,8 @@ class Calls:
         self._birth = ""
         self._away_since: float | None = None  # the connection broke
         self._lost = False  # it was lost, or never reached, which has been counted
-        self._mute = False
+        self._mute = False  # the store's user may not publish hints, so none arrive
+        self._no_hints = False  # which has been logged, or that it may not receive them
         self._uncounted = False  # the store refused to count, which has been said
         self.link, self._listener = connect(self)
 
@@ -200,7 +202,7 @@ class Calls:
     @property
     def hears_hints(self) -> bool:
         """Whether hints come here."""
-        return self._listener.up and not self._mute
+        return self._listener.subscribed and not self._mute
 
     def nonce(self) -> str:
         """A new name for one delivery."""
@@ -284,7 +286,7 @@ class Calls:
 
     def up(self) -> None:
         """The connection stands: say first what the limits are, then go on with the call under way."""
-        self._ready = self._unheard = False
+        self._ready = self._unheard = self._mute = False
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience
         pages = self.store.declarations(self._birth, self.declared.items(), away=away)
         declare_in_pages(self.link, pages, self.up, self._declared)
@@ -308,14 +310,25 @@ class Calls:
         elif birth != self._birth and self._ready and self._under_way is None:  # else the answer tells, or the next one
             self.up()
 
-    def no_hints(self, why: object) -> None:
-        """The store's user has no right to hints; all goes on without them."""
-        if not self._mute:
-            logger.warning(
-                "celery_throttle: no hints for the store's user (%s), so tasks that others let start wait for up to "
-                "some seconds: give it the right, see the README's ACL line", why,
-            )  # fmt: skip
-        self._mute = True
+    def subscribed(self) -> None:
+        """Hints begin to arrive; some may have been missed before."""
+        self.hungry = True
+        if self._no_hints and not self._mute:
+            self._no_hints = False
+            logger.info("celery_throttle: hints arrive again")
+
+    def no_hints(self, error: Exception | None = None) -> None:
+        """The store refused to send hints, or to publish them; all goes on without them."""
+        if self._no_hints:
+            return
+        self._no_hints = True
+        fix = "trying again"
+        if error is None or isinstance(error, NoPermissionError):
+            fix = "give the store's user the right, see the README's ACL line"
+        logger.warning(
+            "celery_throttle: the store refuses hints (%s), so tasks that others let start wait for up to some "
+            "seconds: %s", error or "its user may not publish them", fix,
+        )  # fmt: skip
 
     def unreachable(self, error: Exception) -> None:
         """Connecting failed."""
@@ -456,7 +469,8 @@ class Calls:
         for each in reply.withdrawn:
             _safely(gate.withdrawn, each)
         if not reply.hints:
-            self.no_hints("it may not publish them")
+            self._mute = True
+            self.no_hints()
         self._gate.answered(reply, self)
 
     def _unread(self, reply: Reply) -> None:

@@ -9,7 +9,8 @@ from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import connection_factory, make_client
 from celery_throttle.worker.calls import Calls
-from celery_throttle.worker.link import Link, Listener
+from celery_throttle.worker.link import Link
+from celery_throttle.worker.listener import Listener
 from celery_throttle.worker.saving import Saving
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def calls_of(
 
     def connect(calls: Calls) -> tuple[Link, Listener]:
         link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
-        return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.no_hints)
+        return link, Listener(
+            loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.subscribed, calls.no_hints
+        )
 
     store = Store(keys, settings.lease, settings.broker)
     if (durability := settings.durability) is None:

@@ -1,7 +1,8 @@
 """Connections to the store that never make the loop wait.
 
-A `Link` sends calls and hears their replies later; a `Listener` hears hints. Both connect in a thread of their own,
-because connecting means waiting for the server, and a server that is stopped accepts connections and says nothing.
+A `Link` sends calls and receives their replies later; a `Listener` (`listener.py`) receives hints. Both connect in a
+thread of their own, because connecting means waiting for the server, and a server that is stopped accepts connections
+and says nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Link", "Listener", "NoAnswer"]
+__all__ = ["Link", "NoAnswer", "Wire", "tell"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ class NoAnswer(StoreUnavailable):
     """The connection stood, and nothing moved on it for too long."""
 
 
-def _tell(callback: Callable[[Any], None], reply: Any) -> None:
-    # An error in what follows from a reply says nothing about the connection, and must not end the worker's loop.
+def tell(callback: Callable[[Any], None], reply: Any) -> None:
+    """Call back, and log an error: it says nothing about the connection, and must not end the worker's loop."""
     try:
         callback(reply)
     except UnreadableReply:
@@ -53,7 +54,7 @@ def _tell(callback: Callable[[Any], None], reply: Any) -> None:
         logger.exception("celery_throttle: error in %r", callback)
 
 
-class _Wire:
+class Wire:
     """A connection that comes back by itself, within a third of a lease. `up` tells whether it stands now.
 
     Attributes:
@@ -243,7 +244,7 @@ class _Wire:
         """Called with each reply."""
 
 
-class Link(_Wire):
+class Link(Wire):
     """Sends calls to scripts; each reply goes to its callback, in order.
 
     A callback gets the reply, a `RedisError` when the server refused the call (it had no effect), or a
@@ -320,7 +321,7 @@ class Link(_Wire):
         if isinstance(reply, NoScriptError) and call is not None:
             self._send(call, pack(call.eval()), callback, patience)
         else:
-            _tell(callback, reply)
+            tell(callback, reply)
 
     def _check_silence(self) -> None:
         # The loop itself may have been busy: first send what waits, and take in what has arrived meanwhile.
@@ -345,35 +346,5 @@ class Link(_Wire):
         pending, self._pending = self._pending, deque()
         lost = NoAnswer if isinstance(error, RedisTimeoutError) else StoreUnavailable
         for _, callback, _ in pending:
-            _tell(callback, lost(str(error)))
+            tell(callback, lost(str(error)))
         self._on_broken(error)
-
-
-class Listener(_Wire):
-    """Hears the hints that are published on one channel."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        timekeeper: Timekeeper,
-        make: Callable[[], Any],
-        lease: float,
-        channel: str,
-        on_hint: Callable[[str], None],
-        on_refused: Callable[[Exception], None],
-    ) -> None:
-        super().__init__(loop, timekeeper, make, lease)
-        self._channel, self._on_hint, self._on_refused = channel, on_hint, on_refused
-
-    def start_over(self, error: Exception) -> None:
-        """Hang up and connect again."""
-        self._lost(error)
-
-    def _greet(self) -> None:
-        self._write(pack(("SUBSCRIBE", self._channel)))
-
-    def _heard(self, reply: Any) -> None:
-        if isinstance(reply, list) and reply[0] == b"message":
-            _tell(self._on_hint, reply[2].decode(errors="replace"))  # anybody may publish there
-        elif isinstance(reply, RedisError):
-            self._on_refused(reply)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis
+from redis.exceptions import ResponseError
 
 from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, NO_LOOK, counts, most_at_once
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
+    from celery_throttle.embedded import EmbeddedServer
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
+    from tests.support.relay import Relay
     from tests.support.state import State
     from tests.support.workers import Workers
 
@@ -114,3 +121,67 @@ def test_one_limit_does_not_hold_another_up(workers: Workers, journal: Journal, 
     journal.wait_finished(61, timeout=AT_ONCE * 2)
     state.wait_clean()
     assert journal.order(task=".hold") == ["first", *(f"parked {number}" for number in range(50))]
+
+
+def test_a_dead_connection_for_hints_is_noticed(
+    relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    """A NAT has forgotten it, and says so to no one."""
+    workers.start(DOORS, concurrency=1, queues="left", conf={"throttle_url": relay.url})
+    workers.start(DOORS, concurrency=1, queues="right")
+    app = workers.app(DOORS)
+    app.right.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.left.delay("next"))
+    with state.client() as client:
+        before = subscribers(client)
+
+        relay.forget_subscriptions()
+
+        until(lambda: subscribers(client) - before, timeout=AT_ONCE)
+    doors.open_all()
+    journal.wait_finished(1, "next", timeout=AT_ONCE)
+    state.wait_clean()
+
+
+def test_hints_that_are_refused_while_a_script_runs_arrive_later(
+    store: EmbeddedServer, relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
+) -> None:
+    left = workers.start(DOORS, concurrency=1, queues="left", conf={"throttle_url": relay.url})
+    workers.start(DOORS, concurrency=1, queues="right")
+    app = workers.app(DOORS)
+    app.right.delay("first")
+    journal.wait_running(1, "first")
+    state.wait_parked(app.left.delay("next"))
+    with state.client() as client:
+        client.config_set("lua-time-limit", 1)
+        script = threading.Thread(target=run_for_ever, args=(store.url,))
+        script.start()
+        until(lambda: is_busy(client))
+        relay.hang_up()
+        left.wait_for_log(r"refuses hints \(BUSY", timeout=AT_ONCE)
+        client.script_kill()
+        script.join()
+    left.wait_for_log("hints arrive again", timeout=AT_ONCE)
+    assert "ACL" not in left.log()
+
+    doors.open_all()
+    journal.wait_finished(1, "next", timeout=AT_ONCE)
+    state.wait_clean()
+
+
+def subscribers(client: Redis) -> set[str]:
+    return {each["id"] for each in client.client_list(_type="pubsub")}
+
+
+def run_for_ever(url: str) -> None:
+    with Redis.from_url(url, retry=None, socket_timeout=60) as client, suppress(ResponseError):
+        client.eval("while true do end", 0)
+
+
+def is_busy(client: Redis) -> bool:
+    try:
+        client.ping()
+    except ResponseError as error:
+        return "BUSY" in str(error)
+    return False

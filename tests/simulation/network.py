@@ -26,7 +26,7 @@ CLOCK_KEYS = ("sim:s", "sim:us")
 _TIMEOUT = 1.0
 #: How often the replica has in time what it is waited for.
 _REPLICATED = 0.6
-_SUBSCRIBE = b"*2\r\n$9\r\nSUBSCRIBE"
+_SUBSCRIBE, _PING = b"*2\r\n$9\r\nSUBSCRIBE", b"*1\r\n$4\r\nPING"
 
 
 def packed(*arguments: Any) -> bytes:
@@ -256,7 +256,7 @@ class Network:
 
     def stray(self, worker: Any, commands: list[bytes]) -> None:
         """These may still arrive, though nobody waits for an answer."""
-        calls = deque((worker, command) for command in commands if not command.startswith(_SUBSCRIBE))
+        calls = deque((worker, command) for command in commands if not command.startswith((_SUBSCRIBE, _PING)))
         if calls:
             self.strays.append(calls)
 
@@ -337,6 +337,9 @@ class Pipe:
         command = self.sent.popleft()
         if command.startswith(_SUBSCRIBE):
             self.listens = True
+            self.replies.append((self.network.now_us, [b"subscribe", b"", 1]))
+        elif command.startswith(_PING):
+            self.replies.append((self.network.now_us, [b"pong", b""]))
         else:
             reply = self.network.carry_out(command)
             self.worker.answered(self.network.now_us, reply)

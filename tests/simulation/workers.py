@@ -38,6 +38,7 @@ from celery_throttle.worker import (
     gate,
     groups,
     link,
+    listener,
     offers,
     outbox,
     remember,
@@ -209,7 +210,7 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (gate, link, offers, outbox, runs, saving, stopping):
+        for module in (gate, link, listener, offers, outbox, runs, saving, stopping):
             put(module, "monotonic", now)
         for module in (resuming, tasks):
             put(module, "Run", _Run)

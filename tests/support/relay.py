@@ -41,6 +41,8 @@ class Relay:
         self._replying.set()
         self._refusing = False
         self._holding_from = b""
+        self._subscribing: set[socket.socket] = set()
+        self._forgotten: set[socket.socket] = set()
 
     @property
     def port(self) -> int:
@@ -63,6 +65,10 @@ class Relay:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.hang_up()
+
+    def forget_subscriptions(self) -> None:
+        """Drop what comes on those that subscribe to something, and say so to no one, as a NAT does."""
+        self._forgotten |= self._subscribing
 
     def quiet_for(self, seconds: float) -> bool:
         """Whether nothing was said for so long."""
@@ -122,6 +128,10 @@ class Relay:
     def _pass_on(self, source: socket.socket, target: socket.socket, replies: bool) -> None:
         with suppress(OSError):
             while piece := source.recv(_PIECE):
+                if not replies and b"SUBSCRIBE" in piece:
+                    self._subscribing |= {source, target}
+                if source in self._forgotten:
+                    continue
                 self._said = time.monotonic()
                 if replies:
                     time.sleep(self.delay)

@@ -24,9 +24,10 @@ __all__ = ["connection_factory", "make_client"]
 
 #: Seconds without an answer after which a server counts as unreachable.
 TIMEOUT = 1.0
-#: Options of TCP, as far as the system has them. Bytes that the kernel takes before the network does: a sender sees
-#: then that a large call moves.
-_TCP = {"TCP_NOTSENT_LOWAT": 1 << 17}
+#: Options of TCP, as far as the system has them. A quiet connection is asked after a minute whether it lives, as NATs
+#: forget those that they hear nothing of, and is dead a minute later. NOTSENT_LOWAT: bytes that the kernel takes before
+#: the network does, so that a sender sees that a large call moves.
+_TCP = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4, "TCP_NOTSENT_LOWAT": 1 << 17}
 #: How replies are read, whatever the same URL says to other clients.
 _REPLIES = {"protocol": 2, "decode_responses": False}
 

@@ -1,0 +1,110 @@
+"""The connection on which hints arrive: asked for a reply now and then, because a dead one would only be silent."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from celery_throttle.store.scripts import pack
+from celery_throttle.store.servers.client import TIMEOUT
+from celery_throttle.worker.link import Wire, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["Listener"]
+
+#: Seconds of silence after which the connection is asked whether it lives: a worker looks on its own as often.
+_PING_AFTER = 5.0
+#: Seconds until a refused SUBSCRIBE is sent again; twice as long each time, up to the second number.
+_AGAIN, _AGAIN_MOST = 1.0, 30.0
+
+
+class Listener(Wire):
+    """Receives the hints that are published on one channel.
+
+    A subscription gets a PING after some seconds of silence; a connection that does not answer in time is replaced. A
+    SUBSCRIBE that the server refuses (it is busy with a script, say) is sent again.
+
+    Args:
+        channel: of the hints.
+        on_hint: called with each.
+        on_subscribed: called whenever hints begin to arrive: some may have been missed before.
+        on_refused: called whenever the server refuses them.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        timekeeper: Timekeeper,
+        make: Callable[[], Any],
+        lease: float,
+        channel: str,
+        on_hint: Callable[[str], None],
+        on_subscribed: Callable[[], None],
+        on_refused: Callable[[Exception], None],
+    ) -> None:
+        super().__init__(loop, timekeeper, make, lease)
+        self._channel, self._on_hint = channel, on_hint
+        self._on_subscribed, self._on_refused = on_subscribed, on_refused
+        self._subscribed = False
+        self._unanswered = False  # a command was sent that has no reply yet
+        self._heard_at = monotonic()  # or asked
+        self._again = _AGAIN
+        timekeeper.every(TIMEOUT, lambda: loop.post(self._tend))
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether hints arrive here, as far as anyone knows."""
+        return self.up and self._subscribed
+
+    def start_over(self, error: Exception) -> None:
+        """Hang up and connect again."""
+        self._lost(error)
+
+    def _greet(self) -> None:
+        self._subscribed, self._again = False, _AGAIN
+        self._ask("SUBSCRIBE", self._channel)
+
+    def _ask(self, *command: str) -> None:
+        self._unanswered, self._heard_at = True, monotonic()
+        self._write(pack(command))
+
+    def _broken(self, error: Exception) -> None:  # noqa: ARG002 - the next connection makes up for it
+        self._subscribed = self._unanswered = False
+
+    def _tend(self) -> None:
+        if not self.up:
+            return
+        silence = monotonic() - self._heard_at
+        if self._unanswered:
+            if silence >= TIMEOUT:
+                self._look_again()
+        elif self._subscribed:
+            if silence >= _PING_AFTER:
+                self._ask("PING")
+        elif silence >= self._again:
+            self._again = min(self._again * 2, _AGAIN_MOST)
+            self._ask("SUBSCRIBE", self._channel)
+
+    def _look_again(self) -> None:
+        self.read()  # the loop itself may have been busy
+        if self._unanswered:
+            self._lost(RedisTimeoutError(f"no answer within {TIMEOUT:g} s"))
+
+    def _heard(self, reply: Any) -> None:
+        self._heard_at, self._unanswered = monotonic(), False
+        kind = reply[0] if isinstance(reply, list) else b""
+        if kind == b"message":
+            tell(self._on_hint, reply[2].decode(errors="replace"))  # anybody may publish there
+        elif kind == b"subscribe":
+            self._subscribed = True
+            self._on_subscribed()
+        elif isinstance(reply, RedisError) and not self._subscribed:
+            self._on_refused(reply)
