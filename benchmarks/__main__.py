@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import (
+    binding,
     caps,
     counter,
     durability,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from benchmarks.figures import Figure
 
 BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
+    "binding": {"bind": binding.bind},
     "caps": {"few-long": caps.few_long, "many-short": caps.many_short, "backlog": caps.backlog},
     "counter": {"advance": counter.advance},
     "durability": {"safe": durability.safe},

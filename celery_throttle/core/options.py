@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.asking import taken
@@ -15,7 +16,7 @@ from celery_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "check_same", "task_policy"]
+__all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "task_policy"]
 
 #: Of these, a limit of the task's own is made.
 _OWN = ("key", "rate", "burst", "fair_by", "weights", "max_parked")
@@ -235,47 +236,6 @@ def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | Non
             )
 
 
-def check_same(
-    task_name: str, policy: Policy, declared: Mapping[str, Policy], *, alone: bool = True, app: str | None = None
-) -> None:
-    """Refuse a limit that another task of the app declares otherwise.
-
-    Args:
-        task_name: the task that declares its limits now.
-        policy: what it declares.
-        declared: what was declared so far, by task name.
-        alone: whether the app is the only one; else one of the two tasks may be another app's, where its limit counts.
-        app: its name, for the message where there are several.
-
-    Raises:
-        ConfigurationError: names both tasks.
-    """
-    for other, known in declared.items():
-        told_apart = other == task_name or not (alone or (policy.own and known.own))
-        for limit in policy.limits if not told_apart else ():
-            for its in known.limits:
-                if its.name == limit.name and _facts(its) != _facts(limit):
-                    raise ConfigurationError(
-                        f"Task {task_name}: limit {limit.name!r} {_said(limit)} here and {_said(its)} in task "
-                        f"{other}{f' of app {app!r}' if app else ''}: give both tasks the same Limit"
-                    )
-
-
-def _facts(limit: Limit) -> tuple[object, ...]:
-    return limit.declared, limit.key is None, limit.group
-
-
-def _said(limit: Limit) -> str:
-    said = f"has {limit.permits or 'any number of'} permits"
-    if limit.rates:
-        said += " and " + ", ".join(f"{rate} (burst {burst})" for rate, burst in limit.rates)
-    if limit.max_parked:
-        said += f", max_parked={limit.max_parked}"
-    if limit.key is not None:
-        said += " for each key"
-    return said + (f" in group {limit.group!r}" if limit.group is not None else "")
-
-
 def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse an option that looks like a misspelt one of ours, or as another plugin calls it.
 
@@ -297,6 +257,10 @@ def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str
             raise ConfigurationError(
                 f"Task {task_name}: unknown option {name!r}: celery_throttle calls this {ours}, write {write}"
             )
-        close = get_close_matches(name.lower(), TASK_OPTIONS, n=1, cutoff=0.75)
-        if close:
-            raise ConfigurationError(f"Task {task_name}: unknown option {name!r}, did you mean {close[0]!r}?")
+        if close := _close_option(name.lower()):
+            raise ConfigurationError(f"Task {task_name}: unknown option {name!r}, did you mean {close!r}?")
+
+
+@lru_cache(maxsize=512)  # tasks of an app have the same attributes
+def _close_option(name: str) -> str | None:
+    return next(iter(get_close_matches(name, TASK_OPTIONS, n=1, cutoff=0.75)), None)

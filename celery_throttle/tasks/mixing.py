@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from celery import Task
 
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.one_line import in_one_line
 
-__all__ = ["mix_in", "names_of"]
+__all__ = ["mix_in", "names_of", "remember_task"]
+
+#: The objects of classes without a name.
+_made: WeakKeyDictionary[type[Any], list[ref[Any]]] = WeakKeyDictionary()
 
 
 @in_one_line()
@@ -50,7 +54,18 @@ def names_of(cls: type[Any], app: Any) -> list[str]:
     """
     if cls.name:
         return [str(cls.name)]
-    return [str(task.name) for task in list(app._tasks.values()) if type(task) is cls]  # noqa: SLF001
+    tasks = app._tasks  # noqa: SLF001
+    if cls in _made:
+        made = [task for each in _made[cls] if (task := each()) is not None and task.name]
+        return [str(task.name) for task in made if tasks.get(task.name) is task]
+    return [str(task.name) for task in list(tasks.values()) if type(task) is cls]
+
+
+def remember_task(task: Any) -> None:
+    """Keep the object of a task whose class has no name: to look for it among all tasks would cost more with each."""
+    cls = type(task)
+    if not cls.name:
+        _made.setdefault(cls, []).append(ref(task))
 
 
 def _says_itself(cls: type[Any], ours: type[Any]) -> bool:

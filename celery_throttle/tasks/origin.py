@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from celery import _state
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
     from types import FrameType
 
 __all__ = ["are_several", "is_own"]
 
+#: What of an app waits to be bound, and the names of that.
+_waiting: WeakKeyDictionary[Any, tuple[tuple[int, int], AbstractSet[str | None]]] = WeakKeyDictionary()
 _ANNOUNCE = _state._announce_app_finalized.__code__  # type: ignore[attr-defined] # noqa: SLF001
 
 
@@ -21,7 +25,7 @@ def is_own(app: Any, name: str) -> bool:
     What is shared comes when an app is finalized, or by ``shared_task``. Celery does not say so to a task, but who
     called us does. What an app declared and shares comes this way, too, and still waits in line then.
     """
-    return not _is_shared(app) or name in {_name(app, waiting) for waiting in list(app._pending)}  # noqa: SLF001
+    return not _is_shared(app) or name in _waiting_names(app)
 
 
 def are_several() -> bool:
@@ -37,6 +41,16 @@ def _is_shared(app: Any) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _waiting_names(app: Any) -> AbstractSet[str | None]:
+    """Return the names of the tasks that the app declared and has not bound; found out once for all who ask."""
+    waiting = list(app._pending)  # noqa: SLF001
+    which = (len(waiting), id(waiting[-1]) if waiting else 0)
+    known = _waiting.get(app)
+    if known is None or known[0] != which:
+        known = _waiting[app] = which, {_name(app, each) for each in waiting}
+    return known[1]
 
 
 def _name(app: Any, waiting: Any) -> str | None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
 
 __all__ = [
     "declare_dedup",
-    "declared_policies",
+    "declare_policy",
     "dedup_of",
     "dedups_of",
     "group_of",
@@ -24,12 +28,33 @@ __all__ = [
 
 #: By app and task name, never by class: Celery makes a class of its own for every app that a task is shared with.
 _policies: WeakKeyDictionary[Any, dict[str, Policy]] = WeakKeyDictionary()
+_limits: WeakKeyDictionary[Any, DeclaredLimits] = WeakKeyDictionary()
 _dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
 
 
-def declared_policies(app: Any) -> dict[str, Policy]:
-    """Return where the limits of an app's tasks are kept, to be changed."""
-    return _policies.setdefault(app, {})
+def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[[], bool], alone: bool) -> None:
+    """Keep the limits of a task, None if it has none, in place of those that it had.
+
+    Args:
+        app: that the task is bound to.
+        name: of the task.
+        policy: its limits and what goes with them.
+        own: whether the app itself declared it; asked when it is bound for the first time.
+        alone: whether the app is the only one of the process.
+
+    Raises:
+        ConfigurationError: another task declares one of the limits otherwise.
+    """
+    policies = _policies.setdefault(app, {})
+    limits = _limits.setdefault(app, DeclaredLimits())
+    before = policies.pop(name, None)
+    if before is not None:
+        limits.remove(name, before)
+    if policy is not None:
+        policy = replace(policy, own=before.own if before is not None else own())
+        limits.check(name, policy, alone=alone, app=None if alone else app.main)
+        limits.add(name, policy)
+        policies[name] = policy
 
 
 def declare_dedup(app: Any, name: str, dedup: Dedup | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task, states
@@ -13,7 +13,7 @@ from celery.result import EagerResult
 from celery_throttle.clients import signed, store_client
 from celery_throttle.core.asking import check_function, why_not
 from celery_throttle.core.dedup import DEDUP_OPTIONS, PER_CALL, task_dedup
-from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, check_same, task_policy
+from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, task_policy
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
@@ -21,7 +21,7 @@ from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name, values_of
 from celery_throttle.tasks.fencing import token_of, token_or_none
-from celery_throttle.tasks.mixing import mix_in, names_of
+from celery_throttle.tasks.mixing import mix_in, names_of, remember_task
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.origin import are_several, is_own
 from celery_throttle.tasks.ours import REAP_TASK
@@ -29,7 +29,7 @@ from celery_throttle.tasks.publish import HEADER, is_again, plan_for, publish
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.tasks.registry import (
     declare_dedup,
-    declared_policies,
+    declare_policy,
     dedup_of,
     group_of,
     is_bound,
@@ -125,6 +125,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             mix_in(cls, app, Throttled)
         make: Any = super().__new__
         made: Self = make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
+        remember_task(made)
         return made
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -159,13 +160,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             dedup = task_dedup(name, cls.singleton, _options(cls, DEDUP_OPTIONS), parameters)
             for option, function in _parts(policy, dedup):
                 check_function(name, option, function, signature)
-            known_terms = declared_policies(app)
-            before = known_terms.pop(name, None)
-            if policy is not None:
-                policy = replace(policy, own=before.own if before is not None else is_own(app, name))
-                several = are_several()
-                check_same(name, policy, known_terms, alone=not several, app=app.main if several else None)
-                known_terms[name] = policy
+            declare_policy(app, name, policy, own=partial(is_own, app, name), alone=not are_several())
             declare_dedup(app, name, dedup)
             if policy is not None or dedup is not None:
                 _install(app)
@@ -373,7 +368,7 @@ def _misplaced(task_name: str, options: Mapping[str, Any]) -> str:
 
 def _options(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
     # Not getattr: a function among the options would become a method.
-    values = {name: inspect.getattr_static(cls, name) for name in names}
+    values = {name: next(vars(base)[name] for base in cls.__mro__ if name in vars(base)) for name in names}
     return {name: getattr(value, "__func__", value) for name, value in values.items()}
 
 

@@ -1,0 +1,92 @@
+"""Binding tasks costs the same for each of them, however many an app has: every process that imports them pays it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import pytest
+from celery import Celery
+
+from celery_throttle import Limit, Throttled
+from celery_throttle.tasks.registry import dedups_of, policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+COUNT = 30
+
+
+@pytest.fixture(autouse=True)
+def _nobody_elses_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What other tests share must not come to these apps, nor these tasks to theirs.
+    monkeypatch.setattr("celery._state._on_app_finalizers", set())
+    monkeypatch.setattr("celery._state._apps", WeakSet())
+
+
+def steps_of(function: Callable[[], object]) -> int:
+    """Carry it out; return how many instructions of this library Python executed for it."""
+    steps = 0
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal steps
+        if event == "call":
+            if not frame.f_globals.get("__name__", "").startswith("celery_throttle"):
+                return None
+            frame.f_trace_opcodes = True
+        steps += event == "opcode"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+def nothing(a: object = None) -> None:
+    """Be a task."""
+
+
+def declare(app: Any, kind: str, number: int) -> None:
+    ours: dict[str, dict[str, Any]] = {
+        "own": {"limit": 2},
+        "shared": {"limit": Limit("shared", 4)},
+        "once": {"singleton": True},
+    }
+    for index in range(number):
+        name = f"{kind}.{index}"
+        if kind == "class":
+            app.register_task(type(f"Task{index}", (Throttled,), {"limit": 2, "run": lambda self: None})())
+        elif kind == "several":  # each of two apps has a limit of this name
+            limit = Limit("api", 4 if app.main == "one" else 5)
+            app.task(nothing, base=Throttled, limit=limit, name=f"{app.main}.{index}")
+        else:
+            app.task(nothing, base=Throttled, shared=False, name=name, **ours[kind])
+
+
+def steps_to_bind(kind: str, number: int) -> int:
+    apps: list[Any] = [Celery(name, broker="redis://127.0.0.1:1/0", set_as_current=False) for name in ("one", "two")]
+    apps = apps if kind == "several" else apps[:1]
+
+    def bind() -> None:
+        for app in apps:
+            declare(app, kind, number)
+        for app in apps:
+            app.finalize()
+
+    steps = steps_of(bind)
+    bound = {**policies_of(apps[0]), **dedups_of(apps[0])}
+    assert len(bound) == number * len(apps)
+    return steps
+
+
+@pytest.mark.parametrize("kind", ["own", "shared", "once", "class", "several"])
+def test_twice_as_many_tasks_cost_twice_as_much(kind: str) -> None:
+    steps_to_bind(kind, 1)  # what is looked up once
+    few, many = steps_to_bind(kind, COUNT), steps_to_bind(kind, 2 * COUNT)
+    assert many < 2.02 * few, f"{few} instructions for {COUNT} tasks, {many} for {2 * COUNT}"
