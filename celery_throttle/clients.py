@@ -9,12 +9,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_throttle.core.history import Place
+from celery_throttle.core.store_url import StoreUrl
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.signals import tell_reclaimed
+from celery_throttle.store.breaker import Breaker
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store, take_rows
 from celery_throttle.store.history import by_limit
@@ -30,6 +32,7 @@ __all__ = ["StoreClient", "signed", "store_client"]
 _REAPED = 200
 _LONGEST_TEXT = 500
 
+_breakers: WeakKeyDictionary[Any, dict[str | None, Breaker]] = WeakKeyDictionary()
 _clients: WeakKeyDictionary[Any, dict[str | None, StoreClient]] = WeakKeyDictionary()
 
 
@@ -42,12 +45,14 @@ class StoreClient:
 
     Attributes:
         store: builds the calls.
+        breaker: whether the store answers.
     """
 
     def __init__(self, app: Any, group: str | None) -> None:
         settings = settings_of(app)
         keys = settings.keys(group)
         self.store = Store(keys, settings.lease)
+        self.breaker = _breaker_of(app, settings.url, group)
         self._caller = Caller(settings.url, keys)
 
     def ask(self, call: Call) -> Any:
@@ -56,10 +61,27 @@ class StoreClient:
         Raises:
             StoreUnavailable: the store did not answer, or refused.
         """
+        begun = self.breaker.begin()
         try:
-            return self._caller.call(call)
+            reply = self._caller.call(call)
+        except ResponseError as error:
+            self.breaker.answered()
+            raise _unavailable(error) from error
         except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"the store did not answer, or refused: {error}") from error
+            self.breaker.failed(str(error), begun)
+            raise _unavailable(error) from error
+        self.breaker.answered()
+        return reply
+
+    def ask_if_up(self, call: Call) -> Any:
+        """As `ask`, for callers that can do without: at once an error if the store did not answer a moment ago.
+
+        Raises:
+            StoreUnavailable: as `ask`.
+        """
+        if why := self.breaker.refusal():
+            raise StoreUnavailable(f"the store did not answer a moment ago: {why}")
+        return self.ask(call)
 
     def reap(self, *, patient: bool = False) -> Iterator[tuple[str, str]]:
         """Clear the holders whose lease has ended; yield the task and what it needed, of each.
@@ -89,6 +111,16 @@ class StoreClient:
         while counts:
             with suppress(StoreUnavailable):  # of counts nothing depends
                 self.ask(self.store.count(take_rows(counts)))
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"the store did not answer, or refused: {error}")
+
+
+def _breaker_of(app: Any, url: str, group: str | None) -> Breaker:
+    """Return that of an app's server; of a cluster that of the group's, which may be another one's."""
+    part = group if StoreUrl.parse(url).kind == "cluster" else None
+    return _breakers.setdefault(app, {}).setdefault(part, Breaker())
 
 
 def store_client(app: Any, group: str | None = None) -> StoreClient:

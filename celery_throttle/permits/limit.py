@@ -159,7 +159,7 @@ class Limit(NotAPermit, LimitValue):
         booked: Any = None
         if self.rates:
             client = store_client(app, self.group)
-            booked = client.ask(client.store.reserve(bucket.text, self.declared, cost, longest))
+            booked = client.ask_if_up(client.store.reserve(bucket.text, self.declared, cost, longest))
         if not booked:
             raise ConfigurationError(f"Limit {self.name!r} has no rate to book a start of: write rate='100/m'")
         start, now = booked

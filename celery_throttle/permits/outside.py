@@ -84,6 +84,7 @@ class Outside:
         self._queue = outside_queue(self._worker)
         client = store_client(app, group)
         self._call, self._store, self.lease = client.ask, client.store, client.store.lease
+        self._breaker = client.breaker
         keys, settings = self._store.keys, settings_of(app)
         self.on_store_error = settings.on_store_error
         self._unthrottled = False
@@ -112,7 +113,12 @@ class Outside:
             needs: how many of which bucket, as needs.lua says.
             limit: name and declaration, should the store know nothing of it.
             waits: whether to get in line if there is none now.
+
+        Raises:
+            StoreUnavailable: it did not answer a moment ago, and this caller does not wait until it is back.
         """
+        if self._breaker.why and not (waits and self.on_store_error == "hold"):
+            raise StoreUnavailable(f"the store did not answer a moment ago: {self._breaker.why}")
         nonce = f"{self._worker}:{next(self._nonces):x}"
         asking = Asking(Arrival(f"outside:{uuid.uuid4()}", needs, self._queue, nonce=nonce), waits=waits)
         with self._guard:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_throttle.clients import StoreClient
     from celery_throttle.core.dedup import Dedup, LockPlan
 
-__all__ = ["HEADER", "is_again", "plan_for", "publish", "skipped"]
+__all__ = ["HEADER", "is_again", "log_unchecked", "plan_for", "publish", "skipped"]
 
 logger = logging.getLogger(__name__)
 
@@ -135,17 +135,24 @@ def _claim(
     least = _least(task, plan.dedup, options)
     told = awaited and plan.dedup.on_conflict != "raise"  # one that raises wants no outcome
     try:
-        return replies.claimed(client.ask(client.store.claim(task_id, plan.spec, least, awaited=told)))
+        return replies.claimed(client.ask_if_up(client.store.claim(task_id, plan.spec, least, awaited=told)))
     except StoreUnavailable as error:
-        logger.warning(
-            "celery_throttle: %s[%s] is published unchecked, workers check it: %s", task.name, task_id, error
-        )
+        log_unchecked(client, task.name, error)
         return replies.CLAIMED, "", plan.claim
+
+
+def log_unchecked(client: StoreClient, task_name: str, error: StoreUnavailable) -> None:
+    """Log once in an outage that tasks are published without asking the store."""
+    if client.breaker.to_be_logged():
+        logger.warning(
+            "celery_throttle: %s, and what is published until the store answers, is unchecked; workers check it: %s",
+            task_name, error,
+        )  # fmt: skip
 
 
 def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str, first: str) -> None:
     try:
-        client.ask(client.store.give_up(plan.identity, task_id, first))
+        client.ask_if_up(client.store.give_up(plan.identity, task_id, first))
     except StoreUnavailable as error:
         logger.warning("celery_throttle: the lock of %s[%s] stays until its ttl: %s", task.name, task_id, error)
 

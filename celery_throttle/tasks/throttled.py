@@ -16,11 +16,12 @@ from celery_throttle.core.dedup import DEDUP_OPTIONS, PER_CALL, task_dedup
 from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, task_policy
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
-from celery_throttle.errors import ConfigurationError, LimitExceeded, StoreUnavailable
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name, values_of
 from celery_throttle.tasks.fencing import token_of, token_or_none
+from celery_throttle.tasks.max_parked import check_max_parked
 from celery_throttle.tasks.mixing import mix_in, names_of, remember_task
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.origin import are_several, is_own
@@ -202,13 +203,13 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         send = super().apply_async
         options = self._with_values(args, kwargs, options | {"task_id": task_id})
         if dedup is None or not throttles(self.app):
-            self._check_max_parked(args, kwargs, options)
+            check_max_parked(self, args, kwargs, options)
             return send(args, kwargs, **options)
 
         def send_if_it_may_wait(args: Any, kwargs: Any, **options: Any) -> Any:
             # A duplicate has claimed nothing, and takes no place in the line.
             if options["headers"][HEADER]["claim"] != "0":
-                self._check_max_parked(args, kwargs, options)
+                check_max_parked(self, args, kwargs, options)
             return send(args, kwargs, **options)
 
         dedup = dedup.for_call(str(self.name), throttle)
@@ -297,25 +298,6 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             return options
         values = values_of(self, policy, args, kwargs) | ({"reserved": reserved} if reserved else {})
         return options | {"headers": {**headers, HEADER: values}}
-
-    def _check_max_parked(self, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
-        """Refuse what would wait behind as many as may; the worker checks it again."""
-        policy = policies_of(self.app).get(str(self.name))
-        if policy is None or not policy.crowds or not throttles(self.app):
-            return
-        if is_again(options):
-            return  # a retry: it was let in before
-        carried = (options.get("headers") or {}).get(HEADER)
-        values = carried if carried and policy.carried(carried) else values_of(self, policy, args, kwargs)
-        client = store_client(self.app, policy.group)
-        for bucket, most in policy.most_parked(values):
-            try:
-                parked = client.ask(client.store.crowd(bucket.text))
-            except StoreUnavailable as error:
-                logger.warning("celery_throttle: %s is published unchecked, workers check it: %s", self.name, error)
-                return
-            if parked >= most:
-                raise LimitExceeded(str(self.name), str(bucket), parked, most)
 
     def _dedup(self) -> Dedup | None:
         if not is_bound(self):
