@@ -30,6 +30,8 @@ _COMMON = (
 )
 #: A window and a memory just large enough: larger ones take many times as long to make.
 _LEVEL, _WINDOW, _MEMORY = 3, -12, 3
+#: Bytes of a head, inflated. No broker delivers headers of this length, and a few kB can inflate to gigabytes.
+_LONGEST_HEAD = 16 * 1024 * 1024
 
 
 def pack(message: Message) -> bytes:
@@ -37,6 +39,7 @@ def pack(message: Message) -> bytes:
 
     Raises:
         TypeError: a header or property cannot be written as JSON.
+        ValueError: headers and properties are longer than 16 MiB.
     """
     body: Any = message.body
     text = isinstance(body, str)
@@ -49,8 +52,11 @@ def pack(message: Message) -> bytes:
         "content_encoding": message.content_encoding,
         "text": text,
     }
+    plain = json.dumps(about, separators=(",", ":")).encode()
+    if len(plain) > _LONGEST_HEAD:
+        raise ValueError(f"headers and properties have {len(plain)} bytes as JSON, {_LONGEST_HEAD} can be parked")
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, _COMMON)
-    head = deflate.compress(json.dumps(about, separators=(",", ":")).encode()) + deflate.flush()
+    head = deflate.compress(plain) + deflate.flush()
     return b"%d\n%b%b" % (len(head), head, body.encode() if text else bytes(body))
 
 
@@ -60,9 +66,13 @@ def head_of(packed: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is nothing that `pack` has made.
     """
+    inflate = zlib.decompressobj(_WINDOW, zdict=_COMMON)
     try:
-        return cast("dict[str, Any]", json.loads(zlib.decompressobj(_WINDOW, zdict=_COMMON).decompress(packed)))
-    except zlib.error as error:
+        plain = inflate.decompress(packed, _LONGEST_HEAD)
+        if not inflate.eof:
+            raise ValueError("not readable: cut off, or longer than any that is parked")
+        return cast("dict[str, Any]", json.loads(plain))
+    except (zlib.error, RecursionError) as error:
         raise ValueError(f"not readable: {error}") from error
 
 

@@ -407,7 +407,7 @@ class Gate:
     def _park(self, run: Run) -> None:
         try:
             run.parcel = pack(run.request.message)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             self._fail(run, error)  # nobody else could run it, so it must not wait for ever
             return
         if self._tasks.is_paced(run):

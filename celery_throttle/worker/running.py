@@ -153,10 +153,13 @@ class Running:
             return
         costs = costs_of(run.needs.text)
         about = [each for each in costs if error.limit in (None, each[0].name)] or costs
+        try:
+            run.parcel = pack(request.message)
+        except ValueError as too_long:
+            self._fail_over(run, too_long)
+            return
         self._notices.limited(request, error)
         request.send_event("throttle-rate-limited", retry_after=error.retry_after)
-        # It has been packed before, or could be: its message came from a broker.
-        run.parcel = pack(request.message)
         calls = self._groups[run.group]
         calls.outbox.settle(permit)
         calls.outbox.back.append((run, error.retry_after, needs_text(about)))

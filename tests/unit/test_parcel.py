@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import tracemalloc
 import uuid
+import zlib
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -13,7 +15,8 @@ from kombu.exceptions import ContentDisallowed
 from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
-from celery_throttle.store.parcel import pack, unpack
+from celery_throttle.store import parcel as parcel_module
+from celery_throttle.store.parcel import head_of, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,6 +163,39 @@ def test_what_nearly_all_messages_have_takes_little_room(broker: Broker) -> None
     message = broker.message()
     head = len(pack(message)) - len(message.body or "")
     assert head < 0.35 * len(json.dumps({"headers": message.headers, "properties": message.properties}))
+
+
+def packed_head(plain: bytes) -> bytes:
+    """A head as it is packed, of any content."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -12, 9, zlib.Z_DEFAULT_STRATEGY, parcel_module._COMMON)
+    return deflate.compress(plain) + deflate.flush()
+
+
+def test_head_that_inflates_without_end_is_not_inflated() -> None:
+    head = packed_head(b" " * 200_000_000 + b"{}")
+    assert len(head) < 400_000
+    tracemalloc.start()
+    try:
+        for read in (lambda: head_of(head), lambda: unpack(b"%d\n%b" % (len(head), head), None, redelivered=False)):
+            with pytest.raises(ValueError, match="cut off, or longer than any that is parked"):
+                read()
+        assert tracemalloc.get_traced_memory()[1] < 60_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("plain", [b"[" * 100_000, b'{"a":' * 100_000])
+def test_head_that_is_nested_without_end_cannot_be_read(plain: bytes) -> None:
+    with pytest.raises(ValueError, match="not readable"):
+        head_of(packed_head(plain))
+
+
+def test_longest_head_is_kept_and_a_longer_one_refused() -> None:
+    longest = Message(body="x", headers={"note": "n" * (parcel_module._LONGEST_HEAD - 1000)})
+    assert again(longest).headers == longest.headers
+    longest.headers["more"] = "m" * 1000
+    with pytest.raises(ValueError, match="can be parked"):
+        pack(longest)
 
 
 @pytest.mark.parametrize("parcel", [b"", b"12\n", b'5\n{"a":1}', b"3\nabcdef"])
