@@ -74,5 +74,5 @@ def signature(by: str, why: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text from outside without what would break a line, or a terminal."""
-    return "".join(each if each.isprintable() else " " for each in text)
+    """Return a text from outside as it may be logged or printed: what breaks a line, or steers a terminal, escaped."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -14,10 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from celery_throttle.control.cli.output import plain
 from celery_throttle.control.states import states
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.wording import at, counted, span
+from celery_throttle.core.wording import at, counted, one_line, span
 from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.sparks import HEIGHT, spark
 
@@ -110,7 +109,7 @@ def _shown(value: Any) -> Any:
     if isinstance(value, Markup):
         return value
     text = str(value)
-    return text if text.isprintable() else plain(text)
+    return text if text.isprintable() else one_line(text)
 
 
 def _number(value: int) -> Markup:

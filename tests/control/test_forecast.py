@@ -276,6 +276,6 @@ def test_what_is_said_is_what_happens(app: Any, worker: TermsCaller, seed: int) 
 def test_text_is_one_line_whatever_the_names_are() -> None:
     told = Forecast("a\nb", None, 1, None, 0, False, 0, (Bound("x\x1by", 1),), 0, 0)
     assert str(told).splitlines() == [
-        "a b: 1 permits instead of any number.", "0 tasks would start at once.", "1 task would wait on: x y.",
+        r"a\nb: 1 permits instead of any number.", "0 tasks would start at once.", r"1 task would wait on: x\x1by.",
     ]  # fmt: skip
     assert len(str(replace(told, parked=3)).splitlines()) == 4

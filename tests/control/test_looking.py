@@ -13,9 +13,10 @@ from kombu.message import Message
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.cli import top
-from celery_throttle.control.cli.output import plain, span
+from celery_throttle.control.cli.output import span
 from celery_throttle.control.explain import Explanation
 from celery_throttle.core.task_codes import code_of
+from celery_throttle.core.wording import one_line
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.rows import Holder, LimitStatus, Parked
 from tests.control.conftest import make_app, run_in
@@ -134,7 +135,7 @@ def test_what_others_wrote_does_not_steer_the_terminal(app: Any, run: Run, worke
 
 
 def test_text_of_a_terminal() -> None:
-    assert plain("tenant[ünï]\u2028\ud800\x9b") == r"tenant[ünï]\u2028\ud800\x9b"
+    assert one_line("tenant[ünï]\u2028\ud800\x9b") == r"tenant[ünï]\u2028\ud800\x9b"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_limit(changes: dict[str, object], text: str) -> None:
 
 def test_it_is_one_line_whatever_people_write() -> None:
     said = replace(ANA, by="a\nb", why="\x1b[31mred\r\nalert")
-    assert str(replace(API, paused=said)) == "api 3/8, paused by a b until 14:00 UTC ( [31mred  alert)"
+    assert str(replace(API, paused=said)) == r"api 3/8, paused by a\nb until 14:00 UTC (\x1b[31mred\r\nalert)"
     assert "\n" not in str(Parked("a\nb", "c\nd", "api", None, "e\nf", 1, 0))
 
 
@@ -86,7 +86,7 @@ BOOKED = (True, TWO, 0.6, "id", None)
         (
             replace(HOLDER, needs=(), task_name="shop.\nrender"),
             (
-                "shop. render[6f0c] holds no permit since 2026-11-22 12:00:05 UTC"
+                r"shop.\nrender[6f0c] holds no permit since 2026-11-22 12:00:05 UTC"
                 ", worker 1a2b, lease ends in 48 s, queue celery"
             ),
         ),
@@ -123,14 +123,14 @@ BOOKED = (True, TWO, 0.6, "id", None)
         ),
         (
             Change(NOON, "unlock", "", "a\nb", task_id="6f0c", task_name="shop.charge"),
-            "2026-11-22 12:00:05 UTC somebody: unlock shop.charge[6f0c] (a b)",
+            "2026-11-22 12:00:05 UTC somebody: unlock shop.charge[6f0c] (a\\nb)",
         ),
         (
             Change(NOON, "drop", "ana", "", "api", "acme", tasks=12),
             "2026-11-22 12:00:05 UTC ana: drop api[acme], 12 tasks",
         ),
         (Change(NOON, "drain", "ana", "bye", tasks=1), "2026-11-22 12:00:05 UTC ana: drain, 1 task (bye)"),
-        (Drained("a\nb", 12, 0), "a b: 12 tasks"),
+        (Drained("a\nb", 12, 0), "a\\nb: 12 tasks"),
         (Drained("celery", 1, 3), "celery: 1 task, 3 left"),
         (
             LockStatus("ab12", "6f0c", "shop.charge", "running", NOON, 59.1, 17, "1a2b", None),

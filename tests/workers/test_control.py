@@ -330,14 +330,14 @@ def test_what_is_dropped_ends_as_revoked(workers: Workers, journal: Journal, sta
     assert again.id != once.id, "its identity lock is free"
     let_go("a", "f")
     for result in dropped:
-        with pytest.raises(TaskRevokedError, match=r"^dropped by ana: incident 42$"):
+        with pytest.raises(TaskRevokedError, match=r"^dropped by ana: incident\\n42$"):
             result.get(timeout=20)
         assert result.state == "REVOKED"
     with pytest.raises(TaskRevokedError):
         in_group.get(timeout=20)
     assert again.get(timeout=20) == "f"
     state.wait_empty()
-    assert len(re.findall(r"Task \S+ dropped by ana: incident 42$", process.log(), re.MULTILINE)) == 4
+    assert len(re.findall(r"Task \S+ dropped by ana: incident\\n42$", process.log(), re.MULTILINE)) == 4
     assert sorted(run.label for run in journal.runs()) == ["a", "e", "f"]
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from celery_throttle.core.wording import at, span
+from celery_throttle.core.wording import at, one_line, span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Column", "Output", "plain", "readable", "span", "when"]
+__all__ = ["Column", "Output", "readable", "span", "when"]
 
 
 class Column(NamedTuple):
@@ -48,15 +48,15 @@ class Output:
 
     def say(self, text: object = "") -> None:
         """Write a line, or several."""
-        click.echo("\n".join(plain(line) for line in str(text).split("\n")))
+        click.echo("\n".join(one_line(line) for line in str(text).split("\n")))
 
     def table(self, columns: Sequence[Column], rows: Iterable[object], *, title: str = "", nothing: str = "") -> None:
         """Write rows below their headings; without rows the line ``nothing``."""
         if title:
-            click.echo(plain(title))
-        cells = [[plain(str(column.text(row))) for column in columns] for row in rows]
+            click.echo(one_line(title))
+        cells = [[one_line(str(column.text(row))) for column in columns] for row in rows]
         if not cells:
-            click.echo(plain(nothing))
+            click.echo(one_line(nothing))
             return
         # A column that says nothing of any row is left out.
         used = [number for number in range(len(columns)) if any(row[number] for row in cells)]
@@ -78,11 +78,6 @@ def readable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [readable(each) for each in value]
     return value
-
-
-def plain(text: str) -> str:
-    """Return text as it may be written to a terminal: what steers one, or breaks a line, is shown as an escape."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def when(time: datetime | None) -> str:
