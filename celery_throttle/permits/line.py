@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.store.calls import Exchange, take_rows
+from celery_throttle.store.portions import MOST_ROWS, Portion
 
 if TYPE_CHECKING:
     from celery_throttle.store.calls import Arrival, Ended
@@ -73,8 +74,14 @@ class Batch:
 
     def take(self) -> Batch:
         """Take out what fits in one call."""
-        lining = [each for each in take_rows(self.lining) if each.waits]  # whoever left is among the others, too
-        return Batch(take_rows(self.asking), lining, take_rows(self.leaving), take_rows(self.ended))
+        asked = (each.arrival.needs for each in (*self.asking[:MOST_ROWS], *self.lining[:MOST_ROWS]))
+        others = (ended.needs for ended, _ in self.ended[:MOST_ROWS])
+        portion = Portion(asked, others, ("" for _ in self.leaving[:MOST_ROWS]))
+        asking, lining, leaving, ended = (
+            take_rows(rows, portion.of(rows)) for rows in (self.asking, self.lining, self.leaving, self.ended)
+        )
+        lining = [each for each in lining if each.waits]  # whoever left is among the others, too
+        return Batch(asking, lining, leaving, ended)
 
     def put_back(self, refused: Batch) -> None:
         """Say again who gives something back."""

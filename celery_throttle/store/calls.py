@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from celery_throttle.core.history import RINGS
 from celery_throttle.core.queues import code_of_broker
+from celery_throttle.store.portions import MOST_ROWS
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
@@ -35,10 +36,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Rows of one kind in an exchange; no call has more than 500 rows (ElastiCache Serverless), but for those of
-#: ``unacked`` that a worker has without a broker: what is not among them counts as acknowledged.
-_MOST_ROWS = 50
-#: The same in a renewal, which has two kinds.
+#: Rows of one kind in a renewal, which has two kinds.
 MOST_RENEWED = 200
 
 #: Limits in one call of `Store.declarations`: the server carries out nothing else while it reads them.
@@ -119,12 +117,13 @@ class Arrival(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A run that has ended."""
+    """A run that has ended; ``needs`` is the permits that it held, where that is known."""
 
     task: str
     nonce: str
     facts: Facts
     attempt: int = 0
+    needs: str = ""
 
     @property
     def row(self) -> str:
@@ -416,17 +415,17 @@ class Store:
         return Call(Script.of_gate(script), (*self._head, *rest), len(self._head))
 
 
-def take_rows(rows: list[T], most: int = _MOST_ROWS) -> list[T]:
+def take_rows(rows: list[T], most: int = MOST_ROWS) -> list[T]:
     """Take the first rows out, as many as one call may have."""
     taken = rows[:most]
     del rows[:most]
     return taken
 
 
-def take_messages(rows: list[T], most_bytes: int, size: Callable[[T], int]) -> list[T]:
+def take_messages(rows: list[T], most: int, most_bytes: int, size: Callable[[T], int]) -> list[T]:
     """The same of rows with messages: the first, and more of them while all together have so many bytes at most."""
     taken, total = 0, 0
-    for row in rows[:_MOST_ROWS]:
+    for row in rows[:most]:
         total += size(row)
         if taken and total > most_bytes:
             break

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message
 from celery_throttle.store.calls import Back, Ended, Exchange, Succession, take_messages, take_rows
+from celery_throttle.store.portions import MOST_ROWS, Portion
 
 if TYPE_CHECKING:
     from celery_throttle.core.facts import Result
@@ -74,9 +75,9 @@ class Outbox:
         """Whether there is something that can wait for a moment."""
         return bool(self._spare or self._passed or self._began or self._successions or self._acked)
 
-    def ended(self, task: str, nonce: str, facts: Facts, attempt: int = 0) -> None:
-        """A run has ended, and its permits are free."""
-        self._ended.append(Ended(task, nonce, facts, attempt))
+    def ended(self, task: str, nonce: str, facts: Facts, attempt: int = 0, needs: str = "") -> None:
+        """A run has ended, and its permits are free; ``needs`` says which these are."""
+        self._ended.append(Ended(task, nonce, facts, attempt, needs))
 
     def began(self, task: str, nonce: str) -> None:
         """An early-ack task began: the store may forget its message."""
@@ -144,7 +145,7 @@ class Outbox:
                 told = permit.told
                 self._passed.pop(permit, None)
                 facts = Facts(True, Message.NOBODY, permit.result)
-                self._ended.append(Ended(told.task, told.nonce, facts, told.attempt))
+                self._ended.append(Ended(told.task, told.nonce, facts, told.attempt, told.needs))
 
     def forget_arrivals(self) -> list[Run]:
         """Drop those that want to start or to be parked; return them."""
@@ -166,15 +167,16 @@ class Outbox:
         refused, self._refused = self._refused, False
         passed = take_rows(self._successions)
         known = not self._successions  # else the store may not know yet who ends, since there is more to tell than fits
-        asked = take_rows(self.asked)
-        back = take_messages(self.back, most_bytes, lambda row: len(row[0].parcel)) if known and not refused else []
+        portion = self._portion(len(passed))
+        asked = take_rows(self.asked, portion.of(self.asked))
+        back = self._take_back(portion, most_bytes) if known and not refused else []
         left = most_bytes - sum(len(run.parcel) for run, _, _ in back)
-        parked = [] if refused or left < 0 else take_messages(self.parked, left, lambda run: len(run.parcel))
+        parked = [] if refused or left < 0 else self._take_parked(portion, left)
         errors, self._errors = self._errors, 0
         clock = monotonic()  # one for all that came before: who was kept from the processor meanwhile loses no place
         # All: whatever is not among them counts as acknowledged.
         unacked, self._unacked = self._not_acknowledged(), []
-        ended = take_rows(self._ended) if known else []
+        ended = take_rows(self._ended, portion.of(self._ended)) if known else []
         over = {row.nonce for row in ended}  # whoever hears that it has ended need not hear that it began
         began = [row for row in take_rows(self._began) if row[1] not in over] if self._began else []
         said = Exchange(
@@ -186,14 +188,28 @@ class Outbox:
             began=began,
             unacked=unacked,
             acked=take_rows(self._acked),
-            revoked=take_rows(self._revoked),
-            never=take_rows(self._never),
+            revoked=take_rows(self._revoked, portion.of(self._revoked)),
+            never=take_rows(self._never, portion.of(self._never)),
             unread=take_rows(self._unread),
             asked=[run.arrival for run in asked],
             parked=[run.parked_at(clock) for run in parked],
             back=[Back(run.arrival, pause, about) for run, pause, about in back],
         )
         return Batch(said, asked, parked, [run for run, _, _ in back])
+
+    def _take_back(self, portion: Portion, most_bytes: int) -> list[tuple[Run, float, str]]:
+        return take_messages(self.back, portion.of(self.back), most_bytes, lambda row: len(row[0].parcel))
+
+    def _take_parked(self, portion: Portion, most_bytes: int) -> list[Run]:
+        return take_messages(self.parked, portion.of(self.parked), most_bytes, lambda run: len(run.parcel))
+
+    def _portion(self, passed: int) -> Portion:
+        asked = [run.needs.text for run in self.asked[:MOST_ROWS]]
+        parked = [run.needs.text for run in self.parked[:MOST_ROWS]]
+        back = [run.needs.text for run, _, _ in self.back[:MOST_ROWS]]
+        ended = [row.needs for row in self._ended[:MOST_ROWS]]
+        others = ("" for _ in (*self._revoked[:MOST_ROWS], *self._never[:MOST_ROWS]))
+        return Portion(asked, parked, back, ended, others, others=passed)
 
     def settle(self, permit: Permit) -> None:
         """Say that a permit was passed on, if it was, before anything else is said of who has it now."""

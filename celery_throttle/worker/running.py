@@ -249,7 +249,7 @@ class Running:
         if permit is None:
             return
         calls.outbox.settle(permit)
-        calls.outbox.ended(run.request.id, run.nonce, facts, run.attempt)
+        calls.outbox.ended(run.request.id, run.nonce, facts, run.attempt, run.needs.text)
         calls.freed += not run.needs.buckets or run.needs.waits_in(self.closed)
         self.forget_permit(run)
 

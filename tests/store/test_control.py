@@ -139,7 +139,14 @@ def test_a_pause_ends_also_if_whoever_ends_it_is_lost(worker: TermsCaller, steer
     reply = worker.look(5)
     assert len(reply.grants) == 5
     assert reply.more
-    assert len(worker.look(500).grants) == 245
+    left = 0
+    for _ in range(245):
+        reply = worker.look(500)
+        assert reply.grants
+        left += len(reply.grants)
+        if not reply.more:
+            break
+    assert left == 245
 
 
 def test_a_disabled_limit_counts_and_keeps_nobody(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
@@ -280,7 +287,7 @@ def test_of_many_keys_all_start_in_a_few_looks(worker: TermsCaller, other: Terms
     other.put("elsewhere", of("999"))
     steering.unsay("tenant", "pause")
     found: set[str] = set()
-    for _ in range(5):
+    for _ in range(12):
         reply = worker.look(1000)
         found |= set(started(reply))
         if not reply.more:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.calls import MOST_DECLARED
 from celery_throttle.store.scripts import Call, execute
 from celery_throttle.worker.declaring import declare_in_pages
+from celery_throttle.worker.outbox import Outbox
+from celery_throttle.worker.runs import Run
 from tests.store.cost import commands
 from tests.store.peek import KEY, check, peek
+from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 
 if TYPE_CHECKING:
@@ -20,12 +25,17 @@ if TYPE_CHECKING:
     from redis import Redis
 
 #: What one script may carry out; a command takes the server some microseconds.
-MOST_COMMANDS = 2000
+MOST_COMMANDS = 1000
 
 
 @pytest.fixture
 def worker(redis: Redis) -> TermsCaller:
     return TermsCaller(redis, "aaaaaaaa", "q")
+
+
+@pytest.fixture
+def steering(redis: Redis) -> Steering:
+    return Steering(redis)
 
 
 class Longest:
@@ -116,3 +126,69 @@ def test_an_error_ends_the_declaration(worker: TermsCaller) -> None:
     link: Any = Refusing()
     declare_in_pages(link, pages, pytest.fail, heard.append)
     assert heard == [error]
+
+
+# -- what a worker says and starts -------------------------------------------------------------------------------------
+
+KEYED = [Limit(f"keyed-{number}", 500, key="tenant") for number in range(4)]
+EIGHT = [*KEYED, *(Limit(f"limit-{number}", 500) for number in range(4))]
+
+
+def of_eight(tenant: int) -> Any:
+    return terms(*EIGHT).needs({"keys": {limit.name: str(tenant) for limit in KEYED}})
+
+
+def test_a_call_starts_fewer_of_the_tasks_that_need_more(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+    """And none is left out: the caller is told to ask again."""
+    for limit in EIGHT:
+        worker.know(limit)
+        steering.say(limit, "pause")
+    for number in range(60):
+        worker.put(f"t{number}", of_eight(number % 20))
+    for limit in EIGHT:
+        steering.unsay(limit, "pause")
+    started, most, looks = 0, 0, 0
+    while started < 60:
+        with commands(redis) as made:
+            reply = worker.look(60 - started)
+        started += len(reply.grants)
+        most, looks = max(most, sum(made.values())), looks + 1
+        assert reply.more or reply.wait < 0.1 or started == 60
+    assert most < MOST_COMMANDS
+    assert looks > 3
+    check(peek(redis))
+
+
+def test_an_outbox_says_less_at_once_of_tasks_that_need_more(worker: TermsCaller, redis: Redis) -> None:
+    for limit in EIGHT:
+        worker.know(limit)
+    outbox, link = Outbox(), Longest(redis)
+
+    def say_all() -> None:
+        while outbox.urgent:
+            batch = outbox.next_batch(0)
+            link(worker.store.exchange("w", link.calls + 1, ("q",), batch.said))
+
+    first, second = runs("first", 100), runs("second", 100)
+    outbox.asked += first
+    say_all()
+    assert len(peek(redis).leases) == 100
+    for run in first:
+        outbox.ended(run.request.id, run.nonce, Facts(True, Message.NOBODY, Result.SUCCESS), needs=run.needs.text)
+    outbox.parked += second
+    say_all()
+    store = peek(redis)
+    assert not store.leases
+    assert set(store.parked) == {run.request.id for run in second}
+    assert link.commands < MOST_COMMANDS
+    check(store)
+
+
+def runs(kind: str, count: int) -> list[Run]:
+    return [
+        Run(
+            SimpleNamespace(id=f"{kind} {number}", request_dict={}, delivery_info={}),
+            epoch=1, queue="q", needs=of_eight(number % 20), nonce=f"w:{kind}{number}",
+        )
+        for number in range(count)
+    ]  # fmt: skip

@@ -1,8 +1,8 @@
 -- Add what a worker has counted of limits to their history, with how many hold and wait now.
--- KEYS, ARGV[1] as in shared/begin.lua; the KEYS after those for each limit its rings of minutes and of
--- quarters of an hour, and its totals (see core/history.py): a STRING of slots, each of 32 numbers of 4 bytes,
--- of which the first is the period that it counts; then for each limit: its name, '' for one that has keys, and an array
--- (JSON) of place, count, ...
+-- KEYS, ARGV[1] as in shared/begin.lua; the KEYS after those: for each limit its rings of minutes and of
+-- quarters of an hour, and its totals (see core/history.py), a STRING of slots, each of 32 numbers of 4
+-- bytes, of which the first is the period that it counts; then for each limit: its name, '' for one that has
+-- keys, and an array (JSON) of place, count, ...
 -- Returns how many limits these are.
 local SLOT, HELD_MOST, PARKED_MOST, KEPT_MS = 32, 29, 30, 172800000
 

@@ -64,14 +64,14 @@ local LEASE_MS = tonumber(ARGV[1])
 -- buckets that the caller hears of; hot: lanes that are ready for the caller itself, and the ticket of the
 -- first; saved: records as they were written; lanes, firsts, heads, oldest: what was read of lanes, their
 -- first tasks, the first lanes of buckets and the first that are ready for a queue; needs: what was read of
--- texts; looks: how many more buckets, and lanes of them, are looked at in this call (see ready.lua). What is found out when it matters:
--- said, settling, settled, away, parked, all_served, first_lease, mute, reaping; clock_ms, newest, unsure:
--- see workers.lua.
+-- texts; looks: how many more buckets and lanes this call looks at (see ready.lua). What is found out when it
+-- matters: said, settling, settled, away, parked, all_served, first_lease, mute, reaping; clock_ms, newest,
+-- unsure: see workers.lua.
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {},
-  needs = {}, oldest = {}, looks = 128,
+  needs = {}, oldest = {}, looks = 100,
 }
 
 local next_argument = 1

@@ -1,6 +1,6 @@
 -- What can start: after a change each bucket that it touched is looked at once, and the first lane that
--- waits for it is ready if there is room. One call looks at no more than state.looks buckets and lanes; what is
--- left is due at once, for the next call.
+-- waits for it is ready if there is room. One call looks at no more than state.looks buckets and lanes; what
+-- is left is due at once, for the next call.
 
 local function touch(bucket)
   if bucket and not state.touched[bucket] then

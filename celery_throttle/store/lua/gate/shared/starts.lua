@@ -1,5 +1,8 @@
 -- Starting: the caller's slots go to the oldest tasks that can start in them, whatever they wait for.
 
+-- What one call may start: 2 for each task, and 1 for each limit that it needs.
+local MOST_WORK = 90
+
 -- The lane with the oldest task that can start in a slot of the caller.
 local function oldest_ready()
   local oldest, oldest_ticket
@@ -71,17 +74,17 @@ end
 local function serve()
   if not anybody_waits() then return end
   settle_touched()
-  local left = 256
+  local left = MOST_WORK
   -- Also a task without limits waits until a store that was emptied has settled: it may run elsewhere.
   state.all_served = settling() > 0
   while state.slots > 0 and left > 0 and not state.all_served do
-    left = left - 1
     local lane = oldest_startable()
     if not lane then
       state.all_served = true
       break
     end
     state.hot[lane] = nil
+    left = left - 2 - #needs_of(parts_of(lane))
     start_first(lane)
     settle_touched()
   end
