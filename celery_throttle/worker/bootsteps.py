@@ -63,9 +63,13 @@ class WorkerStep(bootsteps.StartStopStep):
     @in_one_line()
     def include_if(self, worker: Any) -> bool:
         """Only where there is something to throttle, or something left of it."""
-        ours = bool(policies_of(worker.app) or dedups_of(worker.app))
-        throttles = ours and (settings_of(worker.app).enabled or anybody_left(worker.app))
+        ours = policies_of(worker.app).keys() | dedups_of(worker.app).keys()
+        throttles = bool(ours) and (settings_of(worker.app).enabled or anybody_left(worker.app))
         if ours and not throttles:
+            logger.warning(
+                "celery_throttle: throttle_enabled is False: %s without limits, rates and identity locks",
+                "1 task runs" if len(ours) == 1 else f"{len(ours)} tasks run",
+            )
             fail_rate_limited(worker.app)
         return throttles
 

@@ -441,3 +441,7 @@ def test_a_worker_says_which_options_do_nothing(workers: Workers) -> None:
     log = workers.start("tests.support.apps.forgetful").log()
     assert log.count("WARNING/MainProcess] celery_throttle: Task tests.support.apps.forgetful.render has limit=") == 1
     assert "but not base=Throttled: it is NOT limited" in log
+    bare = (
+        "WARNING/MainProcess] celery_throttle: Task tests.support.apps.forgetful.bare has base=Throttled but no option"
+    )
+    assert log.count(bare) == 1

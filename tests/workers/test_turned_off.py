@@ -58,13 +58,17 @@ def test_a_worker_runs_what_is_published(conf: dict[str, Any], pool: str) -> Non
         assert app.tasks["celery_throttle.reap"].delay().get(timeout=20) in (0, None)
 
 
-def test_without_any_redis_the_worker_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    app = make_app()
-    with start_worker(app, perform_ping_check=False, shutdown_timeout=20):
+@pytest.mark.parametrize("conf", [NOWHERE[0], NOWHERE[-1]], ids=str)
+def test_worker_with_throttling_turned_off_says_so_once(conf: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app(**conf)
+    with start_worker(app, loglevel="INFO", perform_ping_check=False, shutdown_timeout=20):
         pass
-    assert [record.getMessage() for record in caplog.records if "throttle" in record.name] == []
+    told = [record for record in caplog.records if "throttle" in record.name and "cannot be seen" not in record.msg]
+    assert [(record.levelname, record.getMessage()) for record in told] == [
+        ("WARNING", "celery_throttle: throttle_enabled is False: 2 tasks run without limits, rates and identity locks")
+    ]
     assert app.tasks["celery_throttle.reap"].apply().get() == 0
-    assert settings_of(app).url == ""
+    assert settings_of(app).url == conf.get("throttle_url", "")
 
 
 def test_permits_are_free(app: Any) -> None:
