@@ -54,6 +54,10 @@ def broker_of(conf: Any, store: str) -> str:
 
 def _place(url: str) -> str:
     scheme, separator, rest = url.partition("://")
+    hosts, slash, path = rest.partition("/")
+    if "," in hosts and scheme != "redis+socket":  # several of one store
+        user, at, several = hosts.rpartition("@")
+        return ",".join(sorted(_place(f"{scheme}://{user}{at}{each}{slash}{path}") for each in several.split(",")))
     if not separator:
         return url.rpartition("@")[2]
     if scheme == "redis+socket":
