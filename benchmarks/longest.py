@@ -17,6 +17,7 @@ import celery_throttle.store
 from benchmarks.figures import Figure
 from benchmarks.site import BenchmarkError
 from benchmarks.stand_in import DONE, StandIn
+from celery_throttle.clients import _REAPED
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.calls import Arrival, Ended, Exchange, take_rows
@@ -143,11 +144,11 @@ def _tenants(play: Play) -> None:
     for view in (worker.store.parked("fair", 1000), worker.store.parked(None, 1000), worker.store.firsts(["fair"])):
         worker.call(view)
     play.let_end("turns")
-    worker.call(worker.store.reap(100))
+    worker.call(worker.store.reap(_REAPED))
     ended = worker.tell(_SLOTS, ended=ended)
     play.let_all_leases_end()
     worker.call(worker.store.declare("", [], away=3600.0))
-    worker.call(worker.store.reap(100))
+    worker.call(worker.store.reap(_REAPED))
 
 
 def _declared(play: Play) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["StoreClient", "signed", "store_client"]
 
 #: Holders that one call clears.
-_REAPED = 200
+_REAPED = 25
 _LONGEST_TEXT = 500
 
 _breakers: WeakKeyDictionary[Any, dict[str | None, Breaker]] = WeakKeyDictionary()

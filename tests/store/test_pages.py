@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from celery_throttle.clients import _REAPED
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.calls import MOST_DECLARED
@@ -15,7 +16,7 @@ from celery_throttle.worker.declaring import declare_in_pages
 from celery_throttle.worker.outbox import Outbox
 from celery_throttle.worker.runs import Run
 from tests.store.cost import commands
-from tests.store.peek import KEY, check, peek
+from tests.store.peek import KEY, check, expire, peek
 from tests.store.steering import Steering
 from tests.store.terms_caller import TermsCaller, terms
 
@@ -192,3 +193,22 @@ def runs(kind: str, count: int) -> list[Run]:
         )
         for number in range(count)
     ]  # fmt: skip
+
+
+# -- what is reclaimed -------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_lost_holders_is_bounded(worker: TermsCaller, redis: Redis) -> None:
+    for limit in EIGHT:
+        worker.know(limit)
+    for number in range(200):
+        worker.take(f"t{number}", of_eight(number % 20))
+    for number in range(20):
+        worker.put(f"w{number}", of_eight(number))
+    expire(redis, *(f"t{number}" for number in range(200)))
+    link = Longest(redis)
+    while len(link(worker.store.reap(_REAPED))[1]) == _REAPED:
+        pass
+    assert link.commands < MOST_COMMANDS
+    assert not peek(redis).used
+    check(peek(redis))
