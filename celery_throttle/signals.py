@@ -27,7 +27,7 @@ from celery_throttle.store.rows import needs_from
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from celery_throttle.store.rows import Need
+    from celery_throttle.store.rows import Need, RateStatus
 
 __all__ = [
     "DuplicateDropped",
@@ -135,10 +135,11 @@ class LimitChanged:
         limit: its name.
         key: of which key, None for the limit itself.
         action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable`` or ``release-hold``.
-        permits: of an override, else None.
+        permits: of an override of permits, else None.
         by: who.
         why: in their words.
         until: as it was given: a moment, or seconds from now; None: until it is taken back.
+        rates: of an override of rates, else none.
     """
 
     limit: str
@@ -148,6 +149,7 @@ class LimitChanged:
     by: str
     why: str
     until: datetime | float | None
+    rates: tuple[RateStatus, ...] = ()
 
 
 def _signal(name: str) -> Any:

@@ -10,6 +10,7 @@ from celery_throttle.control.explain import explained, in_words
 from celery_throttle.control.findings import Commands, Finding, waiting
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
+from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.lines import Line
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
-    from celery_throttle.store.rows import Holder, LimitStatus, Said
+    from celery_throttle.store.rows import Holder, LimitStatus, RateStatus, Said
     from celery_throttle.store.views import TaskView
 
 __all__ = ["Look", "causes"]
@@ -64,6 +65,8 @@ def causes(look: Look) -> Iterator[Finding]:
         yield _disabled(look, scope, said, rows)
     for scope, said, lines, rows in _scopes(look, "override"):
         yield _overridden(look, scope, said, lines, rows)
+    for scope, said, lines, rows in _scopes(look, "rate_override"):
+        yield _other_rate(look, scope, said, lines, rows)
     views = [(line, look.reader.explain(line.first.task_id)) for line in look.lines if line.first]
     waits = [(line, view) for line, view in views if view.state == "parked" and view.line]
     yield from (found for line, view in waits for found in _kept_waiting(look, line, view))
@@ -136,6 +139,28 @@ def _overridden(look: Look, scope: Bucket, said: Said, lines: list[Line], rows: 
         waits=count,
         since=since,
     )
+
+
+def _other_rate(look: Look, scope: Bucket, said: Said, lines: list[Line], rows: list[LimitStatus]) -> Finding:
+    slower = _pace(said.rates) < _pace(rows[0].rates)
+    late = [each for each in lines if each.status.next_start_in > 0 and not each.status.stopped]
+    count, since = sum(each.status.parked for each in late), _first(late)
+    rates, code = rates_text(said.rates), rates_text(rows[0].rates) or "none"
+    return Finding(
+        "overridden",
+        slower and look.is_long(since),
+        f"Limit {scope} has the rate {rates} instead of {code}: {waiting(count, since, look.now)}.",
+        f"Overridden {in_words(said)}.",
+        (look.commands.throttle("reset", scope),) if slower and count else (),
+        scope.name,
+        scope.key,
+        waits=count,
+        since=since,
+    )
+
+
+def _pace(rates: tuple[RateStatus, ...]) -> float:
+    return min((each.per_second for each in rates), default=float("inf"))
 
 
 def _has_fewer(status: LimitStatus) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, listed, one_line, span, times
+from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,7 +202,9 @@ def _limit_reasons(task_id: str, view: TaskView, limit: LimitStatus, cost: int) 
         wanted = f", and it needs {cost}" if cost > 1 else ""
         yield f"Limit {limit.bucket} is full: {limit.held} of {limit.in_force} permits are held{wanted}{number}."
     if limit.next_start_in > 0 and not limit.stopped:
-        rates = listed([rate.rate for rate in limit.rates])
+        rates = listed([rate.rate for rate in limit.rates_in_force])
+        if limit.rate_override:
+            rates += f", instead of {rates_text(limit.rates) or 'none'} {in_words(limit.rate_override)}"
         yield f"The rate of limit {limit.bucket} ({rates}) allows the next start in {limit.next_start_in:.1f} s."
     if limit.bars(task_id, view.ticket):
         task = f"Task {limit.barred_by}, which needs several limits and waited for long,"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from celery_throttle.clients import signed
 from celery_throttle.control.forecast import forecast
+from celery_throttle.control.overrides import Override, read_override
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
@@ -17,8 +18,11 @@ from celery_throttle.errors import ConfigurationError
 from celery_throttle.signals import LimitChanged, limit_changed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
+    from celery_throttle.core.rates import Rates
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
 
@@ -36,7 +40,6 @@ NOTHING_TO_DO = {
     "enable": "{} was not disabled.",
     "release_hold": "{} was not held back.",
 }
-_MOST_PERMITS = 10**9 - 1
 #: What control.lua answers when the change was made before, for the same request.
 _MADE_BEFORE = 2
 #: A century, in seconds.
@@ -108,22 +111,42 @@ class LimitControl:
         return LimitControl(self._place, self.name, self.key, request)
 
     @_tells_number
-    def override(self, permits: int, *, until: Until = None, by: str | None = None, why: str = "") -> None:
-        """Have another number of permits from now on; the code's stays visible beside it.
+    def override(
+        self,
+        permits: int | None = None,
+        *,
+        until: Until = None,
+        rate: Rates | None = None,
+        burst: int | Sequence[int] | None = None,
+        by: str | None = None,
+        why: str = "",
+    ) -> None:
+        """Have another number of permits, another rate, or both from now on; the code's stay visible beside it.
 
-        More take effect at once; with fewer, those that run go on, and none starts until there is room.
+        More permits take effect at once; with fewer, those that run go on, and none starts until there is room. Another
+        rate counts from the last start. An override of the permits leaves that of the rate alone, and the other way
+        round; a limit that has only one of them in the code can get the other. `reset` ends both.
+
+        Args:
+            permits: how many; None: they stay as they are.
+            until: when it ends by itself.
+            rate: "50/m", or several; None: it stays as it is.
+            burst: how many may start at once, one number or one for each rate; None: as in the code if that has as many
+                rates, else 1.
+            by: who does it.
+            why: for whoever looks later.
         """
-        self._check("override", permits)
-        self._say("override", permits, until, by, why)
+        self._say("override", self._read("override", permits, rate, burst), until, by, why)
 
     @_tells_number
-    def forecast(self, permits: int) -> Forecast:
+    def forecast(
+        self, permits: int | None = None, *, rate: Rates | None = None, burst: int | Sequence[int] | None = None
+    ) -> Forecast:
         """Return what an override would do: how many start at once, and what keeps the others. Changes nothing.
 
         Whether workers have free slots cannot be said from what the store has.
         """
-        self._check("forecast", permits)
-        return forecast(self._place, self._bucket, permits)
+        return forecast(self._place, self._bucket, self._read("forecast", permits, rate, burst))
 
     def history(self, *, day: bool = False) -> History:
         """Return what was counted of the limit, with all its keys, minute by minute of the last hour.
@@ -142,13 +165,13 @@ class LimitControl:
 
     @_tells
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
-        """End an override: the code's number holds again. False if there was none."""
+        """End an override, of permits and of rates: the code's hold again. False if there was none."""
         return self._take_back("override", by, why)
 
     @_tells
     def pause(self, *, until: Until = None, by: str | None = None, why: str = "") -> None:
         """Let nothing start; what runs goes on, and tasks that arrive are parked."""
-        self._say("pause", 1, until, by, why)
+        self._say("pause", None, until, by, why)
 
     @_tells
     def resume(self, *, by: str | None = None, why: str = "") -> bool:
@@ -161,7 +184,7 @@ class LimitControl:
 
         What runs is counted all the same, so the limit is right from the moment it is enforced again.
         """
-        self._say("disable", 1, until, by, why)
+        self._say("disable", None, until, by, why)
 
     @_tells
     def enable(self, *, by: str | None = None, why: str = "") -> bool:
@@ -239,27 +262,28 @@ class LimitControl:
         """Return who changed what of it at run time, newest first; without a key, of all keys too."""
         return self._place.audit(self._bucket, count("most", most))
 
-    def _check(self, method: str, permits: object) -> None:
-        if not _is_whole(permits) or permits > _MOST_PERMITS:
-            fix = "use pause() to let none start" if permits == 0 else f"write {method}(5)"
-            raise ConfigurationError(
-                f"Limit {self._bucket}: {method} must be a whole number of 1 or more, {_MOST_PERMITS} at the most, got "
-                f"{permits!r}: {fix}"
-            )
+    def _read(self, method: str, permits: object, rate: Any, burst: Any) -> Override:
+        return read_override(method, self._bucket, permits, rate, burst, lambda: self.status().rates)
 
-    def _say(self, what: Literal["override", "pause", "disable"], value: int, until: Until, by: Any, why: Any) -> None:
+    def _say(
+        self,
+        what: Literal["override", "pause", "disable"],
+        asked: Override | None,
+        until: Until,
+        by: Any,
+        why: Any,
+    ) -> None:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
         written = self._until(until)
-        answer = self._tell(self._bucket, what, str(value), written, by, why)
+        answer = self._tell(self._bucket, what, asked.value if asked else "1", written, by, why)
         if answer < 0:
             raise ConfigurationError(
                 f"Limit {self._bucket}: until={until!r} is over already, by the store's clock: write until=3600"
             )
         if answer == _MADE_BEFORE:
             return
-        permits = value if what == "override" else None
-        self._told(self._bucket, what, permits, by, why, until)
-        number = f" {value}" if what == "override" else ""
+        self._told(self._bucket, what, asked, by, why, until)
+        number = f" {asked}" if asked else ""
         ends = "taken back" if until is None else until
         changed = f"{self._bucket}: {what}{number} by {by}, until {ends}: {why or 'no reason given'}"
         logger.info("Limit %s", one_line(changed))
@@ -290,9 +314,10 @@ class LimitControl:
                 break
         return int(answer)
 
-    def _told(self, bucket: Bucket, action: str, permits: int | None, by: str, why: str, until: Until) -> None:
+    def _told(self, bucket: Bucket, action: str, asked: Override | None, by: str, why: str, until: Until) -> None:
         seconds = until.total_seconds() if isinstance(until, timedelta) else until
-        event = LimitChanged(bucket.name, bucket.key, action, permits, by, why, seconds)
+        permits, rates = (asked.permits, asked.rates) if asked else (None, ())
+        event = LimitChanged(bucket.name, bucket.key, action, permits, by, why, seconds, rates)
         limit_changed.send(bucket.name, event=event)
 
     def _until(self, until: Any) -> str:

@@ -35,6 +35,8 @@ _PREFIX = "celery_throttle_"
 _OF_LIMITS = {
     "permits_declared": "Permits that the code declares; for each key of a limit that has keys.",
     "permits": "Permits in force now, with overrides; for each key of a limit that has keys. No sample: any number.",
+    "starts_per_second_declared": "Starts a second that the code's rates allow, for each key. No sample: no rate.",
+    "starts_per_second": "Starts a second that its rates allow now, for each key. No sample: any number.",
     "held": "Permits held, of all keys.",
     "parked": "Tasks that wait and need its permits, of all keys.",
     "oldest_wait_seconds": "How long the oldest task in its lines has waited, of all keys; 0 if none is there.",
@@ -44,7 +46,7 @@ _OF_LIMITS = {
     "paused": "How many are paused: the limit itself, or keys of it.",
     "disabled": "How many are not enforced: the limit itself, or keys of it.",
     "held_back": "How many a task's RateLimited holds back: the limit itself, or keys of it.",
-    "overridden": "How many have another number of permits for now: the limit itself, or keys of it.",
+    "overridden": "How many have other permits or another rate for now: the limit itself, or keys of it.",
 }
 #: By group of limits.
 _OF_GROUPS = {
@@ -64,7 +66,7 @@ _OF_QUEUES = {
 }
 #: Of the store.
 _OF_ALL = {"up": "Whether the store answers: 0 is said by collectors, which then say nothing else."}
-_SAID = {"paused": "paused", "disabled": "disabled", "held_back": "held_back", "overridden": "override"}
+_SAID = {"paused": "paused", "disabled": "disabled", "held_back": "held_back"}
 
 
 def measured(app: Any, queues: Iterable[str] = ()) -> tuple[Metric, ...]:
@@ -152,6 +154,9 @@ def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> 
         yield "permits_declared", whole.permits
     if whole and whole.declared and whole.in_force is not None:
         yield "permits", whole.in_force
+    for name, rates in (("_declared", whole.rates), ("", whole.rates_in_force)) if whole else ():
+        if rates:
+            yield f"starts_per_second{name}", min(each.per_second for each in rates)
     yield "held", sum(each.held for each in rows)
     yield "parked", sum(each.parked for each in rows)
     since = oldest.first.since if oldest else now
@@ -162,6 +167,7 @@ def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> 
     yield "full", sum(each.full for each in rows)
     for name, attribute in _SAID.items():
         yield name, len({_scope(each, attribute) for each in rows} - {None})
+    yield "overridden", len({each.scope(said) for each in rows for said in each.overrides})
 
 
 def _scope(status: LimitStatus, attribute: str) -> Bucket | None:

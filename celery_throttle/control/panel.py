@@ -14,7 +14,9 @@ __all__ = ["STEERS", "WORDS", "Steers", "register"]
 
 #: What may follow the arguments that have a place of their own. Celery's own way to take any number of words takes the
 #: last one of those once more.
-WORDS = tuple(f"word{number}" for number in range(1, 5))
+WORDS = tuple(f"word{number}" for number in range(1, 8))
+#: How many of them a command takes that takes no rate.
+_FEW = 4
 
 
 class Steers(NamedTuple):
@@ -28,22 +30,24 @@ class Steers(NamedTuple):
     @property
     def signature(self) -> str:
         """As people write it."""
-        parts = ["LIMIT", "N" if self.permits else "", "[KEY]", "[for=2h]" if self.lasts else "", "[why=...] [by=...]"]
+        parts = ["LIMIT", "[N] [rate=50/m] [burst=10]" if self.permits else "", "[KEY]"]
+        parts += ["[for=2h]" if self.lasts else "", "[why=...] [by=...]"]
         return " ".join(filter(None, parts))
 
     @property
     def places(self) -> list[tuple[str, Any]]:
         """The arguments in their order, as Celery wants them."""
         permits = [("permits", None)] if self.permits else []
-        return [("limit", _signed), *permits, *((word, None) for word in WORDS)]
+        words = WORDS if self.permits else WORDS[:_FEW]
+        return [("limit", _signed), *permits, *((word, None) for word in words)]
 
 
 #: By what they are called.
 STEERS = {
     "throttle_override": Steers(
-        "override", "Have another number of permits of a limit for now.", permits=True, lasts=True
+        "override", "Have another number of permits of a limit, or another rate, for now.", permits=True, lasts=True
     ),
-    "throttle_reset": Steers("reset", "End an override of a limit: the code's number holds again."),
+    "throttle_reset": Steers("reset", "End an override of a limit: the code's numbers hold again."),
     "throttle_pause": Steers("pause", "Let nothing of a limit start.", lasts=True),
     "throttle_resume": Steers("resume", "End a pause of a limit."),
     "throttle_disable": Steers("disable", "Enforce nothing of a limit.", lasts=True),

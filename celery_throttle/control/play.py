@@ -88,7 +88,7 @@ class Play:
             self._stands[need.bucket] = replace(status, held=status.held + need.permits)
             self._started[need.bucket] += 1
             # How much of a burst is left is not known.
-            self.at_most = self.at_most or bool(status.rates and not status.disabled and self._started[need.bucket] > 1)
+            self.at_most = self.at_most or bool(status.rates_in_force and self._started[need.bucket] > 1)
 
     def _bound(self, waiter: Waiter) -> _Reason | None:
         """Return what keeps a task, None if nothing does."""
@@ -117,9 +117,9 @@ class Play:
         return self._too_fast(status, limit)
 
     def _too_fast(self, status: LimitStatus, limit: str) -> str | None:
-        rates = listed([each.rate for each in status.rates]) if status.rates else ""
+        rates = listed([each.rate for each in status.rates_in_force])
         if status.next_start_in > 0:
             return f"the rate of {limit} ({rates}) allows the next start in {seconds(status.next_start_in)}"
-        if rates and self._started[status.bucket] >= min(each.burst for each in status.rates):
+        if rates and self._started[status.bucket] >= min(each.burst for each in status.rates_in_force):
             return f"the rate of {limit} ({rates}) allows no more at once"
         return None

@@ -159,11 +159,11 @@ class Reader:
             if not after:
                 return
 
-    def stand(self, buckets: list[str]) -> tuple[LimitStatus, ...]:
-        """Return how these buckets stand."""
+    def stand(self, buckets: list[str], rates: Sequence[tuple[int, int, int]] = ()) -> tuple[LimitStatus, ...]:
+        """Return how these buckets stand; when each could start next with other rates, if there are any."""
         found: list[LimitStatus] = []
         for first in range(0, len(buckets), AT_ONCE):
-            found += views.statuses(self.ask(self.store.status(buckets[first : first + AT_ONCE])))
+            found += views.statuses(self.ask(self.store.status(buckets[first : first + AT_ONCE], rates)))
         return tuple(found)
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:

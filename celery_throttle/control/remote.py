@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["carry_out"]
 
+_NUMBERS = {"permits", "rate", "burst"}
 _OPTIONS = {"key", "why", "by", "request"}
 
 
@@ -26,8 +27,9 @@ def carry_out(app: Any, command: str, arguments: Mapping[str, Any], *, by: str) 
     Args:
         app: the worker's.
         command: one of `STEERS`.
-        arguments: as they were sent: ``limit``, ``permits``, ``key``, ``for`` (seconds, or ``"10m"``), ``why``, ``by``,
-            and ``request``, which is the same for all who are told to; or in words, ``why=...``.
+        arguments: as they were sent: ``limit``, ``permits``, ``rate`` (text, or a list), ``burst``, ``key``, ``for``
+            (seconds, or ``"10m"``), ``why``, ``by``, and ``request``, which is the same for all who are told to; or in
+            words, ``why=...``.
         by: who does it, if that was not said.
     """
     try:
@@ -52,17 +54,21 @@ def _options(command: str, arguments: Mapping[str, Any], by: str) -> dict[str, A
     """Return what was sent, by its names."""
     steers, given = STEERS[command], dict(arguments)
     words = [str(given.pop(word)) for word in WORDS if word in given]
+    number = given.get("permits")
+    if isinstance(number, str) and not number.isdecimal() and ("=" in number or "/" not in number):
+        words.insert(0, given.pop("permits"))  # there is no number: it is what follows it
     limit = given.pop("limit", None)
     # The command line adds who sends it; others may not.
     options = {"by": by} | (limit if isinstance(limit, dict) else {"limit": limit}) | given
-    wanted = {"limit"} | ({"permits"} if steers.permits else set())
-    known = wanted | _OPTIONS | ({"for"} if steers.lasts else set())
+    wanted = {"limit"}
+    known = wanted | _OPTIONS | ({"for"} if steers.lasts else set()) | (_NUMBERS if steers.permits else set())
     options |= _said(words, known - wanted)
     texts = [options.get(name) for name in ("limit", "request") if name in options]
     if not wanted <= options.keys() <= known or not all(isinstance(text, str) for text in texts):
         raise ConfigurationError(f"{command} wants {steers.signature}, got {_shown(arguments)}")
-    if isinstance(permits := options.get("permits"), str) and permits.isdecimal():
-        options["permits"] = int(permits)
+    for name in ("permits", "burst"):
+        if isinstance(number := options.get(name), str) and number.isdecimal():
+            options[name] = int(number)
     return options
 
 

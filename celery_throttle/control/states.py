@@ -6,6 +6,7 @@ from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.core.wording import at, one_line, span
+from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,10 @@ def states(status: LimitStatus) -> Iterator[State]:
         instead = "" if status.permits is None else f" instead of {status.permits}"
         number = f"override {status.override.permits}{instead}"
         yield State("override", f"{number}{_said(status.override)}", status.override.until)
+    if status.rate_override:
+        instead = f" instead of {rates_text(status.rates)}" if status.rates else ""
+        rates = f"rate override {rates_text(status.rate_override.rates)}{instead}"
+        yield State("override", f"{rates}{_said(status.rate_override)}", status.rate_override.until)
     if status.full and status.declared:
         yield State("full", "full")
     if status.next_start_in > 0:

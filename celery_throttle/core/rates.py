@@ -10,7 +10,7 @@ from typing import Literal, cast
 from celery_throttle.core.meant_rates import EXAMPLES, SECONDS, fix_of, whole
 from celery_throttle.errors import ConfigurationError
 
-__all__ = ["Rate", "read_rates"]
+__all__ = ["Rate", "Rates", "read_rates"]
 
 Unit = Literal["s", "m", "h", "d"]
 
@@ -76,6 +76,10 @@ class Rate:
     def spacing(self, amount: int) -> tuple[int, int]:
         """Return how long that many take: whole microseconds, and the rest in parts of which `count` are one more."""
         return divmod(amount * self.period, self.count)
+
+
+#: What a user may give as ``rate``.
+Rates = str | Rate | Sequence[str | Rate]
 
 
 def read_rates(rates: str | Rate | Sequence[str | Rate]) -> tuple[Rate, ...]:

@@ -334,9 +334,9 @@ class Store:
         """Ask which limits and keys there are."""
         return self._call("limits", source, after)
 
-    def status(self, buckets: Sequence[str]) -> Call:
-        """Ask how buckets stand."""
-        return self._call("status", len(buckets), *buckets)
+    def status(self, buckets: Sequence[str], rates: Sequence[tuple[int, int, int]] = ()) -> Call:
+        """Ask how buckets stand, or would with these rates: count, period (us) and burst of each."""
+        return self._call("status", len(buckets), *buckets, _WRITE(rates) if rates else "")
 
     def holders(self, past: int, count: int) -> Call:
         """Ask who holds something."""

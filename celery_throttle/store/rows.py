@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
+from celery_throttle.core.rates import Rate
 from celery_throttle.core.wording import at, counted, end_of, listed, one_line, seconds, times
 
 if TYPE_CHECKING:
@@ -37,6 +38,12 @@ class RateStatus:
 
     rate: str
     burst: int
+
+    @property
+    def per_second(self) -> float:
+        """Starts a second that it allows in the long run."""
+        rate = Rate.parse(self.rate)
+        return rate.count / rate.period * 1e6
 
     def __str__(self) -> str:
         return f"{self.rate} (burst {self.burst})" if self.burst > 1 else self.rate
@@ -151,6 +158,11 @@ class LimitStatus:
         if self.disabled:
             return ()
         return self.rate_override.rates if self.rate_override else self.rates
+
+    @property
+    def overrides(self) -> tuple[Said, ...]:
+        """The overrides, of permits and of rates, if there are any."""
+        return tuple(each for each in (self.override, self.rate_override) if each)
 
     @property
     def stopped(self) -> bool:

@@ -28,14 +28,22 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.findings import Commands
     from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.store.rows import LimitStatus
 
 __all__ = ["CHANGES", "DROPPABLE", "Changes", "said"]
 
 #: The states of tasks that can be dropped.
 DROPPABLE = ("parked", "waiting for its identity lock")
 _COMMANDS = (
-    Command("set", "override", "Override", "Have another number of permits for now.", permits=True, lasts=True),
-    Command("reset", "reset", "Reset", "End an override: the code's number holds again."),
+    Command(
+        "set",
+        "override",
+        "Override",
+        "Have other permits, another rate, or both for now.",
+        permits=True,
+        lasts=True,
+    ),
+    Command("reset", "reset", "Reset", "End an override: the code's numbers hold again."),
     Command("pause", "pause", "Pause", "Let nothing start; what runs goes on, what arrives is parked.", lasts=True),
     Command("resume", "resume", "Resume", "End a pause: what waits starts, as far as there is room."),
     Command("disable", "disable", "Disable", "Enforce nothing: all that waits starts at once.", lasts=True),
@@ -117,14 +125,13 @@ class Changes:
 
     def _show_limit(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         limit, command, asked = limit_of(self._app, request), _command(form), _asked(form)
-        if command.permits and "permits" not in form:  # nobody has said a number yet
-            in_force = limit.status().in_force
-            asked = asked._replace(permits="1" if in_force is None else str(in_force))
+        if command.permits and not {"permits", "rate"} & form.keys():  # nobody has said a number yet
+            asked = _as_it_is(limit.status(), asked)
         would: list[str] = []
         try:
             values, options = _options(command, asked)
             if not error:
-                would = self._would(limit, command, values)
+                would = self._would(limit, command, values, options)
         except ConfigurationError as wrong:
             values, options, error = [], {}, error or str(wrong)
         return page(
@@ -143,18 +150,20 @@ class Changes:
         )
 
     @staticmethod
-    def _would(limit: LimitControl, command: Command, values: list[int]) -> list[str]:
+    def _would(limit: LimitControl, command: Command, values: list[int], options: dict[str, Any]) -> list[str]:
         if command.name == "drop":
             return [f"{counted(limit.drop(dry_run=True), 'task')} would be dropped."]
         if command.permits:
-            return str(limit.forecast(values[0])).split("\n")
+            paces = {name: each for name, each in options.items() if name in ("rate", "burst")}
+            return str(limit.forecast(*values, **paces)).split("\n")
         return [f"Now it stands so: {limit.status()}."]
 
     def _copied(
         self, limit: LimitControl, command: Command, asked: Asked, values: list[int], options: dict[str, Any]
     ) -> Copied:
         bucket = Bucket(limit.name, limit.key)
-        given = [("key", bucket.key), ("for", asked.lasts if command.lasts else ""), ("why", asked.why)]
+        paces = _parts(asked.rate, "rate") + _parts(asked.burst, "burst") if command.permits else []
+        given = [("key", bucket.key), *paces, ("for", asked.lasts if command.lasts else ""), ("why", asked.why)]
         flags = [("yes", "")] if command.name == "drop" else []
         return Copied(
             self._shell(command.name, [*((name, value) for name, value in given if value), *flags],
@@ -237,28 +246,56 @@ def _command(form: Mapping[str, str]) -> Command:
 
 
 def _asked(form: Mapping[str, str]) -> Asked:
-    return Asked(form.get("permits", "").strip(), form.get("for", "").strip(), form.get("why", "").strip())
+    return Asked(*(form.get(name, "").strip() for name in ("permits", "rate", "burst", "for", "why")))
+
+
+def _as_it_is(status: LimitStatus, asked: Asked) -> Asked:
+    """Return what the form of an override begins with: what is in force."""
+    if status.in_force is not None or not status.rates_in_force:
+        return asked._replace(permits=str(status.in_force or 1))
+    rates = status.rates_in_force
+    return asked._replace(
+        rate=", ".join(each.rate for each in rates), burst=", ".join(str(each.burst) for each in rates)
+    )
+
+
+def _parts(text: str, name: str) -> list[tuple[str, str]]:
+    """Return an option for each of several values, as they are written: ``10/s, 5000/h``."""
+    return [(name, each.strip()) for each in text.split(",") if each.strip()]
 
 
 def _options(command: Command, asked: Asked) -> tuple[list[int], dict[str, Any]]:
     """Return what the method of a change takes, but for who and why."""
-    if command.permits and not (asked.permits.isascii() and asked.permits.isdecimal() and len(asked.permits) < 10):  # noqa: PLR2004 - 999999999 is the most
-        raise ConfigurationError(f"Permits must be a whole number of 1 or more, got {asked.permits!r}")
-    options: dict[str, timedelta] = {}
+    values = [_number("Permits", asked.permits)] if command.permits and asked.permits else []
+    rates = [each for _, each in _parts(asked.rate, "rate")] if command.permits else []
+    bursts = [_number("Burst", each) for _, each in _parts(asked.burst, "burst")] if command.permits else []
+    options: dict[str, Any] = {}
+    if rates:
+        options["rate"] = rates[0] if len(rates) == 1 else rates
+    if bursts:
+        options["burst"] = bursts[0] if len(bursts) == 1 else bursts
     if command.lasts and asked.lasts:
         length = duration(asked.lasts)
         if length is None:
             raise ConfigurationError(f"{asked.lasts!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
         options["until"] = length
-    return [int(asked.permits)] if command.permits else [], options
+    return values, options
 
 
-def _in_python(options: dict[str, timedelta]) -> dict[str, float]:
+def _number(what: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):  # noqa: PLR2004 - 999999999 is the most
+        fix = f": write it as the rate, {text}" if "/" in text else ""
+        raise ConfigurationError(f"{what} must be a whole number of 1 or more, got {text!r}{fix}")
+    return int(text)
+
+
+def _in_python(options: dict[str, Any]) -> dict[str, Any]:
     """Return the same with seconds, which need no import."""
-    return {
-        name: int(each.total_seconds()) if each.total_seconds().is_integer() else each.total_seconds()
-        for name, each in options.items()
-    }
+    until: timedelta | None = options.get("until")
+    if until is None:
+        return options
+    seconds = until.total_seconds()
+    return options | {"until": int(seconds) if seconds.is_integer() else seconds}
 
 
 def _why(asked: Asked) -> list[tuple[str, str]]:

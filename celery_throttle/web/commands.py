@@ -25,9 +25,11 @@ class Command(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What somebody wants: the permits and the duration as they were written, and why."""
+    """What somebody wants: the permits, the rate with its burst and the duration as they were written, and why."""
 
     permits: str = ""
+    rate: str = ""
+    burst: str = ""
     lasts: str = ""
     why: str = ""
 

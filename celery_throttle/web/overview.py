@@ -25,7 +25,7 @@ __all__ = ["Overview", "Row", "overview"]
 _READ = 2000
 #: Rows of which the last hour is read, with one call for each hundred: reading and drawing each takes 0.1 ms.
 _MOST_HOURS = 300
-_OF_KEYS = {"paused": "paused", "held_back": "held back", "disabled": "disabled", "override": "overridden"}
+_OF_KEYS = {"paused": "paused", "held_back": "held back", "disabled": "disabled", "overrides": "overridden"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Row:
         if self.otherwise:
             found.append(State("declared", "declared otherwise by the worker that started last"))
         for what, word in _OF_KEYS.items() if self.keys else ():
-            count = sum(getattr(each, what) is not None and not getattr(self.status, what) for each in self.keys)
+            count = sum(bool(getattr(each, what)) and not getattr(self.status, what) for each in self.keys)
             if count:
                 found.append(State(word.replace(" ", "-"), f"{counted(count, 'key')} {word}"))
         full = sum(each.full for each in self.keys)

@@ -81,7 +81,7 @@ def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run, worker: Te
     assert status.override
     assert status.override.until
     assert row["override"] == {
-        "limit": "api", "by": "ana", "why": "ünïcode", "permits": 5,
+        "limit": "api", "by": "ana", "why": "ünïcode", "permits": 5, "rates": [],
         "since": status.override.since.isoformat(), "until": status.override.until.isoformat(),
     }  # fmt: skip
 

@@ -90,7 +90,7 @@ def test_how_a_limit_stands(app: Any, worker: TermsCaller) -> None:
     worker.put("three", ONE, age=3600)
     worker.put("four", ONE)
     found = of_limit(app, "api")
-    assert found.keys() == _OF_LIMITS.keys()
+    assert found.keys() == _OF_LIMITS.keys() - {"starts_per_second", "starts_per_second_declared"}
     assert 3600 <= found.pop("oldest_wait_seconds") < 3610
     assert found == {
         "permits_declared": 2, "permits": 2, "held": 2, "parked": 2, "next_start_seconds": 0, "keys": 0, "full": 1,
@@ -130,6 +130,18 @@ def test_what_was_said(
     found = of_limit(app, "tenant")
     assert {each for each in ("paused", "disabled", "held_back", "overridden") if found[each]} == {name}
     assert (found[name], found.get("permits"), found["permits_declared"]) == (1, permits, 1)
+
+
+def test_the_rates_that_hold(app: Any, worker: TermsCaller) -> None:
+    worker.know(Limit("mail", rate=["10/s", "3600/h"], burst=[1, 9]))
+    limit = ThrottleControl(app).limit("mail")
+    limit.override(rate="30/m")
+    found = of_limit(app, "mail")
+    assert (found["starts_per_second_declared"], found["starts_per_second"], found["overridden"]) == (1, 0.5, 1)
+    limit.override(7)
+    assert of_limit(app, "mail")["overridden"] == 1
+    limit.disable()
+    assert "starts_per_second" not in of_limit(app, "mail")
 
 
 def test_a_hold_and_a_rate(app: Any, worker: TermsCaller) -> None:

@@ -205,6 +205,9 @@ def test_every_command(workers: Workers, pool: str) -> None:
         return answer
 
     assert say("throttle_override", permits=3, by="ana", why="day") == {"ok": "api 0/1, override 3 by ana (day)"}
+    rated = "api 0/1, override 3 by ana (day), rate override 50/m (burst 2) by ana"
+    assert say("throttle_override", rate="50/m", burst="2", by="ana") == {"ok": rated}
+    assert say("throttle_override", permits="rate=50/m", word1="burst=2", by="ana") == {"ok": rated}
     assert throttle.limit("api").status().in_force == 3
     assert say("throttle_reset") == {"ok": "api 0/1"}
     assert say("throttle_reset") == {"ok": "There was no override of api. api 0/1"}
@@ -221,7 +224,7 @@ def test_every_command(workers: Workers, pool: str) -> None:
     assert say("throttle_enable") == {"ok": "api was not disabled. api 0/1"}
     assert say("throttle_release_hold") == {"ok": "api was not held back. api 0/1"}
     actions = [each.action for each in throttle.audit()]
-    assert actions == ["enable", "disable", "resume", "pause", "reset", "override"]
+    assert actions == ["enable", "disable", "resume", "pause", "reset", "override", "override", "override"]
 
 
 def test_a_hold_is_released(workers: Workers, journal: Journal) -> None:
@@ -248,9 +251,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("throttle_pause", {"limit": "api", "for": -1}, "Limit api: until must be a datetime, or seconds "),
     ("throttle_pause", {"limit": "api", "why": "x" * 501}, "Limit api: why must be text of 500 characters "),
     ("throttle_resume", {"limit": "api", "for": 60}, "throttle_resume wants LIMIT [KEY] [why=...] [by=...], got "),
-    ("throttle_override", {"limit": "api"}, "throttle_override wants LIMIT N [KEY] [for=2h] "),
+    ("throttle_override", {"limit": "api"}, "Limit api: override needs a number of permits or a rate: "),
     ("throttle_override", {"limit": "api", "permits": "0"}, "Limit api: override must be a whole number of 1 or "),
-    ("throttle_override", {"limit": "api", "permits": "many"}, "Limit api: override must be a whole number of 1 "),
+    ("throttle_override", {"limit": "api", "permits": "many"}, "Limit 'api' has no keys: leave key= out, "),
+    ("throttle_override", {"limit": "api", "permits": "10/s"}, "Limit api: override must be a whole number of 1 "),
+    ("throttle_override", {"limit": "api", "permits": "rate=10"}, "Limit api: Rate '10' does not say per what: "),
 ]
 
 

@@ -93,6 +93,28 @@ def test_only_one_key_is_meant(page: Site, app: Any, worker: TermsCaller) -> Non
         assert paused == set(KEYS[: KEYS.index(key) + 1])
 
 
+def test_another_rate(page: Site, app: Any, worker: TermsCaller) -> None:
+    """Of a limit that has only a rate, the form begins with that."""
+    worker.know(Limit("mail", rate=["10/s", "100/h"], burst=[1, 20]))
+    at, limit = "limit/change?name=mail", ThrottleControl(app).limit("mail")
+    form = page.get(f"{at}&change=set").text
+    assert 'name="permits" value=""' in form
+    assert 'name="rate" value="10/s, 100/h"' in form
+    assert 'name="burst" value="1, 20"' in form
+    fields = {"change": "set", "permits": "", "rate": "5/s,50/h", "burst": "1, 9", "for": "2h"}
+    looked = page.get(f"{at}&{urlencode(fields)}")
+    assert "mail: rate 5/s and 50/h (burst 9) instead of 10/s and 100/h (burst 20)." in text(looked)
+    shown, python_shown = copied(looked)
+    assert "set --rate=5/s --rate=50/h --burst=1 --burst=9 --for=2h mail" in shown
+    assert python_shown.endswith(".override(rate=['5/s', '50/h'], burst=[1, 9], until=7200)")
+    assert limit.status().rate_override is None
+    assert page.post(at, fields).status_code == 303
+    said = limit.status().rate_override
+    assert said
+    assert (said.by, [str(each) for each in said.rates]) == ("ana", ["5/s", "50/h (burst 9)"])
+    assert "write it as the rate, 5/s" in html.unescape(page.post(at, {"change": "set", "permits": "5/s"}).text)
+
+
 def test_what_another_number_would_do(page: Site, app: Any, worker: TermsCaller) -> None:
     for number in range(6):
         worker.arrive(f"t{number}", terms(API).same)

@@ -50,7 +50,7 @@ LIMITS = (
     Column("LIMIT", lambda row: Bucket(row[0].name, row[0].key)),
     Column("HELD", _held, right=True),
     Column("PARKED", lambda row: "" if row[1] else row[0].parked, right=True),
-    Column("RATES", lambda row: ", ".join(rate.rate for rate in row[0].rates)),
+    Column("RATES", lambda row: ", ".join(rate.rate for rate in row[0].rates_in_force or row[0].rates)),
     Column("STATE", lambda row: "; ".join(each.text for each in states(row[0]))),
 )
 HOLDERS = (

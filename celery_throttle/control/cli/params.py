@@ -18,7 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-__all__ = ["by", "duration", "key", "lasts", "limit", "most", "optional_limit", "why", "yes"]
+__all__ = [
+    "burst",
+    "by",
+    "duration",
+    "key",
+    "lasts",
+    "limit",
+    "most",
+    "optional_limit",
+    "permits",
+    "rate",
+    "why",
+    "yes",
+]
 
 
 def duration(text: str) -> timedelta:
@@ -27,6 +40,21 @@ def duration(text: str) -> timedelta:
     if length is None:
         raise click.BadParameter(f"{text!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
     return length
+
+
+class Permits(click.ParamType):  # type: ignore[type-arg] # not generic at run time, before click 8.2
+    """A number of permits."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read it; a rate and what is no number get an answer that says what to write."""
+        text, limit = str(value), ctx.params.get("limit", "LIMIT") if ctx else "LIMIT"
+        if "/" in text:
+            self.fail(f"{text!r} is a rate: write set {limit} --rate {text}", param, ctx)
+        if not text.isascii() or not text.isdecimal():
+            self.fail(f"{text!r} is no whole number of 1 or more: write set {limit} 5", param, ctx)
+        return int(text)
 
 
 def _known(ctx: click.Context) -> tuple[Any, ThrottleControl]:
@@ -69,6 +97,11 @@ optional_limit = click.argument("limit", required=False, shell_complete=_limits)
 key = click.option("--key", shell_complete=_keys, help="One key of the limit, as tasks have it; without: all of them.")
 most = click.option(
     "--most", type=click.IntRange(1, 1000), default=100, show_default=True, help="Rows of a table at most."
+)
+permits = click.argument("permits", type=Permits(), required=False)
+rate = click.option("--rate", multiple=True, metavar="50/m", help="Another rate; several times: several rates.")
+burst = click.option(
+    "--burst", type=int, multiple=True, help="How many may start at once at that rate; as in the code by default."
 )
 lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="It ends by itself after that.")
 by = click.option("--by", help="Who does it; by default user@host.")

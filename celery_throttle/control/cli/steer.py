@@ -23,28 +23,43 @@ __all__ = ["COMMANDS"]
 
 @command("set")
 @params.limit
-@click.argument("permits", type=int)
+@params.permits
+@params.rate
+@params.burst
 @params.key
 @params.lasts
 @click.option("--dry-run", is_flag=True, help="Only say what it would do.")
 @params.by
 @params.why
 def set_(
-    session: Session, limit: str, permits: int, key: str | None, lasts: timedelta | None, dry_run: bool, **said: Any
+    session: Session,
+    limit: str,
+    permits: int | None,
+    rate: tuple[str, ...],
+    burst: tuple[int, ...],
+    key: str | None,
+    lasts: timedelta | None,
+    dry_run: bool,
+    **said: Any,
 ) -> None:
-    """Have another number of permits for now (an override).
+    """Have another number of permits, another rate, or both for now (an override).
 
-    More take effect at once. With fewer, those that run go on, and none starts until there is room. The code's number
-    stays visible beside it; reset ends it.
+    More permits take effect at once. With fewer, those that run go on, and none starts until there is room. Another
+    rate counts from the last start. The code's stay visible beside it; reset ends both.
 
     --dry-run says how many would start at once, and what would keep the
     others: it asks the workers which queues they consume, and changes nothing.
     """
     steers = session.limit(limit, key)
+    if permits is None and not rate:
+        raise click.UsageError(f"Say how many permits, or which rate: set {limit} 5, set {limit} --rate 50/m")
+    if burst and not rate:
+        raise click.UsageError(f"--burst needs --rate beside it: set {limit} --rate 50/m --burst {burst[0]}")
+    paces: Any = {"rate": list(rate) or None, "burst": list(burst) if len(burst) > 1 else next(iter(burst), None)}
     if dry_run:
-        _say_forecast(session, steers.forecast(permits))
+        _say_forecast(session, steers.forecast(permits, **paces))
         return
-    steers.override(permits, until=lasts, **said)
+    steers.override(permits, **paces, until=lasts, **said)
     _show(session, steers)
 
 
@@ -54,7 +69,7 @@ def set_(
 @params.by
 @params.why
 def reset(session: Session, limit: str, key: str | None, **said: Any) -> None:
-    """End an override: the code's number holds again."""
+    """End an override, of permits and of rates: the code's hold again."""
     steers = session.limit(limit, key)
     _show(session, steers, changed=steers.reset(**said), nothing=NOTHING_TO_DO["reset"])
 

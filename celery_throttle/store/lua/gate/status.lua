@@ -1,6 +1,12 @@
 -- Say how limits stand.
--- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets.
+-- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets, other rates that they would have, as they are
+-- declared ('': those that they have).
 -- Returns { now (ms), rows }, see shared/reading.lua. Writes nothing.
-local rows = {}
-for i = 1, number() do rows[i] = standing(argument()) end
+local rows, buckets = {}, {}
+for i = 1, number() do buckets[i] = argument() end
+local rates = object()
+for i, bucket in ipairs(buckets) do
+  if rates then rule_of(bucket).rates = rates end
+  rows[i] = standing(bucket)
+end
 return { NOW, rows }

@@ -1,0 +1,117 @@
+"""What an override asks for: another number of permits, another rate, or both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.limits import MOST_PERMITS, Limit
+from celery_throttle.core.rates import Rate, read_rates
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.rows import RateStatus, rates_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from celery_throttle.core.buckets import Bucket
+
+__all__ = ["Override", "read_override"]
+
+
+@dataclass(frozen=True)
+class Override:
+    """Other numbers for a limit.
+
+    Attributes:
+        permits: how many, None: they stay as they are.
+        rates: which, none: they stay as they are.
+    """
+
+    permits: int | None = None
+    rates: tuple[RateStatus, ...] = ()
+
+    def __str__(self) -> str:
+        rates = f"rate {rates_text(self.rates)}" if self.rates else ""
+        return ", ".join(filter(None, ["" if self.permits is None else str(self.permits), rates]))
+
+    @property
+    def value(self) -> str:
+        """As control.lua takes it."""
+        given: dict[str, Any] = {} if self.permits is None else {"permits": self.permits}
+        if self.rates:
+            given["rates"] = self.rates_declared
+        return json.dumps(given)
+
+    @property
+    def rates_declared(self) -> list[tuple[int, int, int]]:
+        """The rates as the store has those that the code declares."""
+        read = [(Rate.parse(each.rate), each.burst) for each in self.rates]
+        return [(rate.count, rate.period, burst) for rate, burst in read]
+
+
+def read_override(
+    method: str,
+    bucket: Bucket,
+    permits: object,
+    rate: Any,
+    burst: Any,
+    declared: Callable[[], Sequence[RateStatus]],
+) -> Override:
+    """Check what a user gave for an override.
+
+    Args:
+        method: that was called, for the messages.
+        bucket: what it is about.
+        permits: as given, None: nothing.
+        rate: as given, None: nothing.
+        burst: as given, None: that of the code, if it has as many rates, else 1.
+        declared: returns the rates of the code.
+
+    Raises:
+        ConfigurationError: there is nothing to override, or a value cannot work.
+    """
+    if permits is None and rate is None:
+        fix = f"write {method}(rate='50/m', burst={burst!r})" if burst is not None else _both(method)
+        raise ConfigurationError(f"Limit {bucket}: {method} needs a number of permits or a rate: {fix}")
+    if permits is not None and not _is_permits(permits):
+        raise ConfigurationError(
+            f"Limit {bucket}: {method} must be a whole number of 1 or more, {MOST_PERMITS} at the most, got "
+            f"{permits!r}: {_instead(method, permits)}"
+        )
+    if rate is None and burst is not None:
+        raise ConfigurationError(
+            f"Limit {bucket}: burst needs a rate beside it: write {method}({permits!r}, rate='50/m', burst={burst!r})"
+        )
+    number = permits if isinstance(permits, int) else None
+    return Override(number, () if rate is None else _rates(bucket, rate, burst, declared))
+
+
+def _rates(
+    bucket: Bucket, rate: Any, burst: Any, declared: Callable[[], Sequence[RateStatus]]
+) -> tuple[RateStatus, ...]:
+    if burst is None:
+        try:
+            count = len(read_rates(rate))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"Limit {bucket}: {error}") from None
+        bursts = [each.burst for each in declared()]
+        burst = bursts if len(bursts) == count else 1
+    checked = Limit(bucket.name, rate=rate, burst=burst).rates
+    return tuple(RateStatus(str(each), several) for each, several in checked)
+
+
+def _is_permits(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PERMITS
+
+
+def _instead(method: str, permits: object) -> str:
+    if permits == 0:
+        return "use pause() to let none start"
+    if isinstance(permits, str) and "/" in permits:
+        return f"write {method}(rate={permits!r})"
+    return f"write {method}(5)"
+
+
+def _both(method: str) -> str:
+    return f"write {method}(5), or {method}(rate='50/m')"
