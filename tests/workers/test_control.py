@@ -603,3 +603,28 @@ def test_machines_are_up_for_what_can_run_and_for_nothing_else(
     workers.start(STEERED, concurrency=4)
     assert [each.get(timeout=20) for each in tasks] == ["a", "b", "c"]
     until(lambda: wanted() == 0)
+
+
+@worker
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_limit_without_a_rate_gets_one(
+    workers: Workers, journal: Journal, state: State, let_go: Any, pool: str
+) -> None:
+    """Its worker passed permits on from task to task by itself until then."""
+    let_go(*"abcdefghij")
+    workers.start(STEERED, concurrency=3, pool=pool)
+    app, throttle = steer(workers)
+    for label in "abcde":
+        app.call.delay(label)
+    journal.wait_finished(5)
+    limit = throttle.limit("api")
+    limit.override(rate="1/h", by="ana")
+    app.call.delay("f").get(timeout=20)
+    for label in "ghij":
+        app.call.delay(label)
+    state.wait_parked(4)
+    nothing_starts(app, journal)
+    assert limit.status().next_start_in > 3000
+    limit.reset()
+    journal.wait_finished(11)
+    state.wait_empty()
