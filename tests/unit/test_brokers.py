@@ -12,7 +12,7 @@ FAR = "redis://store.example:6379/0"
 
 def broker(url: str | list[str], store: str = FAR, **options: str) -> str:
     app = Celery(set_as_current=False)
-    app.conf.broker_url = url
+    app.conf.update(broker_url=url)
     app.conf.broker_transport_options = options
     return broker_of(app.conf, store)
 
