@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         LimitExceeded,
         NoFencingToken,
         NotAcquired,
+        ResultLost,
         StoreUnavailable,
         ThrottleError,
     )
@@ -33,6 +34,7 @@ __all__ = [
     "NotAcquired",
     "Permit",
     "RateLimited",
+    "ResultLost",
     "StoreUnavailable",
     "ThrottleControl",
     "ThrottleError",

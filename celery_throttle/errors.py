@@ -8,6 +8,7 @@
     ``LimitExceeded``: as many calls wait for a limit as may (``max_parked``).
     ``NoFencingToken``: ``self.fencing_token`` of a run that got no identity lock.
     ``NotAcquired``: somebody else had it all the time one was ready to wait.
+    ``ResultLost``: the first call of a remembered task has succeeded, and the result backend could not keep its result.
     ``StoreUnavailable``: the store (Redis) did not answer, or refused; ``__cause__`` has the client's error.
 """
 
@@ -20,6 +21,7 @@ __all__ = [
     "LimitExceeded",
     "NoFencingToken",
     "NotAcquired",
+    "ResultLost",
     "StoreUnavailable",
     "ThrottleError",
     "WrongArguments",
@@ -97,6 +99,25 @@ class NoFencingToken(ThrottleError, AttributeError):
 
 class NotAcquired(ThrottleError):
     """Somebody else had it all the time one was ready to wait."""
+
+
+class ResultLost(ThrottleError):
+    """The first call of a remembered task has succeeded, so this one does not run; the first one's result is lost.
+
+    Args:
+        task_name: the task.
+        first_id: the id of the call that has succeeded.
+    """
+
+    def __init__(self, task_name: str, first_id: str) -> None:
+        super().__init__(task_name, first_id)
+        self.task_name, self.first_id = task_name, first_id
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task_name} has succeeded, as {self.first_id}, but its result is lost: the result backend was away "
+            f"when it ended. It is not run again while it is remembered; task.unlock(...) forgets it"
+        )
 
 
 class StoreUnavailable(ThrottleError):

@@ -306,9 +306,9 @@ class Store:
         """Claim an identity lock for a task about to be published; it lasts at least that many seconds."""
         return self._call("claim", task, lock, int(least * 1000), int(awaited))
 
-    def succeeded(self, identity: str, task: str, fencing_token: int, remember: float) -> Call:
-        """Say that a task has succeeded, to be remembered for so many seconds."""
-        return self._call("succeeded", identity, task, str(fencing_token), round(remember * 1000))
+    def succeeded(self, identity: str, task: str, fencing_token: int, remember: float, *, lost: bool = False) -> Call:
+        """Say that a task has succeeded, to be remembered for so many seconds; ``lost``: its result is not kept."""
+        return self._call("succeeded", identity, task, str(fencing_token), round(remember * 1000), int(lost))
 
     def give_up(self, identity: str, task: str, first: str = "") -> Call:
         """Free the identity lock of a task that will never run, nor ask for the outcome of that other one."""

@@ -127,12 +127,14 @@ class LockState:
         first: the task that it is a duplicate of, if any.
         fencing_token: of this grant, 0 for a task that does not run.
         spec: as the store keeps it.
+        lost: whether the first has succeeded, and its result could not be kept.
     """
 
     verdict: str
     first: str
     fencing_token: int
     spec: str
+    lost: bool = False
 
     @property
     def starts(self) -> bool:
@@ -186,14 +188,14 @@ class Withdrawn(NamedTuple):
 
 
 #: Answers of claim.lua.
-TAKEN, CLAIMED, OURS, REPLACED = 0, 1, 2, 3
+TAKEN, CLAIMED, OURS, REPLACED, LOST = 0, 1, 2, 3, 4
 
 
 class Claimed(NamedTuple):
     """What became of a claim. A tuple, since every publish makes one.
 
     Attributes:
-        answer: ``TAKEN``, ``CLAIMED``, ``OURS`` or ``REPLACED``.
+        answer: ``TAKEN``, ``CLAIMED``, ``OURS``, ``REPLACED`` or ``LOST``: taken, and its result could not be kept.
         other: the task that has the lock, or had it until now; empty if there is none.
         claim: the number of the claim, "0" if nothing was claimed.
     """
@@ -323,4 +325,5 @@ def _waited(record: Any) -> float:
 def _lock(plan: Any) -> LockState | None:
     if not plan:
         return None
-    return LockState(plan["verdict"], plan["first"], int(plan.get("fence", 0)), json.dumps(plan, separators=(",", ":")))
+    spec = json.dumps(plan, separators=(",", ":"))
+    return LockState(plan["verdict"], plan["first"], int(plan.get("fence", 0)), spec, bool(plan.get("lost")))

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from celery import states
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import Reject, TaskRevokedError
 
+from celery_throttle.errors import ResultLost
 from celery_throttle.tasks.result_backends import answers_caller_only, cannot_read
 
 __all__ = ["conclude_as"]
 
+#: Seconds until it is tried again to read what a result backend has that is away.
+_PAUSE = 1.0
 
-def conclude_as(duplicate: Any, first: str, name: str) -> Any:
+
+def conclude_as(duplicate: Any, first: str, name: str, *, lost: bool = False) -> Any:
     """Return what the first task returned, or raise what it raised; None if its result is not kept.
 
     Args:
         duplicate: what the duplicate runs as.
         first: the id of the first task.
         name: of both.
+        lost: whether the first has succeeded, and its result could not be kept.
 
     Raises:
         ConfigurationError: the first has a result, and its backend gives it to its caller alone.
+        ResultLost: the first has succeeded, and its result could not be kept.
+        Reject: the result backend is away.
     """
     task = duplicate.app.tasks.get(name, duplicate)
     try:
-        outcome = _outcome_of(duplicate, task, first)
+        outcome = _outcome_of(duplicate, task, first, lost=lost)
+    except Reject:
+        raise
     except Exception as error:
         _keep(duplicate, task, error, states.FAILURE)
         raise
@@ -33,19 +43,36 @@ def conclude_as(duplicate: Any, first: str, name: str) -> Any:
     return outcome
 
 
-def _outcome_of(duplicate: Any, task: Any, first: str) -> Any:
+def _outcome_of(duplicate: Any, task: Any, first: str, *, lost: bool) -> Any:
     if answers_caller_only(task.backend) and not _ignored(duplicate, task):
         raise cannot_read(task.name, f"to end as its first, {first},")
-    result = task.AsyncResult(first)
-    try:
-        state, value = result.state, result.result
-    except NotImplementedError:  # no result backend
-        return None
+    state, value = _read(task, first)
+    if lost and state != states.SUCCESS:
+        raise ResultLost(task.name, first)
     if state == states.REVOKED:
         raise TaskRevokedError(f"its first, {first}, was revoked")
     if state in states.EXCEPTION_STATES:
         raise value if isinstance(value, Exception) else RuntimeError(str(value))
     return value if state == states.SUCCESS else None
+
+
+def _read(task: Any, first: str) -> tuple[str, Any]:
+    result = task.AsyncResult(first)
+    try:
+        return result.state, result.result
+    except NotImplementedError:  # no result backend
+        return states.SUCCESS, None
+    except Exception as error:
+        if not _is_away(task.backend, error):
+            raise
+        # The duplicate's own result could not be kept now: it goes back in line.
+        time.sleep(_PAUSE)
+        raise Reject(error, requeue=True) from error
+
+
+def _is_away(backend: Any, error: Exception) -> bool:
+    lost = (OSError, *getattr(backend, "connection_errors", ()))
+    return isinstance(error, lost) or bool(backend.exception_safe_to_retry(error))
 
 
 def _keep(duplicate: Any, task: Any, outcome: Any, state: str) -> None:

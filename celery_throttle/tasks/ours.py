@@ -39,8 +39,8 @@ def _add_to(app: Any) -> None:
     # Late acknowledgement: the store keeps the duplicate's message until its canvas has gone on. An error is the first
     # one's, and was logged there.
     @app.task(name=CONCLUDE, bind=True, acks_late=True, throws=(Exception,), shared=False, lazy=False)  # type: ignore[untyped-decorator]
-    def conclude(self: Any, first: str, name: str) -> Any:
+    def conclude(self: Any, first: str, name: str, lost: bool = False) -> Any:
         """Return what the first task of this name returned, or raise what it raised; None if its result is not kept."""
         from celery_throttle.tasks.conclude import conclude_as  # noqa: PLC0415
 
-        return conclude_as(self, first, name)
+        return conclude_as(self, first, name, lost=lost)

@@ -17,7 +17,7 @@ from celery.utils import uuid
 from celery.utils.time import maybe_iso8601
 
 from celery_throttle.core.asking import why_not
-from celery_throttle.errors import DuplicateTask, StoreUnavailable, WrongArguments
+from celery_throttle.errors import DuplicateTask, ResultLost, StoreUnavailable, WrongArguments
 from celery_throttle.signals import DuplicateDropped, duplicate_dropped
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name, left_out
@@ -94,8 +94,10 @@ def publish(
     else:
         answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
     first = ""
-    if answer == replies.TAKEN:
+    if answer in (replies.TAKEN, replies.LOST):
         _tell(task, task_id, other, dedup)
+        if not awaited and answer == replies.LOST and dedup.on_conflict not in ("raise", "skip"):
+            return EagerResult(other, ResultLost(str(task.name), other), states.FAILURE, name=task.name)
         if not awaited:
             return _instead(task, task_id, other, dedup, options)
         if dedup.on_conflict != "raise":

@@ -2,45 +2,89 @@
 
 The worker's main process says the same a moment later. If it is killed in that moment, the broker delivers the message
 again, and without this the task would run again.
+
+What counts is that the body has succeeded. Celery makes a failure of it, or nothing at all, where the result backend is
+away at that moment: so here its result is given up, and the task has succeeded all the same.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from celery._state import get_current_task
+from celery.backends.base import Backend
 from celery.signals import task_success
+from kombu.exceptions import EncodeError
 
 from celery_throttle.clients import store_client
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.registry import dedup_of, group_of
 from celery_throttle.worker.plans import plan_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.core.dedup import Dedup
+
 __all__ = ["begin", "end"]
 
 logger = logging.getLogger(__name__)
+
+_keep_result = Backend.mark_as_done
+#: What the request of a task says whose result could not be kept.
+_LOST = "throttle_result_lost"
 
 
 def begin() -> None:
     """From now on, in this process and its children."""
     task_success.connect(_succeeded, weak=False, dispatch_uid=__name__)
+    _have_celery_use(_keep_or_lose)
 
 
 def end() -> None:
     """No more, in this process."""
     task_success.disconnect(_succeeded, dispatch_uid=__name__)
+    _have_celery_use(_keep_result)
+
+
+def _have_celery_use(function: Callable[..., None]) -> None:
+    backends: Any = Backend  # all of them: an app has one for each thread, and a task may have its own
+    backends.mark_as_done = function
+
+
+def _keep_or_lose(backend: Any, task_id: str, result: Any, request: Any = None, *rest: Any, **options: Any) -> None:
+    """Keep the result of a body that has succeeded, in place of Celery's own."""
+    try:
+        _keep_result(backend, task_id, result, request, *rest, **options)
+    except EncodeError:  # it can be kept nowhere, and Celery says so in its place
+        raise
+    except Exception as error:
+        task: Any = get_current_task()
+        if task is None or task.request.id != task_id or _remembered(task) is None:
+            raise
+        setattr(task.request, _LOST, True)
+        logger.error(  # noqa: TRY400 - where it was raised tells nothing
+            "Task %s[%s] has succeeded, but its result is lost, since the result backend is away: %r",
+            task.name, task_id, error,
+        )  # fmt: skip
+
+
+def _remembered(task: Any) -> Dedup | None:
+    """Return how the task runs once if it has its lock, and its success is to be remembered."""
+    dedup = dedup_of(task)
+    return dedup if dedup is not None and dedup.remember and task.request.get("fencing_token") is not None else None
 
 
 def _succeeded(sender: Any = None, **_: Any) -> None:
-    dedup = dedup_of(sender)
-    if dedup is None or not dedup.remember:
+    dedup = _remembered(sender)
+    if dedup is None:
         return
-    token = sender.request.get("fencing_token")
-    if token is None:
-        return
-    identity = plan_of(sender.request, sender, dedup).identity
+    request = sender.request
+    identity, lost = plan_of(request, sender, dedup).identity, bool(request.get(_LOST))
     client = store_client(sender.app, group_of(sender))
+    token = request.get("fencing_token")
     try:
-        client.ask(client.store.succeeded(identity, sender.request.id, token, dedup.remember))
+        client.ask(client.store.succeeded(identity, request.id, token, dedup.remember, lost=lost))
     except StoreUnavailable as error:
-        logger.warning("celery_throttle: cannot say at once that %s is done: %s", sender.request.id, error)
+        logger.warning("celery_throttle: cannot say at once that %s is done: %s", request.id, error)

@@ -53,8 +53,11 @@ class RequestFactory:
         on_ack: Callable[..., None],
         on_reject: Callable[..., None],
         conclude: str = "",
+        lost: bool = False,
     ) -> Any:
         """Return the request of a parked message; with ``conclude`` one that ends with that other task's outcome.
+
+        ``lost``: that one has succeeded, and its result could not be kept.
 
         Raises:
             celery.exceptions.NotRegistered: this worker does not know the task.
@@ -64,7 +67,8 @@ class RequestFactory:
         body, headers, decoded, utc = self._read(message)
         if conclude:
             _, _, embed = body if decoded else message.payload
-            body, headers, decoded = ((conclude, headers["task"]), {}, embed), {**headers, "task": CONCLUDE}, True
+            args = (conclude, headers["task"], lost)
+            body, headers, decoded = (args, {}, embed), {**headers, "task": CONCLUDE}, True
         strategy = self.consumer.strategies.get(headers["task"])
         if strategy is None:
             raise NotRegistered(headers["task"])

@@ -136,6 +136,7 @@ class Resuming:
                 on_ack=lambda *args: self._loop.post(self._acknowledged, grant.nonce, calls),
                 on_reject=lambda logger, errors, requeue: requeues.append(requeue),
                 conclude=conclude,
+                lost=grant.lock.lost if grant.lock else False,
             )
         except Declined:
             message = Message.TAIL if any(requeues) else Message.NOBODY

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import new_server
-from tests.failures.tools import Doors, StoreState
+from tests.failures.tools import Doors, StoreState, give_up_soon
 from tests.support.relay import Relay
 from tests.support.state import State
 
@@ -42,6 +42,15 @@ def store(request: pytest.FixtureRequest, workers: Workers) -> Iterator[Embedded
     """A store apart from the broker, to kill, freeze and fill; durable unless parametrized otherwise."""
     with new_server(**getattr(request, "param", {"persistent": True})) as running:
         workers.conf["throttle_url"] = running.url
+        yield running
+
+
+@pytest.fixture
+def backend(workers: Workers) -> Iterator[EmbeddedServer]:
+    """A result backend apart from broker and store, which is given up soon."""
+    with new_server() as running:
+        workers.backend = running.url
+        give_up_soon(workers)
         yield running
 
 

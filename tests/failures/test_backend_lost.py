@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import Celery
 
-from tests.conftest import new_server
 from tests.failures.tools import (
     AT_ONCE,
     DOORS,
     LONG_LEASE,
     WITHIN_LEASE,
     counts,
+    give_up_soon,
     redeliver,
     unacknowledged,
     unacknowledged_names,
@@ -22,8 +22,6 @@ from tests.failures.tools import (
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from celery_throttle.embedded import EmbeddedServer
     from tests.failures.tools import Doors
     from tests.support.journal import Journal
@@ -34,20 +32,6 @@ pytestmark = pytest.mark.worker
 
 LIMITED = "tests.support.apps.limited"
 ONCE = "tests.support.apps.once"
-
-
-@pytest.fixture
-def backend(workers: Workers) -> Iterator[EmbeddedServer]:
-    with new_server() as running:
-        workers.backend = running.url
-        give_up_soon(workers)
-        yield running
-
-
-def give_up_soon(workers: Workers) -> None:
-    """Celery tries for 20 s otherwise."""
-    retry = {"max_retries": 1, "interval_start": 0.1, "interval_max": 0.1}
-    workers.conf["result_backend_transport_options"] = {"retry_policy": retry}
 
 
 def send(app: Any, *labels: str, **options: Any) -> None:

@@ -122,6 +122,12 @@ def most_at_once(journal: Journal, limit: str) -> int:
     return 1 + max(len(others) for others in seen)
 
 
+def give_up_soon(workers: Workers) -> None:
+    """Have Celery give up a result backend that is away; it tries for 20 s otherwise."""
+    retry = {"max_retries": 1, "interval_start": 0.1, "interval_max": 0.1}
+    workers.conf["result_backend_transport_options"] = {"retry_policy": retry}
+
+
 def counts(journal: Journal) -> dict[str, int]:
     """Return how often each label ran."""
     runs = [run.label for run in journal.runs()]

@@ -140,9 +140,12 @@ class LockCaller(Caller):
         """The answer: 1 renewed, 2 put back, 0 lost, 3 it may have ended since."""
         return self.renew(started.held)[0]
 
-    def succeeded(self, started: Started, identity: str, remember: float, *, token: int | None = None) -> int:
+    def succeeded(
+        self, started: Started, identity: str, remember: float, *, token: int | None = None, lost: bool = False
+    ) -> int:
         token = started.token if token is None else token
-        return cast("int", execute(self.client, self.store.succeeded(identity, started.task, token, remember)))
+        call = self.store.succeeded(identity, started.task, token, remember, lost=lost)
+        return cast("int", execute(self.client, call))
 
     def give_up(self, identity: str, task: str, first: str = "") -> int:
         return cast("int", execute(self.client, self.store.give_up(identity, task, first)))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer, ParkAnswer
+from celery_throttle.store import replies
+from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer, LockState, ParkAnswer
 from tests.store.caller import held_by, started
 from tests.store.lock_caller import (
     KEEP_LAST,
@@ -635,6 +636,20 @@ def test_a_success_that_was_told_of_early_outlives_its_worker(worker: LockCaller
     assert worker.succeeded(held, "same", 60) == 1
     end_lease(redis, held)
     assert told(worker.look_once()) == [("t1", "done", "t1")]
+
+
+def test_duplicates_are_told_that_the_result_of_a_success_is_lost(worker: LockCaller, peer: LockCaller) -> None:
+    """One that waits, one that a worker finds later, and one that is published."""
+    plan = plan_of(remember=60)
+    held = worker.start("t1", plan)
+    assert peer.arrive("t2", plan) == ()
+    assert worker.succeeded(held, "same", 60, lost=True) == 1
+    worker.end(held)
+    for task in ("t2", "t3"):
+        (grant,) = peer.look(1).grants if task == "t2" else peer.put(task, None, lock=plan.spec, slots=1).grants
+        assert isinstance(grant.lock, LockState)
+        assert (grant.task, grant.lock.verdict, grant.lock.first, grant.lock.lost) == (task, "conclude", "t1", True)
+    assert worker.claim("t4", plan)[:2] == (replies.LOST, "t1")
 
 
 def test_an_early_success_of_an_earlier_grant_of_the_task_counts(worker: LockCaller) -> None:

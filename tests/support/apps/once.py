@@ -92,6 +92,12 @@ def hold_remembered(self: Any, label: str) -> str:
     return _hold(self, label)
 
 
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, remember=600)
+def hold_remembered_early(self: Any, label: str) -> str:
+    """Acknowledged before it runs."""
+    return _hold(self, label)
+
+
 @app.task(shared=False, bind=True, base=Throttled, singleton=True, unique_on=["order"], remember=600, acks_late=True)
 def charge(self: Any, order: str, amount: int = 0) -> str:
     _quick(self, order)

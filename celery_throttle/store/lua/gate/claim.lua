@@ -4,7 +4,8 @@
 -- 1 if it is published all the same should another task have the lock.
 -- Returns one text, which is read faster than an array: answer, claim, other task id, with blanks between.
 -- Answer 1: claimed, 2: this task has it already (a retry), 3: claimed in place of the other task, which
--- must not run, 0: the other task has it.
+-- must not run, 0: the other task has it, 4: the same, which has succeeded, and its result could not be
+-- kept.
 redis.call('ZREM', LEASES, '')
 reap_ends(4)
 local task, plan, least_ms, is_awaited = argument(), object(), number(), argument() == '1'
@@ -63,7 +64,7 @@ local function claim()
     return other == '' and 1 or 3, other, plan.claim
   end
   if is_awaited then await_outcome(lock) end
-  return 0, lock.task, plan.claim
+  return lock.state == 'done' and lock.lost and 4 or 0, lock.task, plan.claim
 end
 
 local answer, other, stamp = claim()

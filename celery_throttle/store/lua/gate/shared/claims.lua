@@ -4,14 +4,15 @@
 -- 'started', 'expires'), remember_ms, ttl_ms (while queued), on_conflict; claim: '0' if nothing was
 -- claimed when it was published; first: the task that had it then, '' if none; and from here on verdict,
 -- fence (its token), unlocked: the lock was taken away while it ran; asked: the first it was a duplicate
--- of when it was published; fresh: nobody had it, not even this task since it was published. Verdicts:
+-- of when it was published; fresh: nobody had it, not even this task since it was published; lost: the
+-- first has succeeded, and its result could not be kept. Verdicts:
 --   run        has the lock          follow   waits for the outcome of whoever has it (first)
 --   next       runs after it         conclude the outcome of first is there
 --   duplicate, skip, replaced, done  must not run: to be said by a worker
 
-local function change_verdict(task, record, verdict, first)
+local function change_verdict(task, record, verdict, first, lost)
   leave_line(task, record)
-  record.lock.verdict, record.lock.first = verdict, first
+  record.lock.verdict, record.lock.first, record.lock.lost = verdict, first, lost
   enqueue(task, record)
 end
 
@@ -36,11 +37,19 @@ local function claim_again(task, plan, lock)
   return 'run', ''
 end
 
--- Take the lock for this task, or say what becomes of it instead: its verdict, and whom it is a duplicate of.
+local function conclude(first, identity)
+  local lock = kept_lock(identity)
+  return 'conclude', first, lock and lock.task == first and lock.lost or nil
+end
+
+-- Take the lock for this task, or say what becomes of it instead: its verdict, whom it is a duplicate of,
+-- lost.
 local function judge(task, plan, attempt, was_parked)
   -- It was a duplicate when it was published, and the first has ended since.
   local waited = plan.first ~= '' and plan.verdict ~= 'next'
-  if waited and redis.call('HEXISTS', AWAITED, plan.first) == 1 then return 'conclude', plan.first end
+  if waited and redis.call('HEXISTS', AWAITED, plan.first) == 1 then
+    return conclude(plan.first, plan.identity)
+  end
   local lock = live_lock(plan.identity)
   if not lock or lock.state == 'started' and lock.task ~= task then return claim_free(task, plan) end
   if lock.task == task then return claim_again(task, plan, lock) end
@@ -49,7 +58,7 @@ local function judge(task, plan, attempt, was_parked)
   local conflict = plan.on_conflict
   if conflict == 'raise' then return 'duplicate', lock.task end
   if conflict == 'skip' then return 'skip', lock.task end
-  if lock.state == 'done' or lock.state == 'failed' then return 'conclude', lock.task end
+  if lock.state == 'done' or lock.state == 'failed' then return conclude(lock.task, plan.identity) end
   if conflict ~= 'replace' and conflict ~= 'keep_last' then return 'follow', lock.task end
   if plan.claim == '0' then plan.claim = next_stamp() end
   if is_older(plan, lock, task) then return give_way(lock, was_parked), lock.task end
@@ -64,7 +73,7 @@ end
 local function judge_record(task, record)
   local plan = record.lock
   plan.asked, plan.fresh = plan.asked or plan.first, nil
-  plan.verdict, plan.first = judge(task, plan, record.attempt, record.ticket > 0)
+  plan.verdict, plan.first, plan.lost = judge(task, plan, record.attempt, record.ticket > 0)
   plan.fence, plan.unlocked = '0', nil
   return plan.verdict == 'run'
 end

@@ -8,9 +8,9 @@ local function judge_again(task, record)
   enqueue(task, record)
 end
 
--- Each task in a lane of this name, whatever its queue, goes on: with this verdict, or as it is judged now.
--- Returns how many.
-local function each_goes_on(what, verdict, first)
+-- Each task in a lane of this name, whatever its queue, goes on: with this verdict (and lost, as in
+-- claims.lua), or as it is judged now. Returns how many.
+local function each_goes_on(what, verdict, first, lost)
   local from, last = '[' .. what .. '\0', '(' .. what .. '\1'
   local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, AT_ONCE)
   for _, member in ipairs(found) do
@@ -20,7 +20,7 @@ local function each_goes_on(what, verdict, first)
       redis.call('ZREM', LINES, member)
       state.firsts = {}
     elseif verdict then
-      change_verdict(task, record, verdict, first)
+      change_verdict(task, record, verdict, first, lost)
     else
       judge_again(task, record)
     end
@@ -37,8 +37,8 @@ local function wake_followers(identity, first)
 end
 
 -- The task that these waited for has ended: they have its outcome.
-local function conclude_followers(identity, first)
-  if each_goes_on('follow:' .. identity .. ':' .. first, 'conclude', first) < AT_ONCE then return end
+local function conclude_followers(identity, first, lost)
+  if each_goes_on('follow:' .. identity .. ':' .. first, 'conclude', first, lost) < AT_ONCE then return end
   -- Those whose turn comes later have to know that there was an outcome.
   redis.call('HINCRBY', AWAITED, first, MANY)
   redis.call('ZADD', ENDS, NOW + 3600000, 'awaited:' .. first)

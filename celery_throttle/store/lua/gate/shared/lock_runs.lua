@@ -74,7 +74,7 @@ local function lock_ended(task, record, nonce, outcome)
   if ours and lock.state == 'done' then outcome = 'success' end
   if ours and lock.last and outcome == 'waits' then outcome = 'nothing' end
   local has_ended = outcome == 'success' or outcome == 'failure'
-  if has_ended then conclude_followers(identity, task) end
+  if has_ended then conclude_followers(identity, task, ours and lock.lost) end
   if not ours then
     -- It was free from the start on, and another's since: nobody else tells those who waited for this task.
     if not has_ended and not (lock and lock.task == task) then wake_followers(identity, task) end

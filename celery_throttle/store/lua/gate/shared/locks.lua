@@ -6,7 +6,8 @@
 -- nonce: of the delivery that runs; fence: its fencing token, text; since (ms); next, next_claim, next_till:
 -- the task that runs next, and until when the lock lasts for that at least (ms); coming: the newest (next if
 -- there is one) has not come to a worker yet; floor: until when it lasts at least (ms); awaited: how many
--- duplicates were published that somebody waits for; last: no other delivery will follow the one that runs.
+-- duplicates were published that somebody waits for; last: no other delivery will follow the one that
+-- runs; lost: it has succeeded, and its result could not be kept.
 --
 -- A lock outlives the lease of its task, which is what counts: so whoever reclaims the permit finds the
 -- lock to be freed.
