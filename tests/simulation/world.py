@@ -462,7 +462,7 @@ class World:
 
     def _conclude(self, worker: Worker, job: Job) -> None:
         """A duplicate is given the outcome of the first, which has to have one."""
-        first, name = job.request["args"]
+        first, name, _ = job.request["args"]
         self.say("conclude", worker, job.task_id, "as", first)
         entry = self.book.entries[first]
         if name not in self.scene.kinds:
