@@ -148,7 +148,7 @@ class Observed:
             return {}
         (resource,) = data.resource_metrics
         (scope,) = resource.scope_metrics
-        return {each.name: each for each in scope.metrics}
+        return {each.name: each for each in scope.metrics if each.data.data_points}  # older ones name empty ones, too
 
     def values(self) -> dict[str, dict[tuple[str, ...], float]]:
         return {

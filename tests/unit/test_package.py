@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -77,3 +78,15 @@ def test_every_public_name_is_there() -> None:
 def test_a_name_that_does_not_exist() -> None:
     with pytest.raises(AttributeError, match="module 'celery_throttle' has no attribute 'Throtled'"):
         celery_throttle.Throtled  # noqa: B018
+
+
+def test_lowest_versions_that_are_tested_are_those_the_extras_allow() -> None:
+    """``tox -e lowest`` tests what pyproject.toml promises."""
+    extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    lines = "".join(re.findall(r"^(?:cli|metrics|opentelemetry|web) = .*", extras, re.MULTILINE))
+    bounds = dict(re.findall(r'"([\w-]+)>=([\d.]+)', lines))
+    pinned = dict(re.findall(r"^    ([\w-]+)==([\d.]+)$", (ROOT / "tox.ini").read_text(), re.MULTILINE))
+    assert len(bounds) == 7
+    assert {name: pinned[name].removesuffix(".0").removesuffix(".0") for name in bounds} == {
+        name: each.removesuffix(".0") for name, each in bounds.items()
+    }
