@@ -367,6 +367,7 @@ class Worker:
     Attributes:
         doom: how many things it still says to the outside before it is killed, None if it lives.
         last_heard_us: when the reply that it heard last was made, for the first time and the last.
+        beginning: runs of which the store was told, since it began to act, that they begin.
         unsettled: runs whose end it has heard of, while the store may not have.
         revoked_here: tasks that it has dropped since they were revoked, while the store may not know.
         consumed: every queue that it has consumed.
@@ -392,12 +393,15 @@ class Worker:
         self.unsettled: list[Any] = []
         self.revoked_here: list[str] = []
         self.withdrawn: set[str] = set()
+        self.beginning: list[Any] = []
         self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
         with here.acting(self):
             self.hub = SimpleNamespace(on_tick=set(), call_later=self._later)
             self._throttling: Any = wiring.Throttling(
                 SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
             )
+            running = self.gate._running
+            self._tell_begun, running.tell_begun = running.tell_begun, self._begins
             self.consumer = self._consumer()
             self._throttling.start()
 
@@ -496,8 +500,12 @@ class Worker:
     def told_begun(self) -> list[tuple[str, int]]:
         """Those of which the store is told that they begin, before the pool runs them in the main process."""
         gate = self.gate
-        told = [run for run in (*gate._granted, *gate._running.runs) if run.told_begun]
+        told = [run for run in (*gate._granted, *gate._running.runs) if run.told_begun] + self.beginning
         return [(run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told]
+
+    def _begins(self, run: Any) -> None:
+        self.beginning.append(run)
+        self._tell_begun(run)
 
     def permit_of(self, request: Any) -> Any:
         """Return what a request runs with, None if it needs nothing."""

@@ -201,6 +201,7 @@ class World:
 
     def act(self, worker: Worker, what: Any, *args: Any) -> None:
         """A worker does something; it may be killed in the middle of it."""
+        worker.beginning.clear()
         try:
             what(*args)
         except Killed:
