@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-#: What is never meant by a value without a name: as ``by="task-id"`` the wrong call would do more than it was meant to.
+#: What is never meant by a value without a name: as ``by='task-id'`` the wrong call would do more than it was meant to.
 _BY_NAME_ALONE = frozenset({"by", "why"})
 
 

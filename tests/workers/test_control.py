@@ -413,7 +413,8 @@ def app(server: EmbeddedServer, redis: object) -> Celery:
 
 @pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "4", None, 10**9])
 def test_an_override_that_cannot_work(app: Celery, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"Limit api: override must be a whole number of 1 or more") as raised:
+    said = r"Limit api: override (must be a whole number of 1|needs a number)"
+    with pytest.raises(ConfigurationError, match=said) as raised:
         ThrottleControl(app).limit("api").override(value)
     assert ("use pause()" in str(raised.value)) == (value == 0)
 

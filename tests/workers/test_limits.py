@@ -188,7 +188,7 @@ def test_throttling_can_be_turned_off(workers: Workers, journal: Journal, redis:
     assert not redis.keys("*throttle*")
     let_go(*"abc")
     journal.wait_finished(3)
-    assert "celery_throttle:" not in worker.log()
+    assert "without limits, rates and identity locks" in worker.log()
 
 
 def test_what_is_parked_when_throttling_is_turned_off_runs(
