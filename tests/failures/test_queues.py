@@ -123,7 +123,7 @@ def test_task_that_is_revoked_where_only_an_older_release_is_left(
     assert not journal.runs()
 
 
-_NOTED = pytest.mark.xfail(strict=False, reason="the id of the task stays in the store for a day after it has run")
+_NOTED = pytest.mark.xfail(strict=False, reason="the id of the task stays in the store after it has run")
 
 
 @pytest.mark.parametrize("revoked", [pytest.param(False, marks=_NOTED), True])
