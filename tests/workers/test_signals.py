@@ -119,7 +119,7 @@ def test_what_somebody_changed(workers: Workers, journal: Journal) -> None:
     limit.override(3, until=60, by="ana", why="big day")
     assert limit.reset(by="bob")
     assert not limit.reset(by="bob"), "which changes nothing"
-    changed = {"limit": NAME, "key": None, "why": "", "until": None, "permits": None, "rates": []}
+    changed: dict[str, Any] = {"limit": NAME, "key": None, "why": "", "until": None, "permits": None, "rates": []}
     assert [what for _, _, what in heard(journal, "limit_changed")] == [
         changed | {"action": "override", "permits": 3, "by": "ana", "why": "big day", "until": 60},
         changed | {"action": "reset", "by": "bob"},
