@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from celery_throttle.clients import signed
@@ -45,6 +45,8 @@ _MADE_BEFORE = 2
 #: A century, in seconds.
 _LONGEST = 3.2e9
 _LATEST_YEAR = 2200
+#: From here on a number is a Unix time, and not 31 years from now.
+_UNIX_TIME = 1e9
 
 
 _INSTEAD = {
@@ -83,9 +85,9 @@ class LimitControl:
     """Steers one limit, or one key of it; see `ThrottleControl.limit`.
 
     What is said of a key comes before what is said of its limit; a pause of either stops it. ``until`` of each method
-    is a datetime (without a timezone: the app's), or seconds or a timedelta from now, by the store's clock; None: until
-    it is taken back. ``by`` is who does it, by default ``user@host``; ``why`` is for whoever looks later. Each change
-    is logged, and kept for `audit`.
+    is a datetime (without a timezone: the app's), a Unix time (``time.time() + 60``), or seconds or a timedelta from
+    now, by the store's clock; None: until it is taken back. ``by`` is who does it, by default ``user@host``; ``why`` is
+    for whoever looks later. Each change is logged, and kept for `audit`.
 
     Each method raises `ConfigurationError` for a value that cannot work, and `StoreUnavailable`.
 
@@ -274,6 +276,7 @@ class LimitControl:
         why: Any,
     ) -> None:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
+        until = _moment(until)
         written = self._until(until)
         answer = self._tell(self._bucket, what, asked.value if asked else "1", written, by, why)
         if answer < 0:
@@ -335,6 +338,12 @@ class LimitControl:
                 f"got {until!r}: write until=3600 or until=timedelta(hours=1)"
             )
         return f"+{max(round(seconds * 1000), 1)}"
+
+
+def _moment(until: Any) -> Any:
+    """Return a Unix time, such as ``time.time() + 60``, as a datetime: so many seconds from now nobody means."""
+    is_time = isinstance(until, int | float) and not isinstance(until, bool) and _UNIX_TIME <= until < _LONGEST
+    return datetime.fromtimestamp(until, timezone.utc) if is_time else until
 
 
 def _busy(status: LimitStatus) -> tuple[bool, int, int, str]:

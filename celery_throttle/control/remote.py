@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.limit_control import NOTHING_TO_DO
 from celery_throttle.control.panel import STEERS, WORDS
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.durations import duration
+from celery_throttle.core.durations import read_duration
 from celery_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import timedelta
 
 __all__ = ["carry_out"]
 
+#: Seconds; what is more is refused with what to write.
+_LONGEST = 3.2e9
 _NUMBERS = {"permits", "rate", "burst"}
 _OPTIONS = {"key", "why", "by", "request"}
 
@@ -86,11 +88,10 @@ def _said(words: list[str], names: set[str]) -> dict[Any, str]:
 def _seconds(lasts: object) -> Any:
     """Return how long something lasts as `LimitControl` takes it, which checks what is no text."""
     if not isinstance(lasts, str):
+        if isinstance(lasts, int | float) and not isinstance(lasts, bool) and 0 < lasts < _LONGEST:
+            return timedelta(seconds=lasts)
         return lasts
-    length: timedelta | None = duration(lasts)
-    if length is None:
-        raise ConfigurationError(f"for={lasts!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
-    return length
+    return read_duration(lasts, "for=")
 
 
 def _shown(arguments: Mapping[str, Any]) -> str:

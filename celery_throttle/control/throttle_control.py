@@ -81,7 +81,7 @@ class ThrottleControl:
         """Return what steers a limit, or one key of it.
 
         Args:
-            limit: its name, the `Limit` itself, or a task that has just this one.
+            limit: its name, the `Limit` itself, or a task that has just this one, also by its name.
             key: the value of its key, as tasks have it; None: the limit itself, and all its keys.
 
         Raises:
@@ -100,6 +100,8 @@ class ThrottleControl:
         if isinstance(limit, Limit):
             known.setdefault(name, limit)
         place = self._place_of(name, known.get(name))
+        if place is None and name in policies_of(self._app):
+            return self.limit(self._app.tasks[name], key=key)
         if place is None:
             names = (each for place in self._places() for each in place.names())
             is_task = bool(name) and any(place.explain(name).state for place in self._places())

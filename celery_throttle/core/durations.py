@@ -5,11 +5,35 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-__all__ = ["duration"]
+from celery_throttle.errors import ConfigurationError
+
+__all__ = ["duration", "read_duration"]
 
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _PART = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile("".join(f"(?:{_PART}{unit})?" for unit in _UNITS))
+
+
+#: What is longer than this lasts for good.
+_LONGEST = timedelta(days=36_500)
+
+
+def read_duration(text: str, option: str = "") -> timedelta:
+    """Read what `duration` does.
+
+    Args:
+        text: as it was written.
+        option: that it was given as: ``"for="``.
+
+    Raises:
+        ConfigurationError: it is none, or longer than a century.
+    """
+    length = duration(text)
+    if length is None:
+        raise ConfigurationError(f"{option}{text!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
+    if length > _LONGEST:
+        raise ConfigurationError(f"{option}{text!r} is longer than a century: leave it out, and it lasts for good")
+    return length
 
 
 def duration(text: str) -> timedelta | None:
@@ -19,5 +43,5 @@ def duration(text: str) -> timedelta | None:
     try:
         length = timedelta(**{unit: float(part) for unit, part in zip(_UNITS.values(), parts, strict=False) if part})
     except OverflowError:
-        return None
+        return timedelta.max
     return length or None

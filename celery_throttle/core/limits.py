@@ -129,7 +129,8 @@ class Limit:
         try:
             rates = read_rates(self.rate)
         except ConfigurationError as error:
-            raise ConfigurationError(f"Limit {self.name!r}: rate: {error}") from None
+            said = str(error).removeprefix("Rate: ")
+            raise ConfigurationError(f"Limit {self.name!r}: rate: {said}") from None
         burst = self.burst
         bursts: tuple[Any, ...] = tuple(burst) if isinstance(burst, (list, tuple)) else (burst,) * len(rates)
         if len(bursts) != len(rates):

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from celery_throttle.control.limit_control import NOTHING_TO_DO
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.durations import duration
+from celery_throttle.core.durations import read_duration
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.web.asked import form, limit_of, word
@@ -275,10 +275,7 @@ def _options(command: Command, asked: Asked) -> tuple[list[int], dict[str, Any]]
     if bursts:
         options["burst"] = bursts[0] if len(bursts) == 1 else bursts
     if command.lasts and asked.lasts:
-        length = duration(asked.lasts)
-        if length is None:
-            raise ConfigurationError(f"{asked.lasts!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
-        options["until"] = length
+        options["until"] = read_duration(asked.lasts)
     return values, options
 
 

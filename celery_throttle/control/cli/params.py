@@ -11,7 +11,9 @@ from celery.app.utils import find_app
 from celery_throttle.control.cli.session import blank_app
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.core import durations
+from celery_throttle.core.limits import MOST_PERMITS
 from celery_throttle.core.policy import limits_of
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
@@ -36,10 +38,10 @@ __all__ = [
 
 def duration(text: str) -> timedelta:
     """Read ``90s``, ``10m``, ``2h``, ``1d`` or several of them, ``1h30m``; more than 0."""
-    length = durations.duration(text)
-    if length is None:
-        raise click.BadParameter(f"{text!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
-    return length
+    try:
+        return durations.read_duration(text)
+    except ConfigurationError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 class Permits(click.ParamType):  # type: ignore[type-arg] # not generic at run time, before click 8.2
@@ -52,8 +54,11 @@ class Permits(click.ParamType):  # type: ignore[type-arg] # not generic at run t
         text, limit = str(value), ctx.params.get("limit", "LIMIT") if ctx else "LIMIT"
         if "/" in text:
             self.fail(f"{text!r} is a rate: write set {limit} --rate {text}", param, ctx)
-        if not text.isascii() or not text.isdecimal():
-            self.fail(f"{text!r} is no whole number of 1 or more: write set {limit} 5", param, ctx)
+        if not text.isascii() or not text.isdecimal() or not int(text[:20]):
+            instead = f"write pause {limit}, to let none start" if text.lstrip("-0") == "" else f"write set {limit} 5"
+            self.fail(f"{text!r} is no whole number of 1 or more: {instead}", param, ctx)
+        if len(text) > len(str(MOST_PERMITS)) or int(text) > MOST_PERMITS:
+            self.fail(f"{text!r} is more than {MOST_PERMITS}: write disable {limit}, to enforce nothing", param, ctx)
         return int(text)
 
 

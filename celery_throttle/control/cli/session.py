@@ -81,8 +81,18 @@ class Session:
         try:
             name, known_key = as_shown(self.throttle, name, key)
         except ConfigurationError as error:
-            raise NotFound(str(error)) from None
+            raise NotFound(self._as_written(name) or str(error)) from None
         return self.throttle.limit(name, key=known_key)
+
+    def _as_written(self, name: str) -> str:
+        """Return how to write one key of a limit, if that is what half a name means: ``tenant[acme``."""
+        limit, bracket, key = name.partition("[")
+        try:
+            self.throttle.limit(limit)
+        except ConfigurationError:
+            return ""
+        key = key.removesuffix("]") or "KEY"
+        return f"No limit {name!r}: write '{limit}[{key}]', or {limit} --key {key}" if bracket else ""
 
     def commands(self) -> Commands:
         """How what is to be typed begins: as this command does, but for passwords."""
@@ -121,6 +131,25 @@ def blank_app(url: str, prefix: str | None) -> Any:
     return app
 
 
+class _Command(CeleryCommand):
+    """Takes a number below zero for what it is, and not for an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click."""
+        given = tuple(args)  # click takes them out
+        try:
+            rest: list[str] = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not error.option_name[1:].isdecimal():
+                raise
+            raise click.UsageError(f"{_below_zero(given)!r} is no whole number of 1 or more", ctx) from None
+        return rest
+
+
+def _below_zero(args: Sequence[str]) -> str:
+    return next((each for each in args if each[:1] == "-" and each[1:].isdecimal()), "-1")
+
+
 def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
     """Make a command of a function, which takes a `Session` and what click finds, and returns the exit code."""
 
@@ -134,7 +163,7 @@ def command(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
             with _ended_in_one_line(settings_of(app).url):
                 ctx.exit(function(Session(app, output, by_url=bool(url)), **options) or 0)
 
-        made = click.command(name, cls=CeleryCommand)(run)
+        made = click.command(name, cls=_Command)(run)
         made.params.extend(_COMMON)
         return made
 
