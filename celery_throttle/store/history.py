@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.history import SLOT, WAITS, Place
 from celery_throttle.core.policy import costs_of
+from celery_throttle.core.wording import at, span
 from celery_throttle.store.calls import Counted
 
 if TYPE_CHECKING:
@@ -89,6 +90,14 @@ class History:
     limit: str
     until: datetime
     periods: tuple[Period, ...]
+
+    def __str__(self) -> str:
+        total, first = self.total, self.periods[0]
+        waited = total.wait(0.95)
+        facts = [f"{total.started} started", f"{total.ended} ended", f"{total.failed} failed", f"{total.parked} parked"]
+        if waited is not None:
+            facts.append(f"95% within {span(waited)}")
+        return f"{self.limit} since {at(first.since)}: {', '.join(facts)}"
 
     @property
     def per_second(self) -> float:

@@ -70,6 +70,16 @@ def test_the_last_hour(run: Callable[..., Ended], count: Callable[..., None], wo
     assert rows["started"][0] in ("\u00b7" * 59 + "\u2588", "\u00b7" * 58 + "\u2588\u00b7")
 
 
+def test_it_prints_as_one_line(app: Any, count: Callable[..., None]) -> None:
+    count(at_once=6, ended=4, failed=1)
+    history = ThrottleControl(app).limit("api").history()
+    (line,) = str(history).splitlines()
+    assert line.startswith(
+        f"api since {history.periods[0].since:%Y-%m-%d %H:%M}:00 UTC: 12 started, 4 ended, 1 failed,"
+    )
+    assert line.endswith(", 95% within 1.3 s")
+
+
 def test_the_last_day(run: Callable[..., Ended], count: Callable[..., None]) -> None:
     count(at_once=6)
     said = run("history", "api", "--day")
