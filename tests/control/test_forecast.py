@@ -244,7 +244,10 @@ def test_no_number(app: Any, permits: Any) -> None:
 
 def test_a_number_that_cannot_work(run: Run) -> None:
     ended = run("set", "api", "0", "--dry-run")
-    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines()[-1].endswith(
+        "'0' is no whole number of 1 or more: write pause api, to let none start"
+    )
 
 
 # -- against what happens ----------------------------------------------------------------------------------------------
