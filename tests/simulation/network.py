@@ -342,7 +342,7 @@ class Pipe:
             self.replies.append((self.network.now_us, [b"pong", b""]))
         else:
             reply = self.network.carry_out(command)
-            self.worker.answered(self.network.now_us, reply)
+            self.worker.answered(self.network.now_us, command, reply)
             if self.state == "open":
                 self.replies.append((self.network.now_us, reply))
         return command

@@ -604,8 +604,10 @@ class Worker:
             self.fiber = Fiber(function)
         self._tell_prefetch()
 
-    def answered(self, now_us: int, reply: Any) -> None:
+    def answered(self, now_us: int, command: bytes, reply: Any) -> None:
         """The store has answered a call of this worker; the same one may be answered again."""
+        if name_of(command) == "exchange" and type(reply) is list and type(reply[0]) is int:
+            assert _is_exchanged(reply), f"no answer of exchange.lua as the simulation knows it: {reply!r}"
         if _is_exchanged(reply):
             self._answered_us.setdefault(reply[0], now_us)
             self.withdrawn.update(task.decode() for task, _ in reply[_WITHDRAWN])
@@ -653,8 +655,9 @@ class Worker:
                 self.fiber.go_on()
 
 
-_ANSWERS = 1 + len(fields(Reply))  # values in a reply of exchange.lua: the number of the call comes first
-_WITHDRAWN = 1 + [each.name for each in fields(Reply)].index("withdrawn")
+# Values in a reply of exchange.lua: the number of the call comes first; `unread` is found where grants are read.
+_VALUES = ["number", *(each.name for each in fields(Reply) if each.name != "unread")]
+_ANSWERS, _WITHDRAWN = len(_VALUES), _VALUES.index("withdrawn")
 
 
 def _is_exchanged(reply: Any) -> bool:

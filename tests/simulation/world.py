@@ -550,7 +550,7 @@ class World:
 
     def carry_stray(self, worker: Worker, command: bytes) -> None:
         """What was sent before its connection ended arrives after all."""
-        worker.answered(self.clock.now_us, self.network.carry_out(command))
+        worker.answered(self.clock.now_us, command, self.network.carry_out(command))
         if worker not in self.workers:
             self._never_said(worker)
 
