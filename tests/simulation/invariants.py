@@ -24,19 +24,43 @@ class Violation(AssertionError):
     """Something happened that must not."""
 
 
+#: How long a call may be on its way, with which a worker hears of a rate.
+_HEARD_US = 2_000_000
+
+
 @dataclass
 class Caps:
     """How many permits each limit has and had.
 
     Attributes:
         said: the numbers of each limit, each with the time from which it held.
+        paces: the same of rates: so many in a second, and the burst; None: as the code says.
     """
 
     scene: Scene
     said: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    paces: dict[str, list[tuple[int, tuple[int, int] | None]]] = field(default_factory=dict)
 
     def say(self, limit: str, permits: int, now_us: int) -> None:
         self.said.setdefault(limit, []).append((now_us, permits))
+
+    def pace(self, limit: str, pace: tuple[int, int] | None, now_us: int) -> None:
+        self.paces.setdefault(limit, []).append((now_us, pace))
+
+    def fastest(self, limit: str, since_us: int) -> tuple[int, int] | None:
+        """Return the highest rate since then, and the largest burst; None if it had none for a while.
+
+        Workers pass permits of a limit without a rate from run to run, until they have heard of one with a call.
+        """
+        if limit not in self.scene.starts:
+            since_us -= _HEARD_US
+        said = [(0, self.scene.starts.get(limit)), *self.paces.get(limit, ())]
+        said = [(at_us, self.scene.starts.get(limit) if pace is None else pace) for at_us, pace in said]
+        first = max(at_us for at_us, _ in said if at_us < since_us or at_us == 0)
+        found = [pace for at_us, pace in said if at_us >= first]
+        if None in found:
+            return None
+        return max(pace[0] for pace in found if pace), max(pace[1] for pace in found if pace)
 
     def highest(self, bucket: str, since_us: int) -> int | None:
         """Return the highest number since then, None for a limit without one."""
@@ -61,7 +85,7 @@ def check_begin(run: Run, kind: Kind, book: Book, caps: Caps) -> None:
         _check_caps(run, book, caps)
         _check_identity(run, kind, book)
         _check_newest(run)
-        _check_rates(run, caps.scene, book)
+        _check_rates(run, caps, book)
 
 
 def check_pause(run: Run, paused: dict[str, int]) -> None:
@@ -118,10 +142,11 @@ def check_told(entry: Entry, what: str, kind: Kind, book: Book) -> None:
         raise Violation(f"newest: {entry.attempts[0]} is replaced, and nobody is newer")
 
 
-def _check_rates(run: Run, scene: Scene, book: Book) -> None:
+def _check_rates(run: Run, caps: Caps, book: Book) -> None:
     for bucket, cost in run.buckets:
-        if (limit := bucket.partition("[")[0]) in scene.starts:
-            count, burst = scene.starts[limit]
+        pace = caps.fastest(bucket.partition("[")[0], run.granted_us - 1_000_000)
+        if pace is not None:
+            count, burst = pace
             starts = book.starts.setdefault(bucket, [])
             starts.append((run.granted_us, cost))
             # A start may be late without the next one being put off by that.

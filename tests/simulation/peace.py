@@ -71,6 +71,7 @@ def last_questions(steps: Steps) -> None:
     steps.closing = True
     for limit in world.scene.permits:
         world.operator.say(limit, "reset")
+        world.caps.pace(limit, None, world.clock.now_us)
     for worker in list(world.workers):
         world.act(worker, worker.close)
     _settle(steps)

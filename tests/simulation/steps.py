@@ -478,7 +478,7 @@ class Steps:
         if not kind.buckets:
             return False
         limit = self._one(kind.buckets)[0]
-        self.world.steer(limit, self._one(("override", "override", "reset", "pause", "resume", "resume")))
+        self.world.steer(limit, self._one(("override", "override", "rate", "reset", "pause", "resume", "resume")))
         return True
 
     def _revoke(self) -> bool:

@@ -734,9 +734,9 @@ class Operator:
     def __init__(self, app: Any) -> None:
         self._app, self._throttle = app, ThrottleControl(app)
 
-    def say(self, limit: str, what: str, *args: Any) -> None:
+    def say(self, limit: str, what: str, *args: Any, **options: Any) -> None:
         control = self._throttle.limit(limit)
-        getattr(control, what)(*args, by="sim")
+        getattr(control, what)(*args, **options, by="sim")
 
     def drop(self, task_id: str) -> bool:
         return self._throttle.drop(task_id, by="sim")

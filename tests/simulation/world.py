@@ -407,6 +407,9 @@ class World:
         most = self.scene.permits[limit]
         if what == "override" and most is None:
             return
+        if what == "rate":
+            self._pace(limit)
+            return
         number = self.rng.randint(1, 4)
         self.say(what, limit, number if what == "override" else "")
         if what == "pause":
@@ -414,8 +417,17 @@ class World:
         elif what == "resume":
             self.paused.pop(limit, None)
         self.operator.say(limit, what, *([number] if what == "override" else []))
+        if what == "reset":
+            self.caps.pace(limit, None, self.clock.now_us)
         if what in ("override", "reset") and most is not None:
             self.caps.say(limit, number if what == "override" else most, self.clock.now_us)
+
+    def _pace(self, limit: str) -> None:
+        """An operator changes a rate, also of a limit that has none."""
+        count, burst = self.rng.randint(5, 40), self.rng.randint(1, 3)
+        self.say("rate", limit, count, burst)
+        self.caps.pace(limit, (count, burst), self.clock.now_us)
+        self.operator.say(limit, "override", rate=f"{count}/s", burst=burst)
 
     # -- the pool ----------------------------------------------------------------------------------------------------
 
@@ -608,6 +620,7 @@ class World:
         self.book.succeeded.clear()
         self.book.starts.clear()
         self.caps.said.clear()
+        self.caps.paces.clear()
         self.paused.clear()
         for worker in self.workers:
             worker.lost_permits()
