@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["StoreClient", "signed", "store_client"]
+__all__ = ["StoreClient", "not_asked", "signed", "store_client"]
 
 #: Holders that one call clears.
 _REAPED = 25
@@ -80,7 +80,7 @@ class StoreClient:
             StoreUnavailable: as `ask`.
         """
         if why := self.breaker.refusal():
-            raise StoreUnavailable(f"the store did not answer a moment ago: {why}")
+            raise not_asked(why)
         return self.ask(call)
 
     def reap(self, *, patient: bool = False) -> Iterator[tuple[str, str]]:
@@ -111,6 +111,11 @@ class StoreClient:
         while counts:
             with suppress(StoreUnavailable):  # of counts nothing depends
                 self.ask(self.store.count(take_rows(counts)))
+
+
+def not_asked(why: str) -> StoreUnavailable:
+    """Return the error of a caller that does without, since the store failed with this a moment ago."""
+    return StoreUnavailable(f"the store did not answer a moment ago: {why}")
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

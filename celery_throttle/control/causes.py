@@ -124,34 +124,29 @@ def _disabled(look: Look, scope: Bucket, said: Said, rows: list[LimitStatus]) ->
 
 
 def _overridden(look: Look, scope: Bucket, said: Said, lines: list[Line], rows: list[LimitStatus]) -> Finding:
-    fewer = any(_has_fewer(each) for each in rows)
-    full = [each for each in lines if each.status.full and not each.status.stopped]
-    count, since = sum(each.status.parked for each in full), _first(full)
+    less = any(_has_fewer(each) for each in rows)
     code = "any number" if rows[0].permits is None else str(rows[0].permits)
-    return Finding(
-        "overridden",
-        fewer and look.is_long(since),
-        f"Limit {scope} has {said.permits} instead of {code}: {waiting(count, since, look.now)}.",
-        f"Overridden {in_words(said)}.",
-        (look.commands.throttle("reset", scope),) if fewer and count else (),
-        scope.name,
-        scope.key,
-        waits=count,
-        since=since,
-    )
+    full = [each for each in lines if each.status.full]
+    return _of_override(look, scope, said, f"has {said.permits} instead of {code}", full, less=less)
 
 
 def _other_rate(look: Look, scope: Bucket, said: Said, lines: list[Line], rows: list[LimitStatus]) -> Finding:
-    slower = _pace(said.rates) < _pace(rows[0].rates)
-    late = [each for each in lines if each.status.next_start_in > 0 and not each.status.stopped]
-    count, since = sum(each.status.parked for each in late), _first(late)
-    rates, code = rates_text(said.rates), rates_text(rows[0].rates) or "none"
+    less = _pace(said.rates) < _pace(rows[0].rates)
+    has = f"has the rate {rates_text(said.rates)} instead of {rates_text(rows[0].rates) or 'none'}"
+    late = [each for each in lines if each.status.next_start_in > 0]
+    return _of_override(look, scope, said, has, late, less=less)
+
+
+def _of_override(look: Look, scope: Bucket, said: Said, has: str, kept: list[Line], *, less: bool) -> Finding:
+    """Return what an override does: to the lines that it keeps waiting, and whether it allows less than the code."""
+    kept = [each for each in kept if not each.status.stopped]
+    count, since = sum(each.status.parked for each in kept), _first(kept)
     return Finding(
         "overridden",
-        slower and look.is_long(since),
-        f"Limit {scope} has the rate {rates} instead of {code}: {waiting(count, since, look.now)}.",
+        less and look.is_long(since),
+        f"Limit {scope} {has}: {waiting(count, since, look.now)}.",
         f"Overridden {in_words(said)}.",
-        (look.commands.throttle("reset", scope),) if slower and count else (),
+        (look.commands.throttle("reset", scope),) if less and count else (),
         scope.name,
         scope.key,
         waits=count,

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from redis.exceptions import ResponseError
 
-from celery_throttle.clients import store_client
+from celery_throttle.clients import not_asked, store_client
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.naming import outside_queue, worker_name
 from celery_throttle.core.policy import limits_text
@@ -117,8 +117,8 @@ class Outside:
         Raises:
             StoreUnavailable: it did not answer a moment ago, and this caller does not wait until it is back.
         """
-        if self._breaker.why and not (waits and self.on_store_error == "hold"):
-            raise StoreUnavailable(f"the store did not answer a moment ago: {self._breaker.why}")
+        if (why := self._breaker.why) and not (waits and self.on_store_error == "hold"):
+            raise not_asked(why)
         nonce = f"{self._worker}:{next(self._nonces):x}"
         asking = Asking(Arrival(f"outside:{uuid.uuid4()}", needs, self._queue, nonce=nonce), waits=waits)
         with self._guard:
@@ -378,13 +378,13 @@ class Outside:
         with self._guard:
             self._next.lining.extend(unknown)
 
-    def end(self) -> list[Future[None]]:
+    def end(self) -> list[Future[Any]]:
         """Give back all that is held, and leave all lines: the program ends. Return what waits for the answers."""
         with self._guard:
             held, waiting = [arrival for arrival, _ in self._held.values()], list(self._waiting.values())
         for asking in waiting:
             self.leave(asking)
-        return [self.release(arrival) for arrival in held]
+        return [*(asking.permit for asking in waiting), *map(self.release, held)]
 
 
 _all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()

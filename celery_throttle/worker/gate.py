@@ -292,11 +292,10 @@ class Gate:
 
         As with a message that the broker has, and which Celery acknowledges before the body begins.
         """
-        starting = {self._groups[run.group]: None for run in runs if self._forgets_at_start(run)}
-        for run in runs:
-            if self._forgets_at_start(run):
-                self._running.tell_begun(run)
-        for calls in starting:
+        begin = [run for run in runs if self._forgets_at_start(run)]
+        for run in begin:
+            self._running.tell_begun(run)
+        for calls in {self._groups[run.group]: None for run in begin}:
             if calls.free:
                 calls.send(max(self.free_slots - len(runs), 0) if calls.hungry and not self._waiting else 0)
 

@@ -690,6 +690,28 @@ def test_the_normal_end_of_a_program_gives_back_what_it_holds(server: EmbeddedSe
     assert state.empty()
 
 
+_WAITS = """
+import sys, threading
+from celery import Celery
+from celery_throttle import Limit
+app = Celery(broker=sys.argv[1])
+threading.Thread(target=lambda: Limit("gpu", 1).acquire(app=app), daemon=True).start()
+sys.stdin.readline()
+"""
+
+
+def test_the_normal_end_of_a_program_that_only_waits_leaves_the_line(
+    server: EmbeddedServer, gpu: Limit, app: Celery, state: State
+) -> None:
+    """Its place would last for a lease."""
+    with gpu.acquire(app=app):
+        command = [sys.executable, "-c", _WAITS, server.url]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
+            state.wait_parked(1)
+            program.communicate("\n")
+        assert state.parked() == 0
+
+
 def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer) -> None:
     command = [sys.executable, "-c", _ENDS, own_server.url, "0"]
     with (

@@ -6,9 +6,10 @@
 redis.call('ZREM', LEASES, '')
 local identity, task, fence, remember_ms = argument(), argument(), argument(), number()
 local lost = argument() == '1' and 1 or nil
-local lock, record = load_lock(identity), load_record(task)
+local lock = load_lock(identity)
 if lock and lock.task ~= task then return 0 end
 if not lock then
+  local record = load_record(task)
   if record and record.lock and record.lock.unlocked then return 0 end
   lock = new_lock(task, next_stamp())
   lock.fence = fence
