@@ -203,7 +203,7 @@ def _eight(play: Play) -> None:
         ended = worker.tell(_SLOTS, ended=ended, asked=more, parked=more)
     worker.call(worker.store.parked("limit-0", 1000))
     play.let_all_leases_end()
-    worker.call(worker.store.reap(100))
+    worker.call(worker.store.reap(_REAPED))
     worker.tell(_SLOTS)
 
 

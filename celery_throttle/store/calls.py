@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from celery_throttle.core.history import RINGS
 from celery_throttle.core.queues import code_of_broker
+from celery_throttle.store.gate_script import ALONE
 from celery_throttle.store.portions import MOST_ROWS
 from celery_throttle.store.scripts import Call, Script
 
@@ -40,7 +41,7 @@ T = TypeVar("T")
 MOST_RENEWED = 200
 
 #: Limits in one call of `Store.declarations`: the server carries out nothing else while it reads them.
-MOST_DECLARED = 100
+MOST_DECLARED = 50
 
 _WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
 _QUOTE = json.encoder.encode_basestring_ascii  # as the encoder writes text
@@ -409,10 +410,11 @@ class Store:
 
     def _call_with(self, keys: Sequence[str], script: str, *rest: Argument) -> Call:
         number, *head, lease_ms = self._head
-        return Call(Script.of_gate(script), (int(number) + len(keys), *head, *keys, lease_ms, *rest))
+        return Call(Script.of_gate(script), (int(number) + len(keys), *head, *keys, lease_ms, script, *rest))
 
     def _call(self, script: str, *rest: Argument) -> Call:
-        return Call(Script.of_gate(script), (*self._head, *rest), len(self._head))
+        which = () if script == ALONE else (script,)
+        return Call(Script.of_gate(script), (*self._head, *which, *rest), len(self._head))
 
 
 def take_rows(rows: list[T], most: int = MOST_ROWS) -> list[T]:

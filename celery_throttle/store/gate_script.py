@@ -4,6 +4,10 @@ The shared files (``lua/gate/shared``) are plain functions of one subject each, 
 a script pays for. Lua makes every function of a script anew in every call, and pays for each local that a function
 uses, so here constants are written in as values, functions that a script cannot reach are left out, and each of the
 others is made when it is first called.
+
+A server compiles two texts: that of ``exchange``, and one of all other scripts, whose first argument says which. A text
+for each would make its Lua heap ten times as large. The garbage that Lua leaves until it clears it away grows with
+the heap, and it clears all of it in a few calls, which take several ms more.
 """
 
 from __future__ import annotations
@@ -13,7 +17,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["gate_text", "inlined"]
+__all__ = ["ALONE", "gate_text", "inlined", "reached"]
+
+#: The script with a text of its own.
+ALONE = "exchange"
 
 _VALUE = r"(?:\d+|KEYS\[\d+\])"
 _CONSTANTS = re.compile(rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_VALUE}(?:, {_VALUE})*)$", re.MULTILINE)
@@ -37,9 +44,19 @@ class _Function:
 
 
 def gate_text(name: str) -> str:
-    """Return the text of ``lua/gate/<name>.lua`` with all that it needs before it."""
-    own = _read(f"gate/{name}")
-    numbers = {each: number for number, each in enumerate(sorted(_reachable(own)), 1)}
+    """Return the text that has ``lua/gate/<name>.lua``, with all that it needs before it."""
+    return _whole(_read(f"gate/{ALONE}")) if name == ALONE else _text_of_others()
+
+
+@cache
+def _text_of_others() -> str:
+    names = [name for name in _names("gate") if name != ALONE]
+    scripts = [f"if script == '{name}' then\n{inlined(_COMMENT.sub('', _read(f'gate/{name}')))}\nend" for name in names]
+    return _whole("\n".join(["local script = argument()", *scripts]))
+
+
+def _whole(own: str) -> str:
+    numbers = {each: number for number, each in enumerate(sorted(reached(own)), 1)}
     bodies = [f"F[{number}] = function{_renamed(_functions()[each].body, numbers)}" for each, number in numbers.items()]
     made = _MADE.replace("NILS", ", ".join(["nil"] * len(bodies))).replace("CASES", _cases(bodies, 1))
     parts = [_read(_FIRST), *_constants(), made, _renamed(own, numbers)]
@@ -86,7 +103,8 @@ def _renamed(text: str, numbers: dict[str, int]) -> str:
     return _BARE_CALL.sub(r"\1local _ = (F[", _CALL_OR_STRING.sub(rename, text))
 
 
-def _reachable(text: str) -> set[str]:
+def reached(text: str) -> set[str]:
+    """Return the shared functions that the text of a script can reach."""
     functions = _functions()
     found: set[str] = set()
     todo = _calls(text)
@@ -121,9 +139,13 @@ def _constants() -> tuple[str, ...]:
 
 @cache
 def _shared() -> tuple[str, ...]:
-    folder = files("celery_throttle.store") / "lua" / "gate" / "shared"
-    names = sorted(f"gate/shared/{each.name.removesuffix('.lua')}" for each in folder.iterdir())
+    names = (f"gate/shared/{name}" for name in _names("gate/shared"))
     return (*_OTHERS, *(name for name in names if name != _FIRST))
+
+
+def _names(folder: str) -> list[str]:
+    found = (files("celery_throttle.store") / "lua" / folder).iterdir()
+    return sorted(each.name.removesuffix(".lua") for each in found if each.name.endswith(".lua"))
 
 
 def _read(name: str) -> str:

@@ -29,7 +29,7 @@ from celery_throttle import ThrottleControl, clients
 from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
-from celery_throttle.store.gate_script import gate_text
+from celery_throttle.store.gate_script import ALONE, gate_text
 from celery_throttle.store.parcel import unpack
 from celery_throttle.store.replies import Reply
 from celery_throttle.store.scripts import Script
@@ -147,17 +147,17 @@ _texts: dict[str, str] = {}
 
 def name_of(command: bytes) -> str:
     """Return which script a call is to."""
-    head = command.split(b"\r\n", 5)
-    return _names.get(head[4].decode(), "?") if head[2] == b"EVALSHA" else head[2].decode()
-
-
-_names: dict[str, str] = {}
+    values = command.split(b"\r\n")[2::2]
+    if values[0] != b"EVALSHA":
+        return values[0].decode()
+    which = values[3 + int(values[2]) + 1]  # EVALSHA, script, number of keys, keys, lease, which or what is said
+    return ALONE if which.startswith(b"{") else which.decode()
 
 
 def kept_by(command: bytes, reply: Any) -> dict[str, bool]:
     """Return of each delivery that a renewal was about whether it has its lease."""
     values = command.split(b"\r\n")[2::2]
-    said = json.loads(values[3 + int(values[2]) + 1])  # EVALSHA, script, number of keys, keys, lease, what is said
+    said = json.loads(values[3 + int(values[2]) + 2])  # EVALSHA, script, keys, lease, which, what is said
     nonces = [each["nonce"] for each in said["held"]]
     return {nonce: answer in _KEPT for nonce, answer in zip(nonces, reply[0], strict=True)}
 
@@ -250,7 +250,7 @@ def _with_given_time(gate_text: Callable[[str], str]) -> Callable[[str], str]:
         right, wrong = _BROKEN.get(os.environ.get("SIMULATION_BREAKS", ""), ("", ""))  # to see that it is noticed
         text = text.replace(right, wrong) if right else text
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-        _texts[sha], _names[sha] = text, name
+        _texts[sha] = text
         return text
 
     return with_given_time

@@ -22,7 +22,7 @@ from celery_throttle.store.calls import (
     Succession,
     take_rows,
 )
-from celery_throttle.store.gate_script import gate_text, inlined
+from celery_throttle.store.gate_script import ALONE, gate_text, inlined, reached
 from celery_throttle.store.scripts import Call, Script, pack
 
 LUA = files("celery_throttle.store") / "lua" / "gate"
@@ -129,13 +129,20 @@ def test_a_function_is_made_when_it_is_first_called(name: str) -> None:
 @each_script
 def test_a_script_that_may_let_somebody_start_serves(name: str) -> None:
     """Or who got a lock, or room, by what it cleared is forgotten."""
-    if "touch" in {called for _, called in CALLED.findall(gate_text(name))}:
+    if "touch" in reached(own_text(name)):
         assert "serve()" in own_text(name) or name in {"declare", "wake"}, "those look at all buckets of a limit"
 
 
-def test_a_small_script_stays_small() -> None:
-    assert len(gate_text("crowd")) < len(gate_text("exchange")) / 4
-    assert MADE.findall(gate_text("crowd")) == []
+def test_a_server_compiles_two_texts() -> None:
+    """The more there are, the larger is Lua's heap, and the longer its clearing away of garbage."""
+    assert len({gate_text(name) for name in NAMES}) == 2
+    assert len({gate_text(name) for name in NAMES if name != ALONE}) == 1
+
+
+def test_a_script_is_named_by_its_first_argument_but_for_the_one_that_is_alone(store: Store) -> None:
+    assert arguments(store.reap(7))[1] == "reap"
+    assert "if script == 'reap' then" in gate_text("reap")
+    assert "script ==" not in gate_text(ALONE)
 
 
 def test_constants_are_written_as_their_values() -> None:
@@ -155,8 +162,8 @@ def test_no_constant_is_left(name: str) -> None:
 
 def test_every_call_begins_alike(store: Store) -> None:
     """The lease in milliseconds, then its own."""
-    assert arguments(store.leave("w")) == [60000, "w"]
-    assert arguments(store.reap(7)) == [60000, 7]
+    assert arguments(store.leave("w")) == [60000, "leave", "w"]
+    assert arguments(store.reap(7)) == [60000, "reap", 7]
 
 
 def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
@@ -209,7 +216,7 @@ def test_a_call_takes_as_many_rows_as_fit() -> None:
 
 def test_a_renewal_says_after_which_call_it_was_made(store: Store) -> None:
     one = Arrival("t1", "1:gpu", "q1", 2, "", "w:1")
-    _, packed = arguments(store.renew("w", 9, [one], ["t2"]))
+    *_, packed = arguments(store.renew("w", 9, [one], ["t2"]))
     held = {"task": "t1", "nonce": "w:1", "needs": "1:gpu", "queue": "q1", "attempt": 2}
     assert json.loads(str(packed)) == {"worker": "w", "number": 9, "held": [held], "waiting": ["t2"]}
 

@@ -37,7 +37,7 @@
 -- KEYS[26] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
 --                     and a bucket that has a line now, or of which something was said; 'birth' and when the
 --                     data of this store began: who holds something says so
--- ARGV[1]  lease_ms; each script goes on from there.
+-- ARGV[1]  lease_ms; then the name of the script, unless it is exchange; each goes on from there.
 local LIMITS, SAID, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MESSAGES, LINES, LANES, HEADS, READY, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local SECONDS, SECOND_MESSAGES, RAN, LOCKS, AWAITED = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
@@ -71,7 +71,7 @@ local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {},
-  needs = {}, oldest = {}, looks = 100,
+  needs = {}, oldest = {}, looks = 30,
 }
 
 local next_argument = 1
