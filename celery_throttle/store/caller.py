@@ -16,6 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import connection_factory
+from celery_throttle.store.servers.encryption import unreadable
 from celery_throttle.store.servers.primary import elsewhere
 
 if TYPE_CHECKING:
@@ -94,12 +95,21 @@ class Caller:
             try:
                 connection = self._free.pop()
             except IndexError:
-                connection = self._make()
-                connection.connect()  # not left to redis-py, which would not look for the primary
-                return connection
+                return _connected(self._make())
             if _stands(connection):
                 return connection
             connection.disconnect()
+
+
+def _connected(connection: Any) -> Any:
+    """Connect; not left to redis-py, which would not look for the primary, and whose errors name no file."""
+    try:
+        connection.connect()
+    except (RedisError, OSError) as error:
+        if missing := unreadable(connection):
+            raise RedisConnectionError(f"its URL {missing}") from error
+        raise
+    return connection
 
 
 def _stands(connection: Any) -> bool:

@@ -11,7 +11,10 @@ from redis import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from celery_throttle.core.keys import Keys
 from celery_throttle.errors import ConfigurationError
+from celery_throttle.store.caller import Caller
+from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import TIMEOUT, connection_factory, make_client
 from tests.conftest import new_server
 
@@ -96,3 +99,9 @@ def test_a_server_that_does_not_answer_is_waited_for_once(own_server: EmbeddedSe
         with pytest.raises(RedisTimeoutError):
             client.ping()
     assert TIMEOUT / 2 < time.monotonic() - began < 2 * TIMEOUT
+
+
+def test_the_error_of_a_certificate_that_is_not_there_names_it(server: EmbeddedServer) -> None:
+    url = f"rediss://127.0.0.1:{server.port}/0?ssl_ca_certs=/not/there.pem"
+    with pytest.raises(RedisConnectionError, match=r"its URL names /not/there\.pem as ssl_ca_certs"):
+        Caller(url).call(Store(Keys("test"), 60.0).crowd("gpu"))
