@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 #: What one script may carry out; a command takes the server some microseconds.
-MOST_COMMANDS = 1000
+MOST_COMMANDS = 500
 
 
 @pytest.fixture
