@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         NoFencingToken,
         NotAcquired,
         ResultLost,
+        StoreInUse,
         StoreUnavailable,
         ThrottleError,
     )
@@ -35,6 +36,7 @@ __all__ = [
     "Permit",
     "RateLimited",
     "ResultLost",
+    "StoreInUse",
     "StoreUnavailable",
     "ThrottleControl",
     "ThrottleError",

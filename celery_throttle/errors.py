@@ -9,6 +9,7 @@
     ``NoFencingToken``: ``self.fencing_token`` of a run that got no identity lock.
     ``NotAcquired``: somebody else had it all the time one was ready to wait.
     ``ResultLost``: the first call of a remembered task has succeeded, and the result backend could not keep its result.
+    ``StoreInUse``: the data of the store is not deleted, since workers, parked tasks or holders need it.
     ``StoreUnavailable``: the store (Redis) did not answer, or refused; ``__cause__`` has the client's error.
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "NoFencingToken",
     "NotAcquired",
     "ResultLost",
+    "StoreInUse",
     "StoreUnavailable",
     "ThrottleError",
     "WrongArguments",
@@ -118,6 +120,21 @@ class ResultLost(ThrottleError):
             f"{self.task_name} has succeeded, as {self.first_id}, but its result is lost: the result backend was away "
             f"when it ended. It is not run again while it is remembered; task.unlock(...) forgets it"
         )
+
+
+class StoreInUse(ThrottleError):
+    """The data of the store was not deleted, since it is in use.
+
+    Args:
+        reasons: what uses it, and what to do.
+    """
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        super().__init__(reasons)
+        self.reasons = reasons
+
+    def __str__(self) -> str:
+        return f"Nothing was deleted: {'; '.join(self.reasons)}"
 
 
 class StoreUnavailable(ThrottleError):

@@ -19,6 +19,7 @@ from celery_throttle.control.findings import Commands
 from celery_throttle.control.limit_control import MOST, LimitControl, count
 from celery_throttle.control.metrics import measured
 from celery_throttle.control.reader import AT_ONCE, Reader
+from celery_throttle.control.removal import remove_data, stored_data
 from celery_throttle.control.report import report
 from celery_throttle.control.runnable import runnable
 from celery_throttle.core.buckets import Bucket
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.control.reader import Reclaimed
+    from celery_throttle.control.removal import StoredData
     from celery_throttle.control.report import Report
     from celery_throttle.control.runnable import Runnable
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
@@ -310,6 +312,35 @@ class ThrottleControl:
             left.update(queue.name for queue in now if place.is_ours(queue.broker))
         queues = sorted({*drained, *left, *elsewhere})
         return tuple(Drained(queue, drained[queue], left[queue], elsewhere[queue]) for queue in queues)
+
+    @tells("it is of all limits: throttle.remove_data(dry_run=True) counts")
+    def remove_data(
+        self, *, by: str | None = None, why: str = "", dry_run: bool = False, force: bool = False
+    ) -> StoredData:
+        """Delete all keys of the app's prefix from the store, once throttling is gone; `drain` comes before.
+
+        Limits, overrides, audit, counts, identity locks and remembered calls go; of the groups of limits that the
+        app's tasks name, and with what ``celery_throttle.primitives`` have under this prefix in this store.
+
+        Args:
+            by: who does it, for the log; None: ``user@host``.
+            why: for the log.
+            dry_run: only count.
+            force: also while workers are connected, tasks are parked or permits are held: parked tasks are lost then,
+                and what runs is no longer counted.
+
+        Returns:
+            What was there.
+
+        Raises:
+            StoreInUse: workers called within the last five minutes, tasks are parked or permits are held.
+        """
+        by, why = signed(by, why)
+        if dry_run:
+            return stored_data(self._app)
+        data = remove_data(self._app, force=force)
+        logger.warning("%d keys of prefix %r deleted by %s", data.keys, data.prefix, signature(by, why))
+        return data
 
     @tells()
     def locks(self, *, most: int = MOST) -> tuple[LockStatus, ...]:

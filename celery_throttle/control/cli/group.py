@@ -30,6 +30,7 @@ _MODULES = {
     "release-hold": "steer",
     "drop": "drop",
     "drain": "drain",
+    "remove-data": "removal",
     "locks": "locks",
     "unlock": "locks",
     "audit": "audit",

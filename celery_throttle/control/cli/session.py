@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["FOUND", "NotFound", "Session", "Unreachable", "Wrong", "blank_app", "command", "typed_before"]
+__all__ = ["FOUND", "InUse", "NotFound", "Session", "Unreachable", "Wrong", "blank_app", "command", "typed_before"]
 
 #: The exit code of a command that found something that needs attention.
 FOUND = 1
@@ -44,6 +44,12 @@ class _InOneLine(click.ClickException):
 
 class NotFound(_InOneLine):
     """There is no such limit or task."""
+
+    exit_code = FOUND
+
+
+class InUse(_InOneLine):
+    """What is to be deleted is needed still."""
 
     exit_code = FOUND
 

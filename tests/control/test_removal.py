@@ -1,0 +1,221 @@
+"""``celery throttle remove-data``: the keys of a prefix are counted and deleted, and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import Limit, StoreInUse, StoreUnavailable, ThrottleControl, Throttled
+from celery_throttle.control.removal import StoredData
+from celery_throttle.core.keys import Keys
+from celery_throttle.primitives import Counter, FairSemaphore, IdentityLock, RateLimiter
+from celery_throttle.store import keyspace
+from tests.control.conftest import make_app, run_in
+from tests.control.test_drain import full, park  # noqa: F401 - a fixture
+from tests.control.test_looking import API, names
+from tests.store.cost import commands
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
+    from tests.support.shell import Ended
+    from tests.support.workers import Workers
+
+    Run = Callable[..., Ended]
+
+ONE = terms(API).same
+
+
+def ours(redis: Redis, prefix: str = "test") -> set[bytes]:
+    begin = (f"{{{prefix}}}".encode(), f"{{{prefix}:".encode())
+    return {each for each in redis.scan_iter() if each.startswith(begin)}
+
+
+def idle(worker: TermsCaller) -> None:
+    """Leave what stays of a limit that was used."""
+    run = worker.arrive("t", ONE)
+    assert run
+    worker.end(run)
+
+
+# -- what is deleted ---------------------------------------------------------------------------------------------------
+
+
+def test_all_keys_of_the_prefix_and_no_others(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    idle(worker)
+    throttle = ThrottleControl(app)
+    throttle.limit("api").override(5)
+    throttle.limit("tenant", key="acme").pause()
+    Counter(redis, "visits", prefix="test").add(1, call_id="one")
+    RateLimiter(redis, "mail", "1/h", prefix="test").acquire()
+    Counter(redis, "visits", prefix="test2").add(1)
+    Counter(redis, "visits", prefix="tes").add(1)
+    others = {"test", "{test", "{test}", "{test}:20:limits", "x{test}:2:limits", "celery", "{test:us}:2:limits"}
+    for each in others:
+        redis.set(each, 1)
+    before = set(redis.keys())
+    found = throttle.remove_data(dry_run=True)
+    assert set(redis.keys()) == before
+    data = throttle.remove_data(why="bye")
+    assert (found, data.keys) == (data, len(before - set(redis.keys())))
+    assert data.spaces == ("{test}:2:",)
+    assert data.size
+    left = {each.decode() for each in redis.scan_iter()}
+    assert left - {"{test2}:2:counter:visits", "{tes}:2:counter:visits"} == others | {"_kombu.binding.celery"} & left
+    assert data.others == ("{test:us}:2", "{test}", "{test}:20")
+    assert throttle.status() == ()
+    assert throttle.remove_data().keys == 0
+
+
+def test_more_keys_than_a_page(app: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyspace, "_PAGE", 10)
+    for number in range(300):
+        redis.set(f"{{test}}:2:minutes:limit{number}", 1)
+        redis.set(f"other{number}", 1)
+    with commands(redis) as calls:
+        assert ThrottleControl(app).remove_data().keys == 300
+    assert calls["scan"] > 40
+    assert not {"keys", "flushdb", "flushall", "del"} & calls.keys()
+    assert redis.dbsize() == 300
+
+
+def test_a_prefix_of_wildcards(server: EmbeddedServer, redis: Redis) -> None:
+    """Celery's ``global_keyprefix`` stands in front of ours, and may have any."""
+    app = make_app(server.url)
+    app.conf.update(throttle_prefix=None, broker_transport_options={"global_keyprefix": "a[bc]*?"})
+    one, other = Keys("a%5bbc%5d%2a%3fthrottle"), Keys("ab-throttle")
+    redis.hset(one.key("said"), "x", 1)
+    redis.set(other.key("meta"), 1)
+    redis.set("{a[bc]*?throttle}:2:meta", 1)
+    assert run_in(app, "remove-data", "--yes").out == "1 key deleted.\n"
+    assert set(redis.keys()) == {other.key("meta").encode(), b"{a[bc]*?throttle}:2:meta"}
+
+
+def test_every_group_of_the_app(server: EmbeddedServer, redis: Redis) -> None:
+    app = make_app(server.url, throttle_group="us")
+
+    def work() -> None: ...
+
+    app.task(base=Throttled, limit=Limit("eu", 1, group="eu"), name="eu", shared=False)(work)
+
+    for group in ("", "us", "eu", "asia"):
+        redis.hset(Keys("test", group).key("said"), "x", 1)
+    data = ThrottleControl(app).remove_data()
+    assert data.keys == 3
+    assert data.spaces == ("{test}:2:", "{test:eu}:2:", "{test:us}:2:")
+    assert data.others == ("{test:asia}:2",)
+    assert ours(redis) == {b"{test:asia}:2:said"}
+
+
+# -- what is in use ----------------------------------------------------------------------------------------------------
+
+
+def test_parked_tasks_and_held_permits_keep_it(app: Any, run: Run, full: TermsCaller, redis: Redis) -> None:  # noqa: F811
+    park(app, full, "t1", ONE)
+    before = ours(redis)
+    with pytest.raises(StoreInUse, match=r"^Nothing .*: 1 task parked: .*; 3 holders of permits") as info:
+        ThrottleControl(app).remove_data()
+    assert len(info.value.reasons) == 2
+    ended = run("remove-data", "--yes")
+    assert (ended.code, ended.out) == (1, "")
+    assert "--force beside --yes deletes it all the same" in ended.err
+    assert ours(redis) == before
+    lines = run("remove-data").lines
+    assert next(each for each in lines if each.startswith("! In use: ")).startswith("! In use: 1 task parked")
+    assert lines[-1] == "--yes refuses while it is in use; --yes --force deletes it all the same."
+    assert ThrottleControl(app).remove_data(force=True).parked == 1
+    assert not ours(redis)
+
+
+def test_locks_and_semaphores_of_the_primitives_keep_it(app: Any, redis: Redis) -> None:
+    lock = IdentityLock(redis, prefix="test").acquire("x")
+    assert lock
+    with lock:
+        assert ThrottleControl(app).remove_data(dry_run=True).held == 1
+    permit = FairSemaphore(redis, "gpu", 1, prefix="test").acquire()
+    assert permit
+    with permit:
+        data = ThrottleControl(app).remove_data(dry_run=True)
+        assert (data.held, len(data.in_use)) == (1, 1)
+    assert not ThrottleControl(app).remove_data().in_use
+    assert not ours(redis)
+
+
+def test_what_protects_tasks_that_run_once_is_named(app: Any, run: Run, redis: Redis) -> None:
+    once = LockCaller(redis, "dddddddd", "q")
+    remembers = plan_of(remember=3600)
+    paid = once.start("paid", remembers)
+    once.end(paid)
+    once.publish("published", plan_of("other"))
+    data = ThrottleControl(app).remove_data(dry_run=True)
+    assert (data.locks, data.remembered, data.in_use) == (1, 1, ())
+    lines = run("remove-data").lines
+    assert "! Would go: 1 remembered call: another call with the same arguments runs again" in lines
+    assert any(each.startswith("! Would go: 1 identity lock of calls that are published or run") for each in lines)
+    assert lines[-1] == "All of it would be deleted; --yes does it."
+    assert run("remove-data", "--yes").code == 0
+    assert not ours(redis)
+
+
+@pytest.mark.worker
+def test_connected_workers_keep_it(workers: Workers) -> None:
+    worker = workers.start(concurrency=1)
+    app = workers.app().app
+    throttle = ThrottleControl(app)
+    until(lambda: throttle.remove_data(dry_run=True).workers == 1)
+    with pytest.raises(StoreInUse, match=r"1 worker called within the last five minutes: stop them \(SIGTERM\)"):
+        throttle.remove_data()
+    worker.term()
+    assert worker.wait() == 0
+    data = throttle.remove_data()
+    assert data.keys > 0
+    assert throttle.remove_data(dry_run=True).keys == 0
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_without_yes_it_counts(run: Run, worker: TermsCaller, redis: Redis) -> None:
+    assert run("remove-data").lines[-1] == run("remove-data").lines[-1] == "Nothing is stored."
+    idle(worker)
+    before = ours(redis)
+    ended = run("remove-data")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.lines[0] == f"keys            {len(before)}, of {{test}}:2:"
+    assert ended.lines[-1] == "All of it would be deleted; --yes does it."
+    found = run("remove-data", "--json").json
+    assert (found["done"], found["in_use"], found["data"].keys()) == (False, [], names(StoredData))
+    assert ours(redis) == before
+    assert run("remove-data", "--force").code == 2
+    assert run("remove-data", "--yes", "--by", "x" * 501).code == 2
+    assert run("remove-data", "--yes", "--json").json["data"]["keys"] == len(before)
+
+
+def test_a_store_alone_is_enough(server: EmbeddedServer, app: Any, worker: TermsCaller, redis: Redis) -> None:
+    idle(worker)
+    count = len(ours(redis))
+    ended = run_in(app, "remove-data", "--url", server.url, "--prefix", "test", "--yes")
+    assert ended.out == f"{count} keys deleted.\n"
+
+
+def test_a_user_who_may_not(server: EmbeddedServer, app: Any, redis: Redis) -> None:
+    assert app
+    acl: Any = redis.execute_command
+    acl("ACL", "SETUSER", "weak", "on", ">pass", "~*", "&*", "+@all", "-scan")
+    try:
+        weak = make_app(server.url.replace("redis://", "redis://weak:pass@"))
+        with pytest.raises(StoreUnavailable, match=r"ACL SETUSER \.\.\. \+scan \+unlink"):
+            ThrottleControl(weak).remove_data(dry_run=True)
+        acl("ACL", "SETUSER", "weak", "+scan", "-memory")
+        redis.hset("{test}:2:said", "x", 1)
+        assert run_in(weak, "remove-data").lines[:2] == ["keys            1, of {test}:2:", "bytes           not known"]
+        assert ThrottleControl(weak).remove_data().keys == 1
+    finally:
+        acl("ACL", "DELUSER", "weak")
