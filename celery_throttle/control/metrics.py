@@ -14,10 +14,11 @@ from celery_throttle.control.diagnosis import OVERDUE, readers
 from celery_throttle.control.exposition import Metric, Sample
 from celery_throttle.control.reader import MOST
 from celery_throttle.control.runnable import queue_work, work_of
+from celery_throttle.core.wording import one_line
 from celery_throttle.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
     from celery_throttle.control.reader import Reader
@@ -69,12 +70,17 @@ _OF_ALL = {"up": "Whether the store answers: 0 is said by collectors, which then
 _SAID = {"paused": "paused", "disabled": "disabled", "held_back": "held_back"}
 
 
-def measured(app: Any, queues: Iterable[str] = ()) -> tuple[Metric, ...]:
+def _warn(message: str) -> None:
+    logger.warning("No metrics of a queue: %s", one_line(message))
+
+
+def measured(app: Any, queues: Iterable[str] = (), unknown: Callable[[str], object] = _warn) -> tuple[Metric, ...]:
     """Return the metrics of an app's store.
 
     Args:
         app: the Celery app.
         queues: those too, beside what the app's configuration names and the store knows.
+        unknown: is called with what is wrong with one of them that does not exist; it has no samples.
 
     Raises:
         ConfigurationError: a setting cannot work.
@@ -87,7 +93,10 @@ def measured(app: Any, queues: Iterable[str] = ()) -> tuple[Metric, ...]:
         works.append(work_of(reader, statuses, holders))
         for name, sample in _of_group(reader, statuses, holders, cut=works[-1].cut):
             metrics[name].samples.append(sample)
-    for each in queue_work(app, works, queues):
+    work, errors = queue_work(app, works, queues)
+    for message in errors:
+        unknown(message)
+    for each in work:
         for name, value in (("queue_messages", each.messages), ("runnable_tasks", each.runnable)):
             if value is not None:
                 metrics[name].samples.append(Sample({"queue": each.queue}, value))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kombu.exceptions import InconsistencyError
 from kombu.transport import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["NOBODY_ANSWERED", "consumed", "lengths", "named", "reached"]
+__all__ = ["NOBODY_ANSWERED", "Depth", "consumed", "depths", "named", "reached"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,28 +61,60 @@ def named(app: Any) -> set[str]:
     return {each.name for each in queues if each.exchange is None or each.exchange.type != "fanout"}
 
 
-def lengths(app: Any, names: Iterable[str]) -> dict[str, int | None]:
-    """Return how many messages wait in these queues of the broker, None where it does not say.
+class Depth(NamedTuple):
+    """What the broker says of a queue.
 
-    Not those that a worker has taken and keeps unacknowledged.
+    Attributes:
+        messages: that wait, without those that a worker has taken and keeps unacknowledged; None: it does not say.
+        exists: whether there is such a queue; None: it does not say.
     """
-    found: dict[str, int | None] = dict.fromkeys(names)
+
+    messages: int | None = None
+    exists: bool | None = None
+
+
+def depths(app: Any, names: Iterable[str]) -> dict[str, Depth]:
+    """Return how many messages wait in these queues of the broker, and whether they exist."""
+    found = dict.fromkeys(names, Depth())
     if not found or not app.conf.broker_read_url:
         return found
     try:
+        exchanges = {each.exchange.name for each in app.amqp.queues.values() if each.exchange is not None}
         with reached(app.connection_for_read, _PATIENCE) as connection:
             for name in found:
-                found[name] = _length(connection, name)
+                found[name] = _depth(connection, name, {name, *exchanges})
     except Exception:
         logger.debug("The broker does not say how many messages wait in its queues", exc_info=True)
     return found
 
 
-def _length(connection: Any, name: str) -> int | None:
+def _depth(connection: Any, name: str, exchanges: Iterable[str]) -> Depth:
     with connection.channel() as channel:  # an error of AMQP closes it
         if isinstance(channel, virtual.Channel) and type(channel)._size is virtual.Channel._size:  # noqa: SLF001
-            return None  # kombu's own default, which is always 0
+            return Depth()  # kombu's own default, which is always 0
         try:
-            return int(channel.queue_declare(queue=name, passive=True).message_count)
+            count = int(channel.queue_declare(queue=name, passive=True).message_count)
         except connection.channel_errors as error:
-            return 0 if str(getattr(error, "reply_code", "")) == _NO_SUCH_QUEUE else None
+            if str(getattr(error, "reply_code", "")) != _NO_SUCH_QUEUE:
+                return Depth()
+            return Depth(0, _is_bound(channel, name, exchanges))
+        return Depth(count, True if count or _knows_its_queues(channel) else None)
+
+
+def _knows_its_queues(channel: Any) -> bool:
+    """Whether a queue that nobody has declared is refused; kombu's own default is that there is any."""
+    return not isinstance(channel, virtual.Channel) or type(channel)._has_queue is not virtual.Channel._has_queue  # noqa: SLF001
+
+
+def _is_bound(channel: Any, queue: str, exchanges: Iterable[str]) -> bool:
+    """Whether a queue that has no messages was declared: in Redis an empty list is none, but its binding stays."""
+    if not isinstance(channel, virtual.Channel):
+        return False
+    for exchange in exchanges:
+        try:
+            table = channel.get_table(exchange)
+        except (KeyError, InconsistencyError):  # nothing is bound to it
+            continue
+        if any(bound[-1] == queue for bound in table):
+            return True
+    return False

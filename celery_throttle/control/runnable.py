@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.control.diagnosis import readers
+from celery_throttle.control.known_queues import configured, no_such_queue, parked_in
 from celery_throttle.control.play import Play
-from celery_throttle.control.queues import lengths, named
+from celery_throttle.control.queues import Depth, consumed, depths, named
 from celery_throttle.control.reader import MOST
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
+from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import Holder, LimitStatus
     from celery_throttle.store.views import Waiter
 
-__all__ = ["GroupWork", "Runnable", "queue_work", "runnable", "work_of"]
+__all__ = ["GroupWork", "Runnable", "UnknownQueue", "queue_work", "runnable", "work_of"]
 
 #: Lines, or limits with the lines of their keys, of each group that are read, each with one call.
 _MOST_LINES = 100
@@ -32,6 +34,10 @@ _MOST_LINES = 100
 _FEW = 100
 #: Tasks at the head of a line that is not read to its end.
 _LEAST = 10
+
+
+class UnknownQueue(ConfigurationError):
+    """There is no such queue."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Runnable:
         running: throttled tasks that hold permits or an identity lock; others are not known to the store.
         ready: parked tasks that could start with the permits that are free now.
         runnable: all of these; None where the broker does not say.
+        known: False where it does not even say whether there is such a queue, and nothing else knows it.
     """
 
     queue: str
@@ -51,8 +58,11 @@ class Runnable:
     running: int
     ready: int
     runnable: int | None
+    known: bool = field(default=True, repr=False)
 
     def __str__(self) -> str:
+        if not self.known:
+            return f"{self.queue}: not known, and the broker does not say whether there is such a queue"
         if self.messages is None:
             return f"{self.queue}: not known, the broker does not say; {self.running} running, {self.ready} ready"
         return (
@@ -80,13 +90,16 @@ def runnable(app: Any, queues: Iterable[str] = ()) -> tuple[Runnable, ...]:
     """Return the work of these queues, by name; without any of all that are known.
 
     Raises:
-        ConfigurationError: a setting cannot work.
+        ConfigurationError: a setting cannot work, or there is no such queue (`UnknownQueue`).
         StoreUnavailable: the store does not answer, or refuses.
     """
     app.finalize(auto=True)
     wanted = set(queues)
     works = [work_of(each, each.status(MOST), each.holders(None, MOST)) for each in readers(app)]
-    return queue_work(app, works, wanted, only=bool(wanted))
+    found, errors = queue_work(app, works, wanted, only=bool(wanted))
+    if errors:
+        raise UnknownQueue(" ".join(errors))
+    return found
 
 
 def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Iterable[Holder]) -> GroupWork:
@@ -121,29 +134,44 @@ def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Iterable[H
 
 def queue_work(
     app: Any, works: Iterable[GroupWork], queues: Iterable[str] = (), *, only: bool = False
-) -> tuple[Runnable, ...]:
-    """Return the work of the app's queues and of those that the store knows, by name.
+) -> tuple[tuple[Runnable, ...], list[str]]:
+    """Return the work of the app's queues and of those that the store knows, by name, and what is wrong with others.
 
     Args:
         app: whose broker is asked.
         works: of all groups.
-        queues: more of them.
+        queues: more of them, which may be mistaken.
         only: no others than these.
     """
     running: Counter[str] = sum((each.running for each in works), Counter())
     ready: Counter[str] = sum((each.ready for each in works), Counter())
-    wanted = set(queues) if only else {*queues, *named(app), *running, *ready}
-    found = lengths(app, sorted(wanted))
+    known = {*named(app), *running, *ready}
+    found = depths(app, sorted({*queues} if only else {*queues, *known}))
+    doubtful = {queue for queue, depth in found.items() if queue not in known and not depth.exists}
+    if doubtful:
+        known |= configured(app) | parked_in(readers(app))
+        doubtful -= known
+    consumes = consumed(app) if doubtful else None
+    doubtful -= consumes or set()
+    errors = []
+    for queue in sorted(doubtful):
+        if found[queue].exists is False:
+            del found[queue]
+            everything = {*known, *(consumes or ()), *found}
+            errors.append(no_such_queue(queue, everything, workers_answered=consumes is not None))
+        else:  # kombu has 0 for it, as it has for any queue
+            found[queue] = Depth()
     return tuple(
         Runnable(
             queue,
-            messages,
+            depth.messages,
             running[queue],
             ready[queue],
-            None if messages is None else messages + running[queue] + ready[queue],
+            None if depth.messages is None else depth.messages + running[queue] + ready[queue],
+            known=queue not in doubtful,
         )
-        for queue, messages in found.items()
-    )
+        for queue, depth in found.items()
+    ), errors
 
 
 class _Asked(NamedTuple):

@@ -246,7 +246,8 @@ class ThrottleControl:
             queues: their names; without any, those of the app's configuration and of tasks that run or could start.
 
         Raises:
-            ConfigurationError: one of them is no text.
+            ConfigurationError: one of them is no text; or there is no such queue, as far as configuration, routes,
+                tasks, broker, workers and parked tasks tell.
         """
         return runnable(self._app, _queues("runnable", queues))
 

@@ -91,7 +91,8 @@ def test_it_says_what_the_command_says(app: Any, worker: TermsCaller, scraped: S
 
 
 def test_queues_that_are_named(app: Any) -> None:
-    with Scraped(app, queues=["video"]) as serving:
+    app.conf.task_routes = {"render": "video"}
+    with Scraped(app, queues=["video", "vidoe"]) as serving:
         assert serving.ours()["celery_throttle_runnable_tasks"] == {("celery",): 0, ("video",): 0}
 
 

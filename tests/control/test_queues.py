@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 from celery import Celery
 
-from celery_throttle.control.queues import consumed, lengths
+from celery_throttle.control import queues
+from celery_throttle.control.queues import Depth, consumed, depths
 
 if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
@@ -17,11 +19,11 @@ pytestmark = pytest.mark.timeout(20)
 
 def test_a_frozen_broker(own_server: EmbeddedServer) -> None:
     app = Celery(broker=own_server.url)
-    assert lengths(app, ["q"]) == {"q": 0}
+    assert depths(app, ["q"]) == {"q": Depth(0, exists=False)}
     own_server.freeze()
     try:
         assert consumed(app) is None
-        assert lengths(app, ["q"]) == {"q": None}
+        assert depths(app, ["q"]) == {"q": Depth()}
     finally:
         own_server.thaw()
 
@@ -29,4 +31,21 @@ def test_a_frozen_broker(own_server: EmbeddedServer) -> None:
 def test_a_broker_that_is_away() -> None:
     app = Celery(broker="redis://127.0.0.1:1")
     assert consumed(app) is None
-    assert lengths(app, ["q"]) == {"q": None}
+    assert depths(app, ["q"]) == {"q": Depth()}
+
+
+class Refused(Exception):
+    def __init__(self, reply_code: int) -> None:
+        self.reply_code = reply_code
+
+
+@pytest.mark.parametrize(
+    ("code", "depth"), [(404, Depth(0, exists=False)), (405, Depth()), (403, Depth()), (None, Depth(3, exists=True))]
+)
+def test_what_amqp_answers(code: int | None, depth: Depth) -> None:
+    """405: it is another connection's own; 403: we may not ask."""
+    connection = MagicMock(channel_errors=(Refused,))
+    declare = connection.channel().__enter__().queue_declare
+    declare.return_value.message_count = 3
+    declare.side_effect = code and Refused(code)
+    assert queues._depth(connection, "q", {"q"}) == depth

@@ -8,10 +8,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kombu import Queue
+from kombu import Exchange, Queue
 from kombu.common import Broadcast
 from kombu.transport import virtual
 from kombu.transport.redis import Channel
+from redis import Redis
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl
 from celery_throttle.control import runnable
@@ -29,11 +30,11 @@ from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from redis import Redis
+    from pathlib import Path
 
     from celery_throttle.embedded import EmbeddedServer
     from tests.support.shell import Ended
+    from tests.support.workers import Workers
 
     Run = Callable[..., Ended]
 
@@ -285,6 +286,7 @@ def test_the_queues_that_are_known(server: EmbeddedServer, worker: TermsCaller) 
     """Those of the configuration, of tasks that run or could start, and those that are named."""
     app = make_app(server.url, task_queues=[Queue("video"), Queue("mail"), Broadcast("all")])
     worker.arrive("t", ONE)
+    publish(app, "elsewhere", 1)
     text = ThrottleControl(app).metrics(queues=["elsewhere"])
     assert set(read(text)["celery_throttle_runnable_tasks"]) == {("video",), ("mail",), ("q",), ("elsewhere",)}
     assert {each.queue for each in ThrottleControl(app).runnable("mail", "elsewhere")} == {"mail", "elsewhere"}
@@ -335,6 +337,120 @@ def test_a_broker_that_cannot_tell(app: Any, worker: TermsCaller, monkeypatch: p
     monkeypatch.setattr(Channel, "_size", virtual.Channel._size)
     worker.arrive("t", ONE)
     assert counts(app) == (None, 1, 0, None)
+
+
+# -- names that are mistaken -------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_does_not_exist_is_an_error(app: Any, run: Run) -> None:
+    """Not 0, by which an autoscaler would stop all workers."""
+    app.conf.task_queues = [Queue("video"), Queue("mail")]
+    with pytest.raises(ConfigurationError, match=r"^No queue 'vidoe', did you mean 'video'\? Known queues: .*mail and"):
+        ThrottleControl(app).runnable("video", "vidoe")
+    ended = run("runnable", "vidoe", "--json")
+    assert (ended.code, ended.out) == (1, "")
+    assert "did you mean 'video'?" in ended.err
+    assert "name it in task_queues or task_routes" in ended.err
+
+
+def route(name: str, *_: Any, **__: Any) -> str | None:
+    return {"call": "by-function"}.get(name)
+
+
+def fails_to_route(_: str, args: tuple[Any, ...], *__: Any, **___: Any) -> str:
+    return str(args[0])
+
+
+@pytest.mark.parametrize(
+    ("conf", "queue"),
+    [
+        ({}, "celery"),
+        ({"task_default_queue": "main"}, "main"),
+        ({"task_queues": [Queue("video", routing_key="v.#")]}, "video"),
+        ({"task_routes": {"call": "short"}}, "short"),
+        ({"task_routes": {"feeds.*": {"queue": "feeds", "priority": 3}}}, "feeds"),
+        ({"task_routes": {"feeds.*": {"queue": Queue("feeds")}}}, "feeds"),
+        ({"task_routes": ([("feeds.*", {"queue": "feeds"}), ("web.*", "web")],)}, "web"),
+        ({"task_routes": [{"queue": "everything"}, {"a": {"queue": "b"}}]}, "b"),
+        ({"task_routes": (fails_to_route, route)}, "by-function"),
+        ({"task_routes": route}, "by-function"),
+        ({"beat_schedule": {"x": {"task": "call", "schedule": 60, "options": {"queue": "nightly"}}}}, "nightly"),
+        ({"task_annotations": {"call": {"queue": "annotated"}}}, "annotated"),
+        ({"throttle_reap_queue": "housekeeping"}, "housekeeping"),
+    ],
+)
+def test_a_queue_of_the_configuration_is_0_before_its_first_task(
+    server: EmbeddedServer, redis: Redis, conf: dict[str, Any], queue: str
+) -> None:
+    assert not redis.keys()
+    app = make_app(server.url, **conf)
+    assert counts(app, queue) == (0, 0, 0, 0)
+    with pytest.raises(ConfigurationError, match="No queue 'vidoe'"):
+        ThrottleControl(app).runnable("vidoe")
+
+
+def test_a_queue_that_the_broker_knows_is_0_when_it_is_empty(app: Any, redis: Redis) -> None:
+    """Redis has no empty lists; the binding of a queue stays, by whatever exchange."""
+    publish(app, "elsewhere", 1)
+    redis.delete("elsewhere")
+    assert counts(app, "elsewhere") == (0, 0, 0, 0)
+    with app.connection_for_write() as connection:
+        Queue("topical", Exchange("celery", type="direct"), routing_key="t")(connection.default_channel).declare()
+    assert counts(app, "topical") == (0, 0, 0, 0)
+
+
+def test_a_queue_of_parked_tasks_alone(app: Any, worker: TermsCaller) -> None:
+    for number in range(3):
+        worker.arrive(f"t{number}", ONE)
+    worker.put("other", ONE, queue="video")
+    assert counts(app, "video") == (0, 0, 0, 0)
+
+
+@pytest.mark.worker
+def test_a_queue_of_a_worker_alone(workers: Workers) -> None:
+    workers.start(queues="video")
+    app = workers.app().app
+    with Redis.from_url(app.conf.broker_url) as broker:
+        broker.delete("_kombu.binding.video")  # as if the broker had lost its data
+    assert counts(app, "video") == (0, 0, 0, 0)
+    with pytest.raises(ConfigurationError, match="did you mean 'video'"):
+        ThrottleControl(app).runnable("vidoe")
+
+
+def test_a_broker_that_is_away_does_not_tell_which_queues_exist(server: EmbeddedServer, worker: TermsCaller) -> None:
+    worker.know(API)
+    app = make_app(server.url, throttle_url=server.url, broker_url="redis://localhost:1/0")
+    assert counts(app, "vidoe") == (None, 0, 0, None)
+    ended = run_in(app, "runnable", "vidoe")
+    assert (ended.code, ended.lines[1:]) == (
+        0, ["vidoe         ?          ?        0      0",
+            "vidoe: not known, and the broker does not say whether there is such a queue."],
+    )  # fmt: skip
+    assert work(app, "celery").known
+    assert len(run_in(app, "runnable", "celery").lines) == 2
+
+
+def test_a_broker_that_has_any_queue(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of kombu's transports take any name; what they say of it is no number."""
+    monkeypatch.setattr(Channel, "_has_queue", virtual.Channel._has_queue)
+    assert counts(app, "vidoe") == (None, 0, 0, None)
+    assert not work(app, "vidoe").known
+    assert counts(app, "celery") == (0, 0, 0, 0)
+    publish(app, "video", 2)
+    assert counts(app, "video") == (2, 0, 0, 2)
+
+
+def test_metrics_have_no_sample_of_a_queue_that_does_not_exist(
+    app: Any, run: Run, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """The others are there all the same: alerts need them."""
+    found = read(ThrottleControl(app).metrics(queues=["clery"]))
+    assert found["celery_throttle_runnable_tasks"] == {("celery",): 0}
+    assert "No metrics of a queue: No queue 'clery', did you mean 'celery'?" in caplog.text
+    ended = run("metrics", "--queue", "clery", "--to", str(tmp_path / "throttle.prom"))
+    assert (ended.code, ended.out) == (1, "")
+    assert "did you mean 'celery'?" in ended.err
+    assert read((tmp_path / "throttle.prom").read_text())["celery_throttle_runnable_tasks"] == {("celery",): 0}
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery import VERSION
 
-from celery_throttle import ThrottleControl
+from celery_throttle import ConfigurationError, ThrottleControl
 from tests.conftest import new_server
 from tests.control.conftest import make_app
 from tests.failures.tools import AT_ONCE, DOORS, SEAMS, SHORT_LEASE, WITHIN_LEASE, Doors, counts
@@ -202,6 +202,11 @@ def test_the_messages_of_its_queues_are_work(node: Rabbit, server: EmbeddedServe
     app = make_app(server.url, throttle_url=server.url, broker_url=node.url)
     for _ in range(3):
         app.send_task("call", queue="alpha")
-    found = {each.queue: each.messages for each in ThrottleControl(app).runnable("_missing", "alpha", "none")}
-    node.forget("alpha")
-    assert found == {"_missing": 0, "alpha": 3, "none": 0}
+    with app.connection_for_write() as connection:
+        app.amqp.queues["media"](connection.default_channel).declare()
+    elsewhere = make_app(server.url, throttle_url=server.url, broker_url=node.url, task_routes={"call": "none"})
+    found = {each.queue: each.messages for each in ThrottleControl(elsewhere).runnable("media", "alpha", "none")}
+    with pytest.raises(ConfigurationError, match="No queue '_missing'"):
+        ThrottleControl(elsewhere).runnable("_missing", "alpha")
+    node.forget("alpha", "media")
+    assert found == {"media": 0, "alpha": 3, "none": 0}

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_throttle.control.cli.columns import RUNNABLE
-from celery_throttle.control.cli.session import Wrong, command
+from celery_throttle.control.cli.session import NotFound, Wrong, command
 from celery_throttle.control.exposition import exposition
 from celery_throttle.control.metrics import measured
+from celery_throttle.control.runnable import UnknownQueue
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
@@ -29,13 +30,16 @@ def metrics(session: Session, to: Path | None, queues: tuple[str, ...]) -> None:
     With --to for a textfile collector: the file has either what it had, or
     all that is new. If the store does not answer, it stays as it is.
     """
-    found = measured(session.app, queues)
+    unknown: list[str] = []
+    found = measured(session.app, queues, unknown.append)
     if to is not None:
         _replace(to, exposition(found))
     if session.output.as_json:
         session.output.json(found)
     elif to is None:
         click.echo(exposition(found), nl=False)
+    if unknown:  # the other metrics are there all the same
+        raise NotFound(" ".join(unknown))
 
 
 @command("runnable")
@@ -46,11 +50,17 @@ def runnable(session: Session, queues: tuple[str, ...]) -> None:
     Messages in the broker, throttled tasks that run, and parked ones for
     which permits are free. What a limit holds back is not among them.
     """
-    found = session.throttle.runnable(*queues)
+    try:
+        found = session.throttle.runnable(*queues)
+    except UnknownQueue as error:
+        raise NotFound(str(error)) from None
     if session.output.as_json:
         session.output.json(found)
-    else:
-        session.output.table(RUNNABLE, found, nothing="No queue is known: name some.")
+        return
+    session.output.table(RUNNABLE, found, nothing="No queue is known: name some.")
+    for each in found:
+        if not each.known:
+            session.output.say(f"{each}.")
 
 
 def _replace(path: Path, text: str) -> None:
