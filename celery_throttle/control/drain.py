@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from kombu import Producer
 
 from celery_throttle.control.queues import reached
+from celery_throttle.core.wording import signature
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.parcel import unpack
+from celery_throttle.store.rows import Drained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.views import Lent, ParkedId
@@ -29,7 +31,30 @@ _OF_A_DELIVERY = ("body_encoding", "delivery_info", "delivery_tag")
 _BY_NAME = ("application_headers", "content_encoding", "content_type", "expiration", "headers")
 
 
-def drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) -> Counter[str]:
+def drain(app: Any, places: Iterable[Reader], by: str, why: str, *, dry_run: bool) -> tuple[Drained, ...]:
+    """Publish all parked tasks of the app's own broker again, or count them; see `ThrottleControl.drain`."""
+    drained: Counter[str] = Counter()
+    left: Counter[str] = Counter()
+    elsewhere: Counter[str] = Counter()
+    for place in places:
+        parked = sorted(place.parked_ids(None))  # by ticket
+        elsewhere.update(each.queue.name for each in parked if not place.is_ours(each.queue.broker))
+        found = [each for each in parked if place.is_ours(each.queue.broker)]
+        runs = [each for each in found if each.what == "runs"]
+        if dry_run or not runs:
+            drained.update(each.queue.name for each in runs)
+            left.update(each.queue.name for each in found if each.what != "runs")
+            continue
+        published = _drain(app, place, runs, by, why)
+        logger.info("%d parked tasks published again by %s", sum(published.values()), signature(by, why))
+        drained += published
+        now = (each.queue for each in place.parked_ids(None))
+        left.update(queue.name for queue in now if place.is_ours(queue.broker))
+    queues = sorted({*drained, *left, *elsewhere})
+    return tuple(Drained(queue, drained[queue], left[queue], elsewhere[queue]) for queue in queues)
+
+
+def _drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) -> Counter[str]:
     """Publish the messages of these parked tasks, in this order, and take each out of the store after that.
 
     If this is killed in between, up to a page of them are in their queues and, when the lease has ended, in their

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
-from celery.result import AsyncResult
 
 from celery_throttle.clients import signed
 from celery_throttle.control.drain import drain
@@ -18,29 +15,31 @@ from celery_throttle.control.exposition import exposition
 from celery_throttle.control.findings import Commands
 from celery_throttle.control.limit_control import MOST, LimitControl, count
 from celery_throttle.control.metrics import measured
-from celery_throttle.control.reader import AT_ONCE, Reader
+from celery_throttle.control.names import queue_names, task_id_of, unknown_limit
+from celery_throttle.control.reader import Reader
 from celery_throttle.control.removal import remove_data, stored_data
 from celery_throttle.control.report import report
 from celery_throttle.control.runnable import runnable
-from celery_throttle.core.buckets import Bucket
+from celery_throttle.control.several import changes_of, holders_of, parked_of
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
 from celery_throttle.core.wording import one_line, signature
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import checked_app, settings_of
-from celery_throttle.store.rows import Drained
-from celery_throttle.tasks.registry import groups_of, policies_of
+from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from celery.result import AsyncResult
 
     from celery_throttle.control.explain import Explanation
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.control.removal import StoredData
     from celery_throttle.control.report import Report
     from celery_throttle.control.runnable import Runnable
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Parked, SetAside
+    from celery_throttle.store.rows import Change, Drained, Holder, LimitStatus, LockStatus, Parked, SetAside
 
 __all__ = ["ThrottleControl", "as_shown"]
 
@@ -91,7 +90,11 @@ class ThrottleControl:
                 has none, or several.
         """
         if isinstance(limit, Task):
-            limit = self._limit_of(limit)
+            found = self._limits_of(limit)
+            if len(found) > 1:
+                which = " or ".join(repr(each.name) for each in found)
+                raise ConfigurationError(f"Task {limit.name} has several limits: say which one is meant, {which}")
+            limit = found[0]
         name: Any = limit.name if isinstance(limit, Limit) else limit
         if not isinstance(name, str):
             raise ConfigurationError(
@@ -102,25 +105,49 @@ class ThrottleControl:
         if isinstance(limit, Limit):
             known.setdefault(name, limit)
         place = self._place_of(name, known.get(name))
-        if place is None and name in policies_of(self._app):
+        if place is None and name in self._app.tasks:
             return self.limit(self._app.tasks[name], key=key)
         if place is None:
             names = (each for place in self._places() for each in place.names())
             is_task = bool(name) and any(place.explain(name).state for place in self._places())
-            raise ConfigurationError(_unknown(name, {*known, *names}, is_task=is_task))
+            raise ConfigurationError(unknown_limit(name, {*known, *names}, is_task=is_task))
         if key is not None and name in known and known[name].key is None:
             raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key")
         return LimitControl(place, name, None if key is None else key_text(key))
 
-    def _limit_of(self, task: Task[..., Any]) -> Limit:
+    @tells(name="write throttle.limits(task)", limit="write throttle.limits(task)")
+    def limits(self, task: str | Limit | Task[..., Any], *, key: object = None) -> tuple[LimitControl, ...]:
+        """Return what steers each limit of a task; what `limit` returns if a limit is given.
+
+        Args:
+            task: the task or its name, or what `limit` takes.
+            key: of those of its limits that have keys.
+
+        Raises:
+            ConfigurationError: as `limit`, but for a task with several limits.
+        """
+        policies = self._policies()
+        known = isinstance(task, str) and (task in limits_of(policies) or self._place_of(task, None) is not None)
+        named = None if known or not isinstance(task, str) else self._app.tasks.get(task)
+        meant = task if isinstance(task, Task) else named
+        if meant is None:
+            return (self.limit(task, key=key),)
+        found = self._limits_of(meant)
+        if key is not None:
+            found = tuple(each for each in found if each.key is not None) or found
+        return tuple(self.limit(each, key=key) for each in found)
+
+    def _limits_of(self, task: Task[..., Any]) -> tuple[Limit, ...]:
         self._policies()
         policy = policies_of(self._app).get(str(task.name))
+        if policy is None and task.name in dedups_of(self._app):
+            raise ConfigurationError(
+                f"Task {task.name} runs once and has no limit: throttle.locks() or `celery throttle locks` shows its "
+                f"identity locks"
+            )
         if policy is None:
             raise ConfigurationError(f"Task {task.name} has no limit: give it base=Throttled, limit=5")
-        if len(policy.limits) > 1:
-            names = " or ".join(repr(each.name) for each in policy.limits)
-            raise ConfigurationError(f"Task {task.name} has several limits: say which one is meant, {names}")
-        return policy.limits[0]
+        return policy.limits
 
     def _place_of(self, name: object, known: Limit | None) -> Reader | None:
         if known is not None:
@@ -158,7 +185,7 @@ class ThrottleControl:
             most: how many at most.
         """
         if limit is not None:
-            return self.limit(limit).holders(most=most)
+            return holders_of(self.limits(limit), most)
         return tuple(each for place in self._places() for each in place.holders(None, count("most", most)))[:most]
 
     @tells(key="write throttle.limit('tenant', key='acme').parked()")
@@ -170,7 +197,7 @@ class ThrottleControl:
             most: how many at most, up to 1000.
         """
         if limit is not None:
-            return self.limit(limit).parked(most=most)
+            return parked_of(self.limits(limit), most)
         return tuple(each for place in self._places() for each in place.parked(None, count("most", most)))[:most]
 
     @tells()
@@ -184,7 +211,7 @@ class ThrottleControl:
             most: how many at most.
         """
         if limit is not None:
-            return self.limit(limit).audit(most=most)
+            return changes_of(self.limits(limit), most)
         found = [each for place in self._places() for each in place.audit(None, count("most", most))]
         return tuple(sorted(found, key=lambda each: each.at, reverse=True))[:most]
 
@@ -200,7 +227,7 @@ class ThrottleControl:
         Raises:
             ConfigurationError: it is neither.
         """
-        task_id = _task_id("explain", task_id)
+        task_id = task_id_of("explain", task_id)
         found = [(explained(task_id, place.explain(task_id)), place) for place in self._places()]
         explanation, place = next((each for each in found if each[0].state != "unknown"), found[0])
         if explanation.limit is None or explanation.key is not None:
@@ -235,7 +262,7 @@ class ThrottleControl:
         Raises:
             ConfigurationError: one of them is no text.
         """
-        return exposition(measured(self._app, _queues("metrics", queues)))
+        return exposition(measured(self._app, queue_names("metrics", queues)))
 
     def runnable(self, *queues: str) -> tuple[Runnable, ...]:
         """Return how many tasks of each queue could run now, were there workers for all: what to scale workers by.
@@ -249,7 +276,7 @@ class ThrottleControl:
             ConfigurationError: one of them is no text; or there is no such queue, as far as configuration, routes,
                 tasks, broker, workers and parked tasks tell.
         """
-        return runnable(self._app, _queues("runnable", queues))
+        return runnable(self._app, queue_names("runnable", queues))
 
     @tells("write throttle.drop({value}) for another task")
     def drop(self, task_id: str | AsyncResult[Any], *, by: str | None = None, why: str = "") -> bool:
@@ -266,7 +293,7 @@ class ThrottleControl:
         Raises:
             ConfigurationError: it is neither.
         """
-        task, (by, why) = _task_id("drop", task_id), signed(by, why)
+        task, (by, why) = task_id_of("drop", task_id), signed(by, why)
         dropped = any(place.drop(None, [task], by, why) for place in self._places())
         done = "dropped" if dropped else "not dropped, since it is not parked,"
         logger.info("Task %s: %s by %s", one_line(task), done, signature(by, why))
@@ -292,27 +319,7 @@ class ThrottleControl:
         Raises:
             kombu.exceptions.OperationalError: the broker cannot be reached; what was not published is parked as before.
         """
-        by, why = signed(by, why)
-        drained: Counter[str] = Counter()
-        left: Counter[str] = Counter()
-        elsewhere: Counter[str] = Counter()
-        for place in self._places():
-            parked = sorted(place.parked_ids(None))  # by ticket
-            elsewhere.update(each.queue.name for each in parked if not place.is_ours(each.queue.broker))
-            found = [each for each in parked if place.is_ours(each.queue.broker)]
-            runs = [each for each in found if each.what == "runs"]
-            if dry_run or not runs:
-                drained.update(each.queue.name for each in runs)
-                left.update(each.queue.name for each in found if each.what != "runs")
-                continue
-            published = drain(self._app, place, runs, by, why)
-            count = sum(published.values())
-            logger.info("%d parked tasks published again by %s", count, signature(by, why))
-            drained += published
-            now = (each.queue for each in place.parked_ids(None))
-            left.update(queue.name for queue in now if place.is_ours(queue.broker))
-        queues = sorted({*drained, *left, *elsewhere})
-        return tuple(Drained(queue, drained[queue], left[queue], elsewhere[queue]) for queue in queues)
+        return drain(self._app, self._places(), *signed(by, why), dry_run=dry_run)
 
     @tells("it is of all limits: throttle.remove_data(dry_run=True) counts")
     def remove_data(
@@ -405,35 +412,3 @@ def as_shown(throttle: ThrottleControl, name: str, key: object) -> tuple[str, ob
             raise
         return as_shown(throttle, limit, rest[:-1])
     return name, key
-
-
-def _queues(method: str, queues: Iterable[str]) -> tuple[str, ...]:
-    named: tuple[Any, ...] = (queues,) if isinstance(queues, str) else tuple(queues)
-    for each in named:
-        if not isinstance(each, str) or not each:
-            raise ConfigurationError(
-                f"ThrottleControl.{method}: a queue is named by text, got {each!r:.80}: write 'celery'"
-            )
-    return named
-
-
-def _task_id(method: str, task: object) -> str:
-    task_id = task.id if isinstance(task, AsyncResult) else task
-    if not isinstance(task_id, str) or not task_id:
-        raise ConfigurationError(
-            f"{method}: a task's id or what delay() returned is wanted, got {task_id!r}: write {method}(result.id)"
-        )
-    return task_id
-
-
-def _unknown(name: str, known: set[str], *, is_task: bool) -> str:
-    limits = sorted(each for each in known if Bucket.parse(each).key is None)
-    bare, split, key = name.removesuffix("]").partition("[")
-    close = get_close_matches(name, limits, n=1)
-    meant = f", did you mean {close[0]!r}?" if close else ":"
-    if split and bare in limits:  # as `Bucket` is shown
-        meant = f": write limit({bare!r}, key={key!r})."
-    if is_task:  # a limit that is called alike would be another matter altogether
-        meant = f", but a task has this id: explain and drop take it, throttle.drop({name!r}) or drop --task {name}."
-    there = ", ".join(limits[:AT_ONCE]) or "none"
-    return f"No limit {name!r}{meant} Known limits: {there}"

@@ -137,7 +137,7 @@ def test_what_is_written_wrong(app: Any, run: Run, args: list[str]) -> None:
         (["set", "api", "9999999999"], 2, "'9999999999' is more than 999999999: write disable api, to enforce nothing"),
         (["pause", "api", "--for", "100000d"], 2, "'100000d' is longer than a century: leave it out, and it lasts for"),
         (["show", "tenant[acme"], 1, "No limit 'tenant[acme': write 'tenant[acme]', or tenant --key acme"),
-        (["show", "both"], 1, "Task both has several limits: say which one is meant, 'tenant' or 'api'"),
+        (["pause", "both"], 1, "Task both has several limits: say which one is meant, 'tenant' or 'api'"),
         (["set", "api", "3", "--nope"], 2, "No such option"),
     ],
 )

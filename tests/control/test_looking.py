@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kombu.message import Message
 
-from celery_throttle import Limit, ThrottleControl
+from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import span
 from celery_throttle.control.explain import Explanation
@@ -188,6 +188,70 @@ def test_which_tasks_hold(run: Run, worker: TermsCaller) -> None:
         "ours": "call",
         "theirs": None,
     }
+
+
+@pytest.fixture
+def both(app: Any, worker: TermsCaller) -> Any:
+    """A task with two limits, one of them with keys: one call holds, two wait."""
+    tenant, api = Limit("tenant", 1, key="tenant_id"), Limit("api", 2)
+
+    def call(tenant_id: object) -> None: ...
+
+    task = app.task(base=Throttled, limit=[api, tenant], name="both", shared=False)(call)
+    needs = terms(tenant, api).needs({"keys": {"tenant": "acme"}})
+    assert worker.arrive("t0", needs)
+    park(worker, "t1", needs)
+    assert worker.arrive("alone", terms(API).same)
+    park(worker, "t2", terms(API).same)
+    return task
+
+
+def test_show_a_task_lists_all_its_limits(run: Run, both: Any) -> None:
+    ended = run("show", "both")
+    assert (ended.code, ended.err) == (0, "")
+    blank = [number for number, line in enumerate(ended.lines) if not line]
+    assert [row[0] for row in ended.rows[1 : blank[0]]] == ["tenant", "tenant[acme]", "api"]
+    found = run("show", both.name, "--json").json
+    shown = [(each["name"], each["key"]) for each in found["status"]]
+    assert shown == [("tenant", None), ("tenant", "acme"), ("api", None)]
+    assert sorted(each["task_id"] for each in found["holders"]) == ["alone", "t0"]
+    assert sorted(each["task_id"] for each in found["parked"]) == ["t1", "t2"]
+    only = run("show", "both", "--key", "acme", "--json").json
+    assert [(each["name"], each["key"]) for each in only["status"]] == [("tenant", "acme")]
+    assert [each["task_id"] for each in only["holders"]] == ["t0"]
+
+
+def test_a_task_of_one_limit_is_shown_as_that(run: Run, worker: TermsCaller) -> None:
+    worker.arrive("t", terms(API).same)
+    assert run("show", "call").out == run("show", "api").out
+    assert run("history", "call").out == run("history", "api").out
+
+
+def test_history_and_audit_of_a_task(app: Any, run: Run, both: Any) -> None:
+    throttle = ThrottleControl(app)
+    throttle.limit("api").pause(by="ana")
+    throttle.limit("tenant", key="acme").pause(by="bob")
+    throttle.limit("tenant", key="acme").resume(by="bob")
+    assert [row[1] for row in run("audit", "both").rows[1:]] == ["bob", "bob", "ana"]
+    lines = run("history", "both").lines
+    assert [each for each in lines if each.startswith("limit ")] == ["limit tenant", "limit api"]
+    assert [each["limit"] for each in run("history", "both", "--json").json] == ["tenant", "api"]
+    assert len(throttle.audit(both)) == len(throttle.audit("both")) == 3
+    assert {each.task_id for each in throttle.holders(both)} == {"t0", "alone"}
+    assert {each.task_id for each in throttle.parked(both)} == {"t1", "t2"}
+    assert [repr(each) for each in throttle.limits(both)] == ["<LimitControl tenant>", "<LimitControl api>"]
+    assert [repr(each) for each in throttle.limits("both", key="x")] == ["<LimitControl tenant[x]>"]
+    assert [repr(each) for each in throttle.limits("api")] == ["<LimitControl api>"]
+
+
+def test_a_task_without_a_limit_is_named(app: Any, run: Run) -> None:
+    @app.task(name="plain", shared=False)  # type: ignore[untyped-decorator]
+    def plain() -> None: ...
+
+    for command in ("show", "history", "audit", "pause"):
+        ended = run(command, "plain")
+        assert (ended.code, ended.err) == (1, "Error: Task plain has no limit: give it base=Throttled, limit=5\n")
+        assert "Task charge runs once and has no limit" in run(command, "charge").err
 
 
 def test_show_as_json(run: Run, worker: TermsCaller) -> None:

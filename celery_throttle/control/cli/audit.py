@@ -9,6 +9,7 @@ import click
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.columns import CHANGES
 from celery_throttle.control.cli.session import command
+from celery_throttle.control.several import changes_of
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
@@ -27,7 +28,7 @@ def audit(session: Session, limit: str | None, key: str | None, most: int) -> No
     """
     if limit is None and key is not None:
         raise click.UsageError("--key needs a LIMIT")
-    rows = session.throttle.audit(most=most) if limit is None else session.limit(limit, key).audit(most=most)
+    rows = session.throttle.audit(most=most) if limit is None else changes_of(session.limits(limit, key), most)
     if session.output.as_json:
         session.output.json(rows)
         return

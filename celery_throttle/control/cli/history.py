@@ -49,12 +49,22 @@ def history(session: Session, limit: str, day: bool) -> None:
     """What happened on a limit, with all its keys: starts, waits, ends.
 
     Workers count, and tell it every ten seconds where much goes on, else once a minute.
+    The name of a task shows all its limits.
     """
-    found = session.limit(limit, None).history(day=day)
-    output = session.output
-    if output.as_json:
-        output.json({"limit": found.limit, "until": found.until, "total": found.total, "periods": found.periods})
+    found = [each.history(day=day) for each in session.limits(limit, None)]
+    if session.output.as_json:
+        told = [
+            {"limit": each.limit, "until": each.until, "total": each.total, "periods": each.periods} for each in found
+        ]
+        session.output.json(told if len(told) > 1 else told[0])
         return
+    for number, each in enumerate(found):
+        if number:
+            session.output.say()
+        _show(session, each, day=day, title=f"limit {each.limit}" if len(found) > 1 else "")
+
+
+def _show(session: Session, found: History, *, day: bool, title: str) -> None:
     length = "QUARTER OF AN HOUR" if day else "MINUTE"
     columns = (
         Column("WHAT", lambda row: row.what),
@@ -62,7 +72,8 @@ def history(session: Session, limit: str, day: bool) -> None:
         Column("ALL", lambda row: row.all, right=True),
         Column("MOST", lambda row: row.most, right=True),
     )
-    output.table(columns, [*_counts(found), *_times(found), *_peaks(found)], nothing="Nothing was counted.")
+    rows = [*_counts(found), *_times(found), *_peaks(found)]
+    session.output.table(columns, rows, title=title, nothing="Nothing was counted.")
 
 
 def _counts(found: History) -> Iterator[_Row]:

@@ -11,6 +11,7 @@ from celery_throttle.control.cli.columns import HOLDERS, PARKED
 from celery_throttle.control.cli.columns import parked as columns_of
 from celery_throttle.control.cli.session import FOUND, command
 from celery_throttle.control.limit_control import MOST
+from celery_throttle.control.several import holders_of, parked_of
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
@@ -42,13 +43,13 @@ def status(session: Session, most: int) -> None:
 def show(session: Session, limit: str, key: str | None, most: int) -> None:
     """How a limit stands, who holds its permits and who waits for them.
 
-    A key may also be written as it is shown: tenant[acme].
+    A key may also be written as it is shown: tenant[acme]. The name of a
+    task shows all its limits.
     """
-    steers = session.limit(limit, key)
-    keys = steers.keys(most=MOST)
+    limits = session.limits(limit, key)
     output = session.output
-    statuses = [steers.status(last_hour=output.as_json), *keys.rows]
-    holders, parked = steers.holders(most=most), steers.parked(most=most)
+    statuses = [row for each in limits for row in (each.status(last_hour=output.as_json), *each.keys(most=MOST).rows)]
+    holders, parked = holders_of(limits, most), parked_of(limits, most)
     if output.as_json:
         output.json({"status": statuses, "holders": holders, "parked": parked})
         return
@@ -58,10 +59,10 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
     output.table(HOLDERS, holders, nothing="Nobody holds a permit.")
     _say_if_cut(session, len(holders), most)
     output.say()
-    # Of keys it is not known how many start.
-    one_line = steers.key is None and len(statuses) == 1
+    # Of keys it is not known how many start, and of several limits which one is the last to let a task start.
+    one_line = len(statuses) == 1 and limits[0].key is None
     output.table(
-        columns_of(steers.history().per_second) if one_line else PARKED, parked, nothing="Nobody waits in its line."
+        columns_of(limits[0].history().per_second) if one_line else PARKED, parked, nothing="Nobody waits in its line."
     )
     _say_if_cut(session, len(parked), most)
 

@@ -90,6 +90,13 @@ class Session:
             raise NotFound(self._as_written(name) or str(error)) from None
         return self.throttle.limit(name, key=known_key)
 
+    def limits(self, name: str, key: str | None) -> tuple[LimitControl, ...]:
+        """Return the same of each limit of a task, if a task is named; for commands that only read."""
+        try:
+            return self.throttle.limits(name, key=key)
+        except ConfigurationError:
+            return (self.limit(name, key),)
+
     def _as_written(self, name: str) -> str:
         """Return how to write one key of a limit, if that is what half a name means: ``tenant[acme``."""
         limit, bracket, key = name.partition("[")

@@ -1,0 +1,60 @@
+"""What queues, tasks and limits are called by whoever asks, checked."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from celery.result import AsyncResult
+
+from celery_throttle.control.reader import AT_ONCE
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["queue_names", "task_id_of", "unknown_limit"]
+
+
+def queue_names(method: str, queues: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of queues as the method got them.
+
+    Raises:
+        ConfigurationError: one of them is no text.
+    """
+    named: tuple[Any, ...] = (queues,) if isinstance(queues, str) else tuple(queues)
+    for each in named:
+        if not isinstance(each, str) or not each:
+            raise ConfigurationError(
+                f"ThrottleControl.{method}: a queue is named by text, got {each!r:.80}: write 'celery'"
+            )
+    return named
+
+
+def task_id_of(method: str, task: object) -> str:
+    """Return the id of a task that is given by its id or its result.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    task_id = task.id if isinstance(task, AsyncResult) else task
+    if not isinstance(task_id, str) or not task_id:
+        raise ConfigurationError(
+            f"{method}: a task's id or what delay() returned is wanted, got {task_id!r}: write {method}(result.id)"
+        )
+    return task_id
+
+
+def unknown_limit(name: str, known: set[str], *, is_task: bool) -> str:
+    """Return what to answer where no limit has this name, and what was probably meant."""
+    limits = sorted(each for each in known if Bucket.parse(each).key is None)
+    bare, split, key = name.removesuffix("]").partition("[")
+    close = get_close_matches(name, limits, n=1)
+    meant = f", did you mean {close[0]!r}?" if close else ":"
+    if split and bare in limits:  # as `Bucket` is shown
+        meant = f": write limit({bare!r}, key={key!r})."
+    if is_task:  # a limit that is called alike would be another matter altogether
+        meant = f", but a task has this id: explain and drop take it, throttle.drop({name!r}) or drop --task {name}."
+    there = ", ".join(limits[:AT_ONCE]) or "none"
+    return f"No limit {name!r}{meant} Known limits: {there}"
