@@ -129,7 +129,7 @@ class Limit:
         try:
             rates = read_rates(self.rate)
         except ConfigurationError as error:
-            said = str(error).removeprefix("Rate: ")
+            said = str(error).removeprefix("Rate").lstrip(": ")
             raise ConfigurationError(f"Limit {self.name!r}: rate: {said}") from None
         burst = self.burst
         bursts: tuple[Any, ...] = tuple(burst) if isinstance(burst, (list, tuple)) else (burst,) * len(rates)

@@ -11,6 +11,7 @@ from celery_throttle.core.asking import taken
 from celery_throttle.core.dedup import DEDUP_OPTIONS
 from celery_throttle.core.limits import MOST_PERMITS, Limit
 from celery_throttle.core.policy import MOST_COST, Policy, is_cost
+from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -205,7 +206,8 @@ def _cost(task_name: str, cost: Any, limits: Sequence[Limit]) -> Any:
     for limit in limits:
         if limit.permits is not None and cost > limit.permits:
             raise ConfigurationError(
-                f"Task {task_name}: cost {cost} is more than the {limit.permits} permits of limit {limit.name!r}: "
+                f"Task {task_name}: cost {cost} is more than the {counted(limit.permits, 'permit')} of limit "
+                f"{limit.name!r}: "
                 f"raise the one or lower the other"
             )
     return cost

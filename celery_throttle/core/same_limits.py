@@ -6,6 +6,7 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _facts(limit: Limit) -> tuple[object, ...]:
 
 
 def _said(limit: Limit) -> str:
-    said = f"has {limit.permits or 'any number of'} permits"
+    said = f"has {counted(limit.permits, 'permit') if limit.permits else 'any number of permits'}"
     if limit.rates:
         said += " and " + ", ".join(f"{rate} (burst {burst})" for rate, burst in limit.rates)
     if limit.max_parked:

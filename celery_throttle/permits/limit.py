@@ -14,6 +14,7 @@ from celery_throttle.core.asking import plain
 from celery_throttle.core.limits import Limit as LimitValue
 from celery_throttle.core.policy import MOST_COST, Needs, is_cost, key_text, needs_text
 from celery_throttle.core.reserved import ReservedStart
+from celery_throttle.core.wording import counted
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
@@ -194,8 +195,8 @@ class Limit(NotAPermit, LimitValue):
             )
         if self.permits is not None and cost > self.permits:
             raise ConfigurationError(
-                f"Limit {self.name!r}: cost {cost} is more than its {self.permits} permits: raise the one or lower the "
-                f"other"
+                f"Limit {self.name!r}: cost {cost} is more than its {counted(self.permits, 'permit')}: raise the one "
+                f"or lower the other"
             )
         return self.bucket(None if key is None else key_text(key))
 

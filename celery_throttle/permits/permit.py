@@ -22,6 +22,8 @@ from celery_throttle.primitives.lease.sync import RenewableLease
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from celery_throttle.core.policy import Needs
     from celery_throttle.permits.line import Asking
     from celery_throttle.permits.outside import Outside
@@ -88,6 +90,10 @@ class Permit(RenewableLease):
             _heard(said)
             self._released = not lost
         return self._released
+
+    def __enter__(self) -> Self:
+        self._check_process()
+        return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

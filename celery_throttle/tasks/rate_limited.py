@@ -92,7 +92,7 @@ class RateLimited(Ignore, ThrottleError):
         return cls(_seconds(headers.get("Retry-After"), sent or _now()), limit, max_rounds)
 
     def __str__(self) -> str:
-        return f"asked too often, again in {plain(self.retry_after)} s"
+        return f"asked too often, again in {plain(round(self.retry_after, 3))} s"
 
 
 def _check_rounds(given: object) -> None:

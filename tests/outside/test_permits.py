@@ -643,10 +643,13 @@ from celery import Celery
 from celery_throttle import ConfigurationError, Limit
 app = Celery(broker=sys.argv[1])
 gpu = Limit("gpu", 1)
+def enter():
+    with other: print("runs without a permit", flush=True)
+other = Limit("other", 1).acquire(app=app)
 with gpu.acquire(app=app) as permit:
     child = os.fork()
     if not child:
-        for use in (permit.release, permit.renew):
+        for use in (permit.release, permit.renew, enter):
             try:
                 use()
             except ConfigurationError as error:
@@ -664,8 +667,10 @@ def test_a_permit_stays_with_the_process_that_took_it(server: EmbeddedServer, st
         [sys.executable, "-c", _FORKS, server.url], capture_output=True, text=True, timeout=30, check=False
     )
     said = ran.stdout.splitlines()
-    assert [line.partition(" belongs to process ")[0] for line in said[:2]] == ["This permit of 'gpu'"] * 2, ran
-    assert said[2:] == ["left the block", "released"], ran
+    assert [line.partition(" belongs to process ")[0] for line in said[:3]] == [
+        "This permit of 'gpu'", "This permit of 'gpu'", "This permit of 'other'",
+    ], ran  # fmt: skip
+    assert said[3:] == ["left the block", "released"], ran
     state.wait_empty()
 
 

@@ -83,8 +83,10 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"singleton": True, "unique_on": lambda: 1}, "the function given as unique_on takes ()"),
     ({"limit": 2, "cost": 10**7}, "cost must be a whole number from 1 to 100000,"),
     ({"limit": 2, "start_deadline": "30"}, "more than 0, 315360000 at the most, got '30': write start_deadline=30"),
+    ({"rate": "5"}, "Task shop.f: rate: '5' does not say per what: write"),
+    ({"rate": "5/x"}, "Task shop.f: rate: unknown unit 'x'"),
     ({"rate": 5}, "A rate is text such as '100/m', got 5: write '5/s'"),
-    ({"rate": "5 per hour"}, "Rate '5 per hour' does not say per what: write '5/h'"),
+    ({"rate": "5 per hour"}, "rate: '5 per hour' does not say per what: write '5/h'"),
     ({"rate": "5/minute"}, "unknown unit 'minute', write '5/m'"),
     ({"rate": "5/x"}, "unknown unit 'x', write '5/s', '5/m', '5/h' or '5/d'"),
     ({"rate": "0.5/s"}, "the count must be a whole number, got 0.5/s: write '30/m'"),
@@ -150,6 +152,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": 2, "fair_by": "order_id", "weights": {"gold": 10**6}}, "1000 at the most, got 1000000: write weights="),
     # -- cost, start_deadline, max_parked
     ({"cost": 2}, "cost needs a limit: write limit=5, cost=2"),
+    ({"limit": 1, "cost": 3}, "cost 3 is more than the 1 permit of limit 'shop.f': raise the one or lower the other"),
     ({"limit": 2, "cost": 3}, "cost 3 is more than the 2 permits of limit 'shop.f': raise the one or lower the other"),
     ({"limit": 2, "cost": 1.5}, "a function of the arguments, got 1.5: write cost=2 or cost='pages'"),
     ({"limit": 2, "cost": "amont"}, "cost names 'amont', but the task takes amount, order_id: did you mean 'amount'?"),
@@ -178,14 +181,14 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"rate": (100, 60)}, "A rate is text such as '100/m', got (100, 60): write '100/m'"),
     ({"rate": ("100", "m")}, "got ('100', 'm'): write '100/m'"),
     ({"rate": timedelta(seconds=2)}, "got datetime.timedelta(seconds=2): write '30/m'"),
-    ({"rate": "100 per minute"}, "Rate '100 per minute' does not say per what: write '100/m'"),
+    ({"rate": "100 per minute"}, "rate: '100 per minute' does not say per what: write '100/m'"),
     ({"rate": "100/10s"}, "unknown unit '10s', write '10/s'"),
     ({"rate": "100/60"}, "unknown unit '60', write '100/m'"),
     ({"rate": "10/s, 500/h"}, "write ['10/s', '500/h'], burst=[1, 500]"),
-    ({"rate": "1,000/s"}, "Rate '1,000/s' does not begin with a number: write '1000/s'"),
+    ({"rate": "1,000/s"}, "rate: '1,000/s' does not begin with a number: write '1000/s'"),
     ({"rate": "100/M"}, "unknown unit 'M', write '100/m'"),
-    ({"rate": "100"}, "Rate '100' does not say per what: write '10/s', '100/m', '5000/h' or '1/d'"),
-    ({"rate": ""}, "Rate '' does not say per what: write '10/s'"),
+    ({"rate": "100"}, "rate: '100' does not say per what: write '10/s', '100/m', '5000/h' or '1/d'"),
+    ({"rate": ""}, "rate: '' does not say per what: write '10/s'"),
     ({"rate": "-1/s"}, "the count must be 1 or more, got -1/s"),
     ({"rate": f"{10**13}/s"}, "the count must be 1000000000000 at most, got 10000000000000/s: leave the rate out"),
     ({"rate": []}, "Give one rate or up to 8, got 0: write '10/s'"),
@@ -512,6 +515,8 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     (lambda: GPU.acquire(timedelta(minutes=1)), "got datetime.timedelta(seconds=60): write timeout=60"),
     (lambda: GPU.acquire(blocking=False), "Limit 'gpu': acquire takes no blocking=False: write timeout=0 not to wait"),
     (lambda: GPU.acquire(5, "acme"), "Limit 'gpu': acquire takes 'acme' by its name alone: write key='acme'"),
+    (lambda: Limit("one", 1).acquire(cost=2, app=APP), "Limit 'one': cost 2 is more than its 1 permit: raise the one"),
+    (lambda: Limit("one", rate="5").acquire(app=APP), "Limit 'one': rate: '5' does not say per what"),
     (lambda: GPU.acquire(cost=5, app=APP), "Limit 'gpu': cost 5 is more than its 4 permits: raise the one or lower"),
     (
         lambda: GPU.acquire(cost=0, app=APP),
@@ -703,4 +708,5 @@ def test_an_error_within_is_nobody_elses() -> None:
 
 def test_a_limit_is_named_by_itself_too() -> None:
     assert RateLimited(30, limit=Limit("gpu", 4)).limit == "gpu"
+    assert str(RateLimited(29.973606)) == "asked too often, again in 29.974 s"
     assert str(RateLimited(2_000_000)) == "asked too often, again in 2000000 s"

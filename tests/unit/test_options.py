@@ -140,8 +140,8 @@ def test_what_somebody_else_defines_is_theirs(name: str) -> None:
 
 def test_two_numbers_for_one_limit_are_refused() -> None:
     """The message names both tasks."""
-    with pytest.raises(ConfigurationError, match=r"Task app\.b: limit 'gpu' has 5 permits here and has 4 permits"):
-        check(terms(limit=Limit("gpu", 5)), {"app.a": terms(limit=Limit("gpu", 4))})
+    with pytest.raises(ConfigurationError, match=r"Task app\.b: limit 'gpu' has 5 permits here and has 1 permit in"):
+        check(terms(limit=Limit("gpu", 5)), {"app.a": terms(limit=Limit("gpu", 1))})
 
 
 def test_one_limit_with_and_without_keys_is_refused() -> None:
