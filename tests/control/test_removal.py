@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.embedded import EmbeddedServer
+    from tests.support.journal import Journal
     from tests.support.shell import Ended
     from tests.support.workers import Workers
 
     Run = Callable[..., Ended]
 
 ONE = terms(API).same
+GROUPS = "tests.support.apps.groups"
 
 
 def ours(redis: Redis, prefix: str = "test") -> set[bytes]:
@@ -177,6 +179,23 @@ def test_connected_workers_keep_it(workers: Workers) -> None:
     data = throttle.remove_data()
     assert data.keys > 0
     assert throttle.remove_data(dry_run=True).keys == 0
+
+
+@pytest.mark.worker
+def test_workers_go_on_after_a_forced_removal(workers: Workers, journal: Journal) -> None:
+    """To them it is a store that has lost its data: what runs is put back, and what comes is limited."""
+    workers.start(GROUPS, concurrency=4)
+    app = workers.app(GROUPS)
+    throttle = ThrottleControl(app.app)
+    first = app.anywhere.delay("first")
+    journal.wait_running(1)
+    assert throttle.remove_data(force=True).held == 1
+    second = app.anywhere.delay("second")
+    until(lambda: [each.task_id for each in throttle.parked()] == [second.id], timeout=15)
+    assert [each.task_id for each in throttle.holders()] == [first.id]
+    journal.let_go("first", "second")
+    journal.wait_finished(2)
+    assert journal.max_running(task="anywhere") == 1
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
