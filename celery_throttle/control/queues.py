@@ -10,7 +10,7 @@ from kombu.exceptions import InconsistencyError
 from kombu.transport import virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
 __all__ = ["NOBODY_ANSWERED", "Depth", "consumed", "depths", "named", "reached"]
 
@@ -73,16 +73,17 @@ class Depth(NamedTuple):
     exists: bool | None = None
 
 
-def depths(app: Any, names: Iterable[str]) -> dict[str, Depth]:
-    """Return how many messages wait in these queues of the broker, and whether they exist."""
+def depths(app: Any, names: Iterable[str], known: Container[str] = ()) -> dict[str, Depth]:
+    """Return how many messages wait in these queues of the broker, and whether those exist that are not known."""
     found = dict.fromkeys(names, Depth())
     if not found or not app.conf.broker_read_url:
         return found
     try:
-        exchanges = {each.exchange.name for each in app.amqp.queues.values() if each.exchange is not None}
+        exchanges = [each.exchange.name for each in app.amqp.queues.values() if each.exchange is not None]
         with reached(app.connection_for_read, _PATIENCE) as connection:
             for name in found:
-                found[name] = _depth(connection, name, {name, *exchanges})
+                # What the binding says of a queue that is known anyway is not worth a question for each exchange.
+                found[name] = _depth(connection, name, () if name in known else dict.fromkeys([name, *exchanges]))
     except Exception:
         logger.debug("The broker does not say how many messages wait in its queues", exc_info=True)
     return found

@@ -146,7 +146,7 @@ def queue_work(
     running: Counter[str] = sum((each.running for each in works), Counter())
     ready: Counter[str] = sum((each.ready for each in works), Counter())
     known = {*named(app), *running, *ready}
-    found = depths(app, sorted({*queues} if only else {*queues, *known}))
+    found = depths(app, sorted({*queues} if only else {*queues, *known}), known)
     doubtful = {queue for queue, depth in found.items() if queue not in known and not depth.exists}
     if doubtful:
         known |= configured(app) | parked_in(readers(app))

@@ -389,14 +389,33 @@ def test_a_queue_of_the_configuration_is_0_before_its_first_task(
         ThrottleControl(app).runnable("vidoe")
 
 
-def test_a_queue_that_the_broker_knows_is_0_when_it_is_empty(app: Any, redis: Redis) -> None:
-    """Redis has no empty lists; the binding of a queue stays, by whatever exchange."""
-    publish(app, "elsewhere", 1)
-    redis.delete("elsewhere")
-    assert counts(app, "elsewhere") == (0, 0, 0, 0)
+def test_a_queue_that_the_broker_knows_is_0_when_it_is_empty(server: EmbeddedServer, app: Any, redis: Redis) -> None:
+    """Redis has no empty lists; the binding of a queue stays, by whatever exchange.
+
+    The name is this test's own: a process remembers what it has bound, also when the server is emptied.
+    """
+    publish(make_app(server.url), "bound", 1)
+    redis.delete("bound")
+    assert counts(app, "bound") == (0, 0, 0, 0)
     with app.connection_for_write() as connection:
         Queue("topical", Exchange("celery", type="direct"), routing_key="t")(connection.default_channel).declare()
     assert counts(app, "topical") == (0, 0, 0, 0)
+
+
+def test_bindings_are_only_read_for_names_that_nothing_else_knows(
+    server: EmbeddedServer, app: Any, redis: Redis
+) -> None:
+    """Each queue of the configuration may have an exchange of its own."""
+    app.conf.task_queues = [Queue(f"q{number}", Exchange(f"q{number}")) for number in range(20)]
+    with commands(redis) as calls:
+        assert len(ThrottleControl(app).runnable()) == 20
+        assert len(ThrottleControl(app).runnable("q1", "q2")) == 2
+    assert "smembers" not in calls
+    publish(make_app(server.url), "bound once", 1)
+    redis.delete("bound once")
+    with commands(redis) as calls:
+        assert counts(app, "bound once") == (0, 0, 0, 0)
+    assert calls["smembers"] == 1  # its own exchange is looked at first
 
 
 def test_a_queue_of_parked_tasks_alone(app: Any, worker: TermsCaller) -> None:
