@@ -13,6 +13,7 @@ from celery_throttle.store.rows import rates_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from celery_throttle.control.pace import Pace
     from celery_throttle.store.rows import LimitStatus, Said
     from celery_throttle.store.views import TaskView
 
@@ -52,8 +53,9 @@ class Explanation:
         place: in that line, 1 for the first; None if it does not wait.
         queue: whose workers can start it, None if it was never parked.
         limits: how the limits stand of which it holds or needs permits.
-        starts_in: about how many seconds it takes until its turn at the rate of the last ten minutes; None if it is
-            not in line, its line stands still, or what starts there is not counted (for a key).
+        starts_in: about how many seconds it takes until its turn: by the limit's rate if that alone decides, else as
+            fast as the line moves now; None if it is not in line, its line stands still, or what starts there is not
+            counted (for a key).
     """
 
     task_id: str
@@ -95,12 +97,20 @@ def explained(task_id: str, view: TaskView) -> Explanation:
     )
 
 
-def estimated(explanation: Explanation, per_second: float) -> Explanation:
-    """Return the same with when it starts, where so many of its line start a second."""
-    if explanation.place is None or per_second <= 0 or any(each.stopped for each in explanation.limits):
+def estimated(explanation: Explanation, pace: Pace) -> Explanation:
+    """Return the same with when it starts, where its line moves at this pace."""
+    if explanation.place is None or any(each.stopped for each in explanation.limits):
         return explanation
-    starts_in = explanation.place / per_second
-    said = f"At the rate of the last ten minutes its turn comes in about {span(starts_in)}."
+    starts_in = pace.starts_in(explanation.place)
+    if starts_in is not None:
+        moves = "At the rate of its limit" if pace.by_rate else "As fast as its line moves now,"
+        said = f"{moves} its turn comes in about {span(starts_in)}."
+    elif pace.idle is not None:
+        said = (
+            f"Nothing has started on limit {explanation.limit} for {span(pace.idle)}: when its turn comes is not known."
+        )
+    else:
+        return explanation
     return replace(explanation, starts_in=starts_in, reasons=(*explanation.reasons, said))
 
 
@@ -134,7 +144,7 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
         expired = "It waited for longer than its start_deadline: it ends as expired."
         dropped = f"It was {one_line(view.dropped)}: it ends as revoked."
         yield dropped if view.dropped else _VERDICTS.get(view.verdict, expired)
-        yield _needs_slot(view)
+        yield f"That takes a worker with a free slot that consumes queue {view.queue!r}."
     else:
         yield from _parked(task_id, view)
     if view.second:
@@ -179,9 +189,9 @@ def _parked(task_id: str, view: TaskView) -> Iterator[str]:
     yield from _line(view)
     if view.service:
         yield f"It belongs to a service with another broker, {view.service}: only workers of that broker can start it."
-    first = not any(each.count for each in view.ahead if not each.passed_over)
-    if first and not stopped and not view.settling:
-        yield _needs_slot(view)
+    if not stopped and not view.settling:
+        before = next((each for each in view.ahead if each.count and not each.passed_over), None)
+        yield _needs_slot("It", view.queue) if before is None else _needs_slot("The first of them", before.queue)
     if view.deliveries:
         yield f"It was started {times(view.deliveries)} before, by a worker that was lost or gave it back."
     if view.expires:
@@ -225,10 +235,10 @@ def _line(view: TaskView) -> Iterator[str]:
         )
 
 
-def _needs_slot(view: TaskView) -> str:
-    if is_outside(view.queue):
-        return "It can start: it is a permit outside of tasks, which the process that waits for it has to take."
-    return f"It can start: it waits for a worker with a free slot that consumes queue {view.queue!r}."
+def _needs_slot(it: str, queue: str) -> str:
+    if is_outside(queue):
+        return f"{it} can start: it is a permit outside of tasks, which the process that waits for it has to take."
+    return f"{it} can start: it waits for a worker with a free slot that consumes queue {queue!r}."
 
 
 def _shown(view: TaskView) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from celery_throttle.control.pace import Pace
 from celery_throttle.control.play import Play
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST
@@ -67,8 +68,8 @@ class Forecast:
         bounds: what keeps the others, in the order in which it does.
         looked_at: how many of those who wait were looked at, the first ones.
         parked: how many wait in its lines, or need permits of it in others.
-        gone_in: about how many seconds it takes until they are gone at the rate of the last ten minutes; None if none
-            started then, nobody waits, or the rate would be another one.
+        gone_in: about how many seconds it takes until they are gone as fast as the line moves now; None if it does not
+            move, nobody waits, or the rate would be another one.
         unchecked: a sentence for each thing that could not be looked at.
         rates: those that there would be; none: it has no rate.
         rates_before: in force now.
@@ -110,7 +111,7 @@ class Forecast:
         if self.least is not None:
             yield f"At {rates_text(self.rates)} it takes {span(self.least)} at the least until the line is gone."
         if self.gone_in is not None:
-            yield f"At the rate of the last ten minutes the line is gone in about {span(self.gone_in)}."
+            yield f"As fast as it moves now, the line is gone in about {span(self.gone_in)}."
         yield from (f"? {each}" for each in self.unchecked)
 
     def _changes(self) -> Iterator[str]:
@@ -130,7 +131,8 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override) -> Forecast:
     stands = {each.bucket: each for each in reader.stand([each.text for each in sorted({bucket, *needed}, key=str)])}
     own = [each for each in stands.values() if _is_meant(each, bucket)]
     before = stands[bucket]
-    parked, rate = sum(each.parked for each in own), reader.starts_per_second(bucket.name) if bucket.key is None else 0
+    parked = sum(each.parked for each in own)
+    pace = reader.pace(before) if parked and bucket.key is None and not asked.rates else Pace()
     soonest = _soonest(reader, own, asked)
     stands = {each.bucket: _changed(each, bucket, asked, soonest) for each in stands.values()}
     # What workers of other brokers consume cannot be asked by this app's remote control.
@@ -156,7 +158,7 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override) -> Forecast:
         len(waiters),
         parked,
         tuple(unchecked),
-        parked / rate if parked and rate and not asked.rates else None,
+        pace.starts_in(parked),
         asked.rates or before.rates_in_force,
         before.rates_in_force,
         _least(parked, asked) if bucket.key is not None or not any(each.key for each in own) else None,

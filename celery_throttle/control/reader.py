@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.clients import store_client
+from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
@@ -255,9 +256,9 @@ class Reader:
         found = self.last_hours([row.name for row in rows if row.key is None])
         return [replace(row, last_hour=found.get(row.name)) if row.key is None else row for row in rows]
 
-    def starts_per_second(self, limit: str) -> float:
-        """Return how many of a limit (with all its keys) started a second lately; 0 if none did."""
-        return self.history([limit], MINUTES)[0].per_second
+    def pace(self, status: LimitStatus, cost: int = 1) -> Pace:
+        """Return how fast the line of a limit or key moves, where each of its tasks takes so many permits."""
+        return pace_of(status, self.history([status.name], MINUTES)[0], cost)
 
     def unlock(self, identity: str, name: str, by: str, why: str) -> bool:
         """Take an identity lock away from whoever has it; ``name`` is that of the task."""

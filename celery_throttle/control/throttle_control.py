@@ -228,11 +228,14 @@ class ThrottleControl:
             ConfigurationError: it is neither.
         """
         task_id = task_id_of("explain", task_id)
-        found = [(explained(task_id, place.explain(task_id)), place) for place in self._places()]
-        explanation, place = next((each for each in found if each[0].state != "unknown"), found[0])
-        if explanation.limit is None or explanation.key is not None:
+        views = [(place.explain(task_id), place) for place in self._places()]
+        found = [(explained(task_id, view), view, place) for view, place in views]
+        explanation, view, place = next((each for each in found if each[0].state != "unknown"), found[0])
+        status = next((each for each in view.limits if each.bucket == explanation.bucket), None)
+        if status is None:
             return explanation
-        return estimated(explanation, place.starts_per_second(explanation.limit))
+        cost = next(need.permits for need in view.needs if need.bucket == status.bucket)
+        return estimated(explanation, place.pace(status, cost))
 
     @tells()
     def report(self, *, patience: float | timedelta = 600, command: str = "celery -A proj") -> Report:

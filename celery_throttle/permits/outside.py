@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -56,8 +56,8 @@ _RENEW_EVERY = 2.0
 #: Seconds for which the thread stays when there is nobody.
 _LINGER = 1.0
 
-#: Seconds for which a program's end waits until the store has what it gives back.
-_AT_EXIT = 1.0
+#: Seconds for which a program's end waits until the store has what it gives back, and after which it looks again.
+_AT_EXIT, _AGAIN = 1.0, 0.005
 
 #: What renew.lua says of one that is held: renewed, or put back.
 _HELD = (1, 2)
@@ -93,6 +93,7 @@ class Outside:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._nonces = itertools.count(1)
+        self._ends = False
         self._limits: dict[str, str] = {}
         self._next = Batch()
         self._held: dict[str, tuple[Arrival, Renewed]] = {}
@@ -116,12 +117,15 @@ class Outside:
 
         Raises:
             StoreUnavailable: it did not answer a moment ago, and this caller does not wait until it is back.
+            RuntimeError: the program ends, and has given its permits back.
         """
         if (why := self._breaker.why) and not (waits and self.on_store_error == "hold"):
             raise not_asked(why)
         nonce = f"{self._worker}:{next(self._nonces):x}"
         asking = Asking(Arrival(f"outside:{uuid.uuid4()}", needs, self._queue, nonce=nonce), waits=waits)
         with self._guard:
+            if self._ends:
+                raise RuntimeError(f"Limit {limit[0]}: no permits are given any more, since the program ends")
             self._limits.setdefault(*limit)
             self._next.asking.append(asking)
         self._go_on()
@@ -378,13 +382,23 @@ class Outside:
         with self._guard:
             self._next.lining.extend(unknown)
 
-    def end(self) -> list[Future[Any]]:
-        """Give back all that is held, and leave all lines: the program ends. Return what waits for the answers."""
+    def end(self) -> None:
+        """Give back all that is held, and leave all lines: the program ends."""
         with self._guard:
-            held, waiting = [arrival for arrival, _ in self._held.values()], list(self._waiting.values())
+            self._ends = True
+            held = [arrival for arrival, _ in self._held.values()]
+            asked = self._under_way[0].asking if self._under_way else []
+            waiting = [*self._waiting.values(), *asked, *self._next.asking, *self._next.lining]
         for asking in waiting:
-            self.leave(asking)
-        return [*(asking.permit for asking in waiting), *map(self.release, held)]
+            self.drop(asking)
+        for arrival in held:
+            self.release(arrival)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the store has heard everything."""
+        with self._guard:
+            return not (self._has_something or self._waiting)
 
 
 _all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()
@@ -402,4 +416,8 @@ def outside_of(app: Any, group: str | None) -> Outside:
 def _end_all() -> None:
     """Give back what a program still holds at its normal end; the leases of one that was killed have to end."""
     ends = [each for groups in _all.values() for each in groups.values() if each.process == os.getpid()]
-    wait([said for each in ends for said in each.end()], _AT_EXIT)
+    for each in ends:
+        each.end()
+    till = time.monotonic() + _AT_EXIT
+    while time.monotonic() < till and not all(each.is_idle for each in ends):
+        time.sleep(_AGAIN)

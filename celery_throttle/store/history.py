@@ -101,12 +101,34 @@ class History:
 
     @property
     def per_second(self) -> float:
-        """How many started a second, since the first of those in the last ten minutes; 0 if none did."""
-        recent = [each for each in self.periods if self.until - each.since <= _RECENT]
-        first = next((each.since for each in recent if each.started), None)
-        if first is None:
-            return 0.0
-        return sum(each.started for each in recent) / max((self.until - first).total_seconds(), self.periods[0].length)
+        """How many started a second in those of the last ten minutes in which it was so from first to last; 0: none."""
+        busy = [each for each in self._recent if each.started]
+        whole = busy[1:-1] if busy and busy[-1] is self.periods[-1] else busy[1:]
+        return sum(each.started for each in whole) / sum(each.length for each in whole) if whole else 0.0
+
+    @property
+    def idle(self) -> float | None:
+        """For how many seconds nothing has started, at the least; None if nothing was counted."""
+        last = next((each for each in reversed(self.periods) if each.started), None)
+        return None if last is None else max((self.until - last.since).total_seconds() - last.length, 0.0)
+
+    @property
+    def ended(self) -> int:
+        """How many ended in the last ten minutes, or in all periods if none did."""
+        return sum(each.ended for each in self._ended)
+
+    @property
+    def run_time(self) -> float | None:
+        """How many seconds these ran, each; None if none did."""
+        return sum(each.run_time for each in self._ended) / self.ended if self.ended else None
+
+    @property
+    def _recent(self) -> tuple[Period, ...]:
+        return tuple(each for each in self.periods if self.until - each.since <= _RECENT)
+
+    @property
+    def _ended(self) -> tuple[Period, ...]:
+        return self._recent if any(each.ended for each in self._recent) else self.periods
 
     @property
     def total(self) -> Period:

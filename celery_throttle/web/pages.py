@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 
+from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.web.asked import limit_of, most_of, word
 from celery_throttle.web.changes import CHANGES, DROPPABLE, said
@@ -65,6 +66,7 @@ class Pages:
             waits=status.parked + sum(each.parked for each in keys.rows),
             holders=holders,
             parked=limit.parked(most=most),
+            pace=pace_of(status, limit.history()) if limit.key is None and not keys.rows else Pace(),
             changes=CHANGES,
             said=said(request, limit.name, limit.key),
             day=day,

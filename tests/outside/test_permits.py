@@ -727,3 +727,23 @@ def test_a_program_ends_though_its_store_is_away(own_server: EmbeddedServer) -> 
         own_server.freeze()
         program.communicate("\n", timeout=20)
         own_server.thaw()
+
+
+_GOES_ON = """
+import sys, threading
+from celery import Celery
+from celery_throttle import Limit
+app = Celery(broker=sys.argv[1])
+began = threading.Event()
+def use() -> None:
+    while True:
+        with Limit("gpu", 1).acquire(app=app):
+            began.set()
+threading.Thread(target=use, daemon=True).start()
+began.wait()
+"""
+
+
+def test_a_thread_that_goes_on_gets_no_permit_at_the_end_of_its_program(server: EmbeddedServer, state: State) -> None:
+    subprocess.run([sys.executable, "-c", _GOES_ON, server.url], capture_output=True, check=True)
+    assert state.empty()

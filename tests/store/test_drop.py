@@ -73,7 +73,9 @@ def test_who_is_to_be_told_is_dropped_once(worker: TermsCaller, steering: Steeri
     assert steering.parked_ids(API) == []
     assert [(each.task, each.what) for each in steering.parked_ids()] == [("t1", "told")]
     assert steering.explain("t1").state == "ended without running"
-    assert steering.explain("t1").reasons[0] == "It was dropped by ana: it ends as revoked."
+    dropped, takes = steering.explain("t1").reasons
+    assert dropped == "It was dropped by ana: it ends as revoked."
+    assert takes == "That takes a worker with a free slot that consumes queue 'q'."
     assert len(steering.audit()) == 1
 
 

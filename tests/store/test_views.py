@@ -435,3 +435,17 @@ def test_reading_writes_nothing_and_costs_the_same_however_long_the_line_is(
         assert made.keys() <= READS
         costs.append(sum(made.values()))
     assert costs[0] == costs[1]
+
+
+def test_further_back_in_a_line_that_no_worker_serves(
+    worker: TermsCaller, other: TermsCaller, steering: Steering
+) -> None:
+    """The same as of the first."""
+    held = worker.arrive("held", terms(Limit("one", 1)).same)
+    for task in ("first", "second"):
+        other.put(task, terms(Limit("one", 1)).same)
+    worker.end(held)
+    before, slot = steering.explain("second").reasons
+    assert before == "1 task is before it in the line of one, of queue 'q2'."
+    assert slot == "The first of them can start: it waits for a worker with a free slot that consumes queue 'q2'."
+    assert steering.explain("first").reasons == (slot.replace("The first of them", "It"),)

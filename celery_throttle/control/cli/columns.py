@@ -11,6 +11,7 @@ from celery_throttle.core.buckets import Bucket
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from celery_throttle.control.pace import Pace
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked
 
@@ -76,10 +77,13 @@ PARKED = (
 )
 
 
-def parked(per_second: float) -> tuple[Column, ...]:
-    """Return what is shown of who waits, where so many start a second: with when each does, about."""
-    turn = Column("STARTS IN ABOUT", lambda row: span(row.place / per_second) if per_second > 0 else "")
-    return (*PARKED, turn)
+def parked(pace: Pace) -> tuple[Column, ...]:
+    """Return what is shown of parked tasks whose line moves at this pace: with when each starts, about."""
+    return (*PARKED, Column("STARTS IN ABOUT", lambda row: _about(pace.starts_in(row.place))))
+
+
+def _about(seconds: float | None) -> str:
+    return "" if seconds is None else span(seconds)
 
 
 DRAINED = (

@@ -11,6 +11,7 @@ from celery_throttle.control.cli.columns import HOLDERS, PARKED
 from celery_throttle.control.cli.columns import parked as columns_of
 from celery_throttle.control.cli.session import FOUND, command
 from celery_throttle.control.limit_control import MOST
+from celery_throttle.control.pace import pace_of
 from celery_throttle.control.several import holders_of, parked_of
 
 if TYPE_CHECKING:
@@ -61,9 +62,8 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
     output.say()
     # Of keys it is not known how many start, and of several limits which one is the last to let a task start.
     one_line = len(statuses) == 1 and limits[0].key is None
-    output.table(
-        columns_of(limits[0].history().per_second) if one_line else PARKED, parked, nothing="Nobody waits in its line."
-    )
+    columns = columns_of(pace_of(statuses[0], limits[0].history())) if one_line else PARKED
+    output.table(columns, parked, nothing="Nobody waits in its line.")
     _say_if_cut(session, len(parked), most)
 
 

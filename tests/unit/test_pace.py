@@ -1,0 +1,81 @@
+"""How fast a line moves, by its limit's rate or by what was counted of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from celery_throttle.control.pace import pace_of
+from celery_throttle.store.history import History, Period
+from celery_throttle.store.rows import LimitStatus, RateStatus
+
+NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=timezone.utc)
+NUMBERS = ("at_once", "wait_time", "parked", "ended", "failed", "run_time", "reclaimed", "sent_back", "refused")
+
+
+def period(minutes_ago: int, *, started: int = 0, ended: int = 0, run_time: float = 0.0) -> Period:
+    numbers: dict[str, Any] = dict.fromkeys((*NUMBERS, "duplicates"), 0)
+    numbers |= {"at_once": started, "ended": ended, "run_time": ended * run_time}
+    since = NOW.replace(second=0) - timedelta(minutes=minutes_ago)
+    return Period(since, 60.0, waited=(), held_most=None, parked_most=None, **numbers)
+
+
+def history(**minutes: dict[str, Any]) -> History:
+    """What was counted some minutes ago, by ``m3``: three minutes ago."""
+    return History("api", NOW, tuple(period(ago, **minutes.get(f"m{ago}", {})) for ago in reversed(range(60))))
+
+
+def status(permits: int | None = 2, held: int = 2, *rates: RateStatus, next_start_in: float = 0.0) -> LimitStatus:
+    return LimitStatus(
+        *("api", None, permits, rates, None, True, permits, None, None, None, None, held, 30, next_start_in, None)
+    )
+
+
+def test_a_rate_that_alone_decides_says_it_exactly() -> None:
+    """Eleven at thirty a minute are twenty seconds, whatever started lately."""
+    paced = status(None, 0, RateStatus("30/m", 1), next_start_in=2.0)
+    pace = pace_of(paced, history(m5={"started": 6, "ended": 6, "run_time": 1.0}))
+    assert pace.by_rate
+    assert pace.starts_in(1) == 2.0
+    assert pace.starts_in(10) == pytest.approx(20.0)
+
+
+def test_a_task_that_costs_more_takes_more_of_a_rate() -> None:
+    paced = status(None, 0, RateStatus("30/m", 10), next_start_in=2.0)
+    assert pace_of(paced, history(), cost=5).starts_in(2) == pytest.approx(12.0)
+
+
+def test_in_the_first_minute_of_a_burst_what_has_ended_tells() -> None:
+    """Two at once, of two seconds each, are one a second; thirty in the half minute that has begun were none."""
+    pace = pace_of(status(), history(m0={"started": 12, "ended": 10, "run_time": 2.0}))
+    assert not pace.by_rate
+    assert pace.starts_in(30) == pytest.approx(30.0)
+
+
+def test_too_few_have_ended_to_tell() -> None:
+    assert pace_of(status(), history(m0={"started": 4, "ended": 2, "run_time": 2.0})).starts_in(1) is None
+
+
+def test_a_full_limit_with_a_rate_is_no_faster_than_that() -> None:
+    pace = pace_of(status(2, 2, RateStatus("30/m", 1)), history(m0={"started": 4, "ended": 4, "run_time": 0.1}))
+    assert pace.starts_in(10) == pytest.approx(20.0)
+
+
+def test_without_permits_whole_minutes_are_counted() -> None:
+    pace = pace_of(status(None, 0), history(m3={"started": 1}, m2={"started": 60}, m1={"started": 60}))
+    assert pace.starts_in(30) == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize(("run_time", "stands"), [(1.0, True), (30.0, True), (120.0, False)])
+def test_a_line_that_stands_still_for_a_few_run_times_has_no_estimate(run_time: float, *, stands: bool) -> None:
+    pace = pace_of(status(), history(m5={"started": 12, "ended": 10, "run_time": run_time}))
+    assert (pace.starts_in(1) is None) is stands
+    assert pace.idle == (270.0 if stands else None)
+
+
+def test_of_a_key_only_a_rate_tells() -> None:
+    counted = history(m0={"started": 12, "ended": 10, "run_time": 2.0})
+    fields = {**vars(status()), "key": "acme"}
+    assert pace_of(LimitStatus(**fields), counted).starts_in(1) is None
