@@ -442,6 +442,7 @@ def test_further_back_in_a_line_that_no_worker_serves(
 ) -> None:
     """The same as of the first."""
     held = worker.arrive("held", terms(Limit("one", 1)).same)
+    assert held is not None
     for task in ("first", "second"):
         other.put(task, terms(Limit("one", 1)).same)
     worker.end(held)
