@@ -12,7 +12,7 @@ from celery_throttle.control.server import StoreFacts, examine
 from celery_throttle.core.limits import described
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.policy import limits_of
-from celery_throttle.core.wording import counted
+from celery_throttle.core.wording import counted, one_line
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import groups_of, policies_of
@@ -148,6 +148,9 @@ def _overdue(reader: Reader) -> Iterator[str]:
 
 def _set_aside(reader: Reader) -> Iterator[str]:
     for each in reader.set_aside(MOST):
+        if not each.task_id:
+            yield f"What the store had in {one_line(str(each))}: see ThrottleControl(app).set_aside()"
+            continue
         why = f"its record in the store is {each.why}: see ThrottleControl(app).set_aside()"
         yield f"Task {each.task_id} cannot start, {why}"
 

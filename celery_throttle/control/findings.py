@@ -18,7 +18,15 @@ __all__ = ["KINDS", "Commands", "Finding", "in_order", "waiting"]
 
 #: The kinds of findings, in the order in which they are told.
 KINDS = (
-    *("store", "settling", "set-aside", "lost", "no-worker", "undeclared"),  # work is lost, or cannot be done
+    *(
+        "store",
+        "settling",
+        "set-aside",
+        "dropped",
+        "lost",
+        "no-worker",
+        "undeclared",
+    ),  # work is lost, or cannot be done
     *("paused", "held-back", "stuck", "overridden", "no-slot", "disabled"),  # somebody said so, or hangs
     *("full", "rate", "barred", "declared", "set-up"),  # as it was meant, or nothing has come of it yet
 )

@@ -133,8 +133,9 @@ def _of_group(
     reader: Reader, statuses: tuple[LimitStatus, ...], holders: tuple[Holder, ...], *, cut: bool
 ) -> Iterator[tuple[str, Sample]]:
     now, settling = reader.clock()
-    aside = reader.set_aside(MOST)
-    cut = cut or max(len(statuses), len(holders), len(aside)) >= MOST
+    found = reader.set_aside(MOST)
+    aside = [each for each in found if each.task_id]
+    cut = cut or max(len(statuses), len(holders), len(found)) >= MOST
     group = {
         "holders": len(holders),
         "workers": len({each.worker for each in holders if each.lease_left > 0}),

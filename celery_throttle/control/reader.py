@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import store_client
 from celery_throttle.control.pace import Pace, pace_of
@@ -14,20 +15,24 @@ from celery_throttle.settings import settings_of
 from celery_throttle.store import views
 from celery_throttle.store.history import histories
 from celery_throttle.store.last_hour import last_hours
+from celery_throttle.store.replies import read
 from celery_throttle.store.rows import needs_from
 from celery_throttle.tasks.registry import dedups_of, policies_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from celery_throttle.core.history import Ring
     from celery_throttle.store.history import History
     from celery_throttle.store.last_hour import LastHour
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside
+    from celery_throttle.store.scripts import Call
     from celery_throttle.store.views import First, Lent, Oldest, ParkedId, Service, TaskView, Waiter
 
 __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
+
+T = TypeVar("T")
 
 #: Limits, lines, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
@@ -81,9 +86,12 @@ class Reader:
         """Whether a queue of this broker is one of the app's own; an app without a broker cannot tell them apart."""
         return not broker or not self.broker or broker == self.broker
 
+    def _read(self, reader: Callable[[Any], T], call: Call) -> T:
+        return read(reader, self.ask(call))
+
     def services(self) -> list[Service]:
         """Return the brokers whose workers use this group of limits."""
-        return views.services(self.ask(self.store.services()))
+        return self._read(views.services, self.store.services())
 
     def _names(self) -> TaskNames:
         return TaskNames(limits_by_task(policies_of(self.app), dedups_of(self.app)))
@@ -95,7 +103,7 @@ class Reader:
 
     def store_errors(self) -> int:
         """Return how often workers lost the store, or had a call refused, as far as they could tell it."""
-        return int(self.ask(self.store.errors()))
+        return self._read(int, self.store.errors())
 
     def status(
         self, most: int, sources: Iterable[str] = ("limits", "said", "used", "waiting")
@@ -116,7 +124,8 @@ class Reader:
 
     def explain(self, task_id: str) -> TaskView:
         """Return what the store knows of a task."""
-        view = views.task_view(self.ask(self.store.explain(task_id)), self._names())
+        names = self._names()
+        view = self._read(lambda raw: views.task_view(raw, names), self.store.explain(task_id))
         if self.is_ours(view.broker):
             return view
         known = {each.code: each.broker for each in self.services()}
@@ -154,8 +163,8 @@ class Reader:
     def _pages(self, source: Any) -> Iterator[list[str]]:
         after = ""
         while True:
-            following, names = self.ask(self.store.limits(source, after))
-            yield [name.decode() for name in names]
+            following, names = self._read(views.names, self.store.limits(source, after))
+            yield names
             after = following.decode()
             if not after:
                 return
@@ -164,7 +173,7 @@ class Reader:
         """Return how these buckets stand; when each could start next with other rates, if there are any."""
         found: list[LimitStatus] = []
         for first in range(0, len(buckets), AT_ONCE):
-            found += views.statuses(self.ask(self.store.status(buckets[first : first + AT_ONCE], rates)))
+            found += self._read(views.statuses, self.store.status(buckets[first : first + AT_ONCE], rates))
         return tuple(found)
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
@@ -173,21 +182,21 @@ class Reader:
         names = self._names()
         past, more = 0, True
         while more and len(found) < most and (bucket is None or past < _NAMES):
-            page, more = views.holders(self.ask(self.store.holders(past, AT_ONCE)), names)
+            page, more = self._read(lambda raw: views.holders(raw, names), self.store.holders(past, AT_ONCE))
             past += AT_ONCE
             found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
         return tuple(found.values())[:most]
 
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return who waits, for this limit or at all."""
-        return views.parked(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
+        return self._read(views.parked, self.store.parked(bucket.text if bucket else None, min(most, MOST)))
 
     def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
         """Return who is first in each of these lines; None: nobody stands in it."""
         found: list[First | None] = []
         for first in range(0, len(buckets), AT_ONCE):
             some = [each.text for each in buckets[first : first + AT_ONCE]]
-            found += views.firsts(self.ask(self.store.firsts(some)))
+            found += self._read(views.firsts, self.store.firsts(some))
         return found
 
     def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
@@ -195,19 +204,20 @@ class Reader:
         found: dict[str, Oldest] = {}
         for first in range(0, len(limits), AT_ONCE):
             some = limits[first : first + AT_ONCE]
-            rows = views.oldest(self.ask(self.store.oldest(some)))
+            rows = self._read(views.oldest, self.store.oldest(some))
             found |= {limit: row for limit, row in zip(some, rows, strict=True) if row}
         return found
 
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
         """Return who stands in the lines of this limit, or in any and in none, and what each takes."""
-        return views.waiters(self.ask(self.store.parked(bucket.text if bucket else None, min(most, MOST))))
+        return self._read(views.waiters, self.store.parked(bucket.text if bucket else None, min(most, MOST)))
 
     def parked_ids(self, bucket: Bucket | None) -> Iterator[ParkedId]:
         """Yield all who wait and need permits of this limit, or at all; lane by lane."""
         after, more = "", True
         while more:
-            after, page = views.parked_ids(self.ask(self.store.parked_ids(bucket.text if bucket else "", after, _IDS)))
+            call = self.store.parked_ids(bucket.text if bucket else "", after, _IDS)
+            after, page = self._read(views.parked_ids, call)
             yield from page
             more = bool(after)
 
@@ -223,14 +233,14 @@ class Reader:
 
     def borrow(self, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
         """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
-        return views.lent(self.ask(self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE])))
+        return self._read(views.lent, self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
 
     def locks(self, most: int) -> tuple[LockStatus, ...]:
         """Return the identity locks that somebody has."""
         found: dict[str, LockStatus] = {}
         after, more = "", True
         while more and len(found) < most:
-            after, page = views.locks(self.ask(self.store.locks(after)))
+            after, page = self._read(views.locks, self.store.locks(after))
             found.update((each.identity, each) for each in page)
             more = bool(after)
         return tuple(found.values())[:most]
@@ -240,7 +250,7 @@ class Reader:
         found: list[History] = []
         for first in range(0, len(limits), AT_ONCE):
             some = limits[first : first + AT_ONCE]
-            found += histories(self.ask(self.store.history(some, ring)), some, ring)
+            found += self._read(partial(histories, limits=some, ring=ring), self.store.history(some, ring))
         return found
 
     def last_hours(self, limits: Sequence[str]) -> dict[str, LastHour]:
@@ -248,7 +258,7 @@ class Reader:
         found: dict[str, LastHour] = {}
         for first in range(0, len(limits), AT_ONCE):
             some = limits[first : first + AT_ONCE]
-            found |= last_hours(self.ask(self.store.history(some, MINUTES)), some)
+            found |= self._read(partial(last_hours, limits=some), self.store.history(some, MINUTES))
         return found
 
     def with_last_hour(self, rows: Sequence[LimitStatus]) -> list[LimitStatus]:
@@ -266,11 +276,11 @@ class Reader:
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
-        return views.set_aside(self.ask(self.store.aside(min(most, MOST))))
+        return self._read(views.set_aside, self.store.aside(min(most, MOST)))
 
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
         """Return who changed what at run time, of this limit or at all, newest first."""
-        changes = views.changes(self.ask(self.store.audit()))
+        changes = self._read(views.changes, self.store.audit())
         return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
 
     def reap(self) -> Iterator[Reclaimed]:

@@ -21,7 +21,7 @@ from celery_throttle.control.lines import first_lines
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.core.naming import is_outside
-from celery_throttle.core.wording import at, counted, shortened, span
+from celery_throttle.core.wording import at, counted, one_line, shortened, span
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.remarks import remarks
 
@@ -160,7 +160,20 @@ def _of_group(
 
 
 def _set_aside(reader: Reader) -> Iterator[Finding]:
-    aside = sorted(reader.set_aside(MOST), key=lambda each: (each.since, each.task_id))
+    found = sorted(reader.set_aside(MOST), key=lambda each: (each.since, each.task_id, each.key, each.field))
+    aside = [each for each in found if each.task_id]
+    dropped = [each for each in found if not each.task_id]
+    if dropped:
+        named = shortened([f"{each.key}[{each.field}]" for each in dropped], _NAMED)
+        yield Finding(
+            "dropped",
+            True,
+            f"{counted(len(dropped), 'field')} of the store could not be read and {'were' if dropped[1:] else 'was'} "
+            f"dropped: {one_line(named)}.",
+            f"Something else writes to these keys, or another release; the first since {at(dropped[0].since)}.",
+            ("ThrottleControl(app).set_aside() has what was there, for a week.",),
+            since=dropped[0].since,
+        )
     for why in dict.fromkeys(each.why for each in aside):
         tasks = [each.task_id for each in aside if each.why == why]
         since = next(each.since for each in aside if each.why == why)

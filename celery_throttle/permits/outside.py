@@ -251,6 +251,10 @@ class Outside:
         call = self._store.exchange(self._worker, self._number, (self._queue,), said, self._birth)
         try:
             reply = replies.exchanged(self._call(call))
+        except replies.Overtaken as later:  # by nothing that was said here
+            logger.error("celery_throttle: %s: going on after it", later)  # noqa: TRY400
+            self._number = later.number + 1
+            return
         except StoreUnavailable as error:
             if not isinstance(error.__cause__, ResponseError):
                 raise

@@ -25,6 +25,7 @@ __all__ = [
     "Grant",
     "LockState",
     "Locked",
+    "Overtaken",
     "ParkAnswer",
     "Reply",
     "SavedAnswer",
@@ -46,6 +47,18 @@ _TICKETS, _BEFORE_ALL = 10_000, 10**14
 
 class UnreadableReply(StoreUnavailable):
     """The store has answered, and the answer cannot be read: as if it had been lost on the way."""
+
+
+class Overtaken(Exception):
+    """The store has carried out a call with a higher number, so it did nothing.
+
+    Attributes:
+        number: of that call.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the store has carried out call {number} of this worker")
+        self.number = number
 
 
 def read(reader: Callable[[Any], T], raw: Any) -> T:
@@ -254,21 +267,22 @@ def exchanged(raw: Any) -> Reply | None:
     """Read the reply of exchange.lua; None if the store has to hear what the limits are first.
 
     Raises:
+        Overtaken: by a later call.
         UnreadableReply: it is none. A record that cannot be read is only its task's affair: see `Reply.unread`.
     """
+    if isinstance(raw, list) and raw[:1] == [b"overtaken"]:
+        raise Overtaken(read(lambda row: int(row[1]), raw))
     return read(_exchanged, raw)
 
 
 def _exchanged(raw: Any) -> Reply | None:
     if raw[0] == b"declare":
         return None
-    if raw[0] == b"overtaken":  # the protocol asks again only where this cannot be heard
-        raise RuntimeError("the store has carried out a later call of this worker: two of them have one name")
     _number, asked, parked, grants, wait_ms, more, closed, opened, withdrawn, hints, reclaimed = raw
     granted, unread = _grants(grants)
     return Reply(
         tuple(map(int, asked)),
-        tuple(parked),
+        tuple(map(ParkAnswer, parked)),
         granted,
         unread,
         wait_ms / 1000,

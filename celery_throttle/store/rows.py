@@ -409,21 +409,27 @@ class LockStatus:
 
 @dataclass(frozen=True)
 class SetAside:
-    """A task whose record nobody could read; the line went on without it.
+    """What could not be read: the record of a task, whose line went on without it, or a field of another key.
 
     Attributes:
-        task_id: of the task.
-        why: what is wrong with the record.
+        task_id: of the task; "" for a field of another key, which was dropped.
+        why: what is wrong with it.
         since: when it was found.
         record: as it was.
+        key: the name of the key that had it, as ``limits`` or ``said``.
+        field: of that key: the task's id, or that of a limit, a worker, an identity lock, ...
     """
 
     task_id: str
     why: str
     since: datetime
     record: str
+    key: str = "records"
+    field: str = ""
 
     def __str__(self) -> str:
+        if not self.task_id:
+            return f"{self.key}[{one_line(self.field)}]: dropped since {at(self.since)}, it was {one_line(self.why)}"
         return f"{one_line(self.task_id)}: set aside since {at(self.since)}, its record is {one_line(self.why)}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import costs_of
@@ -26,6 +26,9 @@ from celery_throttle.store.rows import (
     needs_from,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
 __all__ = [
     "Ahead",
     "First",
@@ -40,6 +43,7 @@ __all__ = [
     "holders",
     "lent",
     "locks",
+    "names",
     "oldest",
     "parked",
     "parked_ids",
@@ -47,15 +51,22 @@ __all__ = [
     "set_aside",
     "statuses",
     "task_view",
+    "text",
     "waiters",
 ]
 
+
+T = TypeVar("T")
 
 #: A ticket is when a task came, in tenths of ms; of one that goes before all others it is less by this (facts.lua).
 _TICKS, _BEFORE_ALL = 10_000, 100_000_000_000_000
 #: What the lines of those who wait for an identity lock begin with.
 _LOCK_LINES = (b"follow:", b"next:")
 _NO_NAMES = TaskNames({})
+#: What reading a stored value may raise that somebody else has written.
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+#: As far as times can be shown.
+_LAST_MS = 253_370_764_800_000
 #: What makes the text of a ticket sort as its number (records.lua).
 _NOUGHT = 10**15
 
@@ -128,7 +139,7 @@ def statuses(raw: Any) -> tuple[LimitStatus, ...]:
 def holders(raw: Any, names: TaskNames = _NO_NAMES) -> tuple[tuple[Holder, ...], bool]:
     """Read the reply of holders.lua; whether there are more. ``names`` are of the tasks that are known."""
     now, more, rows = raw
-    return tuple(_holder(row, now, names) for row in rows), bool(more)
+    return tuple(_readable(lambda row: _holder(row, now, names), rows)), bool(more)
 
 
 def parked(raw: Any) -> tuple[Parked, ...]:
@@ -165,9 +176,9 @@ def waiters(raw: Any) -> list[Waiter]:
             ticket, queue = float(record["ticket"]), BrokerQueue.parse(str(record["queue"]))
             turns = Bucket.parse(record["turn"][0]) if "turn" in record else None
             turn = float(record.get("place", ticket))
-        except (ValueError, KeyError, TypeError, AttributeError):  # it is set aside when its turn comes
+        except _UNREADABLE:  # it is set aside when its turn comes
             continue
-        found.append(Waiter(task.decode(), Bucket.parse(line.decode()), queue, ticket, needs, turns, turn))
+        found.append(Waiter(text(task), Bucket.parse(text(line)), queue, ticket, needs, turns, turn))
     return found
 
 
@@ -180,7 +191,7 @@ class First(NamedTuple):
 
 def firsts(raw: Any) -> list[First | None]:
     """Read the reply of firsts.lua."""
-    return [First(row[0].decode(), _came(int(row[1]) - _NOUGHT)) if row else None for row in raw]
+    return [First(text(row[0]), _came(int(row[1]) - _NOUGHT)) if row else None for row in raw]
 
 
 class Oldest(NamedTuple):
@@ -194,7 +205,7 @@ def oldest(raw: Any) -> list[Oldest | None]:
     """Read the reply of oldest.lua."""
     firsts_of_rows = firsts([row[1:] for row in raw])
     return [
-        Oldest(Bucket.parse(row[0].decode()), first) if first else None
+        Oldest(Bucket.parse(text(row[0])), first) if first else None
         for row, first in zip(raw, firsts_of_rows, strict=True)
     ]
 
@@ -216,8 +227,8 @@ class ParkedId(NamedTuple):
 def parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
     """Read the reply of parked_ids.lua: where to go on, and a page."""
     after, rows = raw
-    return after.decode(), [
-        ParkedId(ticket.decode(), task.decode(), BrokerQueue.parse(queue.decode()), what.decode())
+    return text(after), [
+        ParkedId(text(ticket), text(task), BrokerQueue.parse(text(queue)), text(what))
         for task, ticket, queue, what in rows
     ]
 
@@ -233,7 +244,7 @@ class Lent(NamedTuple):
 def lent(raw: Any) -> tuple[int, list[Lent]]:
     """Read the reply of unpark.lua: how many tasks were looked at, and those that were lent out."""
     looked_at, rows = raw
-    return looked_at, [Lent(task.decode(), BrokerQueue.parse(queue.decode()), message) for task, queue, message in rows]
+    return looked_at, [Lent(text(task), BrokerQueue.parse(text(queue)), message) for task, queue, message in rows]
 
 
 class Service(NamedTuple):
@@ -257,7 +268,7 @@ def services(raw: Any) -> list[Service]:
     now, rows = raw
     return sorted(
         (
-            Service(code.decode(), broker.decode(errors="replace"), workers, (now - last) / 1000 if last else None)
+            Service(text(code), broker.decode(errors="replace"), workers, (now - last) / 1000 if last else None)
             for code, broker, workers, last in rows
         ),
         key=lambda each: (each.broker, each.code),
@@ -267,18 +278,42 @@ def services(raw: Any) -> list[Service]:
 def locks(raw: Any) -> tuple[str, list[LockStatus]]:
     """Read the reply of locks.lua: where to go on, and a page."""
     after, rows = raw
-    return after.decode(), [_lock_status(*row) for row in rows]
+    return text(after), list(_readable(lambda row: _lock_status(*row), rows))
 
 
 def set_aside(raw: Any) -> tuple[SetAside, ...]:
     """Read the reply of aside.lua."""
-    rows = ((task.decode(), json.loads(packed.decode(errors="replace"))) for task, packed in raw)
-    return tuple(SetAside(task, said["why"], _when(said["since"]), said["record"]) for task, said in rows)
+    return tuple(_aside(text(name), packed) for name, packed in raw)
+
+
+def _aside(name: str, packed: bytes) -> SetAside:
+    try:
+        kept = json.loads(packed.decode(errors="replace"))
+        why, since, record = str(kept["why"]), _when(kept["since"]), str(kept["record"])
+    except _UNREADABLE:
+        why, since, record = "not readable any more", _when(0), packed.decode(errors="replace")
+    key, other, field = name.partition("\0")
+    return SetAside("", why, since, record, key, field) if other else SetAside(name, why, since, record, field=name)
 
 
 def changes(raw: Any) -> tuple[Change, ...]:
     """Read the reply of audit.lua; newest first."""
-    return tuple(_change(json.loads(packed)) for packed in reversed(raw))
+    return tuple(_readable(lambda packed: _change(json.loads(packed)), reversed(raw)))
+
+
+def _readable(make: Callable[[Any], T], rows: Iterable[Any]) -> Iterator[T]:
+    """Yield what is made of those rows that can be read."""
+    for row in rows:
+        try:
+            yield make(row)
+        except _UNREADABLE:
+            continue
+
+
+def names(raw: Any) -> tuple[bytes, list[str]]:
+    """Read the reply of limits.lua: where to go on, and a page of names."""
+    after, found = raw
+    return after, [text(name) for name in found]
 
 
 def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
@@ -292,7 +327,7 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
         now=_when(now),
         state="" if not record else "held" if "nonce" in record else "parked",
         counted=bool(runs and record.get("needs")),
-        line=line.decode(),
+        line=text(line),
         ticket=record.get("ticket", 0),
         queue=queue.name,
         broker=queue.broker,
@@ -306,14 +341,12 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
         task_name=_task_name(head) or _name_of(record, names),
         needs=needs_from(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
-        ahead=tuple(
-            Ahead(BrokerQueue.parse(name.decode()).name, count, passed > now) for name, count, passed in queues
-        ),
+        ahead=tuple(Ahead(BrokerQueue.parse(text(name)).name, count, passed > now) for name, count, passed in queues),
         settling=settling / 1000,
         verdict=plan["verdict"] if plan else "",
         lock=_lock(lock),
         second=bool(second),
-        aside=aside.decode(),
+        aside=text(aside),
     )
 
 
@@ -408,7 +441,7 @@ def _permits(number: int | None) -> int | None:
 def _lock_status(identity: bytes, packed: bytes, left: int, head: bytes) -> LockStatus:
     lock = json.loads(packed)
     return LockStatus(
-        identity.decode(),
+        text(identity),
         lock["task"],
         _task_name(head),
         lock["state"],
@@ -432,7 +465,7 @@ def _holder(row: Any, now: int, names: TaskNames) -> Holder:
     holds = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
     queue = BrokerQueue.parse(record["queue"])
     return Holder(
-        task.decode(),
+        text(task),
         needs_from(record["needs"]) if holds else (),
         record["nonce"].partition(":")[0],
         (lease_end - now) / 1000,
@@ -447,14 +480,14 @@ def _holder(row: Any, now: int, names: TaskNames) -> Holder:
 def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) -> Parked:
     try:
         record = json.loads(packed) if packed else {}
-    except ValueError:
+    except _UNREADABLE:
         record = {}
     if not isinstance(record, dict):  # it is set aside when its turn comes
         record = {}
-    bucket = Bucket.parse(line.decode()) if line and not line.startswith(_LOCK_LINES) else None
+    bucket = Bucket.parse(text(line)) if line and not line.startswith(_LOCK_LINES) else None
     queue = BrokerQueue.parse(str(record.get("queue", "")))
     return Parked(
-        task.decode(),
+        text(task),
         _task_name(head),
         bucket.name if bucket else None,
         bucket.key if bucket else None,
@@ -469,7 +502,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
 def _task_name(head: bytes) -> str | None:
     try:
         name = head_of(head)["headers"]["task"]
-    except (ValueError, KeyError, TypeError):
+    except _UNREADABLE:
         return None
     return name if isinstance(name, str) else None
 
@@ -489,4 +522,9 @@ def _came(ticket: Any) -> datetime | None:
 
 
 def _when(milliseconds: float) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    return datetime.fromtimestamp(min(max(milliseconds, 0), _LAST_MS) / 1000, timezone.utc)
+
+
+def text(raw: bytes) -> str:
+    """Return a name that was stored, also if somebody else has stored it."""
+    return raw.decode(errors="replace")

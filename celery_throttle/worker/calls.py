@@ -374,10 +374,15 @@ class Calls:
         if isinstance(raw, Exception):
             self._refused(raw)
             return
-        reply = replies.exchanged(raw)
+        try:
+            reply = replies.exchanged(raw)
+        except replies.Overtaken as later:
+            self._go_on_after(later)
+            return
         if reply is None:  # the store was emptied
             self.up()
             return
+        replies.read(self._under_way[0].fits, reply)
         if self.took > self.store.lease / 3 and self._late < _LATE_MOST:
             # This worker was stopped, and what it was granted may have been given to others since.
             self._late += 1
@@ -397,6 +402,19 @@ class Calls:
     def _was_little(self) -> None:
         self._most_bytes = min(self._most_bytes * 2, MOST_BYTES)
         self._patience = max(self._patience / 2, TIMEOUT)
+
+    def _go_on_after(self, later: replies.Overtaken) -> None:
+        """What the store keeps of this worker's calls is not what was sent: this one comes after that, whatever it is.
+
+        It may have been carried out before, and does no harm twice: each row names its delivery.
+        """
+        if self._under_way is None:
+            return
+        logger.error("celery_throttle: %s, which sent no more than %d: going on after it", later, self.number)
+        batch, _ = self._under_way
+        self.number = later.number + 1
+        self._under_way = batch, self._call_of(batch)
+        self._ask()
 
     def _counts(self) -> list[tuple[Call, Callable[[Any], None]]]:
         """Return the calls that tell what was counted: calls of their own, since a full store refuses them."""

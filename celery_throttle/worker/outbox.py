@@ -12,6 +12,7 @@ from celery_throttle.store.portions import MOST_ROWS, Portion
 if TYPE_CHECKING:
     from celery_throttle.core.facts import Result
     from celery_throttle.store.calls import Delivery
+    from celery_throttle.store.replies import Reply
     from celery_throttle.worker.runs import Permit, Run
 
 __all__ = ["MOST_BYTES", "Batch", "Outbox"]
@@ -29,6 +30,11 @@ class Batch:
 
     def __init__(self, said: Exchange, asked: list[Run], parked: list[Run], back: list[Run]) -> None:
         self.said, self.asked, self.parked, self.back = said, asked, parked, back
+
+    def fits(self, reply: Reply) -> None:
+        """Raise ValueError unless the reply has an answer for each of its rows."""
+        if len(reply.asked) != len(self.asked) or len(reply.parked) != len(self.parked):
+            raise ValueError("it has not as many answers as the call has rows")
 
 
 class Outbox:

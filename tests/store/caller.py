@@ -102,10 +102,14 @@ class Caller:
     def again(self, number: int | None = None) -> Reply:
         """The last call once more, as after a lost reply."""
         raw = self.raw(self.last, self.number if number is None else number)
-        reply = replies.exchanged(raw)
+        try:
+            reply = replies.exchanged(raw)
+        except replies.Overtaken as later:  # as a worker does
+            self.number = later.number + 1
+            return self.again()
         if reply is None:  # the store is empty, it was not carried out
             execute(self.client, self.store.declare("", self.declared.items()))
-            reply = replies.exchanged(self.raw(self.last, self.number if number is None else number))
+            return self.again(number)
         assert reply is not None
         return reply
 

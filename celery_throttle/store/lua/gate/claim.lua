@@ -44,8 +44,7 @@ end
 
 local function await_outcome(lock)
   if lock.state == 'done' or lock.state == 'failed' then
-    redis.call('HINCRBY', AWAITED, lock.task, 1)
-    redis.call('ZADD', ENDS, 'GT', NOW + plan.ttl_ms, 'awaited:' .. lock.task)
+    more_awaited(lock.task, 1, NOW + plan.ttl_ms)
   else
     lock.awaited = lock.awaited + 1
     write_lock(identity, lock)

@@ -36,8 +36,8 @@ local function keep_most(ring, place, number)
 end
 
 local function sample(ring, first, limit)
-  keep_most(ring, first + HELD_MOST, tonumber(redis.call('HGET', USED, limit) or 0))
-  keep_most(ring, first + PARKED_MOST, tonumber(redis.call('HGET', WAITING, limit) or 0))
+  keep_most(ring, first + HELD_MOST, tonumber(redis.call('HGET', USED, limit) or 0) or 0)
+  keep_most(ring, first + PARKED_MOST, tonumber(redis.call('HGET', WAITING, limit) or 0) or 0)
 end
 
 -- Totals begin anew when they are full, as counters do: who reads them expects that.

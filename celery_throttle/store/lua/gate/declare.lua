@@ -6,7 +6,6 @@
 -- description of its broker ('' if it is no worker), n, n x (limit, what is declared).
 -- Returns { birth, limit, declared before, ... }: when the data of this store began; and those limits that
 -- were declared otherwise.
-local SETTLE_MS = 4000
 -- The first write is never refused: else nothing could be given back on a new connection to a full store.
 redis.call('ZREM', LEASES, '')
 local known, keeps = argument(), argument() == '1'
@@ -14,7 +13,7 @@ state.away_ms = number()
 local broker, description = argument(), argument()
 look_at_ended()
 local birth = redis.call('HGET', META, 'birth')
-if not birth then
+if not birth or not is_digits(birth) then
   birth = string.format('%.0f', NOW_US)
   redis.call('HSET', META, 'birth', birth)
   hint('birth ' .. birth)
@@ -34,17 +33,18 @@ local answer = { birth }
 for _ = 1, number() do
   local limit, declared = argument(), argument()
   local before = redis.call('HGET', LIMITS, limit)
+  if before and not is_digits(before) and not readable(before, 'rule') then before = nil end
   if keeps then
-    redis.call('HSETNX', LIMITS, limit, declared)
-  elseif known ~= birth then
+    if not before then redis.call('HSET', LIMITS, limit, declared) end
+  elseif known ~= birth or not before then
     -- After a short loss of the connection, a worker must not overrule what a newer one has declared
     -- meanwhile.
     redis.call('HSET', LIMITS, limit, declared)
     if before and before ~= declared then
       answer[#answer + 1] = limit
       answer[#answer + 1] = before
-      go_on_after(limit, '')
     end
+    if before ~= declared then go_on_after(limit, '') end
   end
 end
 hint_ready()

@@ -1,4 +1,5 @@
 -- Say how often workers lost the store, or had a call refused, as far as they could tell.
 -- KEYS, ARGV[1] as in shared/begin.lua.
 -- Returns how often. Writes nothing.
-return tonumber(redis.call('HGET', META, 'errors') or 0)
+state.only_reads = true
+return meta_number('errors', STAMPS_END)

@@ -33,7 +33,7 @@
 --   closed     of the buckets named here those with a line or without room; open: the others
 --   withdrawn  { task id, message } of those that left their line; hints: 0 if they may not be published
 --   reclaimed  { task id, needs } of the holders whose lease had ended, and which this call has cleared
--- or, if nothing was done: { 'declare' } since the store was emptied, { 'overtaken' } by a later call.
+-- or, if nothing was done: { 'declare' } since the store was emptied, { 'overtaken', number } by that call.
 local said = object()
 state.holder, state.worker, state.call = said.worker, id_of(said.worker), said.number
 state.slots, state.queues = said.slots, said.queues
@@ -42,20 +42,22 @@ for _, queue in ipairs(said.queues) do state.serves[queue] = true end
 if not is_known(said.birth) then return { 'declare' } end
 local before = load_worker(state.worker)
 state.call_before = before.number
-if before.number == state.call then return answer_again(before, said.asked or {}) end
+if is_answer_to(before, said) then return answer_again(before, said.asked or {}) end
 -- Of a connection that is gone; it was sent again on the next one, and this time nobody hears the answer.
-if before.number > state.call then return { 'overtaken' } end
+if before.number > state.call then return { 'overtaken', string.format('%.0f', math.ceil(before.number)) } end
 if said.clock_ms then hear_clock(before, said.clock_ms) end
 -- The first write decides whether a full store refuses the call: what needs memory is refused whole, what
 -- gives back never.
 if said.parked or said.back then
-  redis.call('HINCRBY', META, 'ticket', 0)
+  redis.call('HSETNX', META, 'ticket', 0)
 else
   redis.call('ZREM', LEASES, '')
 end
 hear_ends(said.passed or {}, said.ended or {})
 hear_notes(said, before)
-if said.errors then redis.call('HINCRBY', META, 'errors', said.errors) end
+if said.errors then
+  redis.call('HSET', META, 'errors', string.format('%.0f', meta_number('errors', STAMPS_END) + said.errors))
+end
 reap_all(8)
 if not before.till then reap_ends(4) end -- whoever adds one clears some, also where nobody waits
 local asked = answer_asked(said.asked or {})

@@ -6,9 +6,10 @@
 -- one, { { queue, how many of it are before this task, until when it is passed over (ms, 0: it is not) },
 -- ... }, rows of its limits as in shared/reading.lua, why it was set aside ('' if it was not) }; line: the
 -- bucket whose permits it waits for, '' for nothing but a slot, or as in shared/lines.lua. Writes nothing.
+state.only_reads = true
 local task = argument()
-local record = decoded(redis.call('HGET', RECORDS, task) or '')
-local aside = decoded(redis.call('HGET', ASIDE, task) or '')
+local record = record_in(redis.call('HGET', RECORDS, task) or '')
+local aside = readable(redis.call('HGET', ASIDE, task) or '', 'aside')
 local settling_ms = settling()
 if not record then return { NOW, settling_ms, '', 0, '', '', '', 0, {}, {}, aside and aside.why or '' } end
 
@@ -25,8 +26,9 @@ if not record.nonce then
   for _, each in ipairs(lanes) do queues[#queues + 1] = { each.queue, before(each), each.passed } end
 end
 for _, need in ipairs(needs_of(record.needs)) do limits[#limits + 1] = standing(need.bucket) end
+local lock = record.lock and kept_lock(record.lock.identity)
 return {
-  NOW, settling_ms, redis.call('HGET', RECORDS, task), tonumber(redis.call('ZSCORE', LEASES, task) or 0),
-  line, head_of(task), record.lock and redis.call('HGET', LOCKS, record.lock.identity) or '',
+  NOW, settling_ms, cjson.encode(record), till_of(redis.call('ZSCORE', LEASES, task) or 0),
+  line, head_of(task), lock and cjson.encode(lock) or '',
   redis.call('HEXISTS', SECONDS, task), queues, limits, aside and aside.why or '',
 }

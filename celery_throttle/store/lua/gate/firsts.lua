@@ -2,6 +2,7 @@
 -- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets.
 -- Returns { { task id, ticket as in shared/records.lua }, ... }, {} for a line in which nobody stands. Writes
 -- nothing.
+state.only_reads = true
 local passed = {}
 for _, each in ipairs(passed_lanes(256)) do
   local entry = load_lane(each.lane)

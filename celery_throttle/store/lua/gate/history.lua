@@ -1,6 +1,7 @@
 -- Return what was counted of limits, as count.lua keeps it.
 -- KEYS, ARGV[1] as in shared/begin.lua; the KEYS after those are the rings.
 -- Returns { now (ms), { ring, ... } }, '' for one that is not there. Writes nothing.
+state.only_reads = true
 local rings = {}
 for i = LAST_KEY + 1, #KEYS do
   local ring = KEYS[i]

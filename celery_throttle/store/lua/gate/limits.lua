@@ -3,6 +3,7 @@
 -- KEYS, ARGV[1] as in shared/begin.lua; then where to look ('limits', 'said', 'used', 'waiting'), where to
 -- go on ('' at first).
 -- Returns { where to go on ('' when that were all), { bucket, ... } }. Writes nothing.
+state.only_reads = true
 local sources = { limits = LIMITS, said = SAID, used = USED, waiting = WAITING }
 local source, from = sources[argument()], argument()
 local page = redis.call('HSCAN', source, from == '' and '0' or from, 'COUNT', 256)

@@ -6,4 +6,4 @@ local lock = live_lock(identity)
 serve()
 if not lock or lock.state == 'started' then return false end
 local lease_ends = lock.state == 'running' and redis.call('ZSCORE', LEASES, lock.task)
-return { redis.call('HGET', LOCKS, identity), tonumber(lease_ends or lock_till(identity)) - NOW }
+return { redis.call('HGET', LOCKS, identity), till_of(lease_ends or lock_till(identity)) - NOW }

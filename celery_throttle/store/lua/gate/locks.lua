@@ -2,14 +2,15 @@
 -- KEYS, ARGV[1] as in shared/begin.lua; then where to go on ('' at first).
 -- Returns { where to go on ('' when that were all), { { identity, lock as in shared/locks.lua, ms left, head
 -- of the message of its task }, ... } }; one may be named twice. Writes nothing.
+state.only_reads = true
 local after, rows = argument(), {}
 local page = redis.call('HSCAN', LOCKS, after == '' and '0' or after, 'COUNT', 100)
 for i = 1, #page[2], 2 do
   local identity, packed = page[2][i], page[2][i + 1]
-  local lock = decoded(packed)
+  local lock = readable(packed, 'lock')
   if lock and lock.state ~= 'started' then
     local lease_ends = lock.state == 'running' and redis.call('ZSCORE', LEASES, lock.task)
-    local left = tonumber(lease_ends or lock_till(identity)) - NOW
+    local left = till_of(lease_ends or lock_till(identity)) - NOW
     if left > 0 then rows[#rows + 1] = { identity, packed, left, head_of(lock.task) } end
   end
 end

@@ -3,13 +3,20 @@
 -- Returns { { bucket in whose line it is, task id, ticket as in shared/records.lua }, ... }, {} for a limit
 -- in whose lines nobody stands. Where tasks take turns only those whose turn is next are compared. Writes
 -- nothing.
+state.only_reads = true
 local rows = {}
 for i = 1, number() do
   local limit = argument()
   local from, last = '[' .. limit .. '\0', '(' .. limit .. '\1'
-  local found = redis.call('ZRANGEBYLEX', OLDEST, from, last, 'LIMIT', 0, 1)[1]
-  local lane = found and string.sub(found, #limit + 18)
-  local first = lane and first_of(lane)
-  rows[i] = first and { load_lane(lane).at or limit, first.task, first.ticket } or {}
+  rows[i] = {}
+  -- Others after the first only where what is listed is not so.
+  for _, found in ipairs(redis.call('ZRANGEBYLEX', OLDEST, from, last, 'LIMIT', 0, 4)) do
+    local lane = string.sub(found, #limit + 18)
+    local first = first_of(lane)
+    if first then
+      rows[i] = { load_lane(lane).at or limit, first.task, first.ticket }
+      break
+    end
+  end
 end
 return rows

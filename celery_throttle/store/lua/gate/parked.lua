@@ -3,6 +3,7 @@
 -- are meant instead, and how many at most.
 -- Returns { { line, place, task id, record, head of its message }, ... }; a line as in explain.lua. Writes
 -- nothing.
+state.only_reads = true
 local limit, all, most = argument(), argument() == '1', number()
 local rows = {}
 
@@ -35,7 +36,7 @@ local function add_others(first, last)
     local found = redis.call('ZRANGEBYLEX', LINES, '[' .. what .. '\0', '(' .. what .. '\1', 'LIMIT', 0, most)
     for _, member in ipairs(found) do
       local lane = string.match(member, '^[^%z]*%z[^%z]*')
-      if not lanes[lane] then lanes[lane], lanes[#lanes + 1] = true, { lane = lane } end
+      if lane and not lanes[lane] then lanes[lane], lanes[#lanes + 1] = true, { lane = lane } end
     end
     if #rows < most then add(what, lanes) end
   end

@@ -4,6 +4,7 @@
 -- Returns { where to go on ('' when that were all), { { task id, ticket (text), queue, what }, ... } }; what:
 -- 'runs', 'waits' (for an identity lock or an outcome) or 'told' (it will not run, and has only to be told
 -- so). Permits outside of tasks are left out. Writes nothing.
+state.only_reads = true
 local limit, after, most = argument(), argument(), number()
 local rows, from = {}, after == '' and '-' or after
 
@@ -23,11 +24,12 @@ end
 -- Add a row for this member. Returns where to go on.
 local function add(member)
   local what, queue, places, task = string.match(member, '^([^%z]*)%z([^%z]*)%z(%d+)%.(.*)$')
+  if not task or #places % 16 ~= 0 then return '(' .. member end
   -- What those in such a lane need is its name; the others' records tell.
   local by_name, record = string.match(what, '^%d'), nil
   if by_name and not is_meant(what) then return '[' .. what .. '\0' .. queue .. '\1' end
   if not by_name or string.sub(queue, 1, 1) == '~' then
-    record = decoded(redis.call('HGET', RECORDS, task) or '')
+    record = record_in(redis.call('HGET', RECORDS, task) or '')
     if not record or record.outside or not is_meant(record.needs) then return '(' .. member end
   end
   rows[#rows + 1] = { task, string.sub(places, -16), queue, record and what_of(what, record) or 'runs' }

@@ -6,5 +6,6 @@ redis.call('ZREM', LEASES, '')
 reap_all(number())
 -- Not both at once, which would take long.
 reap_ends(#state.reclaimed > 0 and 4 or 40)
+if #state.reclaimed == 0 then check_some(8) end
 serve()
 return { state.away and MOMENT_MS or 0, state.reclaimed }

@@ -2,14 +2,15 @@
 -- KEYS, ARGV[1] as in shared/begin.lua.
 -- Returns { now (ms), { { code, description, workers that called within five minutes, when the last of them
 -- called (ms, 0: none has for a day) }, ... } }, of the first 1000 workers or so. Writes nothing.
+state.only_reads = true
 local LATELY_MS = 300000
 
 local workers, last, cursor = {}, {}, '0'
 for _ = 1, 10 do
   local page = redis.call('HSCAN', WORKERS, cursor, 'COUNT', 100)
   for i = 2, #page[2], 2 do
-    local readable, known = pcall(cjson.decode, page[2][i])
-    local code, since = readable and known.broker, readable and tonumber(known.since) or 0
+    local known = readable(page[2][i], 'worker')
+    local code, since = known and known.broker, known and known.since or 0
     if code and since > NOW - LATELY_MS then workers[code] = (workers[code] or 0) + 1 end
     if code then last[code] = math.max(last[code] or 0, since) end
   end

@@ -2,6 +2,7 @@
 -- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets, other rates that they would have, as they are
 -- declared ('': those that they have).
 -- Returns { now (ms), rows }, see shared/reading.lua. Writes nothing.
+state.only_reads = true
 local rows, buckets = {}, {}
 for i = 1, number() do buckets[i] = argument() end
 local rates = object()

@@ -55,18 +55,24 @@ local function hear_back(rows)
   end
 end
 
+-- Whether this is what came of the call.
+local function is_answer_to(before, said)
+  if before.number ~= state.call then return false end
+  return #(before.asked or {}) == #(said.asked or {}) and #(before.parked or {}) == #(said.parked or {})
+end
+
 -- A call that was carried out before.
 local function answer_again(before, rows)
   redis.call('ZREM', LEASES, '')
   state.withdrawn = before.withdrawn or {}
-  state.slots, state.grants = 0, still_held(before.granted, state.holder .. ':' .. state.call .. '.')
+  state.slots, state.grants = 0, still_held(before.granted or {}, state.holder .. ':' .. state.call .. '.')
   local asked = {}
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
     asked[i] = answer_row_again(row, before.asked[i])
   end
   serve()
-  return say(asked, before.parked)
+  return say(asked, before.parked or {})
 end
 
 -- What was granted may have been reclaimed since, if its worker was away for as long as a lease; else it is

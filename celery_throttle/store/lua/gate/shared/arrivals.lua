@@ -57,7 +57,7 @@ end
 local function is_crowded(needs)
   for _, need in ipairs(needs) do
     local most = rule_of(need.bucket).max_parked or 0
-    if most > 0 and tonumber(redis.call('HGET', WAITING, need.bucket) or 0) >= most then return true end
+    if most > 0 and counted_in(WAITING, 'waiting', need.bucket) >= most then return true end
   end
   return false
 end

@@ -1,15 +1,40 @@
 -- Aside: records that cannot be read. They cost their tasks alone: what goes on goes on without them.
 
+-- KEYS aside: an object of v (VERSION); why; since (ms); record: what was stored; of anything but the record
+-- of a task also key: the name of its key, as in begin.lua.
+local ASIDE_MS, HOLDERS_MOST = 604800000, 10000
+
+local function keep_aside(name, why, packed, key)
+  local kept = { v = VERSION, why = why, since = NOW, record = packed, key = key }
+  redis.call('HSET', ASIDE, name, cjson.encode(kept))
+  redis.call('ZADD', ENDS, NOW + ASIDE_MS, 'aside:' .. name)
+end
+
 -- A record that nobody can read must not stop the others: it goes where people can look at it, with its
 -- message. Returns the record of another delivery if one waited for it.
 local function set_aside(task, packed, why)
-  why = why or pcall(cjson.decode, packed) and 'written by another release' or 'not readable'
   redis.call('HDEL', RECORDS, task)
-  redis.call('HSET', ASIDE, task, cjson.encode({ v = VERSION, why = why, since = NOW, record = packed }))
-  redis.call('ZADD', ENDS, NOW + 604800000, 'aside:' .. task)
+  keep_aside(task, why, packed)
   redis.call('ZREM', DUE, 'task:' .. task)
   if redis.call('ZREM', LEASES, task) == 1 then recount() end
   return settle_second(task, {}, 'nothing')
+end
+
+-- A field of any other hash that cannot be read goes, and what it was about goes on without it.
+local function drop_unreadable(hash, key, field, packed, why)
+  if state.only_reads then return end
+  redis.call('HDEL', hash, field)
+  redis.call('ZREM', ENDS, key .. ':' .. field)
+  keep_aside(key .. '\0' .. field, why or 'not readable', packed, key)
+end
+
+-- What a field of a hash has: a number from 0 on; else 0.
+local function counted_in(hash, key, field)
+  local kept = redis.call('HGET', hash, field)
+  if not kept then return 0 end
+  if is_digits(kept) then return tonumber(kept) end
+  drop_unreadable(hash, key, field, kept)
+  return 0
 end
 
 local function forget_aside(task)
@@ -17,12 +42,15 @@ local function forget_aside(task)
   if redis.call('HEXISTS', RECORDS, task) == 0 then redis.call('HDEL', MESSAGES, task) end
 end
 
--- What was held by one whose record is unreadable is known only by counting what all others hold.
+-- What was held by one whose record is unreadable is known only by counting what all others hold: all the
+-- unreadable ones are left out at once. Of more than that nobody counts in a call: see mend.lua.
 local function recount()
+  if state.recounted or redis.call('ZCARD', LEASES) > HOLDERS_MOST then return end
+  state.recounted = true
   local used = {}
-  for _, task in ipairs(redis.call('ZRANGE', LEASES, 0, 9999)) do
-    local record = decoded(redis.call('HGET', RECORDS, task) or '')
-    for _, need in ipairs(needs_of(record and takes(record) or '')) do
+  for _, task in ipairs(redis.call('ZRANGE', LEASES, 0, -1)) do
+    local record = record_in(redis.call('HGET', RECORDS, task) or '')
+    for _, need in ipairs(needs_of(record and record.nonce and takes(record) or '')) do
       used[need.bucket] = (used[need.bucket] or 0) + need.cost
     end
   end
@@ -32,10 +60,21 @@ local function recount()
   state.rules = {}
 end
 
+-- How many permits of a bucket are held.
+local function held_of(bucket)
+  local kept = redis.call('HGET', USED, bucket)
+  if not kept then return 0 end
+  if is_digits(kept) then return tonumber(kept) end
+  if state.only_reads then return 0 end
+  drop_unreadable(USED, 'used', bucket, kept)
+  recount()
+  return tonumber(redis.call('HGET', USED, bucket) or 0)
+end
+
 -- The caller was given a parked task, and can make nothing of its record.
 local function hear_unread(task, why)
   local packed = redis.call('HGET', RECORDS, task)
-  local record = packed and decoded(packed)
+  local record = packed and record_in(packed)
   local own = record and string.find(record.nonce or '', state.holder .. ':', 1, true) == 1
   if packed and (own or not record) then set_aside(task, packed, why) end
 end

@@ -22,7 +22,8 @@ local function note_tasks(change, tasks, number)
   local begun = number ~= '' and redis.call('ZRANGEBYSCORE', AUDIT, number, number)[1]
   if begun then
     redis.call('ZREM', AUDIT, begun)
-    tasks = tasks + cjson.decode(begun).tasks
+    local so_far = readable(begun, 'change')
+    tasks = tasks + (so_far and so_far.tasks or 0)
   end
   change.tasks = tasks
   note_change(change)
@@ -33,10 +34,10 @@ end
 local function changed_for(request)
   local buckets = nil
   for _, packed in ipairs(redis.call('ZRANGE', AUDIT, 0, -1)) do
-    local change = cjson.decode(packed)
-    if change.request == request then
+    local change = readable(packed, 'change')
+    if change and change.request == request then
       buckets = buckets or {}
-      buckets[change.bucket] = true
+      buckets[change.bucket or ''] = true
     end
   end
   return buckets

@@ -12,13 +12,19 @@ local function will_not_ask(identity, first)
 end
 
 local function one_less_awaited(first)
-  local awaited = tonumber(redis.call('HGET', AWAITED, first) or 0)
+  local awaited = counted_in(AWAITED, 'awaited', first)
   if awaited > 1 then
     redis.call('HSET', AWAITED, first, awaited - 1)
   elseif awaited == 1 then
     redis.call('HDEL', AWAITED, first)
     redis.call('ZREM', ENDS, 'awaited:' .. first)
   end
+end
+
+local function more_awaited(first, by, till)
+  counted_in(AWAITED, 'awaited', first) -- so that it is a number, or nothing
+  redis.call('HINCRBY', AWAITED, first, by)
+  redis.call('ZADD', ENDS, 'GT', till, 'awaited:' .. first)
 end
 
 -- One duplicate less will ask for the outcome of a task.
@@ -31,7 +37,6 @@ end
 -- The duplicates that were published while it was pending will ask for its outcome.
 local function keep_awaited(task, plan, lock)
   if lock.awaited == 0 then return end
-  redis.call('HINCRBY', AWAITED, task, lock.awaited)
-  redis.call('ZADD', ENDS, NOW + plan.ttl_ms, 'awaited:' .. task)
+  more_awaited(task, lock.awaited, NOW + plan.ttl_ms)
   lock.awaited = 0
 end

@@ -22,7 +22,7 @@
 -- KEYS[17] awaited    HASH  task id -> how many duplicates that were published will ask for its outcome
 -- KEYS[18] rates      HASH  bucket -> until when its rates are booked (see rates.lua)
 -- KEYS[19] turns      HASH  bucket, or bucket \30 who -> how far the turns are (see turns.lua)
--- KEYS[20] aside      HASH  task id -> a record that nobody could read, and why
+-- KEYS[20] aside      HASH  task id, or name of a key \0 field -> what could not be read (see aside.lua)
 -- KEYS[21] workers    HASH  worker id -> its last numbered call, and what came of it (see workers.lua)
 -- KEYS[22] meta       HASH  'birth': when this data began (us); 'settling': until when nothing is granted
 --                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim;
@@ -66,12 +66,13 @@ local LEASE_MS = tonumber(ARGV[1])
 -- first tasks, the first lanes of buckets and the first that are ready for a queue; needs: what was read of
 -- texts; looks: how many more buckets and lanes this call looks at (see ready.lua). What is found out when it
 -- matters: said, settling, settled, away, parked, all_served, first_lease, mute, reaping; clock_ms, newest,
--- unsure: see workers.lua.
+-- unsure: see workers.lua; shapes: see shapes.lua; recounted: whether USED was; only_reads: this script
+-- writes nothing.
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {},
-  needs = {}, oldest = {}, looks = 30,
+  needs = {}, oldest = {}, shapes = {}, looks = 30,
 }
 
 local next_argument = 1

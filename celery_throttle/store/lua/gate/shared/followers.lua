@@ -15,10 +15,9 @@ local function each_goes_on(what, verdict, first, lost)
   local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, AT_ONCE)
   for _, member in ipairs(found) do
     local task = string.match(string.sub(member, #what + 2), '^[^%z]*%z%d+%.(.*)$')
-    local record = load_record(task)
+    local record = task and load_record(task)
     if not record or record.nonce or not record.lock or member_of(task, record) ~= member then
-      redis.call('ZREM', LINES, member)
-      state.firsts = {}
+      out_of_line(member, task, record)
     elseif verdict then
       change_verdict(task, record, verdict, first, lost)
     else
@@ -40,13 +39,21 @@ end
 local function conclude_followers(identity, first, lost)
   if each_goes_on('follow:' .. identity .. ':' .. first, 'conclude', first, lost) < AT_ONCE then return end
   -- Those whose turn comes later have to know that there was an outcome.
-  redis.call('HINCRBY', AWAITED, first, MANY)
-  redis.call('ZADD', ENDS, NOW + 3600000, 'awaited:' .. first)
+  more_awaited(first, MANY, NOW + 3600000)
 end
 
 -- Who waited to run next has the lock, or somebody newer has.
 local function wake_next(identity)
   each_goes_on('next:' .. identity)
+end
+
+-- A lock that could not be read is gone, and with it whom they waited for.
+local function wake_all(identity)
+  local name = 'follow:' .. identity
+  for _, what in ipairs(names_from(LINES, '[' .. name .. ':', '(' .. name .. ';', 20)) do
+    each_goes_on(what)
+  end
+  wake_next(identity)
 end
 
 -- Go on with more than could be done at once.

@@ -17,8 +17,11 @@ local function load_lane(lane)
   local entry = state.lanes[lane]
   if not entry then
     local packed = redis.call('HGET', LANES, lane)
-    entry = packed and cjson.decode(packed) or {}
-    state.lanes[lane] = entry
+    entry = packed and readable(packed, 'lane')
+    local complete = entry and (entry.at and entry.rank or not entry.at and string.byte(lane) == 0)
+    state.lanes[lane] = complete and entry or {}
+    if packed and not complete then list_again(lane, packed) end
+    entry = state.lanes[lane]
   end
   return entry
 end
@@ -119,5 +122,10 @@ local function first_at(bucket, after)
   end
   if found == '' then return nil end
   local rest = string.sub(found, #bucket + 2)
-  return string.sub(rest, 18), string.sub(rest, 1, 16), found
+  local lane, rank = string.sub(rest, 18), string.sub(rest, 1, 16)
+  if is_a(rank, 'rank') and parts_of(lane) then return lane, rank, found end
+  if state.only_reads then return nil end
+  redis.call('ZREM', HEADS, found)
+  state.heads[bucket] = nil
+  return first_at(bucket, after)
 end

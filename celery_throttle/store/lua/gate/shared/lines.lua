@@ -22,7 +22,7 @@ end
 
 -- What is waited for in a lane, and the queue.
 local function parts_of(lane)
-  return string.match(lane, '^([^%z]*)%z(.*)$')
+  return string.match(lane, '^([^%z]*)%z([^%z]*)$')
 end
 
 -- The permits it takes to start a task: none for one that only waits to be told something, or is lent out.
@@ -43,7 +43,12 @@ local function first_of(lane)
   local found = redis.call('ZRANGEBYLEX', LINES, '[' .. lane .. '\0', '(' .. lane .. '\1', 'LIMIT', 0, 1)[1]
   if not found then return nil end
   local places, task = string.match(string.sub(found, #lane + 2), '^(%d+)%.(.*)$')
-  local place, ticket = string.sub(places, 1, 16), string.sub(places, 17)
+  local place, ticket = string.sub(places or '', 1, 16), string.sub(places or '', 17)
+  if #place ~= 16 or #ticket % 16 ~= 0 or #ticket > 16 then
+    if state.only_reads then return nil end
+    redis.call('ZREM', LINES, found) -- it names no task
+    return first_of(lane)
+  end
   local first = { task = task, place = place, ticket = ticket ~= '' and ticket or place, member = found }
   state.firsts[lane] = first
   return first
@@ -52,7 +57,12 @@ end
 -- Those alone who wait for permits take a place in a line that may be full.
 local function count_waiting(record, by)
   for _, need in ipairs(needs_of(takes(record))) do
-    if redis.call('HINCRBY', WAITING, need.bucket, by) <= 0 then redis.call('HDEL', WAITING, need.bucket) end
+    local waiting = redis.pcall('HINCRBY', WAITING, need.bucket, by)
+    if type(waiting) == 'table' then -- no number
+      drop_unreadable(WAITING, 'waiting', need.bucket, redis.call('HGET', WAITING, need.bucket))
+    elseif waiting <= 0 then
+      redis.call('HDEL', WAITING, need.bucket)
+    end
   end
 end
 
@@ -69,7 +79,8 @@ local function enqueue(task, record)
   local behind = known and known.place < ordered(record.place or record.ticket)
   if behind or waits_for_lock(lane) then return end
   state.firsts[lane] = nil
-  if first_of(lane).member == member then list_lane(lane) end
+  local first = first_of(lane)
+  if first and first.member == member then list_lane(lane) end
 end
 
 local function leave_line(task, record)

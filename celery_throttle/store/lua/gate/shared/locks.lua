@@ -11,16 +11,22 @@
 --
 -- A lock outlives the lease of its task, which is what counts: so whoever reclaims the permit finds the
 -- lock to be freed.
-local RUNNING_LEASES = 2
+local RUNNING_LEASES, LATEST_MS = 2, 900000000000000
 
 -- Also one that has just ended.
 local function kept_lock(identity)
   local packed = redis.call('HGET', LOCKS, identity)
-  return packed and decoded(packed) or nil
+  if not packed then return nil end
+  local lock, why = readable(packed, 'lock')
+  if not lock and not state.only_reads then
+    drop_unreadable(LOCKS, 'locks', identity, packed, why)
+    wake_all(identity)
+  end
+  return lock
 end
 
 local function lock_till(identity)
-  return tonumber(redis.call('ZSCORE', ENDS, 'locks:' .. identity) or 0)
+  return math.min(tonumber(redis.call('ZSCORE', ENDS, 'locks:' .. identity) or 0), LATEST_MS)
 end
 
 local function load_lock(identity)

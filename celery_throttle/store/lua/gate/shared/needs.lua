@@ -4,14 +4,21 @@
 -- its start was booked before, a colon and the bucket, with \1 between them, those with a key first:
 -- '2:tenant\31acme\12:api'.
 
--- Nobody changes what this returns: it is the same for the same text.
+local COST_MOST = 100000
+
+-- wrong: whether the text is not so. Nobody changes what this returns: it is the same for the same text.
 local function needs_of(text)
   local needs = state.needs[text]
   if needs then return needs end
   needs = {}
+  local length = 0
   for cost, booked, bucket in string.gmatch(text, '(%d+)(b?):([^\1]+)') do
     needs[#needs + 1] = { bucket = bucket, cost = tonumber(cost), booked = booked == 'b' }
+    length = length + #cost + #booked + #bucket + 2
+    local fits = tonumber(cost) >= 1 and tonumber(cost) <= COST_MOST
+    if not fits or string.find(bucket, '%z') then needs.wrong = true end
   end
+  if length ~= (text == '' and 0 or #text + 1) then needs.wrong = true end
   state.needs[text] = needs
   return needs
 end

@@ -3,8 +3,8 @@
 local MOMENT_MS, SILENCE_MS = 4000, 6000
 
 local function called_since(packed, since)
-  local read, said = pcall(cjson.decode, packed)
-  return read and (tonumber(said.since) or 0) >= since
+  local known = readable(packed, 'worker')
+  return known and (known.since or 0) >= since
 end
 
 -- Whether a worker has called within a third of a lease: then nobody who lives has missed all its renewals.
@@ -23,7 +23,7 @@ end
 
 -- When the last moment that was given ends: a lease that ends just then has not been renewed since.
 local function last_moment()
-  return tonumber(redis.call('HGET', META, 'moment') or 0)
+  return meta_number('moment', NOW + 2 * MOMENT_MS)
 end
 
 local function was_away()

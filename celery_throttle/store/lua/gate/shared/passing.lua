@@ -14,7 +14,7 @@ end
 
 -- It is in turn again. here: a worker of its queue is there.
 local function take_back(lane, entry, here)
-  if not entry.passed then return end
+  if not entry.passed or not entry.at or not entry.rank then return end
   redis.call('ZREM', DUE, 'lane:' .. lane)
   entry.passed, entry.offered = nil, nil
   if here then entry.pass_ms = nil end

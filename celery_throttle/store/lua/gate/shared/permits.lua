@@ -2,7 +2,7 @@
 --
 -- A limit is declared as its number of permits, or as an object: permits (0: any number), rates: { count,
 -- period (us), burst } each, max_parked (0: any number), fair (its tasks take turns).
-local ANY_NUMBER = 1000000000
+local ANY_NUMBER, SETTLE_MS = 1000000000, 4000
 
 -- What governs a bucket now: permits, used, rates, max_parked, fair; newly_paced: it has a rate by an
 -- override alone; closed: nothing may start; bar: see bars.lua; wait_ms: after how long that may change by
@@ -10,14 +10,9 @@ local ANY_NUMBER = 1000000000
 local function rule_of(bucket)
   local rule = state.rules[bucket]
   if rule then return rule end
-  local declared = redis.call('HGET', LIMITS, limit_of(bucket)) or '0'
-  if tonumber(declared) then
-    rule = { permits = tonumber(declared), max_parked = 0 }
-  else
-    rule = cjson.decode(declared)
-    if rule.rates and rule.permits == 0 then rule.permits = ANY_NUMBER end
-  end
-  rule.wait_ms, rule.used = 0, tonumber(redis.call('HGET', USED, bucket) or 0)
+  rule = declared_of(limit_of(bucket))
+  if rule.rates and rule.permits == 0 then rule.permits = ANY_NUMBER end
+  rule.wait_ms, rule.used = 0, held_of(bucket)
   state.rules[bucket] = rule
   if anything_said() then apply_said(rule, bucket) end
   local settling_ms = settling()
@@ -25,20 +20,12 @@ local function rule_of(bucket)
   return rule
 end
 
--- Whether somebody has said what the limits are since the data began; the caller, too, if it knows of another
--- birth.
-local function is_known(known)
-  local birth, settling_till = unpack(redis.call('HMGET', META, 'birth', 'settling'))
-  if birth and not settling_till then state.settling = 0 end
-  return birth and (known or birth) == birth
-end
-
 -- How long nothing is granted yet, since holders may still have to put themselves back: 0 but for the
 -- seconds after the data was lost. Who only reads asks, too: that it is over is written by whoever starts.
 local function settling()
   if not state.settling then
-    local till = tonumber(redis.call('HGET', META, 'settling') or 0)
-    state.settled, state.settling = till > 0 and till <= NOW, math.max(till - NOW, 0)
+    local till = meta_number('settling', NOW + 2 * SETTLE_MS)
+    state.settled, state.settling = till <= NOW, math.max(till - NOW, 0)
   end
   return state.settling
 end

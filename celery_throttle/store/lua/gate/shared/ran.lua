@@ -7,7 +7,9 @@ local RAN_MS = 86400000
 
 local function load_ran(member)
   local packed = redis.call('HGET', RAN, member)
-  return packed and cjson.decode(packed)
+  local left, why = readable(packed or '{}', 'counts')
+  if not left then drop_unreadable(RAN, 'ran', member, packed, why) end
+  return packed and left or nil
 end
 
 local function save_ran(member, left)

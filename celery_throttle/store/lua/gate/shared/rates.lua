@@ -15,8 +15,7 @@ end
 
 -- What is booked; whether the clock was set back since: it moves with it, or nothing would start for as long.
 local function kept_rates(bucket)
-  local packed = redis.call('HGET', RATES, bucket)
-  local kept = packed and cjson.decode(packed) or {}
+  local kept = load_booked(bucket) or {}
   local back = tonumber(kept.seen or 0) - NOW_US
   if back <= 0 then return kept, false end
   for name, booked_till in pairs(kept) do
@@ -90,8 +89,7 @@ end
 
 -- Its start was not made: it is free again, unless others have been booked since.
 local function unbook_start(bucket, nonce)
-  local packed = redis.call('HGET', RATES, bucket)
-  local kept = packed and cjson.decode(packed)
+  local kept = load_booked(bucket)
   if not kept or kept.by ~= nonce then return end
   for name, booked_till in pairs(kept) do
     local before = string.match(booked_till, '^%d+ %d+ (%d+ %d+)$')

@@ -1,6 +1,19 @@
 -- Reading: what status, holders, parked and explain have in common. Writes nothing.
 local LONGEST_HEAD, LONGEST_MESSAGE = 16384, 1048576
 
+-- As whoever reads it after Lua can read it, too; '' if nobody can.
+local function said_text(bucket, packed)
+  local said = said_in(bucket, packed)
+  return said and cjson.encode(said) or ''
+end
+
+local function declared_text(limit)
+  local declared = redis.call('HGET', LIMITS, limit) or ''
+  if is_digits(declared) then return declared end
+  local rule = readable(declared, 'rule')
+  return rule and cjson.encode(rule) or ''
+end
+
 -- How a bucket stands, as the gate sees it: an object of bucket, declared, said_of_limit, said_of_bucket
 -- (as in KEYS limits and said; '' if there is nothing), permits (-1: any number), held, waiting,
 -- next_start_ms (until the rates allow it).
@@ -10,12 +23,12 @@ local function standing(bucket)
   local rule = rule_of(bucket)
   return cjson.encode({
     bucket = bucket,
-    declared = redis.call('HGET', LIMITS, limit) or '',
-    said_of_limit = said[1] or '',
-    said_of_bucket = limit ~= bucket and said[2] or '',
+    declared = declared_text(limit),
+    said_of_limit = said_text(limit, said[1]),
+    said_of_bucket = limit ~= bucket and said_text(bucket, said[2]) or '',
     permits = rule.permits < ANY_NUMBER and rule.permits or -1,
     held = rule.used,
-    waiting = tonumber(redis.call('HGET', WAITING, bucket) or 0),
+    waiting = counted_in(WAITING, 'waiting', bucket),
     next_start_ms = rule.rates and rate_wait_ms(bucket, rule, 1) or 0,
   })
 end
@@ -48,7 +61,7 @@ local function passed_lanes(most)
   for i = 1, #due, 2 do
     local lane = string.match(due[i], '^lane:(.*)$')
     local _, queue = parts_of(lane or '')
-    if lane and #lanes < most then
+    if queue and #lanes < most then
       lanes[#lanes + 1] = { lane = lane, queue = queue, passed = tonumber(due[i + 1]) }
     end
   end
@@ -62,7 +75,7 @@ local function first_in(lanes, most)
     local from, last = '[' .. each.lane .. '\0', '(' .. each.lane .. '\1'
     for _, member in ipairs(redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, most)) do
       local place, task = string.match(string.sub(member, #from), '^(%d+)%.(.*)$')
-      found[#found + 1] = string.sub(place, 1, 16) .. task
+      if place and #place >= 16 then found[#found + 1] = string.sub(place, 1, 16) .. task end
     end
   end
   table.sort(found)
@@ -80,4 +93,9 @@ local function names_from(key, from, last, most)
     from = '(' .. names[#names] .. '\1'
   end
   return names
+end
+
+-- A time that is kept as a score, within what can be shown.
+local function till_of(score)
+  return math.max(math.min(tonumber(score), LATEST_MS), 0)
 end

@@ -19,13 +19,28 @@ local function is_for_caller(lane)
   return state.slots > 0 and state.serves[queue]
 end
 
+-- As first_at, of those that are listed here by what is known of them: what says otherwise goes.
+local function first_listed(bucket, after)
+  for _ = 1, 100 do
+    local lane, rank, member = first_at(bucket, after)
+    if not lane then return nil end
+    local entry = load_lane(lane)
+    local first = first_of(lane)
+    if entry.at == bucket and entry.rank == rank and first then return lane, member end
+    redis.call('ZREM', HEADS, member)
+    state.heads[bucket] = nil
+    if first then list_again(lane) end
+  end
+  return nil
+end
+
 -- Make the first lane that waits for a bucket ready if there is room for its first task.
 local function refresh(bucket)
   state.looks = state.looks - 1
   if is_full(rule_of(bucket)) then return end
   local passing, after = false, nil
   repeat
-    local lane, _, member = first_at(bucket, after)
+    local lane, member = first_listed(bucket, after)
     if not lane then return end
     local what, queue = parts_of(lane)
     local room, wait_ms = room_for(need_of(what, bucket))

@@ -15,16 +15,21 @@
 -- next call comes; unacked: an object of the nonces of those of its deliveries that the broker keeps all the
 -- same; moves: how often it went from the lane of one bucket to another's.
 
-local function decoded(packed)
-  local readable, value = pcall(cjson.decode, packed)
-  return readable and type(value) == 'table' and value.v == VERSION and value or nil
+-- The record, or nil and why it cannot be read.
+local function record_in(packed)
+  return readable(packed, 'record')
 end
 
 local function load_record(task)
   local packed = redis.call('HGET', RECORDS, task)
   if not packed then return nil end
-  return decoded(packed) or set_aside(task, packed)
+  local record, why = record_in(packed)
+  if record or state.only_reads then return record end
+  return set_aside(task, packed, why)
 end
+
+-- How far the clock may have been set back (tenths of a ms), and where numbers stop being exact.
+local AHEAD_MOST, STAMPS_END = 8640000000, 9007199254740000
 
 local function save_record(task, record)
   state.saved[task] = cjson.encode(record)
@@ -36,11 +41,24 @@ local function forget_task(task)
   redis.call('HDEL', RECORDS, task)
 end
 
+-- A number that META keeps; 0 if there is none, or if it cannot be read, or is more than it can be.
+local function meta_number(field, most)
+  local kept = redis.call('HGET', META, field)
+  if not kept then return 0 end
+  local number = tonumber(kept)
+  if number and number >= 0 and number <= most then return number end
+  -- Too large also if the clock was set back.
+  local too_large = number and number > most and number < NUMBERS_END
+  if not too_large then drop_unreadable(META, 'meta', field, kept) end
+  return 0
+end
+
 -- A place in line is when it came, in tenths of a ms (cjson keeps 14 digits), never twice the same but for
 -- those that a worker had for a while (age_ms) before the store heard of them.
 local function next_ticket(age_ms)
-  local last = tonumber(redis.call('HGET', META, 'ticket') or 0)
-  local ticket = math.max(math.floor(NOW_US / 100), last + 1)
+  -- One from far in the future was never given.
+  local last, now = meta_number('ticket', math.floor(NOW_US / 100) + AHEAD_MOST), math.floor(NOW_US / 100)
+  local ticket = math.max(now, last + 1)
   redis.call('HSET', META, 'ticket', string.format('%.0f', ticket))
   return ticket - math.floor((age_ms or 0) * 10)
 end
@@ -56,7 +74,7 @@ end
 -- Fencing tokens and claims. The clock keeps them growing when the last one is lost with the data, the
 -- last one when the clock is set back. Text: cjson loses digits of numbers beyond 10^14.
 local function next_stamp()
-  local stamp = string.format('%.0f', math.max(tonumber(redis.call('HGET', META, 'stamp') or 0) + 1, NOW_US))
+  local stamp = string.format('%.0f', math.max(meta_number('stamp', STAMPS_END) + 1, NOW_US))
   redis.call('HSET', META, 'stamp', stamp)
   return stamp
 end

@@ -11,8 +11,15 @@ local function anything_said()
 end
 
 local function load_said(bucket)
-  local packed = redis.call('HGET', SAID, bucket)
-  return packed and cjson.decode(packed) or {}
+  return said_in(bucket, redis.call('HGET', SAID, bucket)) or {}
+end
+
+-- What this says, of a bucket; nil if it says nothing.
+local function said_in(bucket, packed)
+  if not packed then return nil end
+  local said, why = readable(packed, 'spoken')
+  if not said then drop_unreadable(SAID, 'said', bucket, packed, why) end
+  return said
 end
 
 -- Keep what has not ended.
@@ -51,8 +58,8 @@ end
 local function apply_said(rule, bucket)
   local limit, several = limit_of(bucket), {}
   local of_bucket, of_limit = unpack(redis.call('HMGET', SAID, bucket, limit))
-  if of_bucket then several[#several + 1] = cjson.decode(of_bucket) end
-  if of_limit and limit ~= bucket then several[#several + 1] = cjson.decode(of_limit) end
+  several[#several + 1] = said_in(bucket, of_bucket)
+  if limit ~= bucket then several[#several + 1] = said_in(limit, of_limit) end
   for _, said in ipairs(several) do
     for _, one in pairs(said) do
       local left = one[UNTIL] - NOW

@@ -2,7 +2,7 @@
 
 local function load_second(task)
   local packed = redis.call('HGET', SECONDS, task)
-  return packed and decoded(packed)
+  return packed and record_in(packed) or nil
 end
 
 local function write_second(task, second)
@@ -41,14 +41,15 @@ end
 local function settle_second(task, record, result)
   local packed = redis.call('HGET', SECONDS, task)
   if not packed then return nil end
-  local second, message = decoded(packed), redis.call('HGET', SECOND_MESSAGES, task)
+  local second, why = record_in(packed)
+  local message = redis.call('HGET', SECOND_MESSAGES, task)
   forget_second(task)
   if second and result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then
     note_ran(task, second, false)
     return nil
   end
   redis.call('HSET', MESSAGES, task, message or '')
-  if not second then return set_aside(task, packed) end
+  if not second then return set_aside(task, packed, why) end
   -- Whom it waited for before it stepped back may wait for it by now.
   if second.lock and second.lock.verdict then judge_record(task, second) end
   enqueue(task, second)

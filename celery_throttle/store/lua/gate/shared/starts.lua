@@ -5,17 +5,17 @@ local MOST_WORK = 36
 
 -- The lane with the oldest task that can start in a slot of the caller.
 local function oldest_ready()
-  local oldest, oldest_ticket
+  local oldest, oldest_ticket, listed
   for _, queue in ipairs(state.queues) do
     local from, last = '[' .. queue .. '\0', '(' .. queue .. '\1'
     local found = state.oldest[queue] or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''
     state.oldest[queue] = found
     local ticket = string.sub(found, #queue + 2, #queue + 17)
     if found ~= '' and (not oldest or ticket < oldest_ticket) then
-      oldest, oldest_ticket = string.sub(found, #queue + 18), ticket
+      oldest, oldest_ticket, listed = string.sub(found, #queue + 18), ticket, found
     end
   end
-  return oldest, oldest_ticket
+  return oldest, oldest_ticket, listed
 end
 
 -- The first bucket that keeps a task from starting, if one does: also that where its lane is listed, since
@@ -52,7 +52,7 @@ local function start_first(lane)
   local record = first and load_record(first.task)
   if not record or record.nonce or member_of(first.task, record) ~= first.member then
     -- Nothing can be said of a record that is unreadable, or that another release has changed.
-    if first then redis.call('ZREM', LINES, first.member) end
+    if first then out_of_line(first.member, first.task, record) end
     state.firsts[lane] = nil
     if first then count_waiting({ needs = string.match(lane, '^%d') and parts_of(lane) or '' }, -1) end
     list_lane(lane)
@@ -78,14 +78,14 @@ local function serve()
   -- Also a task without limits waits until a store that was emptied has settled: it may run elsewhere.
   state.all_served = settling() > 0
   while state.slots > 0 and left > 0 and not state.all_served do
-    local lane = oldest_startable()
+    local lane, listed = oldest_startable()
     if not lane then
       state.all_served = true
       break
     end
     state.hot[lane] = nil
-    left = left - 2 - #needs_of(parts_of(lane))
-    start_first(lane)
+    left = left - 2 - #needs_of(parts_of(lane) or '')
+    if is_listed(lane, listed) then start_first(lane) end
     settle_touched()
   end
   cool_down()
@@ -96,11 +96,23 @@ end
 -- The lane with the oldest task that can start here: of those that are ready for anybody, and those that
 -- became ready in this call.
 local function oldest_startable()
-  local oldest, ticket = oldest_ready()
+  local oldest, ticket, listed = oldest_ready()
   for lane, its in pairs(state.hot) do
-    if not oldest or its < ticket then oldest, ticket = lane, its end
+    if not oldest or its < ticket then oldest, ticket, listed = lane, its, nil end
   end
-  return oldest
+  return oldest, listed
+end
+
+-- Whether a lane is ready as this member says; else it goes. Without one it became ready in this call.
+local function is_listed(lane, listed)
+  if not listed then return true end
+  local what, queue = parts_of(lane)
+  local ticket = what and load_lane(lane).ticket
+  if ticket and listed == queue .. '\0' .. ticket .. lane and first_of(lane) then return true end
+  redis.call('ZREM', READY, listed)
+  state.oldest = {}
+  if what and not waits_for_lock(lane) and first_of(lane) then list_again(lane) end
+  return false
 end
 
 -- What the caller had no slot for is ready for anybody.

@@ -10,11 +10,20 @@ local function keep_turn(field, place)
   redis.call('ZADD', ENDS, NOW + TURNS_MS, 'turns:' .. field)
 end
 
+-- How far turns are: nil if that is not known. None are further than any place can be.
+local function kept_turn(field)
+  local kept = redis.call('HGET', TURNS, field)
+  local place = kept and tonumber(kept)
+  if not kept or place and is_number(place) and place >= 0 then return place end
+  drop_unreadable(TURNS, 'turns', field, kept)
+  return nil
+end
+
 local function fair_place(turn, ticket)
   local bucket = turn[TURN_BUCKET]
   local who = bucket .. '\30' .. turn[TURN_WHO]
-  local served = tonumber(redis.call('HGET', TURNS, bucket) or ticket)
-  local start = math.max(served, tonumber(redis.call('HGET', TURNS, who) or 0))
+  local served = kept_turn(bucket) or ticket
+  local start = math.max(served, kept_turn(who) or 0)
   keep_turn(bucket, served)
   keep_turn(who, start + turn[TURN_STEP])
   reap_ends(4)
@@ -24,15 +33,14 @@ end
 
 local function turn_served(record)
   local bucket = record.turn[TURN_BUCKET]
-  if record.place > tonumber(redis.call('HGET', TURNS, bucket) or 0) then keep_turn(bucket, record.place) end
+  if record.place and record.place > (kept_turn(bucket) or 0) then keep_turn(bucket, record.place) end
 end
 
 -- Nobody had a turn for an hour; while somebody waits it is known whose is next: of a key whose turns are all
 -- over there is nothing to know.
 local function turn_lapsed(field)
   local bucket = string.match(field, '^[^\30]*')
-  local place, served = unpack(redis.call('HMGET', TURNS, field, bucket))
-  local is_over = field ~= bucket and tonumber(place or 0) <= tonumber(served or 0)
+  local is_over = field ~= bucket and (kept_turn(field) or 0) <= (kept_turn(bucket) or 0)
   if not is_over and redis.call('HEXISTS', WAITING, bucket) == 1 then
     redis.call('ZADD', ENDS, NOW + TURNS_MS, 'turns:' .. field)
   else

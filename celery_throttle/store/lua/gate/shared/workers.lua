@@ -16,7 +16,11 @@ end
 
 local function load_worker(worker)
   local packed = redis.call('HGET', WORKERS, worker)
-  return packed and cjson.decode(packed) or { number = 0 }
+  if not packed then return { number = 0 } end
+  local known, why = readable(packed, 'worker')
+  if known then return known end
+  drop_unreadable(WORKERS, 'workers', worker, packed, why)
+  return { number = 0 }
 end
 
 -- Whether a worker has acknowledged at the broker what a call told it is parked. One that is not known any

@@ -1,0 +1,104 @@
+-- Listing: whether lanes and records are where they say that they are. Indexes are made of records: what does
+-- not agree with these is made anew.
+
+-- Where a lane is listed cannot be read (packed: what is kept of that), or is not so: it is listed anew, by
+-- its first task.
+local function list_again(lane, packed)
+  if state.only_reads then return end
+  local first, what, queue = first_of(lane), parts_of(lane)
+  if packed then drop_unreadable(LANES, 'lanes', lane, packed) end
+  local entry = state.lanes[lane]
+  if entry and entry.at then redis.call('ZREM', OLDEST, oldest_member(lane, entry)) end
+  redis.call('HDEL', LANES, lane)
+  redis.call('ZREM', DUE, 'lane:' .. lane)
+  state.lanes[lane], state.oldest = {}, {}
+  if not first or not what then return end
+  redis.call('ZREM', READY, queue .. '\0' .. first.ticket .. lane)
+  for _, need in ipairs(needs_of(what)) do
+    redis.call('ZREM', HEADS, need.bucket .. '\0' .. first.place .. '\0' .. lane)
+    redis.call('ZREM', HEADS, need.bucket .. '\0' .. first.ticket .. '\0' .. lane)
+    redis.call('ZREM', OLDEST, limit_of(need.bucket) .. '\0' .. first.ticket .. lane)
+    state.heads[need.bucket] = nil
+  end
+  list_lane(lane)
+end
+
+-- Whether a lane can be found by whoever has a slot for its first task.
+local function is_findable(lane, entry, first)
+  local what, queue = parts_of(lane)
+  if not what then return false end
+  local member = entry.ticket and queue .. '\0' .. entry.ticket .. lane
+  if member and not redis.call('ZSCORE', READY, member) then return false end
+  if what == '' then return entry.ticket == first.ticket end
+  if not entry.at or entry.rank ~= first.place and entry.rank ~= first.ticket then return false end
+  if not redis.call('ZSCORE', OLDEST, oldest_member(lane, entry)) then return false end
+  if not entry.passed then
+    return redis.call('ZSCORE', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane) ~= false
+  end
+  local again = redis.call('ZSCORE', DUE, 'lane:' .. lane)
+  return again and tonumber(again) <= NOW + PASS_MAX_MS
+end
+
+local function check_lane(lane)
+  if waits_for_lock(lane) then return true end
+  local first = first_of(lane)
+  if not first or is_findable(lane, load_lane(lane), first) then return true end
+  list_again(lane)
+  return false
+end
+
+-- A holder without a lease would never be reclaimed, and a parked task that stands nowhere never start.
+local function check_record(task)
+  local record = load_record(task)
+  if not record then return true end
+  if record.nonce then
+    local till = tonumber(redis.call('ZSCORE', LEASES, task) or math.huge)
+    if till <= NOW + math.max(LEASE_MS, KEPT_MS) then return true end
+    redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
+    return false
+  end
+  if redis.call('ZSCORE', LINES, member_of(task, record)) then return true end
+  count_waiting(record, -1) -- it was counted when it was put there
+  enqueue(task, record)
+  return false
+end
+
+-- Those are in the order of their names while all their scores are 0.
+local function check_scores(key)
+  local fine = true
+  for _, range in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
+    local from, last = unpack(range)
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, from, last, 'LIMIT', 0, 100)) do
+      redis.call('ZADD', key, 0, member)
+      fine = false
+    end
+  end
+  return fine
+end
+
+-- Some of what there is, whichever: where there is little, that is all.
+local function check_some(most)
+  for _, key in ipairs({ LINES, HEADS, READY, OLDEST }) do check_scores(key) end
+  for _, task in ipairs(redis.call('HRANDFIELD', RECORDS, most) or {}) do check_record(task) end
+  for _, member in ipairs(redis.call('ZRANDMEMBER', LINES, most) or {}) do
+    local lane = string.match(member, '^[^%z]*%z[^%z]*')
+    if lane then check_lane(lane) else redis.call('ZREM', LINES, member) end
+  end
+  for _, member in ipairs(redis.call('ZRANDMEMBER', OLDEST, most) or {}) do check_oldest(member) end
+end
+
+local function check_oldest(member)
+  local lane = string.match(member, '^[^%z]*%z' .. string.rep('%d', 16) .. '(.*)$')
+  local entry = lane and parts_of(lane) and load_lane(lane)
+  if entry and entry.at and oldest_member(lane, entry) == member then return true end
+  redis.call('ZREM', OLDEST, member)
+  return false
+end
+
+-- A member of a line that is not the place of a parked task: one that stands nowhere else is set aside.
+local function out_of_line(member, task, record)
+  redis.call('ZREM', LINES, member)
+  state.firsts = {}
+  if not record or record.nonce or redis.call('ZSCORE', LINES, member_of(task, record)) then return end
+  set_aside(task, redis.call('HGET', RECORDS, task), 'not where it says that it stands in line')
+end

@@ -1,0 +1,285 @@
+"""Fields of any hash that cannot be read: they cost what they are about, never the group."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle.core.limits import Limit
+from celery_throttle.store import views
+from celery_throttle.store.calls import Exchange
+from celery_throttle.store.replies import Answer
+from celery_throttle.store.scripts import execute
+from tests.store.caller import started
+from tests.store.lock_caller import LockCaller, plan_of
+from tests.store.peek import KEY, check, peek
+from tests.store.steering import Steering
+from tests.store.terms_caller import terms
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from tests.store.caller import Caller
+
+GARBAGE = [b"", b"garbage", b"[", b"[]", b"{}", b"null", b'"x"', b"\xff", b"-1", b"nan", b"1e999", b"[" * 1100]
+#: What Lua cannot tell from nothing.
+NOTHING = (b"[]", b"{}")
+each_garbage = pytest.mark.parametrize("garbage", GARBAGE)
+RATED, FAIR = Limit("api", 2, rate="600/m", burst=10), Limit("fair", 1, fair_by="who", max_parked=9)
+
+
+def spoil(redis: Redis, key: str, field: str, garbage: bytes) -> None:
+    assert redis.hexists(KEY[key], field)
+    redis.hset(KEY[key], field, garbage)
+
+
+def dropped(redis: Redis) -> set[tuple[str, str]]:
+    """Key and field of what was dropped."""
+    return {(each.key, each.field) for each in Steering(redis).aside() if not each.task_id}
+
+
+def goes_on(worker: Caller, limit: Limit) -> None:
+    """One more starts, waiting or not."""
+    needs = terms(limit).needs({"fair": ["w", 1]})
+    answer, run = worker.ask("one more", needs)
+    if answer == Answer.MUST_PARK:
+        found = [*worker.put("one more", needs, slots=1).grants, *worker.look().grants]
+        assert [each.task for each in found] == ["one more"]
+        worker.release(found[0])
+    else:
+        assert answer == Answer.GRANTED
+        worker.release(run)
+
+
+@each_garbage
+def test_what_is_kept_of_a_worker(worker: Caller, one: Limit, redis: Redis, garbage: bytes) -> None:
+    """Its next call is carried out as if it were its first, and all others go on."""
+    held = worker.take("t", one)
+    spoil(redis, "workers", worker.name, garbage)
+    worker.release(held)
+    goes_on(worker, one)
+    assert dropped(redis) == {("workers", worker.name)}
+
+
+@pytest.mark.parametrize("number", [10**6, 10**11, 1e300, -5, 0.25])
+def test_the_number_of_a_call_that_was_never_made(worker: Caller, one: Limit, redis: Redis, number: float) -> None:
+    """The worker goes on after it, or it cannot be one."""
+    held = worker.take("t", one)
+    kept = json.loads(redis.hget(KEY["workers"], worker.name) or b"")
+    redis.hset(KEY["workers"], worker.name, json.dumps({**kept, "number": number}))
+    worker.release(held)
+    goes_on(worker, one)
+
+
+def test_the_number_of_a_call_with_other_answers(worker: Caller, one: Limit, redis: Redis) -> None:
+    """The next call has that number, and more rows than there are answers."""
+    worker.take("t", one)
+    kept = json.loads(redis.hget(KEY["workers"], worker.name) or b"")
+    redis.hset(KEY["workers"], worker.name, json.dumps({**kept, "number": worker.number + 1}))
+    reply = worker.exchange(asked=[worker.arrival(task, one) for task in ("t2", "t3")])
+    assert reply.asked == (Answer.MUST_PARK, Answer.MUST_PARK)
+
+
+@pytest.mark.parametrize("garbage", [each for each in GARBAGE if each != b"{}"])
+def test_how_many_permits_are_held(worker: Caller, two: Limit, redis: Redis, garbage: bytes) -> None:
+    """The holders are counted."""
+    worker.take("t1", two)
+    spoil(redis, "used", two.name, garbage)
+    worker.take("t2", two)
+    assert worker.ask("t3", two)[0] == Answer.MUST_PARK
+    assert peek(redis).used == {two.name: 2}
+    assert dropped(redis) == {("used", two.name)}
+
+
+@each_garbage
+@pytest.mark.parametrize("limit", [RATED, FAIR])
+def test_what_was_declared(worker: Caller, limit: Limit, redis: Redis, garbage: bytes) -> None:
+    """Workers are asked for it, and nothing has to settle: the data is there."""
+    needs = terms(limit).needs({"fair": ["w", 1]})
+    held = worker.take("t", needs)
+    birth = str(int(worker.declare()) - 10_000_000)
+    redis.hset(KEY["meta"], "birth", birth)  # that is long ago
+    spoil(redis, "limits", limit.name, garbage)
+    assert worker.ask("new", needs)[0] == Answer.MUST_PARK
+    call = worker.store.exchange(worker.name, worker.number + 1, worker.queues, Exchange(), birth)
+    assert execute(redis, call) == [b"declare"]
+    worker.declare(limit, known=birth)
+    worker.release(held)
+    goes_on(worker, limit)
+    assert peek(redis).hashes["limits"][limit.name] == limit.declared.encode()
+    assert dropped(redis) == {("limits", limit.name)}
+
+
+@pytest.mark.parametrize("garbage", [each for each in GARBAGE if each not in NOTHING])
+def test_what_was_said(worker: Caller, one: Limit, redis: Redis, garbage: bytes, steering: Steering) -> None:
+    steering.say(one, "override", 3)
+    spoil(redis, "said", one.name, garbage)
+    worker.take("t1", one)
+    assert worker.ask("t2", one)[0] == Answer.MUST_PARK
+    assert dropped(redis) == {("said", one.name)}
+    steering.say(one, "override", 2)
+    worker.take("t3", one)
+
+
+@pytest.mark.parametrize("rate", [1, "x", [1], [[0, 1, 1]], [[1, 60, "x"]], {"a": 1}, [[1, 60]]])
+def test_a_rate_that_was_said(worker: Caller, one: Limit, redis: Redis, rate: object, steering: Steering) -> None:
+    """It is as if it had not been said."""
+    steering.say(one, "override", json.dumps({"rates": [[1, 60_000_000, 1]]}))
+    said = json.loads(redis.hget(KEY["said"], one.name) or b"")
+    redis.hset(KEY["said"], one.name, json.dumps({"rate": [rate, *said["rate"][1:]]}))
+    worker.release(worker.take("t1", one))
+    goes_on(worker, one)
+    assert dropped(redis) == {("said", one.name)}
+
+
+@each_garbage
+def test_how_many_wait(worker: Caller, redis: Redis, garbage: bytes) -> None:
+    needs = terms(FAIR).needs({"fair": ["w", 1]})
+    held = worker.take("t1", needs)
+    worker.put("t2", needs)
+    spoil(redis, "waiting", "fair", garbage)
+    worker.put("t3", needs)
+    assert started(worker.release(held, slots=1)) == ("t2",)
+    redis.hdel(KEY["waiting"], "fair")  # nobody counts those that waited before
+    worker.look(0)
+    assert dropped(redis) == {("waiting", "fair")}
+    worker.withdraw("t3")
+
+
+@each_garbage
+def test_how_far_rates_are_booked(worker: Caller, redis: Redis, garbage: bytes) -> None:
+    needs = terms(RATED).same
+    worker.take("t1", needs)
+    spoil(redis, "rates", "api", garbage)
+    goes_on(worker, RATED)
+    assert garbage in NOTHING or dropped(redis) == {("rates", "api")}
+
+
+def test_a_booking_that_was_never_made(worker: Caller, redis: Redis) -> None:
+    """It would keep everything from starting for a thousand years."""
+    worker.take("t1", terms(RATED).same)
+    kept = json.loads(redis.hget(KEY["rates"], "api") or b"")
+    (name,) = (name for name in kept if "/" in name)
+    redis.hset(KEY["rates"], "api", json.dumps({**kept, name: "8999999999999999 0 1 0"}))
+    goes_on(worker, RATED)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("at", "8999999999999999"), ("at", "x"), ("0/0/0", "1 0 1 0"), ("1/9/1", "x"), ("1/9/1", "8999999999999999 0")],
+)
+def test_a_booking_of_another_rate(worker: Caller, redis: Redis, steering: Steering, name: str, value: str) -> None:
+    """From such a one the next start is reckoned where the rate has changed since."""
+    worker.release(worker.take("t1", terms(RATED).same))
+    kept = json.loads(redis.hget(KEY["rates"], "api") or b"")
+    redis.hset(KEY["rates"], "api", json.dumps({**kept, name: value}))
+    steering.say(RATED, "override", json.dumps({"rates": [[600, 60_000_000, 5]]}))
+    goes_on(worker, RATED)
+    assert dropped(redis) == {("rates", "api")}
+
+
+@each_garbage
+def test_how_far_turns_are(worker: Caller, redis: Redis, garbage: bytes) -> None:
+    needs = terms(FAIR).needs({"fair": ["w", 1]})
+    held = worker.take("t1", needs)
+    worker.put("t2", needs)
+    for field in ("fair", "fair\x1ew"):
+        spoil(redis, "turns", field, garbage)
+    worker.put("t3", needs)
+    assert started(worker.release(held, slots=1)) == ("t2",)
+
+
+@each_garbage
+def test_where_a_lane_is_listed(worker: Caller, one: Limit, redis: Redis, garbage: bytes) -> None:
+    """It is listed anew."""
+    held = worker.take("t1", one)
+    for task in ("t2", "t3"):
+        worker.put(task, one)
+    (lane,) = peek(redis).lanes
+    spoil(redis, "lanes", lane, garbage)
+    assert started(worker.release(held, slots=1)) == ("t2",)
+    assert dropped(redis) == {("lanes", lane)}
+
+
+@each_garbage
+def test_an_identity_lock(redis: Redis, garbage: bytes) -> None:
+    """Whoever waited for it goes on."""
+    once, plan = LockCaller(redis, "bbbbbbbb", "q"), plan_of()
+    first = once.start("t1", plan)
+    once.arrive("t2", plan)
+    spoil(redis, "locks", plan.identity, garbage)
+    granted = [*once.end(first, slots=1), *once.look_once()]
+    assert [each.task for each in granted] == ["t2"]
+    assert dropped(redis) == {("locks", plan.identity)}
+
+
+@each_garbage
+def test_outcomes_that_are_awaited(redis: Redis, garbage: bytes) -> None:
+    once, plan = LockCaller(redis, "bbbbbbbb", "q"), plan_of(remember=60)
+    first = once.start("t1", plan)
+    once.claim("t2", plan, awaited=True)
+    once.end(first)
+    once.claim("t3", plan, awaited=True)
+    spoil(redis, "awaited", "t1", garbage)
+    once.claim("t4", plan, awaited=True)
+    once.give_up(plan.identity, "t4", "t1")
+    once.look()
+
+
+@each_garbage
+def test_what_has_run(worker: Caller, one: Limit, redis: Redis, garbage: bytes) -> None:
+    held = worker.take("t", one)
+    worker.release(held, "requeue")
+    worker.exchange(unacked=worker.parcelled())
+    redis.hset(KEY["ran"], "0 t", garbage)
+    redis.zadd(KEY["ends"], {"ran:0 t": 4e12})
+    assert worker.ask("t", one)[0] == Answer.HAS_RUN
+    worker.put("t", one)
+    worker.look()
+
+
+@pytest.mark.parametrize("field", ["birth", "ticket", "stamp", "errors", "settling", "moment"])
+@pytest.mark.parametrize("garbage", [*GARBAGE, b"8999999999999999", b"1e15"])
+def test_numbers_of_the_group(worker: Caller, one: Limit, redis: Redis, field: str, garbage: bytes) -> None:
+    held = worker.take("t", one)
+    redis.hset(KEY["meta"], field, garbage)
+    worker.put("t2", one)
+    worker.exchange(errors=1)
+    worker.declare(one, known=worker.declare())
+    worker.reap()
+    assert started(worker.release(held, slots=1)) == ("t2",)
+    execute(redis, worker.store.errors())
+
+
+@pytest.mark.parametrize("spoiled", ["heads", "ready", "lines", "leases", "due", "oldest"])
+def test_a_place_in_an_index_that_is_lost(worker: Caller, one: Limit, redis: Redis, spoiled: str) -> None:
+    """What is not where its record says is put there by whoever reaps."""
+    held = worker.take("t1", one)
+    worker.put("t2", one)
+    if spoiled == "ready":
+        worker.release(held)
+    for member in redis.zrange(KEY[spoiled], 0, -1):
+        redis.zrem(KEY[spoiled], member)
+        redis.zadd(KEY[spoiled], {member[: len(member) // 2]: 5})
+    worker.reap()
+    if spoiled != "ready":
+        worker.release(held)
+    assert started(worker.look()) == ("t2",)
+    redis.delete(KEY["due"], KEY["leases"])
+    redis.zadd(KEY["leases"], {"t2": 4e12})
+
+
+def test_a_lane_that_is_listed_as_the_oldest_and_is_none(worker: Caller, one: Limit, redis: Redis) -> None:
+    """The one behind it is read, and whoever reaps takes it out."""
+    held = worker.take("t1", one)
+    worker.put("t2", one)
+    for member in (b"", b"short", b"0" * 16 + b"not a lane", b"0" * 16 + b"1:nope\0q"):
+        redis.zadd(KEY["oldest"], {one.name.encode() + b"\0" + member: 0})
+    (found,) = views.oldest(execute(redis, worker.store.oldest([one.name])))
+    assert found
+    assert found.first.task_id == "t2"
+    worker.reap()
+    check(peek(redis))
+    assert started(worker.release(held, slots=1)) == ("t2",)
