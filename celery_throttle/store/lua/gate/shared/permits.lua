@@ -2,7 +2,7 @@
 --
 -- A limit is declared as its number of permits, or as an object: permits (0: any number), rates: { count,
 -- period (us), burst } each, max_parked (0: any number), fair (its tasks take turns).
-local ANY_NUMBER, SETTLE_MS = 1000000000, 4000
+local ANY_NUMBER, SETTLE_MS, SETTLE_MOST_MS = 1000000000, 4000, 300000
 
 -- What governs a bucket now: permits, used, rates, max_parked, fair; newly_paced: it has a rate by an
 -- override alone; closed: nothing may start; bar: see bars.lua; wait_ms: after how long that may change by
@@ -24,7 +24,7 @@ end
 -- seconds after the data was lost. Who only reads asks, too: that it is over is written by whoever starts.
 local function settling()
   if not state.settling then
-    local till = meta_number('settling', NOW + 2 * SETTLE_MS)
+    local till = meta_number('settling', NOW + SETTLE_MOST_MS)
     state.settled, state.settling = till <= NOW, math.max(till - NOW, 0)
   end
   return state.settling
