@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.history import Ring
     from celery_throttle.store.history import History
     from celery_throttle.store.last_hour import LastHour
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside
+    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside, Wrong
     from celery_throttle.store.scripts import Call
     from celery_throttle.store.views import First, Lent, Oldest, ParkedId, Service, TaskView, Waiter
 
@@ -34,6 +34,11 @@ __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
 
 T = TypeVar("T")
 
+#: The keys that are looked through: indexes after what they are made of, what was found last.
+_MENDED = (
+    *("limits", "said", "workers", "seconds", "records", "locks", "ran", "awaited", "rates", "turns", "lanes"),
+    *("lines", "oldest", "used", "waiting", "meta", "audit", "aside"),
+)
 #: Limits, lines, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
 #: Ids of parked tasks that one call reads.
@@ -277,6 +282,17 @@ class Reader:
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
         return self._read(views.set_aside, self.store.aside(min(most, MOST)))
+
+    def mend(self, *, dry_run: bool) -> list[Wrong]:
+        """Drop or set aside what cannot be read, and put right what does not agree with the records; return it."""
+        found: dict[Wrong, None] = {}
+        for key in _MENDED:
+            after, more = "", True
+            while more:
+                after, page = self._read(views.wrong, self.store.mend(key, after, mends=not dry_run))
+                found.update(dict.fromkeys(page))
+                more = bool(after)
+        return list(found)
 
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
         """Return who changed what at run time, of this limit or at all, newest first."""

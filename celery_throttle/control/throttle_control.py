@@ -39,7 +39,16 @@ if TYPE_CHECKING:
     from celery_throttle.control.removal import StoredData
     from celery_throttle.control.report import Report
     from celery_throttle.control.runnable import Runnable
-    from celery_throttle.store.rows import Change, Drained, Holder, LimitStatus, LockStatus, Parked, SetAside
+    from celery_throttle.store.rows import (
+        Change,
+        Drained,
+        Holder,
+        LimitStatus,
+        LockStatus,
+        Parked,
+        SetAside,
+        Wrong,
+    )
 
 __all__ = ["ThrottleControl", "as_shown"]
 
@@ -388,6 +397,20 @@ class ThrottleControl:
         """
         found = (each for place in self._places() for each in place.set_aside(count("most", most)))
         return tuple(found)[:most]
+
+    def repair(self, *, dry_run: bool = False) -> tuple[Wrong, ...]:
+        """Drop or set aside what cannot be read in the store, and put right what does not agree with the records.
+
+        Workers do so, too, as soon as they come to it, and beat now and then for some of what there is; this looks at
+        everything. What was there is in `set_aside()` for a week.
+
+        Args:
+            dry_run: only say what there is.
+
+        Returns:
+            What was found.
+        """
+        return tuple(each for place in self._places() for each in place.mend(dry_run=dry_run))
 
     def reap(self) -> tuple[Reclaimed, ...]:
         """Clear the holders whose lease has ended, as beat and workers do by themselves, and wake who can go on.

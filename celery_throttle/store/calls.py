@@ -371,6 +371,10 @@ class Store:
         """Ask for the records that nobody could read."""
         return self._call("aside", most)
 
+    def mend(self, key: str, after: str, *, mends: bool) -> Call:
+        """Look through a key for what cannot be read, or does not agree with the records; and put it right."""
+        return self._call("mend", key, after, int(mends))
+
     def parked_ids(self, bucket: str, after: str, most: int) -> Call:
         """Ask for the ids of all who are parked and need permits of a bucket (a limit: with all its keys; "": all)."""
         return self._call("parked_ids", bucket, after, most)

@@ -27,6 +27,7 @@ __all__ = [
     "RateStatus",
     "Said",
     "SetAside",
+    "Wrong",
     "needs_from",
     "rates_text",
 ]
@@ -444,3 +445,21 @@ def _in_force(permits: int | None) -> str:
 
 def _before(deliveries: int) -> str:
     return f", started {times(deliveries)} before" if deliveries else ""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A field of the store that cannot be read, or does not agree with the records.
+
+    Attributes:
+        key: the name of the key that has it, as ``limits`` or ``records``.
+        field: of that key: the id of a task, or the name of a limit, a worker, an identity lock, ...
+        why: what is wrong with it.
+    """
+
+    key: str
+    field: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}[{one_line(self.field)}]: {one_line(self.why)}"

@@ -23,6 +23,7 @@ from celery_throttle.store.rows import (
     RateStatus,
     Said,
     SetAside,
+    Wrong,
     needs_from,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "task_view",
     "text",
     "waiters",
+    "wrong",
 ]
 
 
@@ -279,6 +281,12 @@ def locks(raw: Any) -> tuple[str, list[LockStatus]]:
     """Read the reply of locks.lua: where to go on, and a page."""
     after, rows = raw
     return text(after), list(_readable(lambda row: _lock_status(*row), rows))
+
+
+def wrong(raw: Any) -> tuple[str, list[Wrong]]:
+    """Read the reply of mend.lua: where to go on, and a page."""
+    after, rows = raw
+    return text(after), [Wrong(text(key), text(field), text(why)) for key, field, why in rows]
 
 
 def set_aside(raw: Any) -> tuple[SetAside, ...]:

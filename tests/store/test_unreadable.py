@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -260,7 +260,9 @@ def test_a_place_in_an_index_that_is_lost(worker: Caller, one: Limit, redis: Red
     worker.put("t2", one)
     if spoiled == "ready":
         worker.release(held)
-    for member in redis.zrange(KEY[spoiled], 0, -1):
+    members: Any = redis.zrange(KEY[spoiled], 0, -1)
+    for member in members:
+        assert isinstance(member, bytes)
         redis.zrem(KEY[spoiled], member)
         redis.zadd(KEY[spoiled], {member[: len(member) // 2]: 5})
     worker.reap()

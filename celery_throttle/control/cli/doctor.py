@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+from celery.bin.base import CeleryOption
+
+from celery_throttle.control.cli import params
 from celery_throttle.control.cli.session import FOUND, command
 from celery_throttle.control.diagnosis import diagnose
 from celery_throttle.core.wording import counted
@@ -18,13 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
+#: Of what is wrong, how much is written out.
+_SHOWN = 100
+
 
 @command("doctor")
-def doctor(session: Session) -> int:
+@click.option("--repair", is_flag=True, cls=CeleryOption, help="Drop or set aside what cannot be read in the store.")
+@params.yes
+def doctor(session: Session, repair: bool, yes: bool) -> int:
     """Whether the store, the tasks and the lines are as they should be.
 
-    Ends with 1 if something needs attention.
+    Ends with 1 if something needs attention. --repair without --yes only says what it would change.
     """
+    if repair:
+        return _repair(session, yes=yes)
+    if yes:
+        raise click.UsageError("--yes carries out --repair: write doctor --repair --yes")
     diagnosis = diagnose(session.app)
     if session.output.as_json:
         session.output.json(diagnosis)
@@ -43,6 +56,24 @@ def doctor(session: Session) -> int:
     if not diagnosis.findings:
         session.output.say("Nothing needs attention.")
     return FOUND if diagnosis.findings else 0
+
+
+def _repair(session: Session, *, yes: bool) -> int:
+    found = session.throttle.repair(dry_run=not yes)
+    if session.output.as_json:
+        session.output.json({"done": yes, "wrong": found})
+        return FOUND if found and not yes else 0
+    for each in found[:_SHOWN]:
+        session.output.say(f"! {each}")
+    if not found:
+        session.output.say("Everything in the store can be read.")
+        return 0
+    fields = counted(len(found), "field")
+    if yes:
+        session.output.say(f"{fields} repaired; what was there is in ThrottleControl(app).set_aside() for a week.")
+        return 0
+    session.output.say(f"{fields} would be dropped, set aside or put right; --yes does it.")
+    return FOUND
 
 
 def _facts(store: StoreFacts) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 -- KEYS aside: an object of v (VERSION); why; since (ms); record: what was stored; of anything but the record
 -- of a task also key: the name of its key, as in begin.lua.
-local ASIDE_MS, HOLDERS_MOST = 604800000, 10000
+local ASIDE_MS = 604800000
 
 local function keep_aside(name, why, packed, key)
   local kept = { v = VERSION, why = why, since = NOW, record = packed, key = key }
@@ -10,9 +10,15 @@ local function keep_aside(name, why, packed, key)
   redis.call('ZADD', ENDS, NOW + ASIDE_MS, 'aside:' .. name)
 end
 
+-- For mend.lua, which says what it has found.
+local function note_wrong(key, field, why)
+  if state.wrong then state.wrong[#state.wrong + 1] = { key, field, why } end
+end
+
 -- A record that nobody can read must not stop the others: it goes where people can look at it, with its
 -- message. Returns the record of another delivery if one waited for it.
 local function set_aside(task, packed, why)
+  note_wrong('records', task, why)
   redis.call('HDEL', RECORDS, task)
   keep_aside(task, why, packed)
   redis.call('ZREM', DUE, 'task:' .. task)
@@ -22,6 +28,7 @@ end
 
 -- A field of any other hash that cannot be read goes, and what it was about goes on without it.
 local function drop_unreadable(hash, key, field, packed, why)
+  note_wrong(key, field, why or 'not readable')
   if state.only_reads then return end
   redis.call('HDEL', hash, field)
   redis.call('ZREM', ENDS, key .. ':' .. field)
@@ -40,35 +47,6 @@ end
 local function forget_aside(task)
   redis.call('HDEL', ASIDE, task)
   if redis.call('HEXISTS', RECORDS, task) == 0 then redis.call('HDEL', MESSAGES, task) end
-end
-
--- What was held by one whose record is unreadable is known only by counting what all others hold: all the
--- unreadable ones are left out at once. Of more than that nobody counts in a call: see mend.lua.
-local function recount()
-  if state.recounted or redis.call('ZCARD', LEASES) > HOLDERS_MOST then return end
-  state.recounted = true
-  local used = {}
-  for _, task in ipairs(redis.call('ZRANGE', LEASES, 0, -1)) do
-    local record = record_in(redis.call('HGET', RECORDS, task) or '')
-    for _, need in ipairs(needs_of(record and record.nonce and takes(record) or '')) do
-      used[need.bucket] = (used[need.bucket] or 0) + need.cost
-    end
-  end
-  for _, bucket in ipairs(redis.call('HKEYS', USED)) do touch(bucket) end
-  redis.call('DEL', USED)
-  for bucket, held in pairs(used) do redis.call('HSET', USED, bucket, held) end
-  state.rules = {}
-end
-
--- How many permits of a bucket are held.
-local function held_of(bucket)
-  local kept = redis.call('HGET', USED, bucket)
-  if not kept then return 0 end
-  if is_digits(kept) then return tonumber(kept) end
-  if state.only_reads then return 0 end
-  drop_unreadable(USED, 'used', bucket, kept)
-  recount()
-  return tonumber(redis.call('HGET', USED, bucket) or 0)
 end
 
 -- The caller was given a parked task, and can make nothing of its record.

@@ -67,7 +67,7 @@ local LEASE_MS = tonumber(ARGV[1])
 -- texts; looks: how many more buckets and lanes this call looks at (see ready.lua). What is found out when it
 -- matters: said, settling, settled, away, parked, all_served, first_lease, mute, reaping; clock_ms, newest,
 -- unsure: see workers.lua; shapes: see shapes.lua; recounted: whether USED was; only_reads: this script
--- writes nothing.
+-- writes nothing; wrong: what mend.lua has found.
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},

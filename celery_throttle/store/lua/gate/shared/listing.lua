@@ -4,9 +4,9 @@
 -- Where a lane is listed cannot be read (packed: what is kept of that), or is not so: it is listed anew, by
 -- its first task.
 local function list_again(lane, packed)
+  if packed then drop_unreadable(LANES, 'lanes', lane, packed) end
   if state.only_reads then return end
   local first, what, queue = first_of(lane), parts_of(lane)
-  if packed then drop_unreadable(LANES, 'lanes', lane, packed) end
   local entry = state.lanes[lane]
   if entry and entry.at then redis.call('ZREM', OLDEST, oldest_member(lane, entry)) end
   redis.call('HDEL', LANES, lane)
@@ -40,49 +40,55 @@ local function is_findable(lane, entry, first)
 end
 
 local function check_lane(lane)
-  if waits_for_lock(lane) then return true end
+  if waits_for_lock(lane) then return end
   local first = first_of(lane)
-  if not first or is_findable(lane, load_lane(lane), first) then return true end
+  if not first or is_findable(lane, load_lane(lane), first) then return end
+  note_wrong('lanes', lane, 'not listed where it says')
   list_again(lane)
-  return false
 end
 
 -- A holder without a lease would never be reclaimed, and a parked task that stands nowhere never start.
 local function check_record(task)
   local record = load_record(task)
-  if not record then return true end
+  if not record then return end
   if record.nonce then
     local till = tonumber(redis.call('ZSCORE', LEASES, task) or math.huge)
-    if till <= NOW + math.max(LEASE_MS, KEPT_MS) then return true end
-    redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
-    return false
+    if till <= NOW + math.max(LEASE_MS, KEPT_MS) then return end
+    note_wrong('leases', task, 'no lease, or one that would last for ever')
+    if not state.only_reads then redis.call('ZADD', LEASES, NOW + LEASE_MS, task) end
+    return
   end
-  if redis.call('ZSCORE', LINES, member_of(task, record)) then return true end
+  if redis.call('ZSCORE', LINES, member_of(task, record)) then return end
+  note_wrong('lines', task, 'not where it says that it stands in line')
+  if state.only_reads then return end
   count_waiting(record, -1) -- it was counted when it was put there
   enqueue(task, record)
-  return false
 end
 
 -- Those are in the order of their names while all their scores are 0.
-local function check_scores(key)
-  local fine = true
+local function check_scores(key, name)
   for _, range in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
     local from, last = unpack(range)
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, from, last, 'LIMIT', 0, 100)) do
-      redis.call('ZADD', key, 0, member)
-      fine = false
+      note_wrong(name, member, 'out of order')
+      if not state.only_reads then redis.call('ZADD', key, 0, member) end
     end
   end
-  return fine
+end
+
+local function check_order()
+  check_scores(LINES, 'lines')
+  check_scores(HEADS, 'heads')
+  check_scores(READY, 'ready')
+  check_scores(OLDEST, 'oldest')
 end
 
 -- Some of what there is, whichever: where there is little, that is all.
 local function check_some(most)
-  for _, key in ipairs({ LINES, HEADS, READY, OLDEST }) do check_scores(key) end
+  check_order()
   for _, task in ipairs(redis.call('HRANDFIELD', RECORDS, most) or {}) do check_record(task) end
   for _, member in ipairs(redis.call('ZRANDMEMBER', LINES, most) or {}) do
-    local lane = string.match(member, '^[^%z]*%z[^%z]*')
-    if lane then check_lane(lane) else redis.call('ZREM', LINES, member) end
+    check_member(member)
   end
   for _, member in ipairs(redis.call('ZRANDMEMBER', OLDEST, most) or {}) do check_oldest(member) end
 end
@@ -90,9 +96,16 @@ end
 local function check_oldest(member)
   local lane = string.match(member, '^[^%z]*%z' .. string.rep('%d', 16) .. '(.*)$')
   local entry = lane and parts_of(lane) and load_lane(lane)
-  if entry and entry.at and oldest_member(lane, entry) == member then return true end
-  redis.call('ZREM', OLDEST, member)
-  return false
+  if entry and entry.at and oldest_member(lane, entry) == member then return end
+  note_wrong('oldest', member, 'the place of no lane')
+  if not state.only_reads then redis.call('ZREM', OLDEST, member) end
+end
+
+local function check_member(member)
+  local lane, task = string.match(member, '^([^%z]*%z[^%z]*)%z%d+%.(.*)$')
+  if lane and redis.call('HEXISTS', RECORDS, task) == 1 then return check_lane(lane) end
+  note_wrong('lines', member, 'the place of no task')
+  if not state.only_reads then redis.call('ZREM', LINES, member) end
 end
 
 -- A member of a line that is not the place of a parked task: one that stands nowhere else is set aside.

@@ -18,9 +18,9 @@ local function kept_lock(identity)
   local packed = redis.call('HGET', LOCKS, identity)
   if not packed then return nil end
   local lock, why = readable(packed, 'lock')
-  if not lock and not state.only_reads then
+  if not lock then
     drop_unreadable(LOCKS, 'locks', identity, packed, why)
-    wake_all(identity)
+    if not state.only_reads then wake_all(identity) end
   end
   return lock
 end

@@ -1,0 +1,87 @@
+-- Look through a key for what cannot be read, or does not agree with the records, a page at a time; and put
+-- it right.
+-- KEYS, ARGV[1] as in shared/begin.lua; then name of the key as there, where to go on ('' at first), 1: put
+-- it right, 0: only say what there is.
+-- Returns { where to go on ('' when that were all), { { key, field, why }, ... } }; one may be named twice.
+redis.call('ZREM', LEASES, '')
+local name, from, mends = argument(), argument(), argument() == '1'
+state.only_reads, state.wrong = not mends, {}
+
+local hashes = {
+  records = RECORDS, seconds = SECONDS, locks = LOCKS, workers = WORKERS, limits = LIMITS, said = SAID,
+  used = USED, waiting = WAITING, awaited = AWAITED, rates = RATES, turns = TURNS, ran = RAN, lanes = LANES,
+  meta = META, aside = ASIDE,
+}
+
+local function look_at_second(task)
+  local packed = redis.call('HGET', SECONDS, task)
+  local second, why = record_in(packed or '')
+  if packed and not second then
+    drop_unreadable(SECONDS, 'seconds', task, packed, why)
+    if mends then redis.call('HDEL', SECOND_MESSAGES, task) end
+  end
+end
+
+local function look_at_aside(field, packed)
+  if readable(packed, 'aside') then return end
+  note_wrong('aside', field, 'not readable')
+  if mends then forget_aside(field) end
+end
+
+local function look_at_number(field, packed)
+  local is_text = string.match(field, '^broker:')
+  if not is_text and not is_digits(packed) then drop_unreadable(META, 'meta', field, packed) end
+end
+
+local function look(field, packed)
+  if name == 'records' then
+    local record, why = record_in(packed)
+    if record then check_record(field)
+    elseif mends then load_record(field)
+    else note_wrong(name, field, why)
+    end
+  elseif name == 'seconds' then look_at_second(field)
+  elseif name == 'locks' then kept_lock(field)
+  elseif name == 'workers' then load_worker(field)
+  elseif name == 'limits' then declared_of(field)
+  elseif name == 'said' then load_said(field)
+  elseif name == 'used' then held_of(field)
+  elseif name == 'waiting' then counted_in(WAITING, name, field)
+  elseif name == 'awaited' then counted_in(AWAITED, name, field)
+  elseif name == 'rates' then load_booked(field)
+  elseif name == 'turns' then kept_turn(field)
+  elseif name == 'ran' then load_ran(field)
+  elseif name == 'lanes' then load_lane(field)
+  elseif name == 'meta' then look_at_number(field, packed)
+  elseif name == 'aside' then look_at_aside(field, packed)
+  end
+end
+
+local function look_at_change(member)
+  if readable(member, 'change') then return end
+  note_wrong(name, member, 'not readable')
+  if mends then redis.call('ZREM', AUDIT, member) end
+end
+
+local hash, page = hashes[name], nil
+from = from == '' and '0' or from
+if hash then
+  page = redis.call('HSCAN', hash, from, 'COUNT', 100)
+else
+  local key = name == 'lines' and LINES or name == 'oldest' and OLDEST or AUDIT
+  page = redis.call('ZSCAN', key, from, 'COUNT', 100)
+end
+local after, found = unpack(page)
+for i = 1, #found, 2 do
+  if hash then look(found[i], found[i + 1])
+  elseif name == 'lines' then check_member(found[i])
+  elseif name == 'oldest' then check_oldest(found[i])
+  else look_at_change(found[i])
+  end
+end
+local is_last = after == '0'
+if is_last and name == 'lines' then check_order() end
+if is_last and name == 'used' then check_counts(USED, name, holders_counted(COUNTED_MOST)) end
+if is_last and name == 'waiting' then check_counts(WAITING, name, waiting_counted()) end
+if mends then serve() end
+return { is_last and '' or after, state.wrong }

@@ -1,0 +1,82 @@
+-- Counting: how many permits are held and how many tasks wait, by the records and lines themselves.
+--
+-- What was held by one whose record is unreadable is known only by counting what all others hold: all the
+-- unreadable ones are left out at once. Of more than that nobody counts in a call.
+local COUNTED_MOST = 10000
+
+local function count_needs(counts, text)
+  for _, need in ipairs(needs_of(text)) do counts[need.bucket] = (counts[need.bucket] or 0) + need.cost end
+end
+
+-- nil if there are more than so many.
+local function holders_counted(most)
+  if redis.call('ZCARD', LEASES) > most then return nil end
+  local used = {}
+  for first = 0, most, 100 do
+    local tasks = redis.call('ZRANGE', LEASES, first, first + 99)
+    if #tasks == 0 then break end
+    for _, packed in ipairs(redis.call('HMGET', RECORDS, unpack(tasks))) do
+      local record = record_in(packed or '')
+      if record and record.nonce then count_needs(used, takes(record)) end
+    end
+  end
+  return used
+end
+
+local function waiting_counted()
+  if redis.call('ZCARD', LINES) > COUNTED_MOST then return nil end
+  local waiting = {}
+  for _, member in ipairs(redis.call('ZRANGE', LINES, 0, -1)) do
+    for _, need in ipairs(needs_of(string.match(member, '^(%d[^%z]*)%z') or '')) do
+      waiting[need.bucket] = (waiting[need.bucket] or 0) + 1
+    end
+  end
+  return waiting
+end
+
+local function keep_counts(hash, counts)
+  for _, bucket in ipairs(redis.call('HKEYS', hash)) do touch(bucket) end
+  redis.call('DEL', hash)
+  for bucket, number in pairs(counts) do redis.call('HSET', hash, bucket, number) end
+  state.rules = {}
+end
+
+local function recount()
+  if state.recounted then return end
+  state.recounted = true
+  local used = holders_counted(COUNTED_MOST)
+  if used then keep_counts(USED, used) end
+end
+
+-- How many permits of a bucket are held.
+local function held_of(bucket)
+  local kept = redis.call('HGET', USED, bucket)
+  if not kept then return 0 end
+  if is_digits(kept) then return tonumber(kept) end
+  drop_unreadable(USED, 'used', bucket, kept)
+  if state.only_reads then return 0 end
+  recount()
+  return tonumber(redis.call('HGET', USED, bucket) or 0)
+end
+
+-- Whether what is kept of all buckets is what is counted; puts it right.
+local function check_counts(hash, name, counts)
+  if not counts then return end
+  local fine, known = true, {}
+  local kept = redis.call('HGETALL', hash)
+  for i = 1, #kept, 2 do
+    local bucket, number = kept[i], kept[i + 1]
+    known[bucket] = number
+    if number ~= tostring(counts[bucket]) then
+      note_wrong(name, bucket, number .. ', and counted are ' .. (counts[bucket] or 0))
+      fine = false
+    end
+  end
+  for bucket, number in pairs(counts) do
+    if not known[bucket] then
+      note_wrong(name, bucket, 'nothing, and counted are ' .. number)
+      fine = false
+    end
+  end
+  if not fine and not state.only_reads then keep_counts(hash, counts) end
+end

@@ -1,0 +1,131 @@
+"""``doctor --repair``: what cannot be read is counted first, then dropped or set aside."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import Limit, ThrottleControl
+from tests.store.caller import started
+from tests.store.peek import KEY, check, peek
+from tests.store.terms_caller import terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from tests.store.terms_caller import TermsCaller
+    from tests.support.shell import Ended
+
+API = Limit("api", 2)
+ONE = terms(API).same
+
+
+def content(redis: Redis) -> Any:
+    store = peek(redis)
+    return store.hashes, store.sets
+
+
+def fill(worker: TermsCaller) -> None:
+    """Two hold, two wait."""
+    for task in ("t1", "t2", "t3", "t4"):
+        worker.arrive(task, ONE)
+
+
+def test_of_a_healthy_store_nothing_is_said(worker: TermsCaller, run: Callable[..., Ended], redis: Redis) -> None:
+    fill(worker)
+    before = content(redis)
+    for words in (["doctor", "--repair"], ["doctor", "--repair", "--yes"]):
+        ended = run(*words)
+        assert (ended.code, ended.lines) == (0, ["Everything in the store can be read."])
+    assert content(redis) == before
+
+
+SPOILED = [
+    ("records", "t3", b"garbage"),
+    ("records", "t1", b"{}"),
+    ("workers", "aaaaaaaa", b"\xff"),
+    ("limits", "api", b"many"),
+    ("used", "api", b"1e3"),
+    ("used", "api", b"7"),
+    ("waiting", "api", b"x"),
+    ("waiting", "api", b"9"),
+    ("said", "api", b"[[]]"),
+    ("rates", "api", b"["),
+    ("turns", "api", b"now"),
+    ("ran", "0 t9", b"7"),
+    ("locks", "same", b"{}"),
+    ("awaited", "t9", b"-1"),
+    ("seconds", "t9", b"null"),
+    ("meta", "stamp", b"?"),
+    ("aside", "t8", b"?"),
+]
+
+
+@pytest.mark.parametrize(("key", "field", "garbage"), SPOILED)
+def test_a_field_is_named_first_and_repaired_with_yes(
+    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, key: str, field: str, garbage: bytes
+) -> None:
+    fill(worker)
+    redis.hset(KEY[key], field, garbage)
+    before = content(redis)
+    ended = run("doctor", "--repair")
+    assert ended.code == 1
+    assert any(line.startswith(f"! {key}[{field}]: ") for line in ended.lines)
+    assert ended.lines[-1].endswith("--yes does it.")
+    assert content(redis) == before
+    assert run("doctor", "--repair", "--yes").code == 0
+    assert run("doctor", "--repair").lines == ["Everything in the store can be read."]
+    assert redis.hget(KEY[key], field) != garbage
+
+
+def test_a_lane_that_cannot_be_read_is_listed_again(
+    worker: TermsCaller, run: Callable[..., Ended], redis: Redis
+) -> None:
+    fill(worker)
+    (lane,) = peek(redis).lanes
+    redis.hset(KEY["lanes"], lane, b"?")
+    assert run("doctor", "--repair").code == 1
+    run("doctor", "--repair", "--yes")
+    check(peek(redis))
+
+
+@pytest.mark.parametrize("index", ["heads", "lines", "leases"])
+def test_an_index_is_made_again(worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str) -> None:
+    fill(worker)
+    members: Any = redis.zrange(KEY[index], 0, -1)
+    for member in members:
+        redis.zrem(KEY[index], member)
+    redis.zadd(KEY[index], {"nobody": 5})
+    ended = run("doctor", "--repair", "--json")
+    told = json.loads(ended.out)
+    assert (ended.code, told["done"]) == (1, False)
+    assert told["wrong"]
+    assert json.loads(run("doctor", "--repair", "--yes", "--json").out)["done"] is True
+    redis.zrem(KEY[index], "nobody")
+    store = peek(redis)
+    assert {"t1", "t2"} == {task for task, record in store.records.items() if record.held}
+    assert store.leases.keys() == {"t1", "t2"}
+    assert store.sets["lines"].keys() == {record.member(task) for task, record in store.parked.items()}
+    assert len(store.sets["heads"]) == 1
+
+
+def test_what_was_repaired_goes_on(worker: TermsCaller, app: Any, redis: Redis) -> None:
+    """The holder that nobody could read gives its permit back."""
+    fill(worker)
+    redis.hset(KEY["records"], "t1", b"?")
+    found = ThrottleControl(app).repair()
+    assert [(each.key, each.field) for each in found] == [("records", "t1")]
+    assert started(worker.look()) == ("t3",)
+    assert ThrottleControl(app).repair() == ()
+    (aside,) = ThrottleControl(app).set_aside()
+    assert aside.task_id == "t1"
+
+
+def test_yes_alone_is_refused(run: Callable[..., Ended]) -> None:
+    ended = run("doctor", "--yes")
+    assert ended.code == 2
+    assert "doctor --repair --yes" in ended.err

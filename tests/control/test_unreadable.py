@@ -1,0 +1,91 @@
+"""Looking at a store in which much cannot be read: in one line at the most, never a traceback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from celery_throttle import Limit, ThrottleControl
+from celery_throttle.control import queues
+from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store import views
+from celery_throttle.web import asgi
+from tests.store.peek import _SETS, KEY
+from tests.store.terms_caller import terms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from tests.store.terms_caller import TermsCaller
+    from tests.support.shell import Ended
+
+ONE = terms(Limit("api", 1)).same
+COMMANDS = ["status", "show api", "explain t1", "explain t2", "report", "doctor", "locks", "audit", "metrics", "drain"]
+PAGES = ["", "limit?name=api", "task?id=t2", "locks", "audit", "report", "metrics", "api/limits", "api/report"]
+GARBAGE = [b"garbage", b"[[1]]", b"7x", b'{"v":2}', b"\xff", b"[" * 1100, b'{"v":2,"since":"x","why":null}']
+
+
+@pytest.fixture(params=GARBAGE)
+def spoiled(request: pytest.FixtureRequest, worker: TermsCaller, redis: Redis) -> None:
+    """One holds, one waits, somebody said something; and in each hash there is one that cannot be read."""
+    for task in ("t1", "t2"):
+        worker.arrive(task, ONE)
+    for key in KEY:
+        if key not in _SETS and not key.endswith("messages"):
+            for field in (*redis.hkeys(KEY[key]), b"api", b"t\xff1"):
+                redis.hset(KEY[key], field, request.param)
+    for name in ("records", "aside"):
+        redis.hset(KEY[name], "t2", request.param)
+    redis.delete(KEY["audit"])
+    redis.zadd(KEY["audit"], {request.param: 7})
+
+
+@pytest.fixture(autouse=True)
+def _nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "_PATIENCE", 0.05)
+
+
+@pytest.mark.usefixtures("spoiled")
+def test_commands_answer(run: Callable[..., Ended]) -> None:
+    for command in COMMANDS:
+        ended = run(*command.split())  # which raises what comes out of a command
+        assert ended.code in (0, 1), (command, ended.err)
+
+
+@pytest.mark.usefixtures("spoiled")
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_pages_answer(app: Any, anyio_backend: str) -> None:
+    assert anyio_backend
+    site = httpx.ASGITransport(asgi(app, lambda _: "all"))
+    async with httpx.AsyncClient(transport=site, base_url="http://localhost") as client:
+        for path in PAGES:
+            answer = await client.get(f"/{path}")
+            assert answer.status_code == 200, (path, answer.text[:500])
+
+
+@pytest.mark.usefixtures("spoiled")
+def test_what_was_set_aside_is_told(app: Any, run: Callable[..., Ended]) -> None:
+    ThrottleControl(app).repair()
+    found = ThrottleControl(app).set_aside(most=1000)
+    assert {(each.key, each.field) for each in found} >= {("limits", "api"), ("records", "t1")}
+    assert all(str(each) for each in found)
+    assert run("doctor").code == 1
+
+
+def test_a_reply_that_no_reader_can_read_is_the_stores_affair(
+    app: Any, worker: TermsCaller, run: Callable[..., Ended]
+) -> None:
+    """Whatever else may be wrong: one line, and the exit code for it."""
+    worker.arrive("t1", ONE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "statuses", lambda raw: raw["no such thing"])
+        with pytest.raises(StoreUnavailable, match="cannot be read"):
+            ThrottleControl(app).status()
+        ended = run("status")
+    assert ended.code == 3
+    assert len(ended.err.splitlines()) == 1
