@@ -19,7 +19,7 @@ if not birth or not is_digits(birth) then
   hint('birth ' .. birth)
 end
 -- Whoever knew older data tells that this store was emptied, also when a worker that is new here came first.
-local settled = tonumber(birth) / 1000 + SETTLE_MS
+local settled = math.min(tonumber(birth) / 1000, NOW) + SETTLE_MS
 if known ~= '' and known ~= birth and NOW < settled then
   redis.call('HSET', META, 'settling', string.format('%.0f', settled))
 end

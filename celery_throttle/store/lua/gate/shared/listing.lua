@@ -103,9 +103,15 @@ end
 
 local function check_member(member)
   local lane, task = string.match(member, '^([^%z]*%z[^%z]*)%z%d+%.(.*)$')
-  if lane and redis.call('HEXISTS', RECORDS, task) == 1 then return check_lane(lane) end
+  local record = lane and load_record(task)
+  if record and not record.nonce and member_of(task, record) == member then return check_lane(lane) end
   note_wrong('lines', member, 'the place of no task')
-  if not state.only_reads then redis.call('ZREM', LINES, member) end
+  if state.only_reads then return end
+  redis.call('ZREM', LINES, member)
+  if lane then
+    state.firsts[lane] = nil
+    if not waits_for_lock(lane) then list_lane(lane) end
+  end
 end
 
 -- A member of a line that is not the place of a parked task: one that stands nowhere else is set aside.

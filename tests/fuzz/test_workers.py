@@ -1,0 +1,49 @@
+"""A real worker goes on while stored bytes change under it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from celery_throttle import ThrottleControl
+from celery_throttle.core.keys import Keys
+from tests.failures.tools import AT_ONCE, DOORS, LONG_LEASE, Doors
+from tests.fuzz.mutations import mutate
+from tests.support.state import State
+
+if TYPE_CHECKING:
+    from tests.support.journal import Journal
+    from tests.support.workers import Workers
+
+pytestmark = pytest.mark.worker
+
+_CHANGES, _PARKED = 25, 4
+#: But for those of which another number can be read, and is in force: what is said and declared of limits.
+_KEYS = ("records", "used", "workers", "lanes", "meta", "waiting")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_worker_consumes_whatever_is_changed(workers: Workers, journal: Journal, seed: int) -> None:
+    workers.conf["throttle_lease"] = LONG_LEASE
+    worker = workers.start(DOORS, concurrency=3)
+    app, doors, random = workers.app(DOORS), Doors(journal), Random(seed)
+    doors.open("plain", "in between", "new")
+    app.hold.delay("first")
+    journal.wait_running(1, "first")
+    state = State(lambda: workers.broker)
+    state.wait_parked(*(app.hold.delay(f"p{number}") for number in range(_PARKED)))
+    keys = {name: Keys("throttle").key(name) for name in _KEYS}
+    for _ in range(_CHANGES):
+        with state.client() as client:
+            mutate(client, keys, random)
+        app.pair.delay("in between").get(timeout=AT_ONCE)
+        app.plain.delay("plain").get(timeout=AT_ONCE)
+
+    doors.open_all()
+    ThrottleControl(app.app).repair()
+
+    app.hold.delay("new").get(timeout=AT_ONCE)
+    app.plain.delay("plain").get(timeout=AT_ONCE)
+    assert "Traceback" not in worker.log()
