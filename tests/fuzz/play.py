@@ -81,10 +81,12 @@ class _Game:
 
     def come_to_an_end(self) -> None:
         """Everything that runs ends, and time brings about what it brings about."""
+        quiet = 0
         for _ in range(_ROUNDS):
             self._let_time_pass()
             went = [self._end_all(which) for which in range(len(self.town.workers))]
-            if not any(went) and not self._lose_all():
+            quiet = 0 if any(went) or self._lose_all() else quiet + 1
+            if quiet == 2:  # whoever reaps has put things right in between
                 break
 
     def stopped(self) -> Iterator[str]:
