@@ -20,6 +20,7 @@ from celery_throttle.store.breaker import Breaker
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store, take_rows
 from celery_throttle.store.history import by_limit
+from celery_throttle.store.views import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +99,7 @@ class StoreClient:
                 time.sleep(wait_ms / 1000 + 0.01)
                 patient = False
                 continue
-            found = [(task.decode(), needs.decode()) for task, needs in cleared]
+            found = [(text(task), text(needs)) for task, needs in cleared]
             self._count([needs for _, needs in found])
             for task, needs in found:
                 tell_reclaimed(task, needs)

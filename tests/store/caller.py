@@ -14,6 +14,7 @@ from celery_throttle.store import replies
 from celery_throttle.store.calls import Arrival, Back, Delivery, Ended, Exchange, Store
 from celery_throttle.store.replies import Answer, Grant
 from celery_throttle.store.scripts import execute
+from celery_throttle.store.views import text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,7 +216,7 @@ class Caller:
     def reap(self, most: int = 100) -> list[tuple[str, str]]:
         """Clear expired holders: (task id, what it needed) each."""
         _, cleared = cast("tuple[int, list[tuple[bytes, bytes]]]", execute(self.client, self.store.reap(most)))
-        return [(task.decode(), needs.decode()) for task, needs in cleared]
+        return [(text(task), text(needs)) for task, needs in cleared]
 
     def declare(self, *limits: Limit, known: str = "") -> str:
         """Say how many permits limits have, as a worker that starts (or that knows of this birth of the store)."""

@@ -134,6 +134,24 @@ def test_a_rate_that_was_said(worker: Caller, one: Limit, redis: Redis, rate: ob
     assert dropped(redis) == {("said", one.name)}
 
 
+@pytest.mark.parametrize("number", ["nan", "-inf", "1e999", "[nan]"])
+def test_a_number_that_is_read_and_cannot_be_written(
+    worker: Caller, redis: Redis, steering: Steering, number: str
+) -> None:
+    """It is in a part that nothing looks at; who writes the whole, or answers with it, would fail."""
+    needs = terms(FAIR).needs({"fair": ["w", 1]})
+    held = worker.take("t1", needs)
+    worker.put("t2", needs)
+    record, rule = redis.hget(KEY["records"], "t2") or b"", FAIR.declared.encode()
+    redis.hset(KEY["records"], "t2", record[:-1] + f',"new":{number}}}'.encode())
+    redis.hset(KEY["limits"], "fair", rule[:-1] + f',"new":{number}}}'.encode())
+    assert steering.stands("fair").held == 1
+    worker.release(held)
+    worker.declare(FAIR)
+    assert started(worker.look()) == ()
+    assert {each.task_id or each.key for each in steering.aside()} == {"t2", "limits"}
+
+
 @each_garbage
 def test_how_many_wait(worker: Caller, redis: Redis, garbage: bytes) -> None:
     needs = terms(FAIR).needs({"fair": ["w", 1]})

@@ -32,13 +32,13 @@ end
 local function is_list(value, what)
   if type(value) ~= 'table' then return false end
   if what == 'turn' then
-    local bucket, who, step = unpack(value)
-    return is_a(bucket, 'name') and is_a(who, 'name') and is_number(step)
+    local bucket, who, step, more = unpack(value)
+    return more == nil and is_a(bucket, 'name') and is_a(who, 'name') and is_number(step)
   end
   for name, part in pairs(value) do
     if (type(name) == 'string') ~= (what == 'counts' or what == 'spoken') then return false end
     if what == 'counts' or what == 'numbers' then
-      if type(part) ~= 'number' or part ~= part then return false end
+      if type(part) ~= 'number' or not (part > -math.huge and part < math.huge) then return false end
     elseif what == 'texts' then
       if type(part) ~= 'string' then return false end
     elseif not is_row(part, what, name) then
@@ -55,10 +55,10 @@ local function is_row(row, what, name)
   if what == 'spoken' then
     local signed = type(third) == 'string' and type(fourth) == 'string'
     local fine = name == 'rate' and is_list(first, 'rates') or name ~= 'rate' and is_number(first)
-    return signed and fine and is_number(second) and is_number(since)
+    return signed and fine and is_number(second) and is_number(since) and row[6] == nil
   end
   local numbers = is_number(first) and is_number(second) and is_number(third)
-  return what == 'rates' and numbers and first >= 1 and second >= 1 and third >= 1
+  return what == 'rates' and numbers and first >= 1 and second >= 1 and third >= 1 and fourth == nil
 end
 
 -- The object that was stored; else nil, and why it cannot be read.

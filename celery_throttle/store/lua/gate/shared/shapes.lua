@@ -11,7 +11,8 @@ local function shape_of(kind)
   return shape
 end
 
--- Of a kind of object the parts that have to be there, and what each part is. Others are not looked at.
+-- Of a kind of object the parts that have to be there, and what each part is. Others are anything that can be
+-- written again: NaN is read and cannot.
 local function made_shape(kind)
   if kind == 'record' then return { required = { 'needs', 'queue', 'ticket' }, parts = {
     needs = 'needs', queue = 'name', ticket = 'number', attempt = 'whole', nonce = 'text', since = 'number',
@@ -69,6 +70,8 @@ local function wrong_part(object, kind)
     elseif what == 'number' then
       fine = type(value) == 'number' and value > -NUMBERS_END and value < NUMBERS_END
     elseif what then fine = is_a(value, what)
+    elseif type(value) == 'number' then fine = value > -math.huge and value < math.huge
+    elseif type(value) == 'table' then fine = pcall(cjson.encode, value)
     end
     if not fine then return name end
   end
