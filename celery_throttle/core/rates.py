@@ -64,9 +64,15 @@ class Rate:
 
     @classmethod
     def of(cls, count: int, period: int) -> Rate:
-        """Return the rate of so many in a period (in microseconds) that one of the units has."""
-        unit = next(unit for unit, seconds in SECONDS.items() if seconds * 1_000_000 == period)
-        return cls(count, cast("Unit", unit))
+        """Return the rate of so many in a period (in microseconds) that one of the units has.
+
+        Raises:
+            ValueError: none has.
+        """
+        units = [unit for unit, seconds in SECONDS.items() if seconds * 1_000_000 == period]
+        if not units:
+            raise ValueError(f"no unit has {period} microseconds")
+        return cls(count, cast("Unit", units[0]))
 
     @property
     def period(self) -> int:

@@ -401,14 +401,9 @@ def _declared(raw: str) -> tuple[int | None, tuple[RateStatus, ...], int | None]
 
 
 def _rates(declared: Any) -> tuple[RateStatus, ...]:
-    return tuple(RateStatus(_rate(int(count), int(period)), int(burst)) for count, period, burst in declared or ())
-
-
-def _rate(count: int, period: int) -> str:
-    try:
-        return str(Rate.of(count, period))
-    except StopIteration:  # of a period that no release of this library declares
-        return f"{count}/{period} us"
+    return tuple(
+        RateStatus(str(Rate.of(int(count), int(period))), int(burst)) for count, period, burst in declared or ()
+    )
 
 
 def _said(found: Any, value_is: Literal["", "permits", "rates", "both"] = "") -> Said | None:

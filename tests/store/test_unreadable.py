@@ -123,9 +123,11 @@ def test_what_was_said(worker: Caller, one: Limit, redis: Redis, garbage: bytes,
     worker.take("t3", one)
 
 
-@pytest.mark.parametrize("rate", [1, "x", [1], [[0, 1, 1]], [[1, 60, "x"]], {"a": 1}, [[1, 60]]])
+@pytest.mark.parametrize(
+    "rate", [1, "x", [1], [[0, 1000000, 1]], [[1, 16, 1]], [[1, 1000000, "x"]], {"a": 1}, [[1, 60]]]
+)
 def test_a_rate_that_was_said(worker: Caller, one: Limit, redis: Redis, rate: object, steering: Steering) -> None:
-    """It is as if it had not been said."""
+    """It is as if it had not been said; of a rate of 16 us nobody could say what it is."""
     steering.say(one, "override", json.dumps({"rates": [[1, 60_000_000, 1]]}))
     said = json.loads(redis.hget(KEY["said"], one.name) or b"")
     redis.hset(KEY["said"], one.name, json.dumps({"rate": [rate, *said["rate"][1:]]}))

@@ -50,15 +50,17 @@ end
 
 local function is_row(row, what, name)
   if type(row) ~= 'table' then return false end
-  local first, second, third, fourth, since = unpack(row)
+  local first, second, third, fourth, since, more = unpack(row)
   if what == 'pairs' then return type(first) == 'string' and type(second) == 'string' end
   if what == 'spoken' then
     local signed = type(third) == 'string' and type(fourth) == 'string'
     local fine = name == 'rate' and is_list(first, 'rates') or name ~= 'rate' and is_number(first)
-    return signed and fine and is_number(second) and is_number(since) and row[6] == nil
+    return signed and fine and is_number(second) and is_number(since) and more == nil
   end
   local numbers = is_number(first) and is_number(second) and is_number(third)
-  return what == 'rates' and numbers and first >= 1 and second >= 1 and third >= 1 and fourth == nil
+  if what ~= 'rates' or not numbers or first < 1 or third < 1 or fourth ~= nil then return false end
+  -- A second, a minute, an hour, a day (us).
+  return second == 1000000 or second == 60000000 or second == 3600000000 or second == 86400000000
 end
 
 -- The object that was stored; else nil, and why it cannot be read.
