@@ -58,7 +58,10 @@ end
 -- Whether this is what came of the call.
 local function is_answer_to(before, said)
   if before.number ~= state.call then return false end
-  return #(before.asked or {}) == #(said.asked or {}) and #(before.parked or {}) == #(said.parked or {})
+  local asked, parked = before.asked or {}, before.parked or {}
+  local fine = is_list(asked, 'numbers') and is_list(parked, 'numbers')
+  fine = fine and is_list(before.granted or {}, 'texts') and is_list(before.withdrawn or {}, 'pairs')
+  return fine and #asked == #(said.asked or {}) and #parked == #(said.parked or {})
 end
 
 -- A call that was carried out before.

@@ -6,22 +6,21 @@ local function load_booked(bucket)
   if not packed then return nil end
   local decodes, kept = pcall(cjson.decode, packed)
   local fine = decodes and type(kept) == 'table'
-  local till_us = tonumber(redis.call('ZSCORE', ENDS, 'rates:' .. bucket) or 0) * 1000
   for name, value in pairs(fine and kept or {}) do
-    fine = fine and type(name) == 'string' and type(value) == 'string' and is_booked(name, value, till_us)
+    fine = fine and type(name) == 'string' and type(value) == 'string' and is_booked(bucket, name, value)
   end
   if fine and (kept.seen or next(kept) == nil) then return kept end
   drop_unreadable(RATES, 'rates', bucket, packed)
   return nil
 end
 
--- Whether a part of what is booked may be so.
-local function is_booked(name, value, till_us)
+-- Whether a part of what is booked may be so. What is far away is asked for its end.
+local function is_booked(bucket, name, value)
   if name == 'by' then return true end
   if name == 'seen' then return is_digits(value) end
-  if name == 'at' then return is_digits(value) and tonumber(value) <= till_us end
-  local us, parts = string.match(value, '^(%d+) (%d+)$')
-  if not us then us, parts = string.match(value, '^(%d+) (%d+) %d+ %d+$') end
-  local known = string.find(name, '^[1-9]%d*/[1-9]%d*/[1-9]%d*$') and #name < 48
-  return known and us ~= nil and #parts <= 16 and tonumber(us) <= till_us
+  local us, parts = value, ''
+  if name ~= 'at' then us, parts = string.match(value, '^(%d+) (%d+)') end
+  if not us or not is_digits(us) or #parts > 16 then return false end
+  if tonumber(us) <= NOW_US + 60000000 then return true end
+  return us / 1000 <= tonumber(redis.call('ZSCORE', ENDS, 'rates:' .. bucket) or 0)
 end

@@ -5,7 +5,7 @@
 local function nearest_rate(kept, spacing)
   local nearest, least, its_spacing, its_burst
   for name in pairs(kept) do
-    local count, period, burst = string.match(name, '^(%d+)/(%d+)/(%d+)$')
+    local count, period, burst = string.match(name, '^([1-9]%d*)/([1-9]%d*)/([1-9]%d*)$')
     local ratio = count and period / count / spacing
     local far = ratio and math.max(ratio, 1 / ratio)
     if far and (not least or far < least or far == least and ratio > 1) then

@@ -15,10 +15,9 @@ local function needs_of(text)
   for cost, booked, bucket in string.gmatch(text, '(%d+)(b?):([^\1]+)') do
     needs[#needs + 1] = { bucket = bucket, cost = tonumber(cost), booked = booked == 'b' }
     length = length + #cost + #booked + #bucket + 2
-    local fits = tonumber(cost) >= 1 and tonumber(cost) <= COST_MOST
-    if not fits or string.find(bucket, '%z') then needs.wrong = true end
+    if tonumber(cost) < 1 or tonumber(cost) > COST_MOST then needs.wrong = true end
   end
-  if length ~= (text == '' and 0 or #text + 1) then needs.wrong = true end
+  if length ~= (text == '' and 0 or #text + 1) or string.find(text, '%z') then needs.wrong = true end
   state.needs[text] = needs
   return needs
 end

@@ -19,19 +19,12 @@ local function is_for_caller(lane)
   return state.slots > 0 and state.serves[queue]
 end
 
--- As first_at, of those that are listed here by what is known of them: what says otherwise goes.
-local function first_listed(bucket, after)
-  for _ = 1, 100 do
-    local lane, rank, member = first_at(bucket, after)
-    if not lane then return nil end
-    local entry = load_lane(lane)
-    local first = first_of(lane)
-    if entry.at == bucket and entry.rank == rank and first then return lane, member end
-    redis.call('ZREM', HEADS, member)
-    state.heads[bucket] = nil
-    if first then list_again(lane) end
-  end
-  return nil
+-- What stands first at a bucket is not listed there by what is known of it.
+local function not_listed(lane, bucket, member)
+  redis.call('ZREM', HEADS, member)
+  state.heads[bucket] = nil
+  if first_of(lane) then list_again(lane) end
+  touch(bucket)
 end
 
 -- Make the first lane that waits for a bucket ready if there is room for its first task.
@@ -40,7 +33,7 @@ local function refresh(bucket)
   if is_full(rule_of(bucket)) then return end
   local passing, after = false, nil
   repeat
-    local lane, member = first_listed(bucket, after)
+    local lane, rank, member = first_at(bucket, after)
     if not lane then return end
     local what, queue = parts_of(lane)
     local room, wait_ms = room_for(need_of(what, bucket))
@@ -50,6 +43,7 @@ local function refresh(bucket)
     end
     if not room then return end
     local entry, first = load_lane(lane), first_of(lane)
+    if entry.at ~= bucket or entry.rank ~= rank or not first then return not_listed(lane, bucket, member) end
     if barred(bucket, first.task, tonumber(first.ticket) - NOUGHT) then
       return again_at(bucket, rule_of(bucket).bar[UNTIL])
     end

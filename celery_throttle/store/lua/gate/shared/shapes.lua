@@ -2,15 +2,6 @@
 -- since: no other function looks at a value before `readable` has.
 local NUMBERS_END = 1000000000000000
 
-local function shape_of(kind)
-  local shape = state.shapes[kind]
-  if not shape then
-    shape = made_shape(kind)
-    state.shapes[kind] = shape
-  end
-  return shape
-end
-
 -- Of a kind of object the parts that have to be there, and what each part is. Others are anything that can be
 -- written again: NaN is read and cannot.
 local function made_shape(kind)
@@ -20,8 +11,8 @@ local function made_shape(kind)
     lock = 'plan', code = 'text', told = 'counts', unacked = 'counts', moves = 'whole',
   } } end
   if kind == 'worker' then return { required = { 'number' }, parts = {
-    number = 'number', since = 'number', asked = 'numbers', parked = 'numbers', granted = 'texts',
-    unsure = 'texts', withdrawn = 'pairs', newest = 'newest', clock_off = 'number', broker = 'text',
+    number = 'number', since = 'number', asked = 'answer', parked = 'answer', granted = 'answer',
+    unsure = 'texts', withdrawn = 'answer', newest = 'newest', clock_off = 'number', broker = 'text',
     till = 'number',
   } } end
   if kind == 'lane' then return { required = {}, parts = {
@@ -58,10 +49,11 @@ end
 -- The first part of an object that is not what it has to be; nil if all are.
 local function wrong_part(object, kind)
   if type(object) ~= 'table' then return kind end
-  local shape = shape_of(kind)
+  local shape = state.shapes[kind] or made_shape(kind)
   for _, name in ipairs(shape.required) do
     if object[name] == nil then return name end
   end
+  state.shapes[kind] = shape
   local parts = shape.parts
   for name, value in pairs(object) do
     local what, fine = parts[name], true
@@ -69,6 +61,10 @@ local function wrong_part(object, kind)
     if what == 'text' then fine = type(value) == 'string'
     elseif what == 'number' then
       fine = type(value) == 'number' and value > -NUMBERS_END and value < NUMBERS_END
+    elseif what == 'name' then fine = type(value) == 'string' and not string.find(value, '%z')
+    elseif what == 'needs' then fine = type(value) == 'string' and not needs_of(value).wrong
+    elseif what == 'rank' then fine = type(value) == 'string' and #value == 16 and is_digits(value)
+    elseif what == 'answer' then fine = true -- see is_answer_to
     elseif what then fine = is_a(value, what)
     elseif type(value) == 'number' then fine = value > -math.huge and value < math.huge
     elseif type(value) == 'table' then fine = pcall(cjson.encode, value)
