@@ -6,13 +6,14 @@ local NUMBERS_END = 1000000000000000
 -- written again: NaN is read and cannot.
 local function made_shape(kind)
   if kind == 'record' then return { required = { 'needs', 'queue', 'ticket' }, parts = {
-    needs = 'needs', queue = 'name', ticket = 'number', attempt = 'whole', nonce = 'text', since = 'number',
-    place = 'number', turn = 'turn', deadline = 'number', dropped = 'text', deliveries = 'whole',
-    lock = 'plan', code = 'text', told = 'counts', unacked = 'counts', moves = 'whole',
+    needs = 'string', queue = 'string', ticket = 'number', attempt = 'whole', nonce = 'string',
+    since = 'number',
+    place = 'number', turn = 'turn', deadline = 'number', dropped = 'string', deliveries = 'whole',
+    lock = 'plan', code = 'string', told = 'counts', unacked = 'counts', moves = 'whole',
   } } end
   if kind == 'worker' then return { required = { 'number' }, parts = {
     number = 'number', since = 'number', asked = 'answer', parked = 'answer', granted = 'answer',
-    unsure = 'texts', withdrawn = 'answer', newest = 'newest', clock_off = 'number', broker = 'text',
+    unsure = 'texts', withdrawn = 'answer', newest = 'newest', clock_off = 'number', broker = 'string',
     till = 'number',
   } } end
   if kind == 'lane' then return { required = {}, parts = {
@@ -20,8 +21,8 @@ local function made_shape(kind)
   } } end
   if kind == 'plan' then return {
     required = { 'identity', 'first', 'claim', 'lock_until', 'on_conflict', 'ttl_ms', 'verdict' }, parts = {
-    identity = 'name', first = 'text', claim = 'digits', lock_until = 'text', on_conflict = 'text',
-    remember_ms = 'number', ttl_ms = 'number', verdict = 'verdict', fence = 'digits', asked = 'text',
+    identity = 'name', first = 'string', claim = 'digits', lock_until = 'string', on_conflict = 'string',
+    remember_ms = 'number', ttl_ms = 'number', verdict = 'verdict', fence = 'digits', asked = 'string',
   } } end
   return rare_shape(kind)
 end
@@ -29,8 +30,8 @@ end
 local function rare_shape(kind)
   if kind == 'lock' then return {
     required = { 'state', 'task', 'claim', 'fence', 'since', 'floor', 'awaited' }, parts = {
-    state = 'state', task = 'text', claim = 'digits', fence = 'digits', since = 'number', floor = 'number',
-    awaited = 'whole', nonce = 'text', next = 'text', next_claim = 'digits', next_till = 'number',
+    state = 'state', task = 'string', claim = 'digits', fence = 'digits', since = 'number', floor = 'number',
+    awaited = 'whole', nonce = 'string', next = 'string', next_claim = 'digits', next_till = 'number',
   } } end
   if kind == 'rule' then
     return { required = { 'permits' }, parts = { permits = 'whole', rates = 'rates', max_parked = 'whole' } }
@@ -39,37 +40,41 @@ local function rare_shape(kind)
     return { required = { 'came', 'ticket' }, parts = { came = 'number', ticket = 'number' } }
   end
   if kind == 'aside' then return { required = { 'why', 'since', 'record' }, parts = {
-    why = 'text', since = 'number', record = 'text', key = 'text',
+    why = 'string', since = 'number', record = 'string', key = 'string',
   } } end
   return { required = { 'number', 'at', 'action' }, parts = {
-    number = 'digits', at = 'number', action = 'text', tasks = 'whole',
+    number = 'digits', at = 'number', action = 'string', tasks = 'whole',
   } }
 end
 
--- The first part of an object that is not what it has to be; nil if all are.
+-- The first part of an object that is not what it has to be; nil if all are. This is done for each record in
+-- each call: what a part is by its type alone is looked at here.
 local function wrong_part(object, kind)
   if type(object) ~= 'table' then return kind end
   local shape = state.shapes[kind] or made_shape(kind)
-  for _, name in ipairs(shape.required) do
-    if object[name] == nil then return name end
-  end
   state.shapes[kind] = shape
-  local parts = shape.parts
+  local required, parts = shape.required, shape.parts
+  for i = 1, #required do
+    if object[required[i]] == nil then return required[i] end
+  end
   for name, value in pairs(object) do
-    local what, fine = parts[name], true
-    -- Those that are in each record; a call of a function costs more than the rest.
-    if what == 'text' then fine = type(value) == 'string'
-    elseif what == 'number' then
-      fine = type(value) == 'number' and value > -NUMBERS_END and value < NUMBERS_END
-    elseif what == 'name' then fine = type(value) == 'string' and not string.find(value, '%z')
-    elseif what == 'needs' then fine = type(value) == 'string' and not needs_of(value).wrong
-    elseif what == 'rank' then fine = type(value) == 'string' and #value == 16 and is_digits(value)
-    elseif what == 'answer' then fine = true -- see is_answer_to
-    elseif what then fine = is_a(value, what)
-    elseif type(value) == 'number' then fine = value > -math.huge and value < math.huge
-    elseif type(value) == 'table' then fine = pcall(cjson.encode, value)
+    local what, its = parts[name], type(value)
+    if its == 'number' then
+      local fine = not what or what == 'number' or what == 'whole' and value >= 0 and value % 1 == 0
+      if not fine or not (value > -NUMBERS_END and value < NUMBERS_END) then return name end
+    elseif its ~= what and not is_part(value, its, what) then
+      return name
     end
-    if not fine then return name end
+  end
+  if kind == 'record' then
+    if needs_of(object.needs).wrong then return 'needs' end
+    if string.find(object.queue, '%z') then return 'queue' end
   end
   return nil
+end
+
+local function is_part(value, its, what)
+  if what == 'answer' then return true end -- see is_answer_to
+  if what then return is_a(value, what) end
+  return its ~= 'table' or (pcall(cjson.encode, value))
 end
