@@ -144,9 +144,10 @@ def test_a_number_that_is_read_and_cannot_be_written(
     needs = terms(FAIR).needs({"fair": ["w", 1]})
     held = worker.take("t1", needs)
     worker.put("t2", needs)
-    record, rule = redis.hget(KEY["records"], "t2") or b"", FAIR.declared.encode()
-    redis.hset(KEY["records"], "t2", record[:-1] + f',"new":{number}}}'.encode())
-    redis.hset(KEY["limits"], "fair", rule[:-1] + f',"new":{number}}}'.encode())
+    for key, field in (("records", "t2"), ("limits", "fair")):
+        stored = redis.hget(KEY[key], field)
+        assert isinstance(stored, bytes)
+        redis.hset(KEY[key], field, stored[:-1] + f',"new":{number}}}'.encode())
     assert steering.stands("fair").held == 1
     worker.release(held)
     worker.declare(FAIR)
