@@ -307,3 +307,15 @@ def test_a_lane_that_is_listed_as_the_oldest_and_is_none(worker: Caller, one: Li
     worker.reap()
     check(peek(redis))
     assert started(worker.release(held, slots=1)) == ("t2",)
+
+
+@pytest.mark.parametrize("other", [[], {}, "x", None, True])
+@pytest.mark.parametrize("part", ["till", "since", "number", "clock_off"])
+def test_a_part_of_another_type(worker: Caller, one: Limit, redis: Redis, part: str, other: object) -> None:
+    """An empty array is no number."""
+    held = worker.take("t", one)
+    kept = json.loads(redis.hget(KEY["workers"], worker.name) or b"")
+    redis.hset(KEY["workers"], worker.name, json.dumps({**kept, part: other}))
+    worker.release(held)
+    goes_on(worker, one)
+    assert dropped(redis) == {("workers", worker.name)}

@@ -110,6 +110,9 @@ local function check_member(member)
   redis.call('ZREM', LINES, member)
   if lane then
     state.firsts[lane] = nil
+    -- It was counted when it was parked.
+    local counted = string.match(lane, '^%d') and redis.call('HEXISTS', ASIDE, task) == 1
+    if counted then count_waiting({ needs = parts_of(lane) }, -1) end
     if not waits_for_lock(lane) then list_lane(lane) end
   end
 end

@@ -75,6 +75,7 @@ end
 
 local function is_part(value, its, what)
   if what == 'answer' then return true end -- see is_answer_to
+  if what == 'number' or what == 'whole' or what == 'string' then return false end
   if what then return is_a(value, what) end
   return its ~= 'table' or (pcall(cjson.encode, value))
 end
