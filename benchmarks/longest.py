@@ -141,7 +141,7 @@ def _tenants(play: Play) -> None:
     ended: list[Ended] = []
     for _ in range(20):
         ended = worker.tell(_SLOTS, ended=ended)
-    for view in (worker.store.parked("fair", 1000), worker.store.parked(None, 1000), worker.store.firsts(["fair"])):
+    for view in (worker.store.parked("fair", 100), worker.store.parked(None, 100), worker.store.firsts(["fair"])):
         worker.call(view)
     play.let_end("turns")
     worker.call(worker.store.reap(_REAPED))
@@ -201,7 +201,7 @@ def _eight(play: Play) -> None:
     for _ in range(10):
         more = [_task(needs(number)) for number in range(_ROWS)]
         ended = worker.tell(_SLOTS, ended=ended, asked=more, parked=more)
-    worker.call(worker.store.parked("limit-0", 1000))
+    worker.call(worker.store.parked("limit-0", 100))
     play.let_all_leases_end()
     worker.call(worker.store.reap(_REAPED))
     worker.tell(_SLOTS)

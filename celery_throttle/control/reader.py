@@ -194,7 +194,7 @@ class Reader:
 
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return who waits, for this limit or at all."""
-        return self._read(views.parked, self.store.parked(bucket.text if bucket else None, min(most, MOST)))
+        return read(views.parked, self._parked_rows(bucket, most))
 
     def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
         """Return who is first in each of these lines; None: nobody stands in it."""
@@ -215,7 +215,19 @@ class Reader:
 
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
         """Return who stands in the lines of this limit, or in any and in none, and what each takes."""
-        return self._read(views.waiters, self.store.parked(bucket.text if bucket else None, min(most, MOST)))
+        return read(views.waiters, self._parked_rows(bucket, most))
+
+    def _parked_rows(self, bucket: Bucket | None, most: int) -> list[Any]:
+        """Return rows of parked tasks, read a page at a time; one that moves meanwhile is there once."""
+        found: dict[bytes, Any] = {}
+        after, left = b"", min(most, MOST)
+        while left > 0:
+            call = self.store.parked(bucket.text if bucket else None, min(left, AT_ONCE), after)
+            after, rows = self._read(views.parked_rows, call)
+            for row in rows:
+                found.setdefault(row[2], row)
+            left = left - len(rows) if after else 0
+        return list(found.values())
 
     def parked_ids(self, bucket: Bucket | None) -> Iterator[ParkedId]:
         """Yield all who wait and need permits of this limit, or at all; lane by lane."""

@@ -343,9 +343,9 @@ class Store:
         """Ask who holds something."""
         return self._call("holders", past, count)
 
-    def parked(self, bucket: str | None, most: int) -> Call:
-        """Ask who waits for a bucket (a limit: with all its keys), None: for anything."""
-        return self._call("parked", bucket or "", int(bucket is None), most)
+    def parked(self, bucket: str | None, most: int, after: bytes = b"") -> Call:
+        """Ask who waits for a bucket (a limit: with all its keys), None: for anything; a page, after another one."""
+        return self._call("parked", bucket or "", int(bucket is None), most, after)
 
     def firsts(self, buckets: Sequence[str]) -> Call:
         """Ask who is first in the lines of these buckets."""

@@ -48,6 +48,7 @@ __all__ = [
     "oldest",
     "parked",
     "parked_ids",
+    "parked_rows",
     "services",
     "set_aside",
     "statuses",
@@ -144,9 +145,15 @@ def holders(raw: Any, names: TaskNames = _NO_NAMES) -> tuple[tuple[Holder, ...],
     return tuple(_readable(lambda row: _holder(row, now, names), rows)), bool(more)
 
 
-def parked(raw: Any) -> tuple[Parked, ...]:
-    """Read the reply of parked.lua."""
-    return tuple(_parked(*row) for row in raw)
+def parked_rows(raw: Any) -> tuple[bytes, list[Any]]:
+    """Read the reply of parked.lua: where to go on, and a page of rows, for `parked` and `waiters`."""
+    after, rows = raw
+    return after, rows
+
+
+def parked(rows: Iterable[Any]) -> tuple[Parked, ...]:
+    """Return what rows of parked.lua say."""
+    return tuple(_parked(*row) for row in rows)
 
 
 class Waiter(NamedTuple):
@@ -165,10 +172,10 @@ class Waiter(NamedTuple):
         return self.turn if bucket == self.turns else self.ticket
 
 
-def waiters(raw: Any) -> list[Waiter]:
-    """Read the reply of parked.lua, but for those who wait for a lock, and what nobody can read."""
+def waiters(rows: Iterable[Any]) -> list[Waiter]:
+    """Return what rows of parked.lua say, but for those who wait for a lock, and what nobody can read."""
     found = []
-    for line, _, task, packed, _ in raw:
+    for line, _, task, packed, _ in rows:
         if line.startswith(_LOCK_LINES):
             continue
         try:

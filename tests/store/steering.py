@@ -58,7 +58,13 @@ class Steering:
         return views.statuses(self.ask(self.store.status([bucket])))[0]
 
     def parked(self, bucket: str | None = None, most: int = 100) -> tuple[Parked, ...]:
-        return views.parked(self.ask(self.store.parked(bucket, most)))
+        found: list[Any] = []
+        after, left = b"", most
+        while left > 0:
+            after, rows = views.parked_rows(self.ask(self.store.parked(bucket, min(left, 7), after)))
+            found += rows
+            left = left - len(rows) if after else 0
+        return views.parked(found)
 
     def aside(self, most: int = 100) -> tuple[SetAside, ...]:
         return views.set_aside(self.ask(self.store.aside(most)))

@@ -1,53 +1,67 @@
--- Say who is parked, line by line, first come first.
+-- Return a page of those that are parked, line by line, first come first.
 -- KEYS, ARGV[1] as in shared/begin.lua; then limit (or limit \31 key; with all its keys), 1 if all lines
--- are meant instead, and how many at most.
--- Returns { { line, place, task id, record, head of its message }, ... }; a line as in explain.lua. Writes
--- nothing.
+-- are meant instead, how many at most, and where to go on ('' at first).
+-- Returns { where to go on ('' when that were all), { { line, place, task id, record, head of its message },
+-- ... } }; a line as in explain.lua. Writes nothing.
 state.only_reads = true
-local limit, all, most = argument(), argument() == '1', number()
-local rows = {}
+local limit, all, most, after = argument(), argument() == '1', number(), object()
+local rows, passed = {}, nil
 
-local function add(line, lanes)
-  for place, task in ipairs(first_in(lanes, most - #rows)) do
-    if #rows >= most then return end
-    rows[#rows + 1] = { line, place, task, redis.call('HGET', RECORDS, task) or '', head_of(task) }
-  end
-end
-
-local function add_buckets(first, last)
-  local buckets, known = names_from(HEADS, first, last, most), {}
-  for _, bucket in ipairs(buckets) do known[bucket] = true end
-  for _, each in ipairs(passed_lanes(256)) do
-    local at = load_lane(each.lane).at
-    if at and not known[at] and (all or limit_of(at) == limit or at == limit) then
-      known[at] = true
-      buckets[#buckets + 1] = at
-    end
-  end
-  for _, bucket in ipairs(buckets) do
-    if #rows < most then add(bucket, lanes_at(bucket, 256)) end
-  end
-end
-
--- Those who wait for a lock, or for nothing but a slot; what they wait for is what their lane is named by.
-local function add_others(first, last)
-  for _, what in ipairs(names_from(LINES, first, last, most)) do
-    local lanes = {}
-    local found = redis.call('ZRANGEBYLEX', LINES, '[' .. what .. '\0', '(' .. what .. '\1', 'LIMIT', 0, most)
-    for _, member in ipairs(found) do
-      local lane = string.match(member, '^[^%z]*%z[^%z]*')
-      if lane and not lanes[lane] then lanes[lane], lanes[#lanes + 1] = true, { lane = lane } end
-    end
-    if #rows < most then add(what, lanes) end
-  end
-end
-
+-- Kinds of lines: of a bucket; of one all whose lanes are passed over; of those that wait for nothing but a
+-- slot, and for a lock, which are named by what their lanes wait for.
+local kinds = { { 'buckets', '[' .. limit .. '\0', '(' .. limit .. '\32' }, { 'passed' } }
 if all then
-  add_buckets('-', '+')
-  add_others('-', '[\1')
-  add_others('[follow:', '(follow;')
-  add_others('[next:', '(next;')
-else
-  add_buckets('[' .. limit .. '\0', '(' .. limit .. '\32')
+  kinds = {
+    { 'buckets', '-', '+' }, { 'passed' }, { 'others', '-', '[\1' },
+    { 'others', '[follow:', '(follow;' }, { 'others', '[next:', '(next;' },
+  }
 end
-return rows
+
+-- The buckets whose lanes are all passed over, from one on.
+local function passed_lines(from)
+  local lines, known, begun = {}, {}, not from
+  passed = passed or passed_lanes(256)
+  for _, each in ipairs(passed) do
+    local at = load_lane(each.lane).at
+    if at and not known[at] and not first_at(at) and (all or limit_of(at) == limit or at == limit) then
+      known[at], begun = true, begun or at == from
+      if begun then lines[#lines + 1] = at end
+    end
+  end
+  return lines
+end
+
+local function lines_of(kind, from)
+  local what, first, last = unpack(kind)
+  if what == 'passed' then return passed_lines(from) end
+  return names_from(what == 'buckets' and HEADS or LINES, from and '[' .. from .. '\0' or first, last, most)
+end
+
+local function lanes_of(what, line)
+  if what ~= 'others' then return lanes_at(line, 256) end
+  local lanes, from, last = {}, '[' .. line .. '\0', '(' .. line .. '\1'
+  while #lanes < 256 do
+    local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, 1)[1]
+    local lane = found and string.match(found, '^[^%z]*%z[^%z]*')
+    if not lane then break end
+    lanes[#lanes + 1], from = { lane = lane }, '(' .. lane .. '\1'
+  end
+  return lanes
+end
+
+for number = after and after.kind or 1, #kinds do
+  local from = after and after.kind == number and after.line or nil
+  for _, line in ipairs(lines_of(kinds[number], from)) do
+    local count, last = 0, ''
+    if line == from then count, last = after.count, after.last end
+    for _, placed in ipairs(first_in(lanes_of(kinds[number][1], line), most - #rows, last)) do
+      count, last = count + 1, placed
+      local task = string.sub(placed, 17)
+      rows[#rows + 1] = { line, count, task, redis.call('HGET', RECORDS, task) or '', head_of(task) }
+    end
+    if #rows >= most then
+      return { cjson.encode({ kind = number, line = line, count = count, last = last }), rows }
+    end
+  end
+end
+return { '', rows }

@@ -68,21 +68,6 @@ local function passed_lanes(most)
   return lanes
 end
 
--- The first tasks of these lanes together, in order.
-local function first_in(lanes, most)
-  local found = {}
-  for _, each in ipairs(lanes) do
-    local from, last = '[' .. each.lane .. '\0', '(' .. each.lane .. '\1'
-    for _, member in ipairs(redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, most)) do
-      local place, task = string.match(string.sub(member, #from), '^(%d+)%.(.*)$')
-      if place and #place >= 16 then found[#found + 1] = string.sub(place, 1, 16) .. task end
-    end
-  end
-  table.sort(found)
-  for i, placed in ipairs(found) do found[i] = string.sub(placed, 17) end
-  return found
-end
-
 -- The names that members of a sorted set begin with, up to \0, a page of them.
 local function names_from(key, from, last, most)
   local names = {}

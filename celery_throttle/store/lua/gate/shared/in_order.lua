@@ -1,0 +1,39 @@
+-- In order: the parked tasks of several lanes as one line. Of each lane only so much is read as is needed.
+
+-- Go on to the next task of a lane; reader: lane; from: where to read on; found, at: what was read, and the
+-- place in that; placed: place and id of the task, as text; nil after the last.
+local function read_on(reader, most)
+  reader.at = reader.at + 1
+  if reader.at > #reader.found then
+    local last = '(' .. reader.lane .. '\1'
+    reader.found, reader.at = redis.call('ZRANGEBYLEX', LINES, reader.from, last, 'LIMIT', 0, most), 1
+    reader.placed = nil
+    if #reader.found == 0 then return end
+    reader.from = '(' .. reader.found[#reader.found]
+  end
+  local member = string.sub(reader.found[reader.at], #reader.lane + 2)
+  local place, task = string.match(member, '^(%d+)%.(.*)$')
+  if not place or #place < 16 then return read_on(reader, most) end -- it names no task
+  reader.placed = string.sub(place, 1, 16) .. task
+end
+
+-- The first tasks of these lanes together, those after one of them ('': all): place and id of each, as text.
+local function first_in(lanes, most, after)
+  local readers, found, chunk = {}, {}, math.ceil(most / math.max(#lanes, 1)) + 1
+  for _, each in ipairs(lanes) do
+    local from = '[' .. each.lane .. '\0' .. string.sub(after, 1, 16)
+    local reader = { lane = each.lane, from = from, found = {}, at = 0 }
+    repeat read_on(reader, chunk) until not reader.placed or reader.placed > after
+    readers[#readers + 1] = reader
+  end
+  while #found < most do
+    local first = nil
+    for _, reader in ipairs(readers) do
+      if reader.placed and (not first or reader.placed < first.placed) then first = reader end
+    end
+    if not first then break end
+    found[#found + 1] = first.placed
+    read_on(first, chunk)
+  end
+  return found
+end
