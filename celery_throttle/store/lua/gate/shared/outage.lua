@@ -50,6 +50,7 @@ end
 
 -- Those of tasks that run outlive their leases, but not any outage.
 local function prolong_locks()
+  if redis.call('EXISTS', LOCKS) == 0 then return end
   local till = NOW + 2 * MOMENT_MS
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', ENDS, '-inf', till, 'LIMIT', 0, 10000)) do
     local identity = string.match(member, '^locks:(.*)$')
