@@ -6,6 +6,9 @@ local function is_number(value)
 end
 
 local function is_a(value, what)
+  if what == 'string' then return type(value) == 'string' end
+  if what == 'number' then return is_number(value) end
+  if what == 'whole' then return is_number(value) and value >= 0 and value % 1 == 0 end
   if what == 'name' then return type(value) == 'string' and not string.find(value, '%z') end
   if what == 'digits' then return type(value) == 'string' and is_digits(value) end
   if what == 'rank' then return type(value) == 'string' and #value == 16 and is_digits(value) end

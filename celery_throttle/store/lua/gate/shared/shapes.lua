@@ -5,20 +5,6 @@ local NUMBERS_END = 1000000000000000
 -- Of a kind of object the parts that have to be there, and what each part is. Others are anything that can be
 -- written again: NaN is read and cannot.
 local function made_shape(kind)
-  if kind == 'record' then return { required = { 'needs', 'queue', 'ticket' }, parts = {
-    needs = 'string', queue = 'string', ticket = 'number', attempt = 'whole', nonce = 'string',
-    since = 'number',
-    place = 'number', turn = 'turn', deadline = 'number', dropped = 'string', deliveries = 'whole',
-    lock = 'plan', code = 'string', told = 'counts', unacked = 'counts', moves = 'whole',
-  } } end
-  if kind == 'worker' then return { required = { 'number' }, parts = {
-    number = 'number', since = 'number', asked = 'answer', parked = 'answer', granted = 'answer',
-    unsure = 'texts', withdrawn = 'answer', newest = 'newest', clock_off = 'number', broker = 'string',
-    till = 'number',
-  } } end
-  if kind == 'lane' then return { required = {}, parts = {
-    at = 'name', rank = 'rank', came = 'rank', ticket = 'rank', offered = 'number', pass_ms = 'number',
-  } } end
   if kind == 'plan' then return {
     required = { 'identity', 'first', 'claim', 'lock_until', 'on_conflict', 'ttl_ms', 'verdict' }, parts = {
     identity = 'name', first = 'string', claim = 'digits', lock_until = 'string', on_conflict = 'string',
@@ -47,35 +33,37 @@ local function rare_shape(kind)
   } }
 end
 
--- The first part of an object that is not what it has to be; nil if all are. This is done for each record in
--- each call: what a part is by its type alone is looked at here.
+-- The first part of an object that is not what it has to be; nil if all are. What is read in each call has a
+-- function of its own: a table for each kind would be made anew each time.
 local function wrong_part(object, kind)
   if type(object) ~= 'table' then return kind end
+  local odd = unwritable_part(object, kind)
+  if odd then return odd end
+  if kind == 'record' then return wrong_in_record(object) end
+  if kind == 'worker' then return wrong_in_worker(object) end
+  if kind == 'lane' then return wrong_in_lane(object) end
   local shape = state.shapes[kind] or made_shape(kind)
   state.shapes[kind] = shape
-  local required, parts = shape.required, shape.parts
-  for i = 1, #required do
-    if object[required[i]] == nil then return required[i] end
+  for _, name in ipairs(shape.required) do
+    if object[name] == nil then return name end
   end
-  for name, value in pairs(object) do
-    local what, its = parts[name], type(value)
-    if its == 'number' then
-      local fine = not what or what == 'number' or what == 'whole' and value >= 0 and value % 1 == 0
-      if not fine or not (value > -NUMBERS_END and value < NUMBERS_END) then return name end
-    elseif its ~= what and not is_part(value, its, what) then
-      return name
-    end
-  end
-  if kind == 'record' then
-    if needs_of(object.needs).wrong then return 'needs' end
-    if string.find(object.queue, '%z') then return 'queue' end
+  for name, what in pairs(shape.parts) do
+    if object[name] ~= nil and not is_a(object[name], what) then return name end
   end
   return nil
 end
 
-local function is_part(value, its, what)
-  if what == 'answer' then return true end -- see is_answer_to
-  if what == 'number' or what == 'whole' or what == 'string' then return false end
-  if what then return is_a(value, what) end
-  return its ~= 'table' or (pcall(cjson.encode, value))
+-- A part that cannot be written again: NaN is read and cannot. What a worker was answered is not written
+-- again; the other tables of a record are looked at one by one.
+local function unwritable_part(object, kind)
+  for name, value in pairs(object) do
+    local its = type(value)
+    if its == 'number' then
+      if not (value > -NUMBERS_END and value < NUMBERS_END) then return name end
+    elseif its == 'table' and kind ~= 'worker' then
+      local looked_at = name == 'lock' or name == 'told' or name == 'turn' or name == 'unacked'
+      if not looked_at and not pcall(cjson.encode, value) then return name end
+    end
+  end
+  return nil
 end
