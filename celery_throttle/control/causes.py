@@ -40,6 +40,7 @@ class Look:
         lines: who is first in the lines.
         holders: who holds permits.
         commands: how commands begin.
+        cut: whether there may be more limits and keys than the statuses.
     """
 
     reader: Reader
@@ -49,6 +50,14 @@ class Look:
     lines: tuple[Line, ...]
     holders: tuple[Holder, ...]
     commands: Commands
+    cut: bool = False
+
+    def waiting(self, scope: Bucket, count: int, since: datetime | None) -> str:
+        """Return how many wait; of a limit with keys of which not all were seen so many at least."""
+        least = self.cut and scope.key is None
+        if least and not count:
+            return "how many wait is not known"
+        return ("at least " if least else "") + waiting(count, since, self.now)
 
     def is_long(self, since: datetime | None) -> bool:
         """Whether that is longer ago than anybody should have to wait."""
@@ -67,7 +76,8 @@ def causes(look: Look) -> Iterator[Finding]:
         yield _overridden(look, scope, said, lines, rows)
     for scope, said, lines, rows in _scopes(look, "rate_override"):
         yield _other_rate(look, scope, said, lines, rows)
-    views = [(line, look.reader.explain(line.first.task_id)) for line in look.lines if line.first]
+    moving = [each for each in look.lines if not each.status.stopped]
+    views = [(line, look.reader.explain(line.first.task_id)) for line in moving if line.first]
     waits = [(line, view) for line, view in views if view.state == "parked" and view.line]
     yield from (found for line, view in waits for found in _kept_waiting(look, line, view))
     yield from _not_taken(look, [(line, view) for line, view in waits if _can_start(line, view)])
@@ -79,7 +89,8 @@ def causes(look: Look) -> Iterator[Finding]:
 def _scopes(look: Look, what: str) -> Iterator[tuple[Bucket, Said, list[Line], list[LimitStatus]]]:
     """Yield what this was said of, what was said, and the lines and the limits or keys that it is about."""
     found: dict[Bucket, tuple[Said, list[LimitStatus]]] = {}
-    for status in look.statuses:
+    everything = {each.bucket: each for each in (*look.statuses, *(line.status for line in look.lines))}
+    for status in everything.values():
         said: Said | None = getattr(status, what)
         if said:
             found.setdefault(status.scope(said), (said, []))[1].append(status)
@@ -98,7 +109,7 @@ def _stopped(look: Look, kind: str, scope: Bucket, said: Said, lines: list[Line]
     return Finding(
         kind,
         look.is_long(since),
-        f"Limit {scope} is {word}: {waiting(count, since, look.now)}.",
+        f"Limit {scope} is {word}: {look.waiting(scope, count, since)}.",
         f"{word.capitalize()} {in_words(said)}.",
         (look.commands.throttle(ends, scope),) if count else (),
         scope.name,
@@ -126,25 +137,28 @@ def _disabled(look: Look, scope: Bucket, said: Said, rows: list[LimitStatus]) ->
 def _overridden(look: Look, scope: Bucket, said: Said, lines: list[Line], rows: list[LimitStatus]) -> Finding:
     less = any(_has_fewer(each) for each in rows)
     code = "any number" if rows[0].permits is None else str(rows[0].permits)
-    full = [each for each in lines if each.status.full]
-    return _of_override(look, scope, said, f"has {said.permits} instead of {code}", full, less=less)
+    full = [each for each in rows if each.full]
+    return _of_override(look, scope, said, f"has {said.permits} instead of {code}", full, lines, less=less)
 
 
 def _other_rate(look: Look, scope: Bucket, said: Said, lines: list[Line], rows: list[LimitStatus]) -> Finding:
     less = _pace(said.rates) < _pace(rows[0].rates)
     has = f"has the rate {rates_text(said.rates)} instead of {rates_text(rows[0].rates) or 'none'}"
-    late = [each for each in lines if each.status.next_start_in > 0]
-    return _of_override(look, scope, said, has, late, less=less)
+    late = [each for each in rows if each.next_start_in > 0]
+    return _of_override(look, scope, said, has, late, lines, less=less)
 
 
-def _of_override(look: Look, scope: Bucket, said: Said, has: str, kept: list[Line], *, less: bool) -> Finding:
-    """Return what an override does: to the lines that it keeps waiting, and whether it allows less than the code."""
-    kept = [each for each in kept if not each.status.stopped]
-    count, since = sum(each.status.parked for each in kept), _first(kept)
+def _of_override(
+    look: Look, scope: Bucket, said: Said, has: str, kept: list[LimitStatus], lines: list[Line], *, less: bool
+) -> Finding:
+    """Return what an override does: to the limits that it keeps waiting, and whether it allows less than the code."""
+    kept = [each for each in kept if not each.stopped]
+    buckets = {each.bucket for each in kept}
+    count, since = sum(each.parked for each in kept), _first([each for each in lines if each.status.bucket in buckets])
     return Finding(
         "overridden",
         less and look.is_long(since),
-        f"Limit {scope} {has}: {waiting(count, since, look.now)}.",
+        f"Limit {scope} {has}: {look.waiting(scope, count, since)}.",
         f"Overridden {in_words(said)}.",
         (look.commands.throttle("reset", scope),) if less and count else (),
         scope.name,

@@ -14,8 +14,10 @@ from celery_throttle.control.diagnosis import OVERDUE, readers
 from celery_throttle.control.exposition import Metric, Sample
 from celery_throttle.control.reader import MOST
 from celery_throttle.control.runnable import queue_work, work_of
+from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
+    from celery_throttle.core.limits import Limit
     from celery_throttle.store.rows import Holder, LimitStatus, Said
     from celery_throttle.store.views import Oldest
 
@@ -38,8 +41,8 @@ _OF_LIMITS = {
     "permits": "Permits in force now, with overrides; for each key of a limit that has keys. No sample: any number.",
     "starts_per_second_declared": "Starts a second that the code's rates allow, for each key. No sample: no rate.",
     "starts_per_second": "Starts a second that its rates allow now, for each key. No sample: any number.",
-    "held": "Permits held, of all keys.",
-    "parked": "Tasks that wait and need its permits, of all keys.",
+    "held": "Permits held, of all keys. No sample: not all keys were looked at.",
+    "parked": "Tasks that wait and need its permits, of all keys. No sample: not all keys were looked at.",
     "oldest_wait_seconds": "How long the oldest task in its lines has waited, of all keys; 0 if none is there.",
     "next_start_seconds": "How long until its rates allow a start, of all keys the longest; 0 if they do.",
     "keys": "Keys of it that somebody holds, waits for or has said something of.",
@@ -49,6 +52,8 @@ _OF_LIMITS = {
     "held_back": "How many a task's RateLimited holds back: the limit itself, or keys of it.",
     "overridden": "How many have other permits or another rate for now: the limit itself, or keys of it.",
 }
+#: Those that are added up of all keys: a part of the keys would give a number that is wrong.
+_OF_ALL_KEYS = {"held", "parked", "next_start_seconds", "keys", "full"}
 #: By group of limits.
 _OF_GROUPS = {
     "holders": "Tasks, and others, that hold permits or an identity lock.",
@@ -153,9 +158,19 @@ def _of_group(
         limits.setdefault(each.name, []).append(each)
     yield from counted(reader, list(limits))
     oldest = reader.oldest(list(limits))
+    limits_in_code = limits_of(policies_of(reader.app).values())
     for limit, rows in limits.items():
+        partly = len(statuses) >= MOST and not _is_whole(rows, limits_in_code.get(limit))
         for name, value in _of_limit(rows, oldest.get(limit), now):
-            yield name, Sample({"group": reader.group, "limit": limit}, value)
+            if not (partly and name in _OF_ALL_KEYS):
+                yield name, Sample({"group": reader.group, "limit": limit}, value)
+
+
+def _is_whole(rows: list[LimitStatus], in_code: Limit | None) -> bool:
+    """Whether a limit has no keys, of which some might not have been seen."""
+    if any(each.key is not None for each in rows):
+        return False
+    return (in_code is not None and in_code.key is None) or any(each.held or each.parked for each in rows)
 
 
 def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> Iterator[tuple[str, float]]:

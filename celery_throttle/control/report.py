@@ -55,10 +55,18 @@ class Report:
     remarks: tuple[Finding, ...]
     unchecked: tuple[str, ...]
 
+    @property
+    def summary(self) -> str:
+        """The verdict in a line; that nothing needs attention only if nothing was found and everything looked at."""
+        if not (self.alarms or self.remarks or self.unchecked):
+            return "nothing needs attention"
+        none = "no alarm in what was looked at" if self.unchecked else "no alarm"
+        alarms = counted(len(self.alarms), "alarm") if self.alarms else none
+        remarks = f", {counted(len(self.remarks), 'remark')}" if self.remarks else ""
+        return f"{alarms}{remarks}" + (", not everything was looked at" if self.unchecked else "")
+
     def __str__(self) -> str:
-        told = counted(len(self.alarms), "alarm") if self.alarms else "nothing needs attention"
-        more = f", {counted(len(self.remarks), 'remark')}" if self.remarks else ""
-        lines = [f"{at(self.at)}: {told}{more}."]
+        lines = [f"{at(self.at)}: {self.summary}."]
         return "\n".join([*lines, *map(str, self.alarms + self.remarks), *(f"? {each}" for each in self.unchecked)])
 
 
@@ -91,7 +99,7 @@ def report(app: Any, commands: Commands, patience: timedelta) -> Report:
                 found.append(_settling(settling, commands))
             else:
                 found += _of_group(app, reader, read_at, patience, commands, unchecked)
-                queues |= _queues(reader, queues)
+                queues |= _queues(reader, queues, unchecked)
         except StoreUnavailable as error:
             found.append(Finding("store", True, "Who holds and who waits cannot be read.", str(error)))
     at_last = now or datetime.now(timezone.utc)
@@ -129,19 +137,21 @@ def _of_group(
     app: Any, reader: Reader, now: datetime, patience: timedelta, commands: Commands, unchecked: list[str]
 ) -> Iterator[Finding]:
     statuses = reader.status(MOST, ("limits", "said", "waiting"))
-    lines = first_lines(reader, statuses, _MOST_LINES)
-    waited_for = len({each.bucket for each in statuses if each.parked} | {each.status.bucket for each in lines})
-    if len(statuses) >= MOST:
+    lines, left = first_lines(reader, statuses, _MOST_LINES)
+    cut = len(statuses) >= MOST
+    if cut:
         unchecked.append(
             f"More limits and keys than {MOST}: limits come before keys, and those first of which something was said."
         )
-    if waited_for > len(lines):
+    if left:
         unchecked.append(
-            f"{waited_for - len(lines)} of {waited_for} lines: the longest wait of each limit comes first, then "
-            "those of stopped limits, then those where most wait."
+            f"{left} of {left + len(lines)} lines: that of the longest wait of each limit comes first, then those of "
+            "stopped keys, then of each limit in turn those where most wait."
         )
     holders = reader.holders(None, MOST)
-    yield from causes(Look(reader, now, patience, statuses, lines, holders, commands))
+    if len(holders) >= MOST:
+        unchecked.append(f"More holders than {MOST}.")
+    yield from causes(Look(reader, now, patience, statuses, lines, holders, commands, cut=cut))
     overdue = [each for each in holders if each.lease_left < -OVERDUE]
     if overdue:
         tasks = [each.task_id for each in overdue]
@@ -190,16 +200,19 @@ def _set_aside(reader: Reader) -> Iterator[Finding]:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def _queues(reader: Reader, known: dict[str, _Queue]) -> dict[str, _Queue]:
+def _queues(reader: Reader, known: dict[str, _Queue], unchecked: list[str]) -> dict[str, _Queue]:
     """Return the queues of those who are parked; permits outside of tasks have none that a worker consumes."""
     counts: Counter[str] = Counter()
     since: dict[str, datetime] = {queue: each.since for queue, each in known.items()}
-    for each in islice(reader.parked_ids(None), _MOST_PARKED):
+    ids = reader.parked_ids(None)
+    for each in islice(ids, _MOST_PARKED):
         arrived = each.since
         queue = each.queue.name
         if arrived is not None and queue and not is_outside(queue) and reader.is_ours(each.queue.broker):
             counts[queue] += 1
             since[queue] = min(since.get(queue, arrived), arrived)
+    if next(ids, None) is not None:
+        unchecked.append(f"The queues of more parked tasks than {_MOST_PARKED}, so more may wait in each queue.")
     before = {queue: each.count for queue, each in known.items()}
     return {queue: _Queue(count + before.get(queue, 0), since[queue]) for queue, count in counts.items()}
 

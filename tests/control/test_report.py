@@ -71,7 +71,7 @@ def test_nothing_is_wrong(app: Any, run: Run, worker: TermsCaller) -> None:
     assert told(app) == []
     ended = run("report")
     assert (ended.code, ended.err) == (0, "")
-    assert re.fullmatch(r"[0-9-]{10} [0-9:]{8} UTC: nothing needs attention, 1 remark\.", ended.lines[0])
+    assert re.fullmatch(r"[0-9-]{10} [0-9:]{8} UTC: no alarm, 1 remark\.", ended.lines[0])
     assert ended.lines[1] == "- The store is not durable, a restart loses parked tasks: set appendonly yes."
 
 

@@ -105,7 +105,7 @@ def test_nothing_to_see(page: Site) -> None:
     assert "No limits are known: no worker has declared any." in text(page.get(""))
     assert "Nobody has a lock." in text(page.get("locks"))
     assert "Nothing was changed." in text(page.get("audit"))
-    assert "nothing needs attention" in text(page.get("report"))
+    assert "no alarm, 1 remark." in text(page.get("report"))
     assert [page.get(each).status_code for each in PAGES] == [200] * len(PAGES)
     assert "Nobody waits in its line." in text(page.get("limit?name=api"))
 

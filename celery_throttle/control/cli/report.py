@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_throttle.control.cli.params import duration
-from celery_throttle.control.cli.session import FOUND, command
+from celery_throttle.control.cli.session import FOUND, PARTLY, command
 from celery_throttle.control.report import report as reported
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ __all__ = ["COMMANDS"]
 def report(session: Session, patience: timedelta) -> int:
     """One verdict: what is wrong, why, and what to do next.
 
-    Ends with 1 if there is an alarm (!); remarks (-) are worth knowing, and
-    what stands behind a ? could not be looked at.
+    Ends with 1 if there is an alarm (!), with 4 if there is none but not
+    everything was looked at (?); remarks (-) are worth knowing.
     """
     verdict = reported(session.app, session.commands(), patience)
     if session.output.as_json:
         session.output.json(verdict)
     else:
         session.output.say(verdict)
-    return FOUND if verdict.alarms else 0
+    return FOUND if verdict.alarms else PARTLY if verdict.unchecked else 0
 
 
 COMMANDS = {"report": report}

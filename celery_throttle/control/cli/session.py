@@ -29,10 +29,23 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["FOUND", "InUse", "NotFound", "Session", "Unreachable", "Wrong", "blank_app", "command", "typed_before"]
+__all__ = [
+    "FOUND",
+    "PARTLY",
+    "InUse",
+    "NotFound",
+    "Session",
+    "Unreachable",
+    "Wrong",
+    "blank_app",
+    "command",
+    "typed_before",
+]
 
 #: The exit code of a command that found something that needs attention.
 FOUND = 1
+#: The exit code of a command that found nothing, and could not look at everything.
+PARTLY = 4
 
 
 class _InOneLine(click.ClickException):

@@ -1,0 +1,112 @@
+"""The verdict on an incident with 1 501 keys, a loud paused limit, and what it must not hide."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import Limit, ThrottleControl
+from celery_throttle.control import causes, report
+from celery_throttle.control.cli.session import PARTLY
+from celery_throttle.control.metrics import measured
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.incident import HOUR, incident
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from tests.support.shell import Ended
+
+    Run = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if workers consumed the queue ``q``."""
+    monkeypatch.setattr(causes, "_AGAIN", 0.01)
+    monkeypatch.setattr(report, "consumed", lambda _: {"q"})
+
+
+def test_an_incident_is_built_quickly(redis: Redis) -> None:
+    began = time.monotonic()
+    made = incident(redis)
+    assert time.monotonic() - began < 30
+    assert sum(made.parked.values()) == 1506
+
+
+@pytest.mark.parametrize("paused_keys", [51, 100])
+def test_a_paused_limit_hides_no_line(app: Any, redis: Redis, paused_keys: int) -> None:
+    incident(redis, paused_keys=paused_keys)
+    verdict = ThrottleControl(app).report()
+    found = {(each.kind, each.limit or each.queue) for each in verdict.alarms}
+    assert {("stuck", "gpu"), ("no-worker", "exports"), ("paused", "tenant"), ("lost", None)} <= found
+
+
+def _busy_limits(redis: Redis, count: int) -> None:
+    """As many limits beside, each with a task that waits longer than those of the incident."""
+    caller = TermsCaller(redis, "eeeeeeee", "q")
+    for number in range(count):
+        limit = terms(Limit(f"many{number}", 1)).same
+        caller.take(f"holds {number}", limit)
+        caller.put(f"waits {number}", limit, age=5 * HOUR)
+
+
+def test_many_limits_hide_no_line(app: Any, redis: Redis) -> None:
+    incident(redis)
+    _busy_limits(redis, 60)
+    verdict = ThrottleControl(app).report()
+    assert ("stuck", "gpu") in {(each.kind, each.limit) for each in verdict.alarms}
+
+
+def test_the_keys_of_a_stopped_limit_count_as_one_line(app: Any, redis: Redis) -> None:
+    incident(redis, paused_keys=100, keys=100)
+    assert ThrottleControl(app).report().unchecked == ()
+
+
+def test_what_was_not_looked_at_has_an_exit_code(run: Run, worker: TermsCaller) -> None:
+    worker.know(Limit("user", 1, key="user_id"))
+    for number in range(300):
+        worker.put(f"t{number}", terms(Limit("user", 1, key="user_id")).needs({"keys": {"user": f"u{number}"}}))
+    ended = run("report")
+    assert ended.code == PARTLY
+    assert "nothing needs attention" not in ended.out
+    assert "no alarm in what was looked at" in ended.lines[0]
+
+
+def test_an_override_counts_all_that_it_keeps_waiting(app: Any, redis: Redis) -> None:
+    """Also those that stand in the lines of another limit."""
+    worker = incident(redis, paused_keys=100, keys=100).works
+    api = Limit("api", 2)
+    ThrottleControl(app).limit("api").override(1)
+    worker.take("holds", terms(api).same)
+    both = terms(api, Limit("tenant", 1, key="tenant_id"))
+    for number in range(24):
+        worker.put(f"waits {number}", both.needs({"keys": {"tenant": f"u{number}"}}))
+    (found,) = [each for each in ThrottleControl(app).report().remarks if each.kind == "overridden"]
+    assert found.waits == 24
+
+
+def test_totals_of_a_page_are_marked(app: Any, redis: Redis) -> None:
+    made = incident(redis, paused_keys=1200)
+    (found,) = [each for each in ThrottleControl(app).report().alarms if each.kind == "paused"]
+    assert found.waits < made.parked["tenant"]
+    assert found.what.startswith(f"Limit tenant is paused: at least {found.waits} tasks wait")
+
+
+def test_metrics_have_no_sum_of_a_part(app: Any, redis: Redis) -> None:
+    incident(redis)
+    samples = {
+        (metric.name.removeprefix("celery_throttle_"), sample.labels.get("limit")): sample.value
+        for metric in measured(app)
+        for sample in metric.samples
+    }
+    assert samples["cut", None] == 1
+    for name in ("parked", "held", "keys", "full", "next_start_seconds"):
+        assert (name, "user") not in samples
+        assert (name, "tenant") not in samples
+    assert (samples["parked", "gpu"], samples["held", "gpu"]) == (3, 1)
+    assert samples["oldest_wait_seconds", "gpu"] >= 700
