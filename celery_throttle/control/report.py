@@ -20,6 +20,7 @@ from celery_throttle.control.findings import Commands, Finding, in_order, waitin
 from celery_throttle.control.lines import first_lines
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader
+from celery_throttle.control.server import FULL
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, counted, one_line, shortened, span
 from celery_throttle.errors import StoreUnavailable
@@ -90,13 +91,13 @@ def report(app: Any, commands: Commands, patience: timedelta) -> Report:
     found: list[Finding] = []
     unchecked: list[str] = []
     queues: dict[str, _Queue] = {}
-    found += _of_servers(app, commands)
+    found += _of_servers(app)
     for reader in readers(app):
         try:
             read_at, settling = reader.clock()
             now = now or read_at
             if settling:
-                found.append(_settling(settling, commands))
+                found.append(_settling(settling))
             else:
                 found += _of_group(app, reader, read_at, patience, commands, unchecked)
                 queues |= _queues(reader, queues, unchecked)
@@ -112,24 +113,34 @@ def report(app: Any, commands: Commands, patience: timedelta) -> Report:
     return Report(at_last, round(took, 3), alarms, others, tuple(dict.fromkeys(unchecked)))
 
 
-def _of_servers(app: Any, commands: Commands) -> Iterator[Finding]:
+def _of_servers(app: Any) -> Iterator[Finding]:
     """Yield what is wrong with the servers and the options of tasks: an alarm where nothing can start."""
-    doctor = (commands.throttle("doctor"),)
     for facts, found in examined(app):
         useless = facts.role not in (None, "master") or bool(facts.missing_rights)
         for told in found:
-            yield Finding("store" if useless else "set-up", useless, f"{told[0].upper()}{told[1:]}.", do=doctor)
+            full = told.startswith(FULL)
+            kind = "store" if useless or full else "set-up"
+            why = _refused(app) if full else ""
+            yield Finding(kind, useless or full, f"{told[0].upper()}{told[1:]}.", why)
     for told in remarks(app):
-        yield Finding("set-up", False, told, do=doctor)
+        yield Finding("set-up", False, told)
 
 
-def _settling(seconds: float, commands: Commands) -> Finding:
+def _refused(app: Any) -> str:
+    """Return how often workers have already lost the store, or had a call refused."""
+    try:
+        count = sum(each.store_errors() for each in readers(app))
+    except StoreUnavailable:
+        return ""
+    return f"Workers have counted {counted(count, 'store error')} so far."
+
+
+def _settling(seconds: float) -> Finding:
     return Finding(
         "settling",
         True,
         f"The store has lost its data: nothing starts for another {span(seconds)}.",
         "What was held is being put back by the workers, so nothing can be said of it yet.",
-        (commands.throttle("report"),),
     )
 
 

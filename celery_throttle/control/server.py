@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from celery_throttle.core.durability import Durability
     from celery_throttle.core.keys import Keys
 
-__all__ = ["RIGHTS", "StoreFacts", "examine"]
+__all__ = ["FULL", "RIGHTS", "StoreFacts", "examine"]
 
 #: Seconds. A task that starts waits for one call at least; moments are said by the store's clock.
 _SLOW, _CLOCKS_APART = 0.05, 5.0
 _LOOKS = 9
+
+#: How the sentence about a full server begins.
+FULL = "the store is full"
 
 #: What the scripts and the clients have to be allowed, as the README says.
 RIGHTS = (
@@ -66,6 +69,7 @@ class StoreFacts:
         missing_rights: the commands that we need and may not use.
         latency: seconds from a question to its answer, the median of some.
         clock_difference: seconds by which its clock is ahead of this machine's.
+        full: whether it uses all the memory that it may (``maxmemory``), and so refuses what needs more.
     """
 
     url: str
@@ -77,6 +81,7 @@ class StoreFacts:
     missing_rights: tuple[str, ...] | None
     latency: float
     clock_difference: float
+    full: bool = False
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -114,7 +119,14 @@ def _facts(client: Redis, url: str, keys: Keys) -> StoreFacts:
         missing_rights=_missing_rights(client, keys),
         latency=latency,
         clock_difference=ahead,
+        full=_is_full(info),
     )
+
+
+def _is_full(info: dict[str, Any]) -> bool:
+    """Whether the server refuses what needs memory, as it decides that itself."""
+    most, counted = info.get("maxmemory") or 0, info.get("used_memory", 0)
+    return bool(most) and counted - info.get("mem_not_counted_for_evict", 0) >= most
 
 
 def _times(client: Redis) -> tuple[float, float]:
@@ -142,6 +154,11 @@ def _missing_rights(client: Redis, keys: Keys) -> tuple[str, ...] | None:
 
 
 def _more_findings(facts: StoreFacts, keys: Keys) -> Iterator[str]:
+    if facts.full:
+        yield (
+            f"{FULL}: it uses all of its maxmemory, so it refuses to park tasks and, where it is the broker or the "
+            f"result backend, to publish them and to keep results: raise maxmemory, or remove what fills it"
+        )
     if facts.missing_rights:
         missing = " ".join(f"+{each}" for each in facts.missing_rights)
         yield (

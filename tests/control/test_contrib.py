@@ -178,7 +178,8 @@ def test_the_same_as_gauges(app: Any, worker: TermsCaller, observed: Observed) -
     assert {name for name, each in gauges.items() if each.unit == "s"} == {
         n for n in ours if n.endswith("_seconds")
     } | {f"celery_throttle_{name}" for name in ("oldest_wait_seconds", "store_time_seconds")}
-    assert gauges["celery_throttle_held"].description == "Permits held, of all keys. No sample: not all keys were looked at."
+    held = gauges["celery_throttle_held"].description
+    assert held == "Permits held, of all keys. No sample: not all keys were looked at."
 
 
 def test_it_reads_once_for_a_collection(app: Any, worker: TermsCaller, redis: Redis, observed: Observed) -> None:

@@ -6,19 +6,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import causes, report
 from celery_throttle.control.cli.session import PARTLY
 from celery_throttle.control.metrics import measured
+from tests.control.conftest import make_app, run_in
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import HOUR, incident
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from redis import Redis
-
+    from celery_throttle.embedded import EmbeddedServer
     from tests.support.shell import Ended
 
     Run = Callable[..., Ended]
@@ -110,3 +111,39 @@ def test_metrics_have_no_sum_of_a_part(app: Any, redis: Redis) -> None:
         assert (name, "tenant") not in samples
     assert (samples["parked", "gpu"], samples["held", "gpu"]) == (3, 1)
     assert samples["oldest_wait_seconds", "gpu"] >= 700
+
+
+def test_a_full_store_is_an_alarm(own_server: EmbeddedServer) -> None:
+    app = make_app(own_server.url)
+    with Redis.from_url(own_server.url) as client:
+        incident(client, keys=60)
+        client.config_set("maxmemory", 1)
+        verdict, ended, doctor = ThrottleControl(app).report(), run_in(app, "report"), run_in(app, "doctor")
+        client.config_set("maxmemory", 0)
+    (full,) = [each for each in verdict.alarms if each.kind == "store"]
+    assert full.what.startswith("The store is full: it uses all of its maxmemory, so it refuses to park tasks")
+    assert full.why == "Workers have counted 0 store errors so far."
+    assert (ended.code, doctor.code) == (1, 1)
+    assert "! the store is full: " in doctor.out
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
+def test_what_a_volatile_policy_evicts(own_server: EmbeddedServer, policy: str) -> None:
+    """Only what has a TTL goes, and that is neither a permit nor a parked task."""
+    app = make_app(own_server.url)
+    with Redis.from_url(own_server.url) as client:
+        incident(client, keys=60)
+        client.config_set("maxmemory-policy", policy)
+        lasting = {key.decode().rpartition(":")[2] for key in client.scan_iter() if client.ttl(key) == -1}
+        found = [each.what for each in ThrottleControl(app).report().remarks if policy in each.what]
+    assert {"leases", "records", "messages", "lanes", "used", "waiting"} <= lasting
+    assert len(found) == 1
+    assert "no permits and no parked tasks" in found[0]
+
+
+def test_no_advice_is_another_command_that_says_the_same(app: Any, redis: Redis) -> None:
+    incident(redis, keys=60)
+    verdict = ThrottleControl(app).report()
+    advice = [each for found in verdict.alarms + verdict.remarks for each in found.do]
+    assert advice
+    assert not [each for each in advice if "throttle doctor" in each or "throttle report" in each]

@@ -207,7 +207,7 @@ def test_what_others_wrote_does_not_steer_the_terminal(app: Any, run: Run, worke
     ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07")
     out = run("report").out
     assert out.replace("\n", "").isprintable()
-    assert len(out.splitlines()) == 5
+    assert len(out.splitlines()) == 4
 
 
 def test_a_hold(app: Any, worker: TermsCaller) -> None:

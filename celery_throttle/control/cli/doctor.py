@@ -54,7 +54,8 @@ def doctor(session: Session, repair: bool, yes: bool) -> int:
     for each in diagnosis.unchecked:
         session.output.say(f"? {each}")
     if not diagnosis.findings:
-        session.output.say("Nothing needs attention.")
+        partly = " in what was looked at" if diagnosis.unchecked else ""
+        session.output.say(f"Nothing needs attention{partly}.")
     return FOUND if diagnosis.findings else 0
 
 

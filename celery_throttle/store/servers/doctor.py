@@ -88,7 +88,13 @@ def findings(client: Redis, url: str = "redis://", info: dict[str, Any] | None =
     if _numbers(version) < _OLDEST:
         yield f"the store is Redis {version}: upgrade it to 6.2 or later"
     policy = eviction_of(client, info)
-    if policy not in (None, "noeviction"):
+    if policy and policy.startswith("volatile-"):
+        yield (
+            f"the store may evict keys that have a TTL (maxmemory-policy {policy}): the history of limits, the numbers "
+            f"of workers' calls and the notes of what has run, but no permits and no parked tasks: "
+            f"set maxmemory-policy noeviction"
+        )
+    elif policy not in (None, "noeviction"):
         yield (
             f"the store may evict keys (maxmemory-policy {policy}), and with them permits and parked tasks: "
             f"set maxmemory-policy noeviction"
