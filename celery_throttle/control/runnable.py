@@ -51,6 +51,7 @@ class Runnable:
         ready: parked tasks that could start with the permits that are free now.
         runnable: all of these; None where the broker does not say.
         known: False where it does not even say whether there is such a queue, and nothing else knows it.
+        at_least: whether there may be more, because not all limits, keys, holders and lines were looked at.
     """
 
     queue: str
@@ -59,14 +60,16 @@ class Runnable:
     ready: int
     runnable: int | None
     known: bool = field(default=True, repr=False)
+    at_least: bool = False
 
     def __str__(self) -> str:
         if not self.known:
             return f"{self.queue}: not known, and the broker does not say whether there is such a queue"
         if self.messages is None:
             return f"{self.queue}: not known, the broker does not say; {self.running} running, {self.ready} ready"
+        least = "at least " if self.at_least else ""
         return (
-            f"{self.queue}: {self.runnable} runnable, {self.messages} in the broker, {self.running} running, "
+            f"{self.queue}: {least}{self.runnable} runnable, {self.messages} in the broker, {self.running} running, "
             f"{self.ready} ready"
         )
 
@@ -102,7 +105,7 @@ def runnable(app: Any, queues: Iterable[str] = ()) -> tuple[Runnable, ...]:
     return found
 
 
-def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Iterable[Holder]) -> GroupWork:
+def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Sequence[Holder]) -> GroupWork:
     """Return what the tasks of a group do, and which could start, as the gate would let them.
 
     Args:
@@ -129,7 +132,8 @@ def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Iterable[H
     for queue, count in play.starts.items():
         if not is_outside(queue.name) and reader.is_ours(queue.broker):
             ready[queue.name] += count
-    return GroupWork(running, ready, len(asked) > _MOST_LINES or bool(partly & play.emptied))
+    page_is_full = len(statuses) >= MOST or len(holders) >= MOST
+    return GroupWork(running, ready, page_is_full or len(asked) > _MOST_LINES or bool(partly & play.emptied))
 
 
 def queue_work(
@@ -145,6 +149,7 @@ def queue_work(
     """
     running: Counter[str] = sum((each.running for each in works), Counter())
     ready: Counter[str] = sum((each.ready for each in works), Counter())
+    cut = any(each.cut for each in works)
     known = {*named(app), *running, *ready}
     found = depths(app, sorted({*queues} if only else {*queues, *known}), known)
     doubtful = {queue for queue, depth in found.items() if queue not in known and not depth.exists}
@@ -169,6 +174,7 @@ def queue_work(
             ready[queue],
             None if depth.messages is None else depth.messages + running[queue] + ready[queue],
             known=queue not in doubtful,
+            at_least=cut,
         )
         for queue, depth in found.items()
     ), errors

@@ -147,3 +147,18 @@ def test_no_advice_is_another_command_that_says_the_same(app: Any, redis: Redis)
     advice = [each for found in verdict.alarms + verdict.remarks for each in found.do]
     assert advice
     assert not [each for each in advice if "throttle doctor" in each or "throttle report" in each]
+
+
+def test_runnable_tasks_of_a_part_are_marked(app: Any, run: Run, redis: Redis) -> None:
+    incident(redis)
+    found = {each.queue: each for each in ThrottleControl(app).runnable()}
+    assert found["q"].ready < 1449
+    assert found["q"].at_least
+    assert str(found["q"]).startswith("q: at least ")
+    (line,) = [each for each in run("runnable").lines if each.startswith("q ")]
+    assert "+" in line
+
+
+def test_runnable_tasks_of_all_have_no_mark(app: Any, redis: Redis) -> None:
+    incident(redis, keys=60)
+    assert not any(each.at_least for each in ThrottleControl(app).runnable())

@@ -101,7 +101,7 @@ CHANGES = (
 RECLAIMED = (Column("TASK", lambda row: row.task_id), Column("HELD", _needs))
 RUNNABLE = (
     Column("QUEUE", lambda row: row.queue),
-    Column("RUNNABLE", lambda row: _known(row.runnable), right=True),
+    Column("RUNNABLE", lambda row: f"{_known(row.runnable)}{'+' if row.at_least else ''}", right=True),
     Column("IN BROKER", lambda row: _known(row.messages), right=True),
     Column("RUNNING", lambda row: row.running, right=True),
     Column("READY", lambda row: row.ready, right=True),
