@@ -13,6 +13,7 @@ from celery_throttle.control import causes, report
 from celery_throttle.control.cli.session import PARTLY
 from celery_throttle.control.metrics import measured
 from tests.control.conftest import make_app, run_in
+from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.incident import HOUR, incident
 
@@ -162,3 +163,11 @@ def test_runnable_tasks_of_a_part_are_marked(app: Any, run: Run, redis: Redis) -
 def test_runnable_tasks_of_all_have_no_mark(app: Any, redis: Redis) -> None:
     incident(redis, keys=60)
     assert not any(each.at_least for each in ThrottleControl(app).runnable())
+
+
+def test_what_is_passed_over_is_read_once_a_call(app: Any, redis: Redis) -> None:
+    """And not once for each key of a limit."""
+    incident(redis)
+    with commands(redis) as calls:
+        ThrottleControl(app).runnable()
+    assert calls["zrange"] < 50

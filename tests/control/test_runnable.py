@@ -73,7 +73,7 @@ def test_messages_running_and_ready(app: Any, run: Run, worker: TermsCaller) -> 
     assert ended.rows == [["QUEUE", "RUNNABLE", "IN BROKER", "RUNNING", "READY"], ["q", "5", "3", "1", "1"]]
     (row,) = run("runnable", "q", "--json").json
     assert row.keys() == names(Runnable)
-    assert row == {"queue": "q", "messages": 3, "running": 1, "ready": 1, "runnable": 5}
+    assert row == {"queue": "q", "messages": 3, "running": 1, "ready": 1, "runnable": 5, "at_least": False}
 
 
 def test_what_a_limit_holds_back_keeps_no_machine_up(app: Any, worker: TermsCaller) -> None:

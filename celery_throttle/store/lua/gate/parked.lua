@@ -5,7 +5,14 @@
 -- ... } }; a line as in explain.lua. Writes nothing.
 state.only_reads = true
 local limit, all, most, after = argument(), argument() == '1', number(), object()
-local rows, passed = {}, nil
+local rows, passed, passed_at = {}, passed_lanes(256), {}
+for _, each in ipairs(passed) do
+  local at = load_lane(each.lane).at
+  if at then
+    passed_at[at] = passed_at[at] or {}
+    table.insert(passed_at[at], each)
+  end
+end
 
 -- Kinds of lines: of a bucket; of one all whose lanes are passed over; of those that wait for nothing but a
 -- slot, and for a lock, which are named by what their lanes wait for.
@@ -20,7 +27,6 @@ end
 -- The buckets whose lanes are all passed over, from one on.
 local function passed_lines(from)
   local lines, known, begun = {}, {}, not from
-  passed = passed or passed_lanes(256)
   for _, each in ipairs(passed) do
     local at = load_lane(each.lane).at
     if at and not known[at] and not first_at(at) and (all or limit_of(at) == limit or at == limit) then
@@ -38,7 +44,7 @@ local function lines_of(kind, from)
 end
 
 local function lanes_of(what, line)
-  if what ~= 'others' then return lanes_at(line, 256) end
+  if what ~= 'others' then return lanes_at(line, 256, passed_at[line] or {}) end
   local lanes, from, last = {}, '[' .. line .. '\0', '(' .. line .. '\1'
   while #lanes < 256 do
     local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, 1)[1]

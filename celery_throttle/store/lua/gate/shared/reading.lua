@@ -41,16 +41,16 @@ local function head_of(task)
 end
 
 -- The lanes that wait for a bucket, those too that are passed over: { lane, queue, passed: until when (ms)
--- or 0 } each.
-local function lanes_at(bucket, most)
+-- or 0 } each. Whoever asks for many buckets reads once what is passed over, and gives those of this bucket.
+local function lanes_at(bucket, most, passed)
   local lanes, lane, _, member = {}, first_at(bucket)
   while lane and #lanes < most do
     local _, queue = parts_of(lane)
     lanes[#lanes + 1] = { lane = lane, queue = queue, passed = 0 }
     lane, _, member = first_at(bucket, member)
   end
-  for _, each in ipairs(passed_lanes(most)) do
-    if load_lane(each.lane).at == bucket then lanes[#lanes + 1] = each end
+  for _, each in ipairs(passed or passed_lanes(most)) do
+    if passed or load_lane(each.lane).at == bucket then lanes[#lanes + 1] = each end
   end
   return lanes
 end
