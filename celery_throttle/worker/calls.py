@@ -164,6 +164,7 @@ class Calls:
         self._sent = 0  # how often it was sent
         self._late = 0  # how often its reply was too late
         self._most_bytes = MOST_BYTES  # of the messages in a call
+        self._slow = False  # whether the last call had large messages, and offered no slots for that
         self._patience = TIMEOUT  # seconds of silence after which a call is sent again
         self._ready = False  # the store knows this worker's limits
         self._unheard = False  # it refused to hear them
@@ -211,9 +212,12 @@ class Calls:
     def send(self, slots: int) -> None:
         """Send what was gathered, with so many slots for parked tasks. Only while `free`."""
         self.number += 1
+        # A slot is kept from plain tasks for as long as the call that offers it takes; not in two large calls in a row.
+        self._slow = bool(slots) and not self._slow and self.outbox.has_bytes(_FEWEST_BYTES)
+        self.hungry = self._slow or (self.hungry and not slots)
+        slots = 0 if self._slow else slots
         batch = self.outbox.next_batch(slots, self._most_bytes)
         self.offered, self.freed, self.lazy_since = slots, 0, None
-        self.hungry = self.hungry and not slots
         self._under_way = batch, self._call_of(batch)
         self._sent = self._late = 0
         self._ask()

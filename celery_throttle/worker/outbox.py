@@ -203,6 +203,11 @@ class Outbox:
         )
         return Batch(said, asked, parked, [run for run, _, _ in back])
 
+    def has_bytes(self, fewest: int) -> bool:
+        """Whether the next batch may have messages of so many bytes, which take their time."""
+        waiting = (*(run for run, _, _ in self.back[:MOST_ROWS]), *self.parked[:MOST_ROWS])
+        return sum(len(run.parcel) for run in waiting) >= fewest
+
     def _take_back(self, portion: Portion, most_bytes: int) -> list[tuple[Run, float, str]]:
         return take_messages(self.back, portion.of(self.back), most_bytes, lambda row: len(row[0].parcel))
 
