@@ -35,8 +35,9 @@ FULL = "the store is full"
 #: What the scripts and the clients have to be allowed, as the README says.
 RIGHTS = (
     *("evalsha", "eval", "subscribe", "publish", "bitfield", "del", "exists", "get", "hdel", "hexists", "hget"),
-    *("hincrby", "hkeys", "hmget", "hscan", "hset", "hsetnx", "hstrlen", "pexpire", "setrange", "time", "zadd"),
-    *("zlexcount", "zrange", "zrangebylex", "zrangebyscore", "zrem", "zremrangebyscore", "zscore"),
+    *("hgetall", "hincrby", "hkeys", "hmget", "hrandfield", "hscan", "hset", "hsetnx", "hstrlen", "pexpire"),
+    *("setrange", "time", "zadd", "zcard", "zlexcount", "zrandmember", "zrange", "zrangebylex", "zrangebyscore"),
+    *("zrem", "zremrangebyscore", "zscan", "zscore"),
 )
 #: Asks the server itself, which Redis can since 7.0; nothing is carried out.
 _ASK_FOR_RIGHTS = """
