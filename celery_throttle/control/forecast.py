@@ -69,7 +69,7 @@ class Forecast:
         looked_at: how many of those who wait were looked at, the first ones.
         parked: how many wait in its lines, or need permits of it in others.
         gone_in: about how many seconds it takes until they are gone as fast as the line moves now; None if it does not
-            move, nobody waits, or the rate would be another one.
+            move, no task waits, or the rate would be another one.
         unchecked: a sentence for each thing that could not be looked at.
         rates: those that there would be; none: it has no rate.
         rates_before: in force now.

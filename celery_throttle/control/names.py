@@ -1,4 +1,4 @@
-"""What queues, tasks and limits are called by whoever asks, checked."""
+"""Check the names of queues, tasks and limits that a caller gives."""
 
 from __future__ import annotations
 

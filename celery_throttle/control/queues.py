@@ -103,7 +103,7 @@ def _depth(connection: Any, name: str, exchanges: Iterable[str]) -> Depth:
 
 
 def _knows_its_queues(channel: Any) -> bool:
-    """Whether a queue that nobody has declared is refused; kombu's own default is that there is any."""
+    """Whether an undeclared queue is refused; kombu's own default is that there is any."""
     return not isinstance(channel, virtual.Channel) or type(channel)._has_queue is not virtual.Channel._has_queue  # noqa: SLF001
 
 

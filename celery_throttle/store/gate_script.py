@@ -5,9 +5,9 @@ a script pays for. Lua makes every function of a script anew in every call, and 
 uses, so here constants are written in as values, functions that a script cannot reach are left out, and each of the
 others is made when it is first called.
 
-A server compiles two texts: that of ``exchange``, and one of all other scripts, whose first argument says which. A text
-for each would make its Lua heap ten times as large. The garbage that Lua leaves until it clears it away grows with
-the heap, and it clears all of it in a few calls, which take several ms more.
+A server compiles two texts: that of ``exchange``, and one of all other scripts, whose first argument names the one to
+run. Each text has the shared functions, so a text for each script would fill the server's Lua heap with copies. The
+garbage that Lua leaves until it clears it away grows with the heap, and clearing it away makes some calls slow.
 """
 
 from __future__ import annotations

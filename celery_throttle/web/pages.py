@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.store.history import History
     from celery_throttle.store.rows import Need
     from celery_throttle.web.charts import Chart
     from celery_throttle.web.readings import Readings
@@ -54,6 +55,8 @@ class Pages:
         limit, most = limit_of(self._app, request), most_of(request, _MOST)
         status, keys = limit.status(), limit.keys(most=most)
         day = request.query_params.get("day") == "1"
+        # Of keys it is not known how many start.
+        history = limit.history() if limit.key is None and not keys.rows else None
         held, holders = status.held + sum(each.held for each in keys.rows), limit.holders(most=most)
         answer = live(
             request,
@@ -66,11 +69,11 @@ class Pages:
             waits=status.parked + sum(each.parked for each in keys.rows),
             holders=holders,
             parked=limit.parked(most=most),
-            pace=pace_of(status, limit.history()) if limit.key is None and not keys.rows else Pace(),
+            pace=pace_of(status, history) if history else Pace(),
             changes=CHANGES,
             said=said(request, limit.name, limit.key),
             day=day,
-            drawn=_drawn(request, limit, day=day),
+            drawn=_drawn(request, limit, None if day else history, day=day),
             chart_height=HEIGHT,
             now=datetime.now(timezone.utc),
         )
@@ -107,8 +110,8 @@ def _is_of(limit: LimitControl, need: Need) -> bool:
     return need.limit == limit.name and limit.key in (None, need.key)
 
 
-def _drawn(request: Request, limit: LimitControl, *, day: bool) -> list[Chart] | None:
+def _drawn(request: Request, limit: LimitControl, history: History | None, *, day: bool) -> list[Chart] | None:
     """Return the charts of a limit; of a key, or where only a part is looked at again, there are none."""
     if limit.key is not None or request.query_params.get("part") == "live":
         return None
-    return charts(limit.history(day=day), limit.audit())
+    return charts(history or limit.history(day=day), limit.audit())

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.control.pace import pace_of
+from celery_throttle.control.explain import Explanation, estimated
+from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.store.history import History, Period
 from celery_throttle.store.rows import LimitStatus, RateStatus
 
@@ -79,3 +80,17 @@ def test_of_a_key_only_a_rate_tells() -> None:
     counted = history(m0={"started": 12, "ended": 10, "run_time": 2.0})
     fields = {**vars(status()), "key": "acme"}
     assert pace_of(LimitStatus(**fields), counted).starts_in(1) is None
+
+
+@pytest.mark.parametrize(
+    ("pace", "starts_in", "said"),
+    [
+        (Pace(2.0, 2.0, by_rate=True), 20.0, ("At the rate of its limit its turn comes in about 20 s.",)),
+        (Pace(2.0, 2.0), 20.0, ("As fast as its line moves now, its turn comes in about 20 s.",)),
+        (Pace(idle=270.0), None, ("Nothing has started on limit api for 4m 30s: when its turn comes is not known.",)),
+        (Pace(), None, ()),
+    ],
+)
+def test_an_explanation_says_how_the_line_moves(pace: Pace, starts_in: float | None, said: tuple[str, ...]) -> None:
+    found = estimated(Explanation("t1", "parked", (), limit="api", place=10, limits=(status(),)), pace)
+    assert (found.starts_in, found.reasons) == (starts_in, said)

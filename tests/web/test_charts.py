@@ -58,6 +58,18 @@ def test_the_last_hour(page: Site, count: Callable[..., None]) -> None:
     assert "<rect" not in drawn["Waiting, at most"], "nothing is no bar"
 
 
+def test_when_each_task_in_line_starts(page: Site, worker: TermsCaller) -> None:
+    """Two at once, of two seconds each, are one a second."""
+    worker.know(API)
+    for number in range(4):
+        worker.arrive(f"t{number}", needs_of(API))
+    assert "Starts in about" not in page.get("limit?name=api").text, "nothing is counted yet"
+    told = counts(at_once=10, ended=8, run_time=16_000)
+    execute(worker.client, worker.store.count(by_limit({needs_of(API).text: told})))
+    found = re.findall(r'data-label="Starts in about" class="right">(.*?)</td>', page.get("limit?name=api").text)
+    assert found == ["1.0 s", "2.0 s"]
+
+
 def test_the_last_day(page: Site, count: Callable[..., None]) -> None:
     count()
     answer = page.get("limit?name=api&day=1")

@@ -38,7 +38,7 @@ def metrics(session: Session, to: Path | None, queues: tuple[str, ...]) -> None:
         session.output.json(found)
     elif to is None:
         click.echo(exposition(found), nl=False)
-    if unknown:  # the other metrics are there all the same
+    if unknown:  # the other metrics are written
         raise NotFound(" ".join(unknown))
 
 

@@ -5,13 +5,13 @@
 -- ... } }; a line as in explain.lua. Writes nothing.
 state.only_reads = true
 local limit, all, most, after = argument(), argument() == '1', number(), object()
-local rows, passed, passed_at = {}, passed_lanes(256), {}
-for _, each in ipairs(passed) do
+local rows, passed, passed_at = {}, {}, {}
+for _, each in ipairs(passed_lanes(256)) do
   local at = load_lane(each.lane).at
-  if at then
-    passed_at[at] = passed_at[at] or {}
-    table.insert(passed_at[at], each)
+  if at and not passed_at[at] then
+    passed_at[at], passed[#passed + 1] = {}, at
   end
+  if at then table.insert(passed_at[at], each) end
 end
 
 -- Kinds of lines: of a bucket; of one all whose lanes are passed over; of those that wait for nothing but a
@@ -26,11 +26,10 @@ end
 
 -- The buckets whose lanes are all passed over, from one on.
 local function passed_lines(from)
-  local lines, known, begun = {}, {}, not from
-  for _, each in ipairs(passed) do
-    local at = load_lane(each.lane).at
-    if at and not known[at] and not first_at(at) and (all or limit_of(at) == limit or at == limit) then
-      known[at], begun = true, begun or at == from
+  local lines, begun = {}, not from
+  for _, at in ipairs(passed) do
+    if not first_at(at) and (all or limit_of(at) == limit or at == limit) then
+      begun = begun or at == from
       if begun then lines[#lines + 1] = at end
     end
   end

@@ -10,10 +10,6 @@ local function made_shape(kind)
     identity = 'name', first = 'string', claim = 'digits', lock_until = 'string', on_conflict = 'string',
     remember_ms = 'number', ttl_ms = 'number', verdict = 'verdict', fence = 'digits', asked = 'string',
   } } end
-  return rare_shape(kind)
-end
-
-local function rare_shape(kind)
   if kind == 'lock' then return {
     required = { 'state', 'task', 'claim', 'fence', 'since', 'floor', 'awaited' }, parts = {
     state = 'state', task = 'string', claim = 'digits', fence = 'digits', since = 'number', floor = 'number',
