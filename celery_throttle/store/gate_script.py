@@ -29,6 +29,8 @@ _FUNCTION = re.compile(r"^local function (\w+)(\(.*?^end)$", re.MULTILINE | re.D
 _CALL_OR_STRING = re.compile(r"'[^'\n]*'|(?<![.\w:])(\w+)(?=\()")
 _BARE_CALL = re.compile(r"^(\s*)\(F\[", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+# A server reads these, too, when it compiles. Line ends stay, for the line numbers in error messages.
+_NOT_CODE = re.compile(r"^[ \t]+|[ \t]*--.*$", re.MULTILINE)
 
 # What comes before all others, whole; and what counts rates, which the primitives share.
 _FIRST = "gate/shared/begin"
@@ -60,7 +62,8 @@ def _whole(own: str) -> str:
     bodies = [f"F[{number}] = function{_renamed(_functions()[each].body, numbers)}" for each, number in numbers.items()]
     made = _MADE.replace("NILS", ", ".join(["nil"] * len(bodies))).replace("CASES", _cases(bodies, 1))
     parts = [_read(_FIRST), *_constants(), made, _renamed(own, numbers)]
-    return "local rcall = redis.call\n" + inlined("\n".join(parts)).replace("redis.call(", "rcall(")
+    text = "local rcall = redis.call\n" + inlined("\n".join(parts)).replace("redis.call(", "rcall(")
+    return _NOT_CODE.sub("", text)
 
 
 #: F has every shared function under a number, once it was called: making functions is what costs. It has room for all.
@@ -97,7 +100,7 @@ def _renamed(text: str, numbers: dict[str, int]) -> str:
         if name not in numbers:
             return match.group()
         # Not by a metatable, which would take the interpreter out of its loop and into another one, each time.
-        return f"(F[{numbers[name]}--[[{name}]]] or make({numbers[name]}))"
+        return f"(F[{numbers[name]}] or make({numbers[name]}))"
 
     # A line that begins with a call is a statement; with a parenthesis it could go on with the line before.
     return _BARE_CALL.sub(r"\1local _ = (F[", _CALL_OR_STRING.sub(rename, text))

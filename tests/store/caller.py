@@ -197,6 +197,15 @@ class Caller:
     def look(self, slots: int = 1) -> Reply:
         return self.exchange(slots)
 
+    def look_on(self, slots: int) -> list[str]:
+        """Look until nothing is left to look at; the tasks that started."""
+        found: list[str] = []
+        while True:
+            reply = self.look(slots)
+            found += [grant.task for grant in reply.grants]
+            if not (reply.grants or reply.more or 0 < reply.wait < 0.1):
+                return found
+
     def withdraw(self, *tasks: str) -> tuple[Withdrawn, ...]:
         return self.exchange(revoked=list(tasks)).withdrawn
 

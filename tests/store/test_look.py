@@ -107,7 +107,7 @@ def only_one_can_start(redis: Redis, count: int) -> Caller:
         worker.declare(*some)
         worker.exchange(asked=[worker.arrival(f"h {limit.name}", limit) for limit in some])
         worker.exchange(parked=[worker.parcel(f"w {limit.name}", limit) for limit in some])
-    worker.look(0)
+    assert worker.look_on(0) == []
     last = f"h {lanes[-1].name}"
     worker.exchange(0, ended=[Ended(last, peek(redis).records[last].nonce, ENDS["done"])])
     return worker
@@ -171,8 +171,5 @@ def test_many_keys_under_a_rate_start_when_they_are_due(worker: Caller, redis: R
         bucket = f"mail\x1f{key}"
         redis.hdel(KEY["rates"], bucket)
         let_come_due(redis, "bucket", bucket)
-    found: list[str] = []
-    while grants := worker.look(100).grants:
-        found += [grant.task for grant in grants]
-    assert sorted(found) == sorted(f"b{key}" for key in late)
+    assert sorted(worker.look_on(100)) == sorted(f"b{key}" for key in late)
     assert len(peek(redis).due("bucket")) == 1400

@@ -72,7 +72,7 @@ local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {},
-  needs = {}, oldest = {}, shapes = {}, looks = 30,
+  needs = {}, oldest = {}, shapes = {}, looks = 20,
 }
 
 local next_argument = 1

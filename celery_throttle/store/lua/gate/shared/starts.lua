@@ -1,7 +1,7 @@
 -- Starting: the caller's slots go to the oldest tasks that can start in them, whatever they wait for.
 
 -- What one call may start: 2 for each task, and 1 for each limit that it needs.
-local MOST_WORK = 36
+local MOST_WORK = 22
 
 -- The lane with the oldest task that can start in a slot of the caller.
 local function oldest_ready()
