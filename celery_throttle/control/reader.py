@@ -234,9 +234,11 @@ class Reader:
         after, more = "", True
         while more:
             call = self.store.parked_ids(bucket.text if bucket else "", after, _IDS)
-            after, page = self._read(views.parked_ids, call)
+            following, page = self._read(views.parked_ids, call)
             yield from page
-            more = bool(after)
+            # Lines that something else has put out of order, and which no worker has put right yet, could go round.
+            more = following[1:] > after[1:]
+            after = following
 
     def drop(self, bucket: Bucket | None, tasks: list[str], by: str, why: str) -> int:
         """Drop parked tasks; return how many were still parked, and to run."""

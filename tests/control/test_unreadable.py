@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -9,6 +10,9 @@ import pytest
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import queues
+from celery_throttle.control import reader as reader_module
+from celery_throttle.control.diagnosis import readers
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store import views
 from celery_throttle.web import asgi
@@ -89,3 +93,20 @@ def test_a_reply_that_no_reader_can_read_is_the_stores_affair(
         ended = run("status")
     assert ended.code == 3
     assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("pages", [1, 2, 3, 7])
+def test_lines_that_are_out_of_order_are_read_to_an_end(
+    app: Any, worker: TermsCaller, redis: Redis, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    """Something else has changed the scores of their members, which are all the same otherwise."""
+    for number in range(20):
+        worker.arrive(f"t{number:02}", ONE)
+    for member in redis.zrange(KEY["lines"], 3, -1)[::2]:
+        redis.zadd(KEY["lines"], {member: -1})
+    (reader,) = readers(app)
+    monkeypatch.setattr(reader_module, "AT_ONCE", pages)
+    monkeypatch.setattr(reader_module, "_IDS", pages)
+    reader.parked(Bucket("api"), 50)
+    assert {each.task for each in islice(reader.parked_ids(None), 1000)} <= {f"t{number:02}" for number in range(20)}
+    assert len(list(islice(reader.parked_ids(None), 1000))) < 1000

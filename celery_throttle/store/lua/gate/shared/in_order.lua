@@ -1,14 +1,17 @@
 -- In order: the parked tasks of several lanes as one line. Of each lane only so much is read as is needed.
+--
+-- Members whose scores are not all 0 are in no order, and reading on after the last one could go round.
+local MOST_READS = 256
 
 -- Go on to the next task of a lane; reader: lane; from: where to read on; found, at: what was read, and the
--- place in that; placed: place and id of the task, as text; nil after the last.
+-- place in that; reads: how many; placed: place and id of the task, as text; nil after the last.
 local function read_on(reader, most)
   reader.at = reader.at + 1
   if reader.at > #reader.found then
     local last = '(' .. reader.lane .. '\1'
     reader.found, reader.at = redis.call('ZRANGEBYLEX', LINES, reader.from, last, 'LIMIT', 0, most), 1
-    reader.placed = nil
-    if #reader.found == 0 then return end
+    reader.placed, reader.reads = nil, reader.reads + 1
+    if #reader.found == 0 or reader.reads > MOST_READS then return end
     reader.from = '(' .. reader.found[#reader.found]
   end
   local member = string.sub(reader.found[reader.at], #reader.lane + 2)
@@ -22,7 +25,7 @@ local function first_in(lanes, most, after)
   local readers, found, chunk = {}, {}, math.ceil(most / math.max(#lanes, 1)) + 1
   for _, each in ipairs(lanes) do
     local from = '[' .. each.lane .. '\0' .. string.sub(after, 1, 16)
-    local reader = { lane = each.lane, from = from, found = {}, at = 0 }
+    local reader = { lane = each.lane, from = from, found = {}, at = 0, reads = 0 }
     repeat read_on(reader, chunk) until not reader.placed or reader.placed > after
     readers[#readers + 1] = reader
   end
