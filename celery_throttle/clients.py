@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["StoreClient", "not_asked", "signed", "store_client"]
 
 #: Holders that one call clears.
-_REAPED = 10
+_REAPED = 8
 _LONGEST_TEXT = 500
 
 _breakers: WeakKeyDictionary[Any, dict[str | None, Breaker]] = WeakKeyDictionary()

@@ -13,7 +13,7 @@ from celery_throttle.core.wording import at, span
 from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from datetime import datetime, timedelta
 
     from celery_throttle.control.lines import Line
@@ -40,7 +40,7 @@ class Look:
         lines: who is first in the lines.
         holders: who holds permits.
         commands: how commands begin.
-        cut: whether there may be more limits and keys than the statuses.
+        partly: limits of which not all keys were read.
     """
 
     reader: Reader
@@ -50,14 +50,16 @@ class Look:
     lines: tuple[Line, ...]
     holders: tuple[Holder, ...]
     commands: Commands
-    cut: bool = False
+    partly: Container[str] = ()
 
-    def waiting(self, scope: Bucket, count: int, since: datetime | None) -> str:
-        """Return how many wait; of a limit with keys of which not all were seen so many at least."""
-        least = self.cut and scope.key is None
-        if least and not count:
-            return "how many wait is not known"
-        return ("at least " if least else "") + waiting(count, since, self.now)
+    def waiting(self, count: int, since: datetime | None) -> str:
+        """Return how many tasks wait, and for how long."""
+        return waiting(count, since, self.now)
+
+    def parked(self, scope: Bucket, rows: list[LimitStatus]) -> int:
+        """Return how many tasks wait for a limit with all its keys, whichever of these were read; or for a key."""
+        whole = next((each for each in self.statuses if each.bucket == scope), None)
+        return whole.parked_in_all if whole else sum(each.parked for each in rows)
 
     def is_long(self, since: datetime | None) -> bool:
         """Whether that is longer ago than anybody should have to wait."""
@@ -104,12 +106,12 @@ def _first(lines: list[Line]) -> datetime | None:
 
 
 def _stopped(look: Look, kind: str, scope: Bucket, said: Said, lines: list[Line], rows: list[LimitStatus]) -> Finding:
-    count, since = sum(each.parked for each in rows), _first(lines)
+    count, since = look.parked(scope, rows), _first(lines)
     word, ends = {"paused": ("paused", "resume"), "held-back": ("held back", "release-hold")}[kind]
     return Finding(
         kind,
         look.is_long(since),
-        f"Limit {scope} is {word}: {look.waiting(scope, count, since)}.",
+        f"Limit {scope} is {word}: {look.waiting(count, since)}.",
         f"{word.capitalize()} {in_words(said)}.",
         (look.commands.throttle(ends, scope),) if count else (),
         scope.name,
@@ -155,10 +157,11 @@ def _of_override(
     kept = [each for each in kept if not each.stopped]
     buckets = {each.bucket for each in kept}
     count, since = sum(each.parked for each in kept), _first([each for each in lines if each.status.bucket in buckets])
+    least = "at least " if scope.key is None and scope.name in look.partly else ""
     return Finding(
         "overridden",
         less and look.is_long(since),
-        f"Limit {scope} {has}: {look.waiting(scope, count, since)}.",
+        f"Limit {scope} {has}: {least}{look.waiting(count, since)}.",
         f"Overridden {in_words(said)}.",
         (look.commands.throttle("reset", scope),) if less and count else (),
         scope.name,

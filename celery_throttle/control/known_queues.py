@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.queues import named
-from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import shortened
 
 if TYPE_CHECKING:
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["configured", "no_such_queue", "parked_in"]
 
-#: Parked tasks of each group whose queues are looked at.
-_MOST_PARKED = 20_000
+#: Lanes of each group whose queues are looked at.
+_MOST_LANES = 20_000
 _MOST_NAMED = 20
 #: What a route has, where others have patterns.
 _ROUTE = {"queue", "exchange", "routing_key"}
@@ -75,12 +73,7 @@ def _names(queue: Any) -> Iterable[str]:
 
 def parked_in(readers: Iterable[Reader]) -> set[str]:
     """Return the queues of parked tasks of the app's own broker."""
-    return {
-        each.queue.name
-        for reader in readers
-        for each in islice(reader.parked_ids(None), _MOST_PARKED)
-        if each.queue.name and not is_outside(each.queue.name) and reader.is_ours(each.queue.broker)
-    }
+    return {queue for reader in readers for queue in reader.parked_by_queue(_MOST_LANES)[0]}
 
 
 def no_such_queue(name: str, known: Iterable[str], *, workers_answered: bool) -> str:

@@ -1,7 +1,7 @@
 """How the limits stand, as metrics: a few series for each limit, however many keys it has, and two for each queue.
 
-The keys of a limit are summed, so the number of series is bounded by the number of limits. What is read is bounded too:
-where there is more, ``celery_throttle_cut`` is 1.
+The keys of a limit are summed by the store, so the number of series is bounded by the number of limits. Of what is
+added up here a part is read: where there is more, ``celery_throttle_cut`` is 1.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT, counted
 from celery_throttle.control.diagnosis import OVERDUE, readers
 from celery_throttle.control.exposition import Metric, Sample
-from celery_throttle.control.reader import MOST
+from celery_throttle.control.reader import MOST, partly
 from celery_throttle.control.runnable import queue_work, work_of
-from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
-    from celery_throttle.core.limits import Limit
     from celery_throttle.store.rows import Holder, LimitStatus, Said
     from celery_throttle.store.views import Oldest
 
@@ -41,19 +38,20 @@ _OF_LIMITS = {
     "permits": "Permits in force now, with overrides; for each key of a limit that has keys. No sample: any number.",
     "starts_per_second_declared": "Starts a second that the code's rates allow, for each key. No sample: no rate.",
     "starts_per_second": "Starts a second that its rates allow now, for each key. No sample: any number.",
-    "held": "Permits held, of all keys. No sample: not all keys were looked at.",
-    "parked": "Tasks that wait and need its permits, of all keys. No sample: not all keys were looked at.",
+    "held": "Permits held, of all keys.",
+    "parked": "Tasks that wait and need its permits, of all keys.",
     "oldest_wait_seconds": "How long the oldest task in its lines has waited, of all keys; 0 if none is there.",
-    "next_start_seconds": "How long until its rates allow a start, of all keys the longest; 0 if they do.",
-    "keys": "Keys of it that somebody holds, waits for or has said something of.",
-    "full": "How many have no permit free: the limit itself, or keys of it.",
+    "next_start_seconds": "How long until its rates allow a start, of all keys the longest; 0 if they do. No sample: "
+    "not all keys were looked at.",
+    "keys": "Keys of it that have holders or parked tasks.",
+    "full": "How many have no permit free: the limit itself, or keys of it. No sample: not all keys were looked at.",
     "paused": "How many are paused: the limit itself, or keys of it.",
     "disabled": "How many are not enforced: the limit itself, or keys of it.",
     "held_back": "How many a task's RateLimited holds back: the limit itself, or keys of it.",
     "overridden": "How many have other permits or another rate for now: the limit itself, or keys of it.",
 }
 #: Those that are added up of all keys: a part of the keys would give a number that is wrong.
-_OF_ALL_KEYS = {"held", "parked", "next_start_seconds", "keys", "full"}
+_OF_ALL_KEYS = {"next_start_seconds", "full"}
 #: By group of limits.
 _OF_GROUPS = {
     "holders": "Tasks, and others, that hold permits or an identity lock.",
@@ -62,7 +60,7 @@ _OF_GROUPS = {
     "set_aside": "Tasks that cannot start, since nobody can read their records.",
     "settling_seconds": "How long nothing starts yet, since the store has just lost its data.",
     "store_time_seconds": "The store's clock when this was read.",
-    "cut": "1 if there is more than was looked at: 1000 limits and keys, 1000 holders, 1000 tasks that may be ready.",
+    "cut": "1 if there is more than was looked at: 1000 keys, 1000 holders, 1000 tasks that may be ready.",
 }
 #: By queue.
 _OF_QUEUES = {
@@ -140,7 +138,8 @@ def _of_group(
     now, settling = reader.clock()
     found = reader.set_aside(MOST)
     aside = [each for each in found if each.task_id]
-    cut = cut or max(len(statuses), len(holders), len(found)) >= MOST
+    not_all = partly(statuses, MOST)
+    cut = cut or bool(not_all) or max(len(holders), len(found)) >= MOST
     group = {
         "holders": len(holders),
         "workers": len({each.worker for each in holders if each.lease_left > 0}),
@@ -158,19 +157,10 @@ def _of_group(
         limits.setdefault(each.name, []).append(each)
     yield from counted(reader, list(limits))
     oldest = reader.oldest(list(limits))
-    limits_in_code = limits_of(policies_of(reader.app).values())
     for limit, rows in limits.items():
-        partly = len(statuses) >= MOST and not _is_whole(rows, limits_in_code.get(limit))
         for name, value in _of_limit(rows, oldest.get(limit), now):
-            if not (partly and name in _OF_ALL_KEYS):
+            if not (limit in not_all and name in _OF_ALL_KEYS):
                 yield name, Sample({"group": reader.group, "limit": limit}, value)
-
-
-def _is_whole(rows: list[LimitStatus], in_code: Limit | None) -> bool:
-    """Whether a limit has no keys, of which some might not have been seen."""
-    if any(each.key is not None for each in rows):
-        return False
-    return (in_code is not None and in_code.key is None) or any(each.held or each.parked for each in rows)
 
 
 def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> Iterator[tuple[str, float]]:
@@ -182,13 +172,14 @@ def _of_limit(rows: list[LimitStatus], oldest: Oldest | None, now: datetime) -> 
     for name, rates in (("_declared", whole.rates), ("", whole.rates_in_force)) if whole else ():
         if rates:
             yield f"starts_per_second{name}", min(each.per_second for each in rates)
-    yield "held", sum(each.held for each in rows)
-    yield "parked", sum(each.parked for each in rows)
+    if whole:
+        yield "held", whole.held_in_all
+        yield "parked", whole.parked_in_all
+        yield "keys", whole.keys
     since = oldest.first.since if oldest else now
     if since:  # None: nobody can read it
         yield "oldest_wait_seconds", max(0.0, (now - since).total_seconds())
     yield "next_start_seconds", max(each.next_start_in for each in rows)
-    yield "keys", sum(each.key is not None for each in rows)
     yield "full", sum(each.full for each in rows)
     for name, attribute in _SAID.items():
         yield name, len({_scope(each, attribute) for each in rows} - {None})

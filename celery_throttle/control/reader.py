@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +11,7 @@ from celery_throttle.clients import store_client
 from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES
+from celery_throttle.core.naming import is_outside
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
 from celery_throttle.store import views
@@ -28,16 +30,16 @@ if TYPE_CHECKING:
     from celery_throttle.store.last_hour import LastHour
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside, Wrong
     from celery_throttle.store.scripts import Call
-    from celery_throttle.store.views import First, Lent, Oldest, ParkedId, Service, TaskView, Waiter
+    from celery_throttle.store.views import First, Lent, Oldest, ParkedId, ParkedInQueue, Service, TaskView, Waiter
 
-__all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed"]
+__all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed", "partly"]
 
 T = TypeVar("T")
 
 #: The keys that are looked through: indexes after what they are made of, what was found last.
 _MENDED = (
     *("limits", "said", "workers", "seconds", "records", "locks", "ran", "awaited", "rates", "turns", "lanes"),
-    *("lines", "oldest", "used", "waiting", "meta", "audit", "aside"),
+    *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
 )
 #: Limits, lines, holders, or parked tasks to be changed, of one call.
 AT_ONCE = 100
@@ -111,21 +113,28 @@ class Reader:
         return self._read(int, self.store.errors())
 
     def status(
-        self, most: int, sources: Iterable[str] = ("limits", "said", "used", "waiting")
+        self,
+        most_keys: int,
+        sources: Iterable[str] = ("limits", "said", "used", "waiting"),
+        most_limits: int = _NAMES,
     ) -> tuple[LimitStatus, ...]:
-        """Return how the limits stand, and those keys that somebody holds, waits for or has said something of.
+        """Return how the limits stand, and those of their keys that hold permits, wait or were changed.
 
-        Where there are more, limits before keys, and what is found first: where to look, in this order.
+        Where there are more keys, those that are found first: ``sources`` is where to look, in this order.
         """
         limits: dict[str, None] = {}
         keys: dict[str, None] = {}
         for source in sources:
-            for page in self._pages(source) if len(limits) + len(keys) < most else ():
+            for page in self._pages(source) if len(keys) < most_keys else ():
                 for name in page:
-                    (limits if Bucket.parse(name).key is None else keys)[name] = None
-                if len(limits) + len(keys) >= most:
+                    bucket = Bucket.parse(name)
+                    limits[bucket.name] = None
+                    if bucket.key is not None:
+                        keys[name] = None
+                if len(limits) >= _NAMES or len(keys) >= most_keys:
                     break
-        return self.stand(sorted([*sorted(limits), *keys][:most], key=_by_name))
+        names = [*sorted(limits)[:most_limits], *list(keys)[:most_keys]]
+        return self.stand(sorted(names, key=_by_name))
 
     def explain(self, task_id: str) -> TaskView:
         """Return what the store knows of a task."""
@@ -240,6 +249,24 @@ class Reader:
             more = following[1:] > after[1:]
             after = following
 
+    def parked_by_queue(self, most_lanes: int) -> tuple[dict[str, ParkedInQueue], bool]:
+        """Return the parked tasks of each queue of the app's own broker, and whether there may be more.
+
+        Permits outside of tasks have no queue that a worker consumes.
+        """
+        found: dict[str, ParkedInQueue] = {}
+        after = ""
+        for _ in range(0, most_lanes, AT_ONCE):
+            following, page = self._read(views.parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
+            for each in page:
+                name = each.queue.name
+                if name and not is_outside(name) and self.is_ours(each.queue.broker):
+                    found[name] = found[name].and_also(each) if name in found else each
+            if following[1:] <= after[1:]:
+                return found, False
+            after = following
+        return found, True
+
     def drop(self, bucket: Bucket | None, tasks: list[str], by: str, why: str) -> int:
         """Drop parked tasks; return how many were still parked, and to run."""
         change, dropped = b"", 0
@@ -317,6 +344,21 @@ class Reader:
         """Clear the holders whose lease has ended, and yield them."""
         for task_id, needs in self._client.reap(patient=True):
             yield Reclaimed(task_id, needs_from(needs))
+
+
+def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
+    """Return the limits of which keys in use are not among these, and how many of them are missing.
+
+    Args:
+        statuses: limits and keys, as `Reader.status` returns them for ``most_keys``.
+        most_keys: so many keys at most. Fewer are all, even if some came into use while they were read.
+    """
+    in_use = [each for each in statuses if each.key is not None and (each.held or each.parked)]
+    if sum(each.key is not None for each in statuses) < most_keys:
+        return {}
+    seen = Counter(each.name for each in in_use)
+    missing = {each.name: each.keys - seen[each.name] for each in statuses if each.key is None}
+    return {name: count for name, count in missing.items() if count > 0}
 
 
 def _by_name(text: str) -> tuple[str, str]:

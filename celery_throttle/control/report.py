@@ -8,10 +8,8 @@ all else is a remark. What it costs is bounded by the numbers below, whatever th
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.causes import Look, causes
@@ -19,9 +17,8 @@ from celery_throttle.control.diagnosis import OVERDUE, declared_otherwise, exami
 from celery_throttle.control.findings import Commands, Finding, in_order, waiting
 from celery_throttle.control.lines import first_lines
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
-from celery_throttle.control.reader import MOST, Reader
+from celery_throttle.control.reader import MOST, Reader, partly
 from celery_throttle.control.server import FULL
-from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, counted, one_line, shortened, span
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.remarks import remarks
@@ -29,10 +26,12 @@ from celery_throttle.tasks.remarks import remarks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from celery_throttle.store.views import ParkedInQueue
+
 __all__ = ["Report", "report"]
 
-#: Of each group of limits: lines that are looked at, each with a call; parked tasks whose queues are.
-_MOST_LINES, _MOST_PARKED = 50, 2000
+#: Of each group of limits: lines that are looked at, each with a call; lanes of parked tasks whose queues are.
+_MOST_LINES, _MOST_LANES = 50, 20_000
 #: Seconds after which what was read first says nothing of now.
 _STALE = 15.0
 _NAMED = 3
@@ -71,14 +70,6 @@ class Report:
         return "\n".join([*lines, *map(str, self.alarms + self.remarks), *(f"? {each}" for each in self.unchecked)])
 
 
-@dataclass(frozen=True)
-class _Queue:
-    """Parked tasks of one queue: how many were seen, and when the first of them came."""
-
-    count: int
-    since: datetime
-
-
 def report(app: Any, commands: Commands, patience: timedelta) -> Report:
     """Look at the store, the limits and the lines, and say what is wrong.
 
@@ -90,7 +81,7 @@ def report(app: Any, commands: Commands, patience: timedelta) -> Report:
     began, now = time.monotonic(), None
     found: list[Finding] = []
     unchecked: list[str] = []
-    queues: dict[str, _Queue] = {}
+    queues: dict[str, ParkedInQueue] = {}
     found += _of_servers(app)
     for reader in readers(app):
         try:
@@ -147,13 +138,11 @@ def _settling(seconds: float) -> Finding:
 def _of_group(
     app: Any, reader: Reader, now: datetime, patience: timedelta, commands: Commands, unchecked: list[str]
 ) -> Iterator[Finding]:
-    statuses = reader.status(MOST, ("limits", "said", "waiting"))
+    statuses = reader.status(MOST, ("limits", "said", "waiting", "used"))
     lines, left = first_lines(reader, statuses, _MOST_LINES)
-    cut = len(statuses) >= MOST
-    if cut:
-        unchecked.append(
-            f"More limits and keys than {MOST}: limits come before keys, and those first of which something was said."
-        )
+    not_all = partly(statuses, MOST)
+    for name, count in not_all.items():
+        unchecked.append(f"{counted(count, 'key')} of limit {name}; keys with changes come first.")
     if left:
         unchecked.append(
             f"{left} of {left + len(lines)} lines: that of the longest wait of each limit comes first, then those of "
@@ -162,7 +151,7 @@ def _of_group(
     holders = reader.holders(None, MOST)
     if len(holders) >= MOST:
         unchecked.append(f"More holders than {MOST}.")
-    yield from causes(Look(reader, now, patience, statuses, lines, holders, commands, cut=cut))
+    yield from causes(Look(reader, now, patience, statuses, lines, holders, commands, frozenset(not_all)))
     overdue = [each for each in holders if each.lease_left < -OVERDUE]
     if overdue:
         tasks = [each.task_id for each in overdue]
@@ -211,25 +200,21 @@ def _set_aside(reader: Reader) -> Iterator[Finding]:
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-def _queues(reader: Reader, known: dict[str, _Queue], unchecked: list[str]) -> dict[str, _Queue]:
-    """Return the queues of those who are parked; permits outside of tasks have none that a worker consumes."""
-    counts: Counter[str] = Counter()
-    since: dict[str, datetime] = {queue: each.since for queue, each in known.items()}
-    ids = reader.parked_ids(None)
-    for each in islice(ids, _MOST_PARKED):
-        arrived = each.since
-        queue = each.queue.name
-        if arrived is not None and queue and not is_outside(queue) and reader.is_ours(each.queue.broker):
-            counts[queue] += 1
-            since[queue] = min(since.get(queue, arrived), arrived)
-    if next(ids, None) is not None:
-        unchecked.append(f"The queues of more parked tasks than {_MOST_PARKED}, so more may wait in each queue.")
-    before = {queue: each.count for queue, each in known.items()}
-    return {queue: _Queue(count + before.get(queue, 0), since[queue]) for queue, count in counts.items()}
+def _queues(reader: Reader, known: dict[str, ParkedInQueue], unchecked: list[str]) -> dict[str, ParkedInQueue]:
+    """Return the parked tasks of each queue, with those that are known of it already."""
+    found, cut = reader.parked_by_queue(_MOST_LANES)
+    if cut:
+        unchecked.append(f"The queues of the parked tasks behind the first {_MOST_LANES} lanes.")
+    return {queue: each.and_also(known[queue]) if queue in known else each for queue, each in found.items()}
 
 
 def _nobody_consumes(
-    app: Any, queues: dict[str, _Queue], now: datetime, patience: timedelta, commands: Commands, unchecked: list[str]
+    app: Any,
+    queues: dict[str, ParkedInQueue],
+    now: datetime,
+    patience: timedelta,
+    commands: Commands,
+    unchecked: list[str],
 ) -> Iterator[Finding]:
     """Yield the queues of parked tasks that no worker takes."""
     taken = consumed(app) if queues else set()
@@ -237,10 +222,10 @@ def _nobody_consumes(
         unchecked.append(NOBODY_ANSWERED)
         return
     for queue in sorted(queues.keys() - taken):
-        count, since = queues[queue].count, queues[queue].since
+        count, since = queues[queue].tasks, queues[queue].since
         yield Finding(
             "no-worker",
-            now - since > patience,
+            since is not None and now - since > patience,
             f"No worker that answers consumes queue {queue!r}: {waiting(count, since, now)}.",
             "Workers were asked by remote control.",
             (commands.worker(queue),),

@@ -14,7 +14,7 @@ from celery_throttle.control.diagnosis import readers
 from celery_throttle.control.known_queues import configured, no_such_queue, parked_in
 from celery_throttle.control.play import Play
 from celery_throttle.control.queues import Depth, consumed, depths, named
-from celery_throttle.control.reader import MOST
+from celery_throttle.control.reader import MOST, partly
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.errors import ConfigurationError
@@ -118,11 +118,11 @@ def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Sequence[H
     )
     asked = _asked(statuses)
     waiters: list[Waiter] = []
-    partly: set[Bucket] = set()
+    read_partly: set[Bucket] = set()
     for each in asked[:_MOST_LINES]:
         found = reader.waiters(each.bucket, each.most)
         waiters += found
-        partly |= {one.line for one in found} if len(found) >= each.most and not each.whole else set()
+        read_partly |= {one.line for one in found} if len(found) >= each.most and not each.whole else set()
     stands = {each.bucket: each for each in statuses}
     missing = {need.bucket for each in waiters for need in each.needs} - stands.keys()
     stands |= {each.bucket: each for each in reader.stand(sorted(each.text for each in missing))}
@@ -132,8 +132,8 @@ def work_of(reader: Reader, statuses: Sequence[LimitStatus], holders: Sequence[H
     for queue, count in play.starts.items():
         if not is_outside(queue.name) and reader.is_ours(queue.broker):
             ready[queue.name] += count
-    page_is_full = len(statuses) >= MOST or len(holders) >= MOST
-    return GroupWork(running, ready, page_is_full or len(asked) > _MOST_LINES or bool(partly & play.emptied))
+    page_is_full = bool(partly(statuses, MOST)) or len(holders) >= MOST
+    return GroupWork(running, ready, page_is_full or len(asked) > _MOST_LINES or bool(read_partly & play.emptied))
 
 
 def queue_work(

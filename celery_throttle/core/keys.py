@@ -12,8 +12,7 @@ LAYOUT = 2
 _NAMES = (
     *("limits", "said", "used", "waiting", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "due"),
     *("seconds", "second_messages", "ran", "locks", "awaited", "rates", "turns", "aside", "workers", "meta", "ends"),
-    "audit",
-    "oldest",
+    *("audit", "oldest", "sums"),
 )
 
 

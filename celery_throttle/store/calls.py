@@ -379,6 +379,10 @@ class Store:
         """Ask for the ids of all who are parked and need permits of a bucket (a limit: with all its keys; "": all)."""
         return self._call("parked_ids", bucket, after, most)
 
+    def parked_by_queue(self, after: str, most: int) -> Call:
+        """Ask how many are parked in each queue, of so many lanes."""
+        return self._call("parked_by_queue", after, most)
+
     def drop(self, bucket: str, by: str, why: str, change: str, tasks: Sequence[str]) -> Call:
         """Drop parked tasks; ``change`` is what the call before it answered, "" at first."""
         return self._call("drop", bucket, by, why, change, len(tasks), *tasks)

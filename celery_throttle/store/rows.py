@@ -103,6 +103,9 @@ class LimitStatus:
         last_hour: what started on it in the last hour, with all its keys; None: nothing did, nobody asked, or it is a
             key.
         rate_override: other rates for now, if there are any.
+        keys: of a limit: how many of its keys have holders or parked tasks.
+        held_of_keys: permits held on these keys together.
+        parked_of_keys: tasks parked on these keys together.
     """
 
     name: str
@@ -123,6 +126,9 @@ class LimitStatus:
     bar_ticket: float = field(default=0, repr=False)
     last_hour: LastHour | None = None
     rate_override: Said | None = None
+    keys: int = 0
+    held_of_keys: int = 0
+    parked_of_keys: int = 0
 
     def __str__(self) -> str:
         return ", ".join(self._facts())
@@ -133,6 +139,8 @@ class LimitStatus:
             yield "not declared"
         if self.parked:
             yield f"{self.parked} wait" + (f" ({self.max_parked} may)" if self.max_parked else "")
+        if self.keys:
+            yield f"{counted(self.keys, 'key')}: {self.held_of_keys} held, {self.parked_of_keys} wait"
         yield from (f"rate {rate}" for rate in self.rates)
         if self.next_start_in > 0:
             yield f"next start in {seconds(self.next_start_in)}"
@@ -152,6 +160,16 @@ class LimitStatus:
     def bucket(self) -> Bucket:
         """The limit, or the key of it; as text ``tenant[acme]``."""
         return Bucket(self.name, self.key)
+
+    @property
+    def held_in_all(self) -> int:
+        """Permits held, with those of all its keys."""
+        return self.held + self.held_of_keys
+
+    @property
+    def parked_in_all(self) -> int:
+        """Tasks parked, with those of all its keys."""
+        return self.parked + self.parked_of_keys
 
     @property
     def rates_in_force(self) -> tuple[RateStatus, ...]:

@@ -36,6 +36,7 @@ __all__ = [
     "Lent",
     "Oldest",
     "ParkedId",
+    "ParkedInQueue",
     "Service",
     "TaskView",
     "Waiter",
@@ -47,6 +48,7 @@ __all__ = [
     "names",
     "oldest",
     "parked",
+    "parked_by_queue",
     "parked_ids",
     "parked_rows",
     "services",
@@ -242,6 +244,28 @@ def parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
     ]
 
 
+class ParkedInQueue(NamedTuple):
+    """Parked tasks of a queue, and when the first of them came."""
+
+    queue: BrokerQueue
+    tasks: int
+    since: datetime | None
+
+    def and_also(self, other: ParkedInQueue) -> ParkedInQueue:
+        """Return these and those together."""
+        times = [each.since for each in (self, other) if each.since]
+        return ParkedInQueue(self.queue, self.tasks + other.tasks, min(times, default=None))
+
+
+def parked_by_queue(raw: Any) -> tuple[str, list[ParkedInQueue]]:
+    """Read the reply of parked_by_queue.lua: where to go on, and a page."""
+    after, rows = raw
+    return text(after), [
+        ParkedInQueue(BrokerQueue.parse(text(queue)), count, _came(int(ticket) - _NOUGHT))
+        for queue, count, ticket in rows
+    ]
+
+
 class Lent(NamedTuple):
     """A parked task whose message is to be published again."""
 
@@ -395,6 +419,9 @@ def _status(row: bytes, now: int) -> LimitStatus:
         barred_by=bar[1][3] if bar else None,
         bar_ticket=bar[1][0] if bar else 0,
         rate_override=_said(find("rate"), "rates"),
+        keys=stands["keys"],
+        held_of_keys=stands["held_of_keys"],
+        parked_of_keys=stands["waiting_of_keys"],
     )
 
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.diagnosis import declared_otherwise, readers
+from celery_throttle.control.reader import partly
 from celery_throttle.control.states import State, states
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import counted
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
     from datetime import datetime
 
     from celery_throttle.control.reader import Reader
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Overview", "Row", "overview"]
 
-#: Limits and keys of each group that are read, limits before keys.
-_READ = 2000
+#: Keys of each group that are read, beside all limits.
+_READ = 1000
 #: Rows of which the last hour is read, with one call for each hundred: reading and drawing each takes 0.1 ms.
 _MOST_HOURS = 300
 _OF_KEYS = {"paused": "paused", "held_back": "held back", "disabled": "disabled", "overrides": "overridden"}
@@ -36,6 +37,7 @@ class Row:
         status: how it stands; of a limit with keys, what they have in common.
         keys: those of its keys that were read.
         keyed: whether it has keys, used or not.
+        partly: whether there are keys in use that were not read.
         otherwise: whether the worker that started last has declared it otherwise than this code.
         since: when the oldest task in its lines came, None if nobody stands there.
         last_hour: what started on it, None if nothing did, or that was not looked at.
@@ -44,6 +46,7 @@ class Row:
     status: LimitStatus
     keys: tuple[LimitStatus, ...]
     keyed: bool
+    partly: bool = False
     otherwise: bool = False
     since: datetime | None = None
     last_hour: LastHour | None = None
@@ -51,12 +54,12 @@ class Row:
     @property
     def held(self) -> int:
         """Permits held, of all keys."""
-        return self.status.held + sum(each.held for each in self.keys)
+        return self.status.held_in_all
 
     @property
     def parked(self) -> int:
-        """Who waits, of all keys."""
-        return self.status.parked + sum(each.parked for each in self.keys)
+        """Tasks parked, of all keys."""
+        return self.status.parked_in_all
 
     @property
     def fullest(self) -> LimitStatus:
@@ -69,12 +72,13 @@ class Row:
         found = [each for each in states(self.status) if not (self.keyed and each.kind == "full")]
         if self.otherwise:
             found.append(State("declared", "declared otherwise by the worker that started last"))
+        least = "at least " if self.partly else ""
         for what, word in _OF_KEYS.items() if self.keys else ():
             count = sum(bool(getattr(each, what)) and not getattr(self.status, what) for each in self.keys)
             if count:
-                found.append(State(word.replace(" ", "-"), f"{counted(count, 'key')} {word}"))
+                found.append(State(word.replace(" ", "-"), f"{least}{counted(count, 'key')} {word}"))
         full = sum(each.full for each in self.keys)
-        return [*found, State("full", f"{counted(full, 'key')} full")] if full else found
+        return [*found, State("full", f"{least}{counted(full, 'key')} full")] if full else found
 
     @property
     def attention(self) -> tuple[int, int, int, str]:
@@ -95,7 +99,6 @@ class Overview:
         found: how many there are with that in their name.
         limits: how many there are.
         hours: of how many of the rows, the first ones, the last hour was looked at.
-        cut: whether there is more than was read.
         settling: seconds for which nothing starts, since the store has just lost its data.
     """
 
@@ -104,7 +107,6 @@ class Overview:
     found: int
     limits: int
     hours: int
-    cut: bool
     settling: float
 
 
@@ -121,22 +123,24 @@ def overview(app: Any, wanted: str, most: int) -> Overview:
     """
     app.finalize(auto=True)
     keyed = {name for name, limit in limits_of(policies_of(app).values()).items() if limit.key is not None}
-    clocks, rows, of_row, cut = [], [], {}, False
+    clocks, rows, of_row = [], [], {}
     for reader in readers(app):
         clocks.append(reader.clock())
         statuses = reader.status(_READ, ("limits", "said", "waiting", "used"))
-        cut = cut or len(statuses) >= _READ
+        not_all = partly(statuses, _READ)
         otherwise = {name for name, _ in declared_otherwise(app, reader, statuses)}
-        for row in _rows(statuses, keyed, otherwise):
+        for row in _rows(statuses, keyed, otherwise, not_all):
             rows.append(row)
             of_row[row.status.name] = reader
     found = sorted((each for each in rows if wanted.lower() in each.status.name.lower()), key=lambda row: row.attention)
     shown = tuple(_completed(found[:most], of_row))
     settling = max(settling for _, settling in clocks)
-    return Overview(clocks[0][0], shown, len(found), len(rows), min(len(shown), _MOST_HOURS), cut, settling)
+    return Overview(clocks[0][0], shown, len(found), len(rows), min(len(shown), _MOST_HOURS), settling)
 
 
-def _rows(statuses: Iterable[LimitStatus], keyed: set[str], otherwise: set[str]) -> Iterator[Row]:
+def _rows(
+    statuses: Iterable[LimitStatus], keyed: set[str], otherwise: set[str], not_all: Container[str]
+) -> Iterator[Row]:
     limits: dict[str, list[LimitStatus]] = {}
     for each in statuses:
         limits.setdefault(each.name, []).append(each)
@@ -144,7 +148,8 @@ def _rows(statuses: Iterable[LimitStatus], keyed: set[str], otherwise: set[str])
         keys = tuple(each for each in found if each.key is not None)
         whole = next((each for each in found if each.key is None), None)
         if whole:  # a limit comes before its keys; without it, its name is not known yet
-            yield Row(whole, keys, keyed=bool(keys) or name in keyed, otherwise=name in otherwise)
+            has_keys = bool(keys) or bool(whole.keys) or name in keyed
+            yield Row(whole, keys, keyed=has_keys, partly=name in not_all, otherwise=name in otherwise)
 
 
 def _completed(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control import causes, report
 from celery_throttle.control.cli.session import PARTLY
 from celery_throttle.control.metrics import measured
+from celery_throttle.web.overview import overview
 from tests.control.conftest import make_app, run_in
 from tests.store.cost import commands
 from tests.store.terms_caller import TermsCaller, terms
@@ -92,24 +93,54 @@ def test_an_override_counts_all_that_it_keeps_waiting(app: Any, redis: Redis) ->
     assert found.waits == 24
 
 
-def test_totals_of_a_page_are_marked(app: Any, redis: Redis) -> None:
+def test_totals_are_those_of_all_keys(app: Any, redis: Redis) -> None:
     made = incident(redis, paused_keys=1200)
     (found,) = [each for each in ThrottleControl(app).report().alarms if each.kind == "paused"]
-    assert found.waits < made.parked["tenant"]
-    assert found.what.startswith(f"Limit tenant is paused: at least {found.waits} tasks wait")
+    assert found.waits == made.parked["tenant"] == 1200
+    stands = {each.bucket.text: each for each in ThrottleControl(app).status(most=1000)}
+    assert stands["user"].parked_in_all == made.parked["user"] == 301
+    assert (stands["tenant"].keys, stands["tenant"].parked_of_keys) == (1200, 1200)
 
 
-def test_metrics_have_no_sum_of_a_part(app: Any, redis: Redis) -> None:
-    incident(redis)
-    samples = {
+def test_no_limit_is_missing(app: Any, redis: Redis) -> None:
+    """However many there are."""
+    worker = incident(redis, paused_keys=10, keys=20).works
+    names = [f"many{number:04}" for number in range(1100)]
+    for first in range(0, len(names), 50):
+        worker.declare(*(Limit(name, 1) for name in names[first : first + 50]))
+    samples = _samples(app)
+    assert [name for name in names if ("permits", name) not in samples] == []
+    assert samples["cut", None] == 0
+    assert {row.status.name for row in overview(app, "", 5000).rows} >= {*names, "tenant", "user", "gpu"}
+
+
+def test_the_queues_of_all_parked_tasks_are_looked_at(app: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of those behind many others, which wait for limits with earlier names."""
+    worker = incident(redis).works
+    for number in range(3):
+        worker.put(f"late {number}", terms(Limit("zebra", 1)).same, queue=f"zoo{number}", age=HOUR)
+    monkeypatch.setattr(report, "consumed", lambda _: {"q"})
+    found = {each.queue: each.waits for each in ThrottleControl(app).report().alarms if each.kind == "no-worker"}
+    assert found == {"exports": 2, "zoo0": 1, "zoo1": 1, "zoo2": 1}
+
+
+def _samples(app: Any) -> dict[tuple[str, str | None], float]:
+    return {
         (metric.name.removeprefix("celery_throttle_"), sample.labels.get("limit")): sample.value
         for metric in measured(app)
         for sample in metric.samples
     }
+
+
+def test_metrics_have_no_sum_of_a_part(app: Any, redis: Redis) -> None:
+    made = incident(redis)
+    samples = _samples(app)
     assert samples["cut", None] == 1
-    for name in ("parked", "held", "keys", "full", "next_start_seconds"):
+    for name in ("full", "next_start_seconds"):
         assert (name, "user") not in samples
-        assert (name, "tenant") not in samples
+    for limit in ("tenant", "user"):
+        assert samples["parked", limit] == samples["keys", limit] == made.parked[limit]
+        assert samples["held", limit] == 0
     assert (samples["parked", "gpu"], samples["held", "gpu"]) == (3, 1)
     assert samples["oldest_wait_seconds", "gpu"] >= 700
 

@@ -82,6 +82,24 @@ def test_a_field_is_named_first_and_repaired_with_yes(
     assert redis.hget(KEY[key], field) != garbage
 
 
+@pytest.mark.parametrize("garbage", [b"x", b"9", None])
+@pytest.mark.parametrize("what", ["used", "waiting", "keys"])
+def test_the_sums_of_keys_are_added_up_again(
+    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, what: str, garbage: bytes | None
+) -> None:
+    for task, key in (("t1", "a"), ("t2", "a"), ("t3", "b")):
+        worker.arrive(task, terms(Limit("tenant", 1, key="id")).needs({"keys": {"tenant": key}}))
+    check(peek(redis))
+    if garbage is None:
+        redis.hdel(KEY["sums"], f"{what}\0tenant")
+    else:
+        redis.hset(KEY["sums"], f"{what}\0tenant", garbage)
+    assert run("doctor", "--repair").code == 1
+    assert run("doctor", "--repair", "--yes").code == 0
+    check(peek(redis))
+    assert run("doctor", "--repair").lines == ["Everything in the store can be read."]
+
+
 def test_a_lane_that_cannot_be_read_is_listed_again(
     worker: TermsCaller, run: Callable[..., Ended], redis: Redis
 ) -> None:

@@ -102,7 +102,8 @@ def test_lines_that_are_out_of_order_are_read_to_an_end(
     """Something else has changed the scores of their members, which are all the same otherwise."""
     for number in range(20):
         worker.arrive(f"t{number:02}", ONE)
-    for member in redis.zrange(KEY["lines"], 3, -1)[::2]:
+    members: Any = redis.zrange(KEY["lines"], 3, -1)
+    for member in members[::2]:
         redis.zadd(KEY["lines"], {member: -1})
     (reader,) = readers(app)
     monkeypatch.setattr(reader_module, "AT_ONCE", pages)
@@ -110,3 +111,19 @@ def test_lines_that_are_out_of_order_are_read_to_an_end(
     reader.parked(Bucket("api"), 50)
     assert {each.task for each in islice(reader.parked_ids(None), 1000)} <= {f"t{number:02}" for number in range(20)}
     assert len(list(islice(reader.parked_ids(None), 1000))) < 1000
+
+
+@pytest.mark.parametrize("score", [float("inf"), 9e14, float("-inf")])
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_lease_without_end_is_shown(
+    app: Any, anyio_backend: str, worker: TermsCaller, redis: Redis, score: float
+) -> None:
+    assert anyio_backend
+    worker.take("t1", ONE)
+    redis.zadd(KEY["leases"], {"t1": score})
+    site = httpx.ASGITransport(asgi(app, lambda _: "all"))
+    async with httpx.AsyncClient(transport=site, base_url="http://localhost") as client:
+        answer = await client.get("/limit?name=api")
+    assert answer.status_code == 200
+    assert "t1" in answer.text

@@ -246,6 +246,7 @@ def check(store: Snapshot) -> None:
     assert store.used == _counted(record.takes for record in held.values())
     waiting = Counter(bucket for record in store.parked.values() for bucket, _ in record.takes)
     assert {bucket: int(count) for bucket, count in store.hashes["waiting"].items()} == waiting
+    assert {field: int(count) for field, count in store.hashes["sums"].items()} == _sums(store.used, waiting)
     assert store.sets["lines"].keys() == {record.member(task) for task, record in store.parked.items()}
     hurried = {task for task, record in store.parked.items() if "deadline" in record.raw}
     assert hurried == store.due("task").keys()
@@ -254,6 +255,16 @@ def check(store: Snapshot) -> None:
     assert store.seconds.keys() <= store.records.keys()
     _check_lanes(store)
     _check_ends(store)
+
+
+def _sums(used: dict[str, int], waiting: dict[str, int]) -> dict[str, int]:
+    """What all keys of a limit have together."""
+    sums: Counter[str] = Counter()
+    for what, counts in (("used", used), ("waiting", waiting), ("keys", dict.fromkeys({*used, *waiting}, 1))):
+        for bucket, count in counts.items():
+            limit, separator, _ = bucket.partition("\x1f")
+            sums[f"{what}\0{limit}"] += count if separator else 0
+    return {field: count for field, count in sums.items() if count}
 
 
 def _counted(each: Any) -> dict[str, int]:

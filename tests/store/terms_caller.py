@@ -66,5 +66,5 @@ def lines(client: Redis) -> dict[str, list[str]]:
 
 def nothing_left(client: Redis) -> bool:
     """Whether all that the tasks had is gone."""
-    names = ("used", "waiting", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "oldest")
+    names = ("used", "waiting", "sums", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "oldest")
     return not client.exists(*(KEY[name] for name in names)) and client.hlen(KEY["limits"]) > 0

@@ -156,7 +156,9 @@ def test_five_thousand_keys(page: Site, worker: TermsCaller) -> None:
         answer
     ).replace("\N{NO-BREAK SPACE}", " ")
     assert rows(answer)[1].startswith("k4321 1 of 1 1 full")
-    assert "There are more limits and keys than were read" in text(page.get(""))
+    overview = text(page.get("")).replace("\N{NO-BREAK SPACE}", " ")
+    assert "5 000 over 5000 keys, 1 each 1" in overview
+    assert "at least 1000 keys full" in overview
 
 
 def test_one_key(page: Site, worker: TermsCaller) -> None:

@@ -10,7 +10,7 @@ state.only_reads, state.wrong = not mends, {}
 local hashes = {
   records = RECORDS, seconds = SECONDS, locks = LOCKS, workers = WORKERS, limits = LIMITS, said = SAID,
   used = USED, waiting = WAITING, awaited = AWAITED, rates = RATES, turns = TURNS, ran = RAN, lanes = LANES,
-  meta = META, aside = ASIDE,
+  meta = META, aside = ASIDE, sums = SUMS,
 }
 
 local function look_at_second(task)
@@ -47,6 +47,7 @@ local function look(field, packed)
   elseif name == 'said' then load_said(field)
   elseif name == 'used' then held_of(field)
   elseif name == 'waiting' then counted_in(WAITING, name, field)
+  elseif name == 'sums' then counted_in(SUMS, name, field)
   elseif name == 'awaited' then counted_in(AWAITED, name, field)
   elseif name == 'rates' then load_booked(field)
   elseif name == 'turns' then kept_turn(field)
@@ -83,5 +84,6 @@ local is_last = after == '0'
 if is_last and name == 'lines' then check_order() end
 if is_last and name == 'used' then check_counts(USED, name, holders_counted(COUNTED_MOST)) end
 if is_last and name == 'waiting' then check_counts(WAITING, name, waiting_counted()) end
+if is_last and name == 'sums' then check_counts(SUMS, name, sums_counted()) end
 if mends then serve() end
 return { is_last and '' or after, state.wrong }

@@ -33,6 +33,7 @@ local function drop_unreadable(hash, key, field, packed, why)
   redis.call('HDEL', hash, field)
   redis.call('ZREM', ENDS, key .. ':' .. field)
   keep_aside(key .. '\0' .. field, why or 'not readable', packed, key)
+  if hash == WAITING or hash == SUMS then sum_again() end
 end
 
 -- What a field of a hash has: a number from 0 on; else 0.

@@ -34,7 +34,8 @@
 -- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)
 -- KEYS[25] oldest     ZSET  all scores 0; limit \0 ticket lane: the lanes that wait for each limit, all keys
 --                           together, in order of when their first tasks came
--- KEYS[26] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
+-- KEYS[26] sums       HASH  what all keys of a limit have together (see sums.lua)
+-- KEYS[27] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
 --                     and a bucket that has a line now, or of which something was said; 'birth' and when the
 --                     data of this store began: who holds something says so
 -- ARGV[1]  lease_ms; then the name of the script, unless it is exchange; each goes on from there.
@@ -42,9 +43,9 @@ local LIMITS, SAID, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], 
 local MESSAGES, LINES, LANES, HEADS, READY, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local SECONDS, SECOND_MESSAGES, RAN, LOCKS, AWAITED = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local RATES, TURNS, ASIDE, WORKERS = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-local META, ENDS, AUDIT, OLDEST, WAKE = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
+local META, ENDS, AUDIT, OLDEST, SUMS, WAKE = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26], KEYS[27]
 -- What a script has beside these comes after them.
-local LAST_KEY = 26
+local LAST_KEY = 27
 -- Of the layout of records; one of another release is set aside.
 local VERSION = 2
 

@@ -34,11 +34,44 @@ local function waiting_counted()
   return waiting
 end
 
+-- Add up what is counted of all keys in a hash; keys: those that were counted already.
+local function add_up(sums, keys, what, hash)
+  local kept = redis.call('HGETALL', hash)
+  for i = 1, #kept, 2 do
+    local bucket, count = kept[i], kept[i + 1]
+    local limit = string.match(bucket, '^([^\31]*)\31')
+    if limit and is_digits(count) then
+      local field, field_of_keys = what .. '\0' .. limit, 'keys\0' .. limit
+      sums[field] = (sums[field] or 0) + tonumber(count)
+      sums[field_of_keys] = (sums[field_of_keys] or 0) + (keys[bucket] and 0 or 1)
+      keys[bucket] = true
+    end
+  end
+end
+
+-- The sums of all keys; nil if that are more than so many.
+local function sums_counted()
+  if redis.call('HLEN', USED) + redis.call('HLEN', WAITING) > COUNTED_MOST then return nil end
+  local sums, keys = {}, {}
+  add_up(sums, keys, 'used', USED)
+  add_up(sums, keys, 'waiting', WAITING)
+  return sums
+end
+
 local function keep_counts(hash, counts)
   for _, bucket in ipairs(redis.call('HKEYS', hash)) do touch(bucket) end
   redis.call('DEL', hash)
   for bucket, number in pairs(counts) do redis.call('HSET', hash, bucket, number) end
   state.rules = {}
+  sum_again()
+end
+
+-- A count that is not known any more is in no sum.
+local function sum_again()
+  local sums = sums_counted()
+  if not sums then return end
+  redis.call('DEL', SUMS)
+  for field, sum in pairs(sums) do redis.call('HSET', SUMS, field, sum) end
 end
 
 local function recount()
@@ -78,5 +111,6 @@ local function check_counts(hash, name, counts)
       fine = false
     end
   end
-  if not fine and not state.only_reads then keep_counts(hash, counts) end
+  if fine or state.only_reads then return end
+  if hash == SUMS then sum_again() else keep_counts(hash, counts) end
 end

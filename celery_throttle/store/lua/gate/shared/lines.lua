@@ -57,11 +57,8 @@ end
 -- Those alone who wait for permits take a place in a line that may be full.
 local function count_waiting(record, by)
   for _, need in ipairs(needs_of(takes(record))) do
-    local waiting = redis.pcall('HINCRBY', WAITING, need.bucket, by)
-    if type(waiting) == 'table' then -- no number
+    if not add_count(WAITING, USED, 'waiting', need.bucket, by) then -- no number
       drop_unreadable(WAITING, 'waiting', need.bucket, redis.call('HGET', WAITING, need.bucket))
-    elseif waiting <= 0 then
-      redis.call('HDEL', WAITING, need.bucket)
     end
   end
 end

@@ -66,11 +66,7 @@ end
 
 local function change_used(need, by)
   local rule = rule_of(need.bucket)
-  rule.used = redis.call('HINCRBY', USED, need.bucket, by)
-  if rule.used <= 0 then
-    redis.call('HDEL', USED, need.bucket)
-    rule.used = 0
-  end
+  rule.used = add_count(USED, WAITING, 'used', need.bucket, by)
 end
 
 -- starts: the nonce it starts with; nil for one that only comes back, which had its start before.

@@ -16,7 +16,7 @@ end
 
 -- How a bucket stands, as the gate sees it: an object of bucket, declared, said_of_limit, said_of_bucket
 -- (as in KEYS limits and said; '' if there is nothing), permits (-1: any number), held, waiting,
--- next_start_ms (until the rates allow it).
+-- next_start_ms (until the rates allow it); of a limit: what all its keys have, see sums.lua.
 local function standing(bucket)
   local limit = limit_of(bucket)
   local said = redis.call('HMGET', SAID, limit, bucket)
@@ -30,6 +30,9 @@ local function standing(bucket)
     held = rule.used,
     waiting = counted_in(WAITING, 'waiting', bucket),
     next_start_ms = rule.rates and rate_wait_ms(bucket, rule, 1) or 0,
+    keys = limit == bucket and sum_of('keys', limit) or 0,
+    held_of_keys = limit == bucket and sum_of('used', limit) or 0,
+    waiting_of_keys = limit == bucket and sum_of('waiting', limit) or 0,
   })
 end
 

@@ -1,0 +1,34 @@
+-- Sums: what all keys of a limit have together. They change with the counts of the keys, so a reader does
+-- not add up pages of keys.
+
+-- KEYS sums: 'used', 'waiting' or 'keys', \0 and a limit -> permits held and tasks waiting on its keys, and
+-- how many of its keys have either; no field when there are none.
+local function add_sum(what, limit, by)
+  local field = what .. '\0' .. limit
+  local sum = redis.pcall('HINCRBY', SUMS, field, by)
+  if type(sum) == 'table' then -- no number
+    drop_unreadable(SUMS, 'sums', field, redis.call('HGET', SUMS, field))
+  elseif sum <= 0 then
+    redis.call('HDEL', SUMS, field)
+  end
+end
+
+-- Change the count of a bucket in USED or WAITING (hash; other: the other one of the two), and the sums of
+-- its limit. Returns the count, or nil if it was no number.
+local function add_count(hash, other, what, bucket, by)
+  local count = redis.pcall('HINCRBY', hash, bucket, by)
+  if type(count) == 'table' then return nil end
+  if count <= 0 then redis.call('HDEL', hash, bucket) end
+  local limit = string.match(bucket, '^([^\31]*)\31')
+  if not limit then return math.max(count, 0) end
+  add_sum(what, limit, by - math.min(count, 0))
+  local is_first_or_last = count <= 0 or count == by
+  if is_first_or_last and redis.call('HEXISTS', other, bucket) == 0 then
+    add_sum('keys', limit, count > 0 and 1 or -1)
+  end
+  return math.max(count, 0)
+end
+
+local function sum_of(what, limit)
+  return counted_in(SUMS, 'sums', what .. '\0' .. limit)
+end
