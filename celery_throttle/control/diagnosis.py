@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.control.server import StoreFacts, examine
+from celery_throttle.control.silent import silent_workers
 from celery_throttle.core.limits import described
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.policy import limits_of
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import LimitStatus, Parked
     from celery_throttle.store.views import Service
 
-__all__ = ["OVERDUE", "Diagnosis", "declared_otherwise", "diagnose", "examined", "readers"]
+__all__ = ["Diagnosis", "declared_otherwise", "diagnose", "examined", "readers"]
 
-#: Seconds. Workers and beat look this often at least, so a lease that ended longer ago was seen by nobody.
-OVERDUE = 5.0
 #: Lines that are looked at, each with one call.
 _MOST_LINES = 50
 
@@ -71,7 +70,7 @@ def diagnose(app: Any) -> Diagnosis:
         try:
             services |= {each.code: each for each in reader.services()}
             otherwise = [told for _, told in declared_otherwise(app, reader)]
-            findings += [*otherwise, *_overdue(reader), *_set_aside(reader)]
+            findings += [*otherwise, *_silent(reader), *_set_aside(reader)]
             findings += _nobody_consumes(app, reader, unchecked)
         except StoreUnavailable as error:  # it has just told how it is, so it is this that it refuses
             findings.append(f"who holds and who waits cannot be read: {error}")
@@ -136,14 +135,9 @@ def _shown(stands: LimitStatus) -> str:
     return ", ".join(said + ([] if stands.max_parked is None else [f"max_parked={stands.max_parked}"]))
 
 
-def _overdue(reader: Reader) -> Iterator[str]:
-    overdue = [each for each in reader.holders(None, MOST) if each.lease_left < -OVERDUE]
-    if overdue:
-        yield (
-            f"Workers that are lost or cut off from the store still hold permits for {counted(len(overdue), 'task')} "
-            f"(the lease of {overdue[0].task_id} ended {-overdue[0].lease_left:.0f} s ago): no worker and no beat "
-            f"looks; `celery throttle reap` reclaims them"
-        )
+def _silent(reader: Reader) -> Iterator[str]:
+    for each in silent_workers(reader, reader.holders(None, MOST)):
+        yield " ".join([each.what, each.why, *(f"Do: {one}" for one in each.do)])
 
 
 def _set_aside(reader: Reader) -> Iterator[str]:

@@ -24,6 +24,8 @@ KINDS = (
         "set-aside",
         "dropped",
         "lost",
+        "silent",
+        "duplicate-waits",
         "no-worker",
         "undeclared",
     ),  # work is lost, or cannot be done
@@ -86,8 +88,15 @@ class Commands(NamedTuple):
 
     def worker(self, queue: str) -> str:
         """Return what starts a worker of a queue."""
-        begin = "celery -A proj" if self.options else self.begin  # a store alone has no worker
-        return f"{begin} worker {shlex.join(['-Q', queue])}"
+        return f"{self._of_app} worker {shlex.join(['-Q', queue])}"
+
+    def inspect(self, method: str, node: str) -> str:
+        """Return what asks one worker by remote control."""
+        return f"{self._of_app} inspect {shlex.join([method, '-d', node])}"
+
+    @property
+    def _of_app(self) -> str:
+        return "celery -A proj" if self.options else self.begin  # a store alone has no worker
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -13,12 +13,13 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.causes import Look, causes
-from celery_throttle.control.diagnosis import OVERDUE, declared_otherwise, examined, readers
+from celery_throttle.control.diagnosis import declared_otherwise, examined, readers
 from celery_throttle.control.findings import Commands, Finding, in_order, waiting
 from celery_throttle.control.lines import first_lines
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader, partly
 from celery_throttle.control.server import FULL
+from celery_throttle.control.silent import silent_workers
 from celery_throttle.core.wording import at, counted, one_line, shortened, span
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.remarks import remarks
@@ -152,18 +153,7 @@ def _of_group(
     if len(holders) >= MOST:
         unchecked.append(f"More holders than {MOST}.")
     yield from causes(Look(reader, now, patience, statuses, lines, holders, commands, frozenset(not_all)))
-    overdue = [each for each in holders if each.lease_left < -OVERDUE]
-    if overdue:
-        tasks = [each.task_id for each in overdue]
-        yield Finding(
-            "lost",
-            True,
-            f"Workers that are lost or cut off from the store still hold permits for {counted(len(tasks), 'task')}: "
-            f"{shortened(tasks, _NAMED)}.",
-            f"The lease of {tasks[0]} ended {span(-overdue[0].lease_left)} ago, and no worker and no beat has looked "
-            "since.",
-            (commands.throttle("reap"),),
-        )
+    yield from silent_workers(reader, holders, commands)
     yield from _set_aside(reader)
     for name, told in declared_otherwise(app, reader):
         yield Finding("declared", False, f"{told}.", limit=name)

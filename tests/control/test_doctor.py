@@ -193,7 +193,7 @@ def test_holders_that_nobody_clears(app: Any, worker: TermsCaller, redis: Redis)
     expire(redis, "lost")
     (message,) = found(app)
     assert message.startswith(
-        "Workers that are lost or cut off from the store still hold permits for 1 task (the lease of"
+        "Workers that are lost or cut off from the store still hold permits for 1 task: lost. The lease of lost ended"
     )
     ThrottleControl(app).reap()
     assert found(app) == []

@@ -1,0 +1,97 @@
+"""Workers that hold permits and have stopped to renew their leases, and the duplicates that wait for them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from celery_throttle.control.findings import Commands, Finding
+from celery_throttle.core.wording import counted, shortened, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.rows import Holder
+
+__all__ = ["OVERDUE", "silent_workers"]
+
+#: Seconds. Workers and beat look this often at least, so a lease that ended longer ago was seen by none of them.
+OVERDUE = 5.0
+#: Parked tasks that are looked through for duplicates, and duplicates that are looked at, each with a call.
+_MOST_PARKED, _MOST_DUPLICATES = 2000, 50
+_NAMED = 3
+#: A worker renews each lease after this part of it; one that is left with no more has missed a renewal.
+_PART = 1 / 3
+
+
+def silent_workers(reader: Reader, holders: Sequence[Holder], commands: Commands | None = None) -> Iterator[Finding]:
+    """Yield the workers that do not answer and hold something, and the tasks that wait for their identity locks.
+
+    Args:
+        reader: of one group of limits.
+        holders: of the group.
+        commands: how commands begin.
+    """
+    commands = commands or Commands()
+    lease = reader.store.lease
+    late = [each for each in holders if each.lease_left < lease * _PART]
+    overdue = [each for each in late if each.lease_left < -OVERDUE]
+    if overdue:
+        yield _overdue(overdue, commands)
+    silent = [each for each in late if each.lease_left >= -OVERDUE]
+    for worker in sorted({each.worker for each in silent}):
+        yield _silent(worker, [each for each in silent if each.worker == worker], lease, commands)
+    if late:
+        yield from _duplicates(reader, {each.task_id: each for each in late}, lease)
+
+
+def _overdue(holders: list[Holder], commands: Commands) -> Finding:
+    tasks = [each.task_id for each in holders]
+    return Finding(
+        "lost",
+        True,
+        f"Workers that are lost or cut off from the store still hold permits for {counted(len(tasks), 'task')}: "
+        f"{shortened(tasks, _NAMED)}.",
+        f"The lease of {tasks[0]} ended {span(-holders[0].lease_left)} ago, and no worker and no beat has looked "
+        "since.",
+        (commands.throttle("reap"),),
+    )
+
+
+def _silent(worker: str, holders: list[Holder], lease: float, commands: Commands) -> Finding:
+    tasks = [each.task_id for each in holders]
+    left = min(each.lease_left for each in holders)
+    node = worker.partition("/")[0]
+    ends = f"the first lease ends in {span(left)}" if left > 0 else f"the first lease ended {span(-left)} ago"
+    return Finding(
+        "silent",
+        True,
+        f"Worker {worker} does not answer, and holds permits for {counted(len(tasks), 'task')}: "
+        f"{shortened(tasks, _NAMED)}.",
+        f"It renews each lease every {span(lease * _PART)}, and has not for {span(lease - left)}: {ends}, and then "
+        "others get the permits, whether its tasks still run or not.",
+        (commands.inspect("ping", node),) if "@" in node else (),
+    )
+
+
+def _duplicates(reader: Reader, late: dict[str, Holder], lease: float) -> Iterator[Finding]:
+    """Yield the tasks whose turn comes only when one of these holders has ended."""
+    parked = islice(reader.parked_ids(None), _MOST_PARKED)
+    waiting: dict[str, list[str]] = {}
+    for each in islice((each for each in parked if each.what == "waits"), _MOST_DUPLICATES):
+        lock = reader.explain(each.task).lock
+        if lock and lock[1] in late:
+            waiting.setdefault(lock[1], []).append(each.task)
+    for first, tasks in waiting.items():
+        holder = late[first]
+        wait = "task waits" if len(tasks) == 1 else "tasks wait"
+        yield Finding(
+            "duplicate-waits",
+            True,
+            f"{len(tasks)} {wait} for the identity lock of task {first}, whose worker does not answer: "
+            f"{shortened(tasks, _NAMED)}.",
+            f"Worker {holder.worker} has not renewed the lease for {span(lease - holder.lease_left)}. Once the lease "
+            "is reclaimed the lock is free, and a second run may begin while the first still runs.",
+            waits=len(tasks),
+        )
