@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.control.declarations import declared_differently, declared_in_store
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.control.server import StoreFacts, examine
@@ -22,6 +23,7 @@ from celery_throttle.tasks.remarks import remarks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from celery_throttle.control.findings import Finding
     from celery_throttle.core.limits import Limit
     from celery_throttle.store.rows import LimitStatus, Parked
     from celery_throttle.store.views import Service
@@ -69,8 +71,12 @@ def diagnose(app: Any) -> Diagnosis:
     for reader in readers(app):
         try:
             services |= {each.code: each for each in reader.services()}
-            otherwise = [told for _, told in declared_otherwise(app, reader)]
-            findings += [*otherwise, *_silent(reader), *_set_aside(reader)]
+            holders = reader.holders(None, MOST)
+            differing = list(declared_differently(reader, holders))
+            named = {each.limit for each in differing}
+            findings += [told for name, told in declared_otherwise(app, reader) if name not in named]
+            findings += map(_in_a_line, [*differing, *silent_workers(reader, holders)])
+            findings += _set_aside(reader)
             findings += _nobody_consumes(app, reader, unchecked)
         except StoreUnavailable as error:  # it has just told how it is, so it is this that it refuses
             findings.append(f"who holds and who waits cannot be read: {error}")
@@ -115,8 +121,8 @@ def declared_otherwise(
         limit = ours[stands.name]
         if stands.declared and _of_code(limit) != _of_store(stands):
             told = (
-                f"Limit {limit.name} is {described(limit.declared)} in this code, and {_shown(stands)} in that of the "
-                f"worker that started last: restart the workers that have the older one"
+                f"Limit {limit.name} is {described(limit.declared)} in this code, and {declared_in_store(stands)} in "
+                f"that of the worker that started last: restart the workers that have the older one"
             )
             yield limit.name, told
 
@@ -129,15 +135,8 @@ def _of_store(stands: LimitStatus) -> tuple[object, ...]:
     return stands.permits, [(each.rate, each.burst) for each in stands.rates], stands.max_parked
 
 
-def _shown(stands: LimitStatus) -> str:
-    said = [] if stands.permits is None else [str(stands.permits)]
-    said += [f"{each.rate} (burst {each.burst})" for each in stands.rates]
-    return ", ".join(said + ([] if stands.max_parked is None else [f"max_parked={stands.max_parked}"]))
-
-
-def _silent(reader: Reader) -> Iterator[str]:
-    for each in silent_workers(reader, reader.holders(None, MOST)):
-        yield " ".join([each.what, each.why, *(f"Do: {one}" for one in each.do)])
+def _in_a_line(finding: Finding) -> str:
+    return " ".join([finding.what, finding.why, *(f"Do: {each}" for each in finding.do)])
 
 
 def _set_aside(reader: Reader) -> Iterator[str]:

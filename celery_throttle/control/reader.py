@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     from celery_throttle.store.last_hour import LastHour
     from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside, Wrong
     from celery_throttle.store.scripts import Call
-    from celery_throttle.store.views import First, Lent, Oldest, ParkedId, ParkedInQueue, Service, TaskView, Waiter
+    from celery_throttle.store.views import (
+        Declared,
+        First,
+        Lent,
+        Oldest,
+        ParkedId,
+        ParkedInQueue,
+        Service,
+        TaskView,
+        Waiter,
+    )
 
 __all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed", "partly"]
 
@@ -99,6 +109,16 @@ class Reader:
     def services(self) -> list[Service]:
         """Return the brokers whose workers use this group of limits."""
         return self._read(views.services, self.store.services())
+
+    def declared(self) -> list[Declared]:
+        """Return what each worker of this group of limits has declared."""
+        found: dict[str, Declared] = {}
+        after, more = "", True
+        while more and len(found) < MOST:
+            after, page = self._read(views.declared, self.store.declared(after))
+            found.update((each.worker, each) for each in page)
+            more = bool(after)
+        return list(found.values())
 
     def _names(self) -> TaskNames:
         return TaskNames(limits_by_task(policies_of(self.app), dedups_of(self.app)))

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.causes import Look, causes
+from celery_throttle.control.declarations import declared_differently
 from celery_throttle.control.diagnosis import declared_otherwise, examined, readers
 from celery_throttle.control.findings import Commands, Finding, in_order, waiting
 from celery_throttle.control.lines import first_lines
@@ -155,8 +156,12 @@ def _of_group(
     yield from causes(Look(reader, now, patience, statuses, lines, holders, commands, frozenset(not_all)))
     yield from silent_workers(reader, holders, commands)
     yield from _set_aside(reader)
+    differing = list(declared_differently(reader, holders))
+    yield from differing
+    named = {each.limit for each in differing}
     for name, told in declared_otherwise(app, reader):
-        yield Finding("declared", False, f"{told}.", limit=name)
+        if name not in named:
+            yield Finding("declared", False, f"{told}.", limit=name)
 
 
 def _set_aside(reader: Reader) -> Iterator[Finding]:

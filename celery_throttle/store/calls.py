@@ -14,7 +14,7 @@ from celery_throttle.store.portions import MOST_ROWS
 from celery_throttle.store.scripts import Call, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from celery_throttle.core.facts import Facts, Result
     from celery_throttle.core.history import Ring
@@ -254,7 +254,13 @@ class Store:
         return self._call("renew", text)
 
     def declare(
-        self, known_birth: str, limits: Iterable[tuple[str, str]], *, keeps: bool = False, away: float = 0.0
+        self,
+        known_birth: str,
+        limits: Iterable[tuple[str, str]],
+        *,
+        keeps: bool = False,
+        away: float = 0.0,
+        worker: tuple[str, Mapping[str, str]] = ("", {}),
     ) -> Call:
         """Say how many permits each limit has.
 
@@ -263,12 +269,22 @@ class Store:
             limits: the name of each, and what is declared of it.
             keeps: only of those of which nothing is known.
             away: for how many seconds the caller could not reach the store; 0: it does not know.
+            worker: the name of the caller, and all that it declares, for those who compare workers.
         """
         broker = (code_of_broker(self.broker), self.broker)
-        return self._call("declare", known_birth, int(keeps), round(away * 1000), *broker, *_flat(list(limits)))
+        name, everything = worker
+        whole = _WRITE(dict(sorted(everything.items()))) if name else ""
+        about = (known_birth, int(keeps), round(away * 1000), *broker, name, whole)
+        return self._call("declare", *about, *_flat(list(limits)))
 
     def declarations(
-        self, known_birth: str, limits: Iterable[tuple[str, str]], *, keeps: bool = False, away: float = 0.0
+        self,
+        known_birth: str,
+        limits: Iterable[tuple[str, str]],
+        *,
+        keeps: bool = False,
+        away: float = 0.0,
+        worker: str = "",
     ) -> list[Call]:
         """Return the calls that say how many permits each limit has, as `declare` does, a page of limits each.
 
@@ -279,7 +295,7 @@ class Store:
         pages = [rows[first : first + MOST_DECLARED] for first in range(0, len(rows), MOST_DECLARED)] or [[]]
         first, *others = pages
         return [
-            self.declare(known_birth, first, keeps=keeps, away=away),
+            self.declare(known_birth, first, keeps=keeps, away=away, worker=(worker, dict(rows))),
             *(self.declare(known_birth, page, keeps=keeps) for page in others),
         ]
 
@@ -362,6 +378,10 @@ class Store:
     def services(self) -> Call:
         """Ask which brokers have workers here."""
         return self._call("services")
+
+    def declared(self, after: str) -> Call:
+        """Ask what each worker has declared, a page at a time."""
+        return self._call("declared", after)
 
     def errors(self) -> Call:
         """Ask how often workers lost the store, or had a call refused."""

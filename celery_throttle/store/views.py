@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.limits import described
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.rates import Rate
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ahead",
+    "Declared",
     "First",
     "Lent",
     "Oldest",
@@ -41,6 +43,7 @@ __all__ = [
     "TaskView",
     "Waiter",
     "changes",
+    "declared",
     "firsts",
     "holders",
     "lent",
@@ -278,6 +281,36 @@ def lent(raw: Any) -> tuple[int, list[Lent]]:
     """Read the reply of unpark.lua: how many tasks were looked at, and those that were lent out."""
     looked_at, rows = raw
     return looked_at, [Lent(text(task), BrokerQueue.parse(text(queue)), message) for task, queue, message in rows]
+
+
+class Declared(NamedTuple):
+    """What a worker has declared.
+
+    Attributes:
+        worker: its name.
+        seconds: since it called last.
+        limits: what it declares of each limit, see `Limit.declared`.
+    """
+
+    worker: str
+    seconds: float
+    limits: dict[str, str]
+
+
+def declared(raw: Any) -> tuple[str, list[Declared]]:
+    """Read the reply of declared.lua: where to go on, and a page."""
+    now, after, rows, texts = raw
+    limits = [_limits(each) for each in texts]
+    return text(after), [Declared(text(name), (now - since) / 1000, limits[number - 1]) for name, since, number in rows]
+
+
+def _limits(raw: bytes) -> dict[str, str]:
+    """Return what is declared of each limit, without what was not written by a worker."""
+    try:
+        found = json.loads(raw)
+        return {name: each for name, each in found.items() if isinstance(each, str) and described(each)}
+    except _UNREADABLE:
+        return {}
 
 
 class Service(NamedTuple):

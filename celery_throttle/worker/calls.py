@@ -292,7 +292,7 @@ class Calls:
         """The connection stands: say first what the limits are, then go on with the call under way."""
         self._ready = self._unheard = self._mute = False
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience
-        pages = self.store.declarations(self._birth, self.declared.items(), away=away)
+        pages = self.store.declarations(self._birth, self.declared.items(), away=away, worker=self.worker)
         declare_in_pages(self.link, pages, self.up, self._declared)
 
     def broken(self, error: Exception) -> None:

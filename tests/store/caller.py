@@ -234,7 +234,8 @@ class Caller:
     def declare_all(self, *limits: Limit, known: str = "") -> list[str]:
         self.declared.update((limit.name, limit.declared) for limit in limits)
         rows = [(limit.name, limit.declared) for limit in limits]
-        return [each.decode() for each in cast("list[bytes]", execute(self.client, self.store.declare(known, rows)))]
+        call = self.store.declare(known, rows, worker=(self.name, self.declared))
+        return [each.decode() for each in cast("list[bytes]", execute(self.client, call))]
 
     def leave(self) -> None:
         execute(self.client, self.store.leave(self.name))

@@ -76,7 +76,9 @@ def incident(client: Redis, *, paused_keys: int = 51, keys: int = 1501) -> Incid
     works, frozen, killed, old = (TermsCaller(client, letter * 8, "q", prefix=KEYS.prefix) for letter in "abcd")
     made = Incident(works, frozen, killed, old)
     made.old.declare(Limit("orders", 8))
+    made.old.look(0)
     made.works.declare(*LIMITS)
+    made.works.look(0)
     for worker, task in ((made.frozen, "frozen"), (made.killed, "killed")):
         worker.know(ORDERS)
         worker.take(task, terms(ORDERS).same)

@@ -3,7 +3,8 @@
 -- others have put back what they hold.
 -- KEYS, ARGV[1] as in shared/begin.lua; then the birth that the worker knows ('' at its start), 1 if what
 -- was declared before holds, for how long (ms) it could not reach the store (0: it does not know), code and
--- description of its broker ('' if it is no worker), n, n x (limit, what is declared).
+-- description of its broker ('' if it is no worker), name of the worker and all that it declares, as JSON
+-- ('' if that is not to be kept), n, n x (limit, what is declared).
 -- Returns { birth, limit, declared before, ... }: when the data of this store began; and those limits that
 -- were declared otherwise.
 -- The first write is never refused: else nothing could be given back on a new connection to a full store.
@@ -11,6 +12,7 @@ redis.call('ZREM', LEASES, '')
 local known, keeps = argument(), argument() == '1'
 state.away_ms = number()
 local broker, description = argument(), argument()
+local worker, everything = argument(), argument()
 look_at_ended()
 local birth = redis.call('HGET', META, 'birth')
 if not birth or not is_digits(birth) then
@@ -27,6 +29,11 @@ end
 if broker ~= '' then
   redis.call('HSET', META, 'broker:' .. broker, description)
   redis.call('ZADD', ENDS, NOW + KEPT_MS, 'meta:broker:' .. broker)
+end
+
+if worker ~= '' then
+  redis.call('HSET', META, 'declared:' .. worker, everything)
+  redis.call('ZADD', ENDS, NOW + KEPT_MS, 'meta:declared:' .. worker)
 end
 
 local answer = { birth }

@@ -4,11 +4,14 @@
 -- Returns 1.
 local GONE_MS = 3600000
 redis.call('ZREM', LEASES, '')
-local worker = id_of(argument())
+local name = argument()
+local worker = id_of(name)
 local before = load_worker(worker)
 -- It has acknowledged at the broker what it parked last, but for what it has said.
 confirm_parked(worker, before)
 -- Between that call and the next, should there be something to say all the same.
 redis.call('HSET', WORKERS, worker, cjson.encode({ number = math.floor(before.number) + 0.5, since = NOW }))
 redis.call('ZADD', ENDS, NOW + GONE_MS, 'workers:' .. worker)
+redis.call('HDEL', META, 'declared:' .. name)
+redis.call('ZREM', ENDS, 'meta:declared:' .. name)
 return 1

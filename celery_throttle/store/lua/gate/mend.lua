@@ -29,7 +29,7 @@ local function look_at_aside(field, packed)
 end
 
 local function look_at_number(field, packed)
-  local is_text = string.match(field, '^broker:')
+  local is_text = string.match(field, '^broker:') or string.match(field, '^declared:')
   if not is_text and not is_digits(packed) then drop_unreadable(META, 'meta', field, packed) end
 end
 

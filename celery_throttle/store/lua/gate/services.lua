@@ -18,9 +18,15 @@ for _ = 1, 10 do
   if cursor == '0' then break end
 end
 
-local rows, page = {}, redis.call('HSCAN', META, '0', 'MATCH', 'broker:*', 'COUNT', 1000)
-for i = 1, #page[2], 2 do
-  local code = string.match(page[2][i], '^broker:(.*)$')
-  rows[#rows + 1] = { code, page[2][i + 1], workers[code] or 0, last[code] or 0 }
+local rows = {}
+cursor = '0'
+for _ = 1, 10 do
+  local page = redis.call('HSCAN', META, cursor, 'MATCH', 'broker:*', 'COUNT', 1000)
+  for i = 1, #page[2], 2 do
+    local code = string.match(page[2][i], '^broker:(.*)$')
+    rows[#rows + 1] = { code, page[2][i + 1], workers[code] or 0, last[code] or 0 }
+  end
+  cursor = page[1]
+  if cursor == '0' then break end
 end
 return { NOW, rows }

@@ -57,6 +57,7 @@ local function save_worker(worker, said, before)
     said.till = NOW + KEPT_MS
     redis.call('ZADD', ENDS, said.till, 'workers:' .. worker)
     if said.broker then redis.call('ZADD', ENDS, 'XX', said.till, 'meta:broker:' .. said.broker) end
+    redis.call('ZADD', ENDS, 'XX', said.till, 'meta:declared:' .. state.holder)
     redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
   end
   redis.call('HSET', WORKERS, worker, cjson.encode(said))
