@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.declarations import declared_differently, declared_in_store
+from celery_throttle.control.lost_runs import running_twice
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader
 from celery_throttle.control.server import StoreFacts, examine
@@ -75,7 +76,9 @@ def diagnose(app: Any) -> Diagnosis:
             differing = list(declared_differently(reader, holders))
             named = {each.limit for each in differing}
             findings += [told for name, told in declared_otherwise(app, reader) if name not in named]
-            findings += map(_in_a_line, [*differing, *silent_workers(reader, holders)])
+            findings += map(
+                _in_a_line, [*differing, *silent_workers(reader, holders), *running_twice(reader.lost_runs())]
+            )
             findings += _set_aside(reader)
             findings += _nobody_consumes(app, reader, unchecked)
         except StoreUnavailable as error:  # it has just told how it is, so it is this that it refuses

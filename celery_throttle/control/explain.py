@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from celery_throttle.store.rows import LimitStatus, Said
     from celery_throttle.store.views import TaskView
 
-__all__ = ["Explanation", "TaskState", "estimated", "explained", "in_words"]
+__all__ = ["LOCK_STATES", "Explanation", "TaskState", "estimated", "explained", "in_words"]
 
-TaskState = Literal["held", "parked", "waiting for its identity lock", "ended without running", "set aside", "unknown"]
+TaskState = Literal[
+    "held", "parked", "waiting for its identity lock", "ended without running", "set aside", "lost", "unknown"
+]
 
-_LOCK_STATES = {
+#: What the states of an identity lock mean, in words.
+LOCK_STATES = {
     "queued": "which is queued or parked",
     "running": "which runs",
     "started": "which runs",
@@ -44,8 +47,8 @@ class Explanation:
     Attributes:
         task_id: of the task.
         state: ``held`` (runs, or is about to), ``parked``, ``waiting for its identity lock``, ``ended without running``
-            (a worker has only to say so), ``set aside`` (nobody can read its record) or ``unknown`` (no worker has
-            seen it yet, or it has ended).
+            (a worker has only to say so), ``set aside`` (nobody can read its record), ``lost`` (a task that runs once:
+            its lease has ended, and its run may go on) or ``unknown`` (no worker has seen it yet, or it has ended).
         reasons: in sentences, what decides first.
         task_name: None if it is not known.
         limit: in whose line it waits, None if in none.
@@ -172,7 +175,7 @@ def _locked(view: TaskView) -> Iterator[str]:
         return
     state, task, since = view.lock
     until = "runs next" if view.line.startswith("next:") else "waits for its outcome"
-    yield f"Task {task} has its identity lock ({_LOCK_STATES[state]}, since {at(since)}): it {until}."
+    yield f"Task {task} has its identity lock ({LOCK_STATES[state]}, since {at(since)}): it {until}."
 
 
 def _parked(task_id: str, view: TaskView) -> Iterator[str]:

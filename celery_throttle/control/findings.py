@@ -25,6 +25,7 @@ KINDS = (
         "dropped",
         "lost",
         "silent",
+        "runs-twice",
         "duplicate-waits",
         "no-worker",
         "undeclared",

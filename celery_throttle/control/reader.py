@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Declared,
         First,
         Lent,
+        LostRun,
         Oldest,
         ParkedId,
         ParkedInQueue,
@@ -119,6 +120,16 @@ class Reader:
             found.update((each.worker, each) for each in page)
             more = bool(after)
         return list(found.values())
+
+    def lost_runs(self) -> list[LostRun]:
+        """Return the runs of tasks that run once whose leases have ended, and which may go on; by worker and task."""
+        found: dict[str, LostRun] = {}
+        after, more = "", True
+        while more and len(found) < MOST:
+            after, page = self._read(views.lost_runs, self.store.lost(after))
+            found.update((each.nonce, each) for each in page)
+            more = bool(after)
+        return sorted(found.values(), key=lambda each: (each.worker, each.task, each.nonce))
 
     def _names(self) -> TaskNames:
         return TaskNames(limits_by_task(policies_of(self.app), dedups_of(self.app)))

@@ -17,6 +17,7 @@ from celery_throttle.control.declarations import declared_differently
 from celery_throttle.control.diagnosis import declared_otherwise, examined, readers
 from celery_throttle.control.findings import Commands, Finding, in_order, waiting
 from celery_throttle.control.lines import first_lines
+from celery_throttle.control.lost_runs import running_twice
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
 from celery_throttle.control.reader import MOST, Reader, partly
 from celery_throttle.control.server import FULL
@@ -155,6 +156,7 @@ def _of_group(
         unchecked.append(f"More holders than {MOST}.")
     yield from causes(Look(reader, now, patience, statuses, lines, holders, commands, frozenset(not_all)))
     yield from silent_workers(reader, holders, commands)
+    yield from running_twice(reader.lost_runs(), commands)
     yield from _set_aside(reader)
     differing = list(declared_differently(reader, holders))
     yield from differing

@@ -14,6 +14,7 @@ from celery_throttle.control.explain import estimated, explained
 from celery_throttle.control.exposition import exposition
 from celery_throttle.control.findings import Commands
 from celery_throttle.control.limit_control import MOST, LimitControl, count
+from celery_throttle.control.lost_runs import with_lost_run
 from celery_throttle.control.metrics import measured
 from celery_throttle.control.names import queue_names, task_id_of, unknown_limit
 from celery_throttle.control.reader import Reader
@@ -241,6 +242,8 @@ class ThrottleControl:
         views = [(place.explain(task_id), place) for place in self._places()]
         found = [(explained(task_id, view), view, place) for view, place in views]
         explanation, view, place = next((each for each in found if each[0].state != "unknown"), found[0])
+        if explanation.state == "unknown" or view.verdict:
+            explanation = with_lost_run(explanation, [run for each in self._places() for run in each.lost_runs()])
         status = next((each for each in view.limits if each.bucket == explanation.bucket), None)
         if status is None:
             return explanation

@@ -383,6 +383,10 @@ class Store:
         """Ask what each worker has declared, a page at a time."""
         return self._call("declared", after)
 
+    def lost(self, after: str) -> Call:
+        """Ask for the runs of tasks that run once whose leases have ended, a page at a time."""
+        return self._call("lost", after)
+
     def errors(self) -> Call:
         """Ask how often workers lost the store, or had a call refused."""
         return self._call("errors")

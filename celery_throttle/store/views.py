@@ -36,6 +36,7 @@ __all__ = [
     "Declared",
     "First",
     "Lent",
+    "LostRun",
     "Oldest",
     "ParkedId",
     "ParkedInQueue",
@@ -48,6 +49,7 @@ __all__ = [
     "holders",
     "lent",
     "locks",
+    "lost_runs",
     "names",
     "oldest",
     "parked",
@@ -311,6 +313,47 @@ def _limits(raw: bytes) -> dict[str, str]:
         return {name: each for name, each in found.items() if isinstance(each, str) and described(each)}
     except _UNREADABLE:
         return {}
+
+
+class LostRun(NamedTuple):
+    """A run of a task that runs once, whose lease has ended and which may go on.
+
+    Attributes:
+        task: its id.
+        worker: on which it ran.
+        nonce: of the delivery.
+        since: when its lease was renewed last.
+        heard: when its worker tried to renew it since; None if it has not.
+        lock: state, task, since when and nonce of what has the identity lock now; None: it is free.
+    """
+
+    task: str
+    worker: str
+    nonce: str
+    since: datetime
+    heard: datetime | None
+    lock: tuple[str, str, datetime, str] | None
+
+    @property
+    def twice(self) -> bool:
+        """Whether another run has the identity lock."""
+        return self.lock is not None and self.lock[0] == "running" and self.lock[3] != self.nonce
+
+
+def lost_runs(raw: Any) -> tuple[str, list[LostRun]]:
+    """Read the reply of lost.lua: where to go on, and a page."""
+    after, rows = raw
+    found = [
+        LostRun(task, text(worker), nonce, _when(since), _when(heard) if heard else None, _lock_with_nonce(lock))
+        for worker, runs, locks in rows
+        for (task, _, nonce, since, heard), lock in zip(json.loads(runs), locks, strict=True)
+    ]
+    return text(after), found
+
+
+def _lock_with_nonce(raw: bytes) -> tuple[str, str, datetime, str] | None:
+    lock = _lock(raw)
+    return (*lock, json.loads(raw).get("nonce", "")) if lock else None
 
 
 class Service(NamedTuple):

@@ -52,7 +52,7 @@ def _drop_one(session: Session, task_id: str, yes: bool, said: dict[str, Any]) -
     if yes and session.throttle.drop(task_id, **said):
         return 1
     state = session.throttle.explain(task_id).state
-    if state == "unknown":
+    if state in ("unknown", "lost"):
         raise NotFound(f"No task {task_id!r} is known to the store: it has ended, or is in its queue still")
     return int(not yes and state in _DROPPABLE)
 

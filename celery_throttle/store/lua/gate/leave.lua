@@ -12,6 +12,6 @@ confirm_parked(worker, before)
 -- Between that call and the next, should there be something to say all the same.
 redis.call('HSET', WORKERS, worker, cjson.encode({ number = math.floor(before.number) + 0.5, since = NOW }))
 redis.call('ZADD', ENDS, NOW + GONE_MS, 'workers:' .. worker)
-redis.call('HDEL', META, 'declared:' .. name)
-redis.call('ZREM', ENDS, 'meta:declared:' .. name)
+redis.call('HDEL', META, 'declared:' .. name, 'lost:' .. name)
+redis.call('ZREM', ENDS, 'meta:declared:' .. name, 'meta:lost:' .. name)
 return 1

@@ -29,7 +29,9 @@ local function look_at_aside(field, packed)
 end
 
 local function look_at_number(field, packed)
-  local is_text = string.match(field, '^broker:') or string.match(field, '^declared:')
+  local lost_of = string.match(field, '^lost:(.*)$')
+  if lost_of then lost_runs_of(lost_of) end
+  local is_text = lost_of or string.match(field, '^broker:') or string.match(field, '^declared:')
   if not is_text and not is_digits(packed) then drop_unreadable(META, 'meta', field, packed) end
 end
 

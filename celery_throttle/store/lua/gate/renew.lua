@@ -10,7 +10,7 @@ local RENEWED, PUT_BACK, LOST, LATER = 1, 2, 0, 3
 local said = object()
 look_at_ended()
 
-local function renew(arrival)
+local function renew_held(arrival)
   local task, nonce = arrival.task, arrival.nonce
   local record = load_record(task)
   if record and record.nonce then
@@ -29,6 +29,13 @@ local function renew(arrival)
   if record then step_back(task, load_record(task)) end
   hold(task, held, nonce, false)
   return PUT_BACK
+end
+
+local function renew(arrival)
+  local answer = renew_held(arrival)
+  if arrival.lock and answer == LOST then hear_of_lost_run(said.worker, arrival.nonce) end
+  if arrival.lock and answer == PUT_BACK then forget_lost_run(said.worker, arrival.nonce) end
+  return answer
 end
 
 local held, waiting = {}, {}

@@ -29,7 +29,8 @@
 --                           'moment': until when holders had time to renew after an outage (ms); 'errors':
 --                           how often workers lost this store, or had a call refused;
 --                           'broker:' and a code: the description of a broker that has workers here;
---                           'declared:' and the name of a worker: all that it declares, JSON
+--                           'declared:' and the name of a worker: all that it declares, JSON;
+--                           'lost:' and the name of a worker: see lost_runs.lua
 -- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers',
 --                           'ran', 'meta'), ':' and a field of it -> when the field goes (ms)
 -- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)

@@ -19,6 +19,7 @@ local function reclaim(task)
     return
   end
   state.reclaimed[#state.reclaimed + 1] = { task, record.needs }
+  note_lost_run(task, record, till_of(redis.call('ZSCORE', LEASES, task)))
   ended(task, record.nonce, not record.lent, 'lost', 'nothing')
 end
 

@@ -4,6 +4,7 @@
 -- A run has ended that the store does not count as the holder any more. record: what there is of its task.
 local function ended_late(row, record)
   local attempt = row.attempt or 0
+  forget_lost_run(state.holder, row.nonce)
   if row.message ~= 'broker' then will_not_come(attempt .. ' ' .. row.task, row.nonce) end
   if row.result ~= 'success' or record and record.outside then return end
   if row.message == 'broker' then note_ran(row.task, { attempt = attempt }, true) end

@@ -21,6 +21,7 @@ local function made_shape(kind)
   if kind == 'newest' then
     return { required = { 'came', 'ticket' }, parts = { came = 'number', ticket = 'number' } }
   end
+  if kind == 'lost' then return { required = { 'runs' }, parts = { runs = 'lost runs' } } end
   if kind == 'aside' then return { required = { 'why', 'since', 'record' }, parts = {
     why = 'string', since = 'number', record = 'string', key = 'string',
   } } end

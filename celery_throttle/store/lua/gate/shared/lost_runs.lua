@@ -1,0 +1,63 @@
+-- Lost runs: runs of tasks that run once whose leases have ended. Their workers may be gone, or frozen, and then
+-- such a run goes on; until its worker reports its end, or leaves, or for a day, others can read of it.
+--
+-- Of each worker the newest twenty, in META 'lost:' and its name: an object of v (VERSION) and runs: { task, identity,
+-- nonce, when its lease was renewed last (ms), when its worker called since (ms, 0: it has not) } each.
+local LOST_KEPT = 20
+
+local function lost_runs_of(worker)
+  local field = 'lost:' .. worker
+  local packed = redis.call('HGET', META, field)
+  if not packed then return nil end
+  local lost, why = readable(packed, 'lost')
+  if not lost then drop_unreadable(META, 'meta', field, packed, why) end
+  return lost
+end
+
+local function save_lost_runs(worker, lost)
+  local field = 'lost:' .. worker
+  if #lost.runs == 0 then
+    redis.call('HDEL', META, field)
+    redis.call('ZREM', ENDS, 'meta:' .. field)
+  else
+    redis.call('HSET', META, field, cjson.encode(lost))
+    redis.call('ZADD', ENDS, NOW + KEPT_MS, 'meta:' .. field)
+  end
+end
+
+-- The lease of a run has ended. A worker that has left has ended what it ran.
+local function note_lost_run(task, record, till)
+  local plan = record.lock
+  if not plan or plan.verdict ~= 'run' or plan.lock_until == 'started' or record.lent then return end
+  local worker = string.match(record.nonce, '^[^:]*')
+  if load_worker(id_of(worker)).number % 1 ~= 0 then return end
+  local lost = lost_runs_of(worker) or { v = VERSION, runs = {} }
+  local runs = lost.runs
+  runs[#runs + 1] = { task, plan.identity, record.nonce, math.max(till - LEASE_MS, 0), 0 }
+  if #runs > LOST_KEPT then table.remove(runs, 1) end
+  save_lost_runs(worker, lost)
+end
+
+-- The run of this nonce has ended, or has its permits again.
+local function forget_lost_run(worker, nonce)
+  local lost = lost_runs_of(worker)
+  if not lost then return end
+  for i, run in ipairs(lost.runs) do
+    if run[3] == nonce then
+      table.remove(lost.runs, i)
+      return save_lost_runs(worker, lost)
+    end
+  end
+end
+
+-- The worker renews this run, whose permits are another's.
+local function hear_of_lost_run(worker, nonce)
+  local lost = lost_runs_of(worker)
+  if not lost then return end
+  for _, run in ipairs(lost.runs) do
+    if run[3] == nonce then
+      run[5] = NOW
+      return save_lost_runs(worker, lost)
+    end
+  end
+end

@@ -1,0 +1,186 @@
+"""Runs of run-once tasks whose leases have ended, which may still go on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ThrottleControl
+from celery_throttle.control import causes, diagnosis, report
+from tests.store.lock_caller import PLAN, LockCaller, plan_of
+from tests.store.peek import KEY, expire, peek
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.control.findings import Finding
+
+W1, W2 = "celery@w1/16/aaaaaaaa", "celery@w2/17/bbbbbbbb"
+
+
+@pytest.fixture(autouse=True)
+def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if workers consumed the queue of the tests."""
+    monkeypatch.setattr(causes, "_AGAIN", 0.01)
+    for module in (report, diagnosis):
+        monkeypatch.setattr(module, "consumed", lambda _: {"q"})
+
+
+@pytest.fixture
+def works(redis: Redis) -> LockCaller:
+    return LockCaller(redis, W1, "q", lease=60)
+
+
+@pytest.fixture
+def frozen(redis: Redis) -> LockCaller:
+    return LockCaller(redis, W2, "q", lease=60)
+
+
+def twice(app: Any) -> list[Finding]:
+    return [each for each in ThrottleControl(app).report().alarms if each.kind == "runs-twice"]
+
+
+def explained(app: Any, task: str) -> tuple[str, str]:
+    found = ThrottleControl(app).explain(task)
+    return found.state, " ".join(found.reasons)
+
+
+def lost(redis: Redis) -> dict[str, Any]:
+    return {name: json.loads(value) for name, value in peek(redis).meta.items() if name.startswith("lost:")}
+
+
+def test_run_of_a_frozen_worker_is_explained(app: Any, works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
+    frozen.start("first", PLAN)
+    expire(redis, "first")
+    assert explained(app, "first")[0] == "held"
+    works.reap()
+    state, reasons = explained(app, "first")
+    assert state == "lost"
+    assert reasons.startswith(f"It ran on worker {W2}, which has not renewed its lease since 19")
+    assert reasons.endswith("Its identity lock is free: a second run may have begun, and ended.")
+
+
+def test_lost_run_is_found_beside_the_second(app: Any, works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
+    frozen.start("first", PLAN)
+    assert twice(app) == []
+    expire(redis, "first")
+    works.reap()
+    assert twice(app) == []
+    second = works.start("first", PLAN)
+    (found,) = twice(app)
+    assert found.what == f"Task first, which runs once, runs on worker {W1}, and may still run on worker {W2}."
+    assert found.why.startswith(f"Worker {W2} has not renewed its lease since ")
+    assert found.do == ("celery -A proj inspect ping -d celery@w2",)
+    assert [each for each in diagnosis.diagnose(app).findings if each.startswith(found.what)]
+    state, reasons = explained(app, "first")
+    assert state == "held"
+    assert f"It may also still run on worker {W2}, which has not renewed its lease since" in reasons
+    works.release(second.run)
+    assert twice(app) == []
+
+
+def test_duplicate_beside_a_lost_run_is_found(app: Any, works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
+    frozen.start("first", PLAN)
+    expire(redis, "first")
+    works.reap()
+    works.start("second", PLAN)
+    (found,) = twice(app)
+    assert found.what == (
+        f"Task second, which runs once, runs on worker {W1}, and task first with the same identity may still run on "
+        f"worker {W2}."
+    )
+    state, reasons = explained(app, "first")
+    assert state == "lost"
+    assert "Task second has its identity lock (which runs, since" in reasons
+
+
+def test_worker_that_answers_again_certainly_runs_it(
+    app: Any, works: LockCaller, frozen: LockCaller, redis: Redis
+) -> None:
+    run = frozen.start("first", PLAN)
+    expire(redis, "first")
+    works.reap()
+    works.start("first", PLAN)
+    frozen.renew(run.held)
+    (found,) = twice(app)
+    assert found.what == f"Task first, which runs once, runs on worker {W1}, and on worker {W2}."
+    assert "That worker has called since" in found.why
+
+
+def test_lost_run_that_ends_is_forgotten(app: Any, works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
+    run = frozen.start("first", PLAN)
+    other = frozen.start("other", plan_of("other"))
+    expire(redis, "first", "other")
+    works.reap()
+    assert len(lost(redis)[f"lost:{W2}"]["runs"]) == 2
+    frozen.release(run.run)
+    assert [row[0] for row in lost(redis)[f"lost:{W2}"]["runs"]] == ["other"]
+    assert explained(app, "first")[0] == "unknown"
+    frozen.release(other.run)
+    assert lost(redis) == {}
+    assert not [each for each in peek(redis).sets["ends"] if each.startswith("meta:lost:")]
+
+
+def test_lost_run_that_gets_its_lock_back_is_forgotten(
+    app: Any, works: LockCaller, frozen: LockCaller, redis: Redis
+) -> None:
+    run = frozen.start("first", PLAN)
+    expire(redis, "first")
+    works.reap()
+    frozen.renew(run.held)
+    assert lost(redis) == {}
+    assert explained(app, "first")[0] == "held"
+
+
+def test_lost_runs_end_with_their_worker(works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
+    frozen.start("first", PLAN)
+    expire(redis, "first")
+    works.reap()
+    assert f"meta:lost:{W2}" in peek(redis).sets["ends"]
+    frozen.leave()
+    assert lost(redis) == {}
+
+
+def test_worker_that_has_left_has_no_lost_run(works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
+    frozen.start("first", PLAN)
+    frozen.leave()
+    expire(redis, "first")
+    works.reap()
+    assert lost(redis) == {}
+
+
+@pytest.mark.parametrize("lock_until", ["started"])
+def test_task_whose_lock_is_free_at_its_start_may_run_twice(
+    works: LockCaller, frozen: LockCaller, redis: Redis, lock_until: Any
+) -> None:
+    frozen.start("first", plan_of(lock_until=lock_until))
+    expire(redis, "first")
+    works.reap()
+    assert lost(redis) == {}
+
+
+def test_as_many_lost_runs_are_kept_as_twenty(works: LockCaller, frozen: LockCaller, redis: Redis) -> None:
+    tasks = [f"t{number:02}" for number in range(25)]
+    for task in tasks:
+        frozen.start(task, plan_of(task))
+    expire(redis, *tasks)
+    works.reap()
+    (kept,) = lost(redis).values()
+    assert sorted(row[0] for row in kept["runs"]) == tasks[5:]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"v":2}', '{"v":2,"runs":[["a",1]]}', '{"v":1,"runs":[]}'])
+def test_what_another_program_wrote_is_dropped(
+    app: Any, works: LockCaller, frozen: LockCaller, redis: Redis, text: str
+) -> None:
+    redis.hset(KEY["meta"], f"lost:{W2}", text)
+    assert explained(app, "first")[0] == "unknown"
+    assert twice(app) == []
+    (wrong,) = ThrottleControl(app).repair(dry_run=True)
+    assert (wrong.key, wrong.field) == ("meta", f"lost:{W2}")
+    frozen.start("first", PLAN)
+    expire(redis, "first")
+    works.reap()
+    assert explained(app, "first")[0] == "lost"
