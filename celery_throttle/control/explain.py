@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
-from celery_throttle.core.wording import at, listed, one_line, span, times
+from celery_throttle.core.wording import at, listed, one_line, signature, span, times
 from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery_throttle.control.pace import Pace
-    from celery_throttle.store.rows import LimitStatus, Said
+    from celery_throttle.store.rows import Change, LimitStatus, Said
     from celery_throttle.store.views import TaskView
 
-__all__ = ["LOCK_STATES", "Explanation", "TaskState", "estimated", "explained", "in_words"]
+__all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "estimated", "explained", "in_words"]
 
 TaskState = Literal[
     "held", "parked", "waiting for its identity lock", "ended without running", "set aside", "lost", "unknown"
@@ -119,7 +119,7 @@ def estimated(explanation: Explanation, pace: Pace) -> Explanation:
 
 def _state(view: TaskView) -> TaskState:
     if view.state == "held":
-        return "held"
+        return "ended without running" if view.dropped else "held"
     if view.state != "parked":
         return "set aside" if view.aside else "unknown"
     if view.line.startswith(("follow:", "next:")):
@@ -145,13 +145,29 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
         yield from _locked(view)
     elif state == "ended without running":
         expired = "It waited for longer than its start_deadline: it ends as expired."
-        dropped = f"It was {one_line(view.dropped)}: it ends as revoked."
-        yield dropped if view.dropped else _VERDICTS.get(view.verdict, expired)
-        yield f"That takes a worker with a free slot that consumes queue {view.queue!r}."
+        yield f"{_dropped(view)}: it ends as revoked." if view.dropped else _VERDICTS.get(view.verdict, expired)
+        if view.state == "held":
+            yield f"Worker {view.nonce.partition(':')[0]} reports that now."
+        else:
+            yield f"That takes a worker with a free slot that consumes queue {view.queue!r}."
     else:
         yield from _parked(task_id, view)
     if view.second:
         yield "Another delivery of the same task id waits for this one to end."
+
+
+def _dropped(view: TaskView) -> str:
+    when = f", at {at(view.dropped_at)}" if view.dropped_at else ""
+    return f"It was {one_line(view.dropped)}{when}"
+
+
+def dropped_before(explanation: Explanation, changes: Iterable[Change]) -> Explanation:
+    """Return the same of a task that is not stored any more, if one of these changes was to drop it."""
+    for each in changes:
+        if each.action == "drop" and each.task_id == explanation.task_id:
+            said = f"It was dropped by {signature(each.by, each.why)}, at {at(each.at)}: it has ended as revoked."
+            return replace(explanation, state="ended without running", reasons=(said,))
+    return explanation
 
 
 def _held(view: TaskView) -> Iterator[str]:

@@ -10,7 +10,7 @@ from celery import Task
 
 from celery_throttle.clients import signed
 from celery_throttle.control.drain import drain
-from celery_throttle.control.explain import estimated, explained
+from celery_throttle.control.explain import dropped_before, estimated, explained
 from celery_throttle.control.exposition import exposition
 from celery_throttle.control.findings import Commands
 from celery_throttle.control.limit_control import MOST, LimitControl, count
@@ -244,6 +244,10 @@ class ThrottleControl:
         explanation, view, place = next((each for each in found if each[0].state != "unknown"), found[0])
         if explanation.state == "unknown" or view.verdict:
             explanation = with_lost_run(explanation, [run for each in self._places() for run in each.lost_runs()])
+        if explanation.state == "unknown":
+            explanation = dropped_before(
+                explanation, [one for each in self._places() for one in each.audit(None, MOST)]
+            )
         status = next((each for each in view.limits if each.bucket == explanation.bucket), None)
         if status is None:
             return explanation

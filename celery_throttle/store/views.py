@@ -109,6 +109,7 @@ class TaskView:
         expires: when it may not wait any longer.
         expires_now: it did not start in time, or was dropped, and a worker has to say so.
         dropped: by whom it was dropped, "" if it was not.
+        dropped_at: when it was.
         lent: whether its message is on the way to its queue.
         settling: seconds for which nothing starts, because the store has just lost its data.
         lock: state, task id, since when (None: it has none) of whoever has the task's identity lock.
@@ -138,6 +139,7 @@ class TaskView:
     second: bool
     aside: str
     service: str = ""
+    dropped_at: datetime | None = None
 
 
 def statuses(raw: Any) -> tuple[LimitStatus, ...]:
@@ -462,6 +464,7 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
         lock=_lock(lock),
         second=bool(second),
         aside=text(aside),
+        dropped_at=_when(record["dropped_at"]) if "dropped_at" in record else None,
     )
 
 

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
+from celery_throttle.core.wording import at
 from tests.control.test_looking import API, of, park
+from tests.store.peek import peek
 from tests.store.terms_caller import terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from redis import Redis
 
     from tests.store.terms_caller import TermsCaller
     from tests.support.shell import Ended
@@ -89,6 +93,37 @@ def test_from_python(app: Any, worker: TermsCaller) -> None:
     assert told == {"t2": "dropped by ana: x", "t3": "dropped by ana", "t4": "dropped by ana: x"}
     assert throttle.limit(Limit("tenant", 1, key="tenant"), key="acme").drop() == 2
     assert throttle.limit("tenant").drop() == 2
+
+
+@pytest.mark.usefixtures("waiting")
+def test_dropped_task_is_explained_until_the_audit_forgets_it(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    """Dropped by whom, when and why: before a worker has reported it, while one does, and after."""
+    throttle = ThrottleControl(app)
+    throttle.drop("t3", by="ana", why="incident 42")
+    (change,) = throttle.audit()
+    dropped = f"It was dropped by ana: incident 42, at {at(change.at)}"
+    found = throttle.explain("t3")
+    assert (found.state, found.reasons[0]) == ("ended without running", f"{dropped}: it ends as revoked.")
+    (grant,) = worker.look(9).grants
+    found = throttle.explain("t3")
+    assert found.reasons == (f"{dropped}: it ends as revoked.", "Worker aaaaaaaa reports that now.")
+    assert found.state == "ended without running"
+    worker.end(grant, "never")
+    assert "t3" not in peek(redis).records
+    found = throttle.explain("t3")
+    assert (found.state, found.reasons) == ("ended without running", (f"{dropped}: it has ended as revoked.",))
+
+
+@pytest.mark.usefixtures("waiting")
+def test_dropped_with_its_limit_is_explained_while_it_is_stored(app: Any, worker: TermsCaller) -> None:
+    """The audit log has how many tasks of a limit were dropped, and not which."""
+    throttle = ThrottleControl(app)
+    throttle.limit("api").drop(by="ana")
+    (change,) = throttle.audit()
+    assert throttle.explain("t4").reasons[0] == f"It was dropped by ana, at {at(change.at)}: it ends as revoked."
+    for grant in worker.look(9).grants:
+        worker.end(grant, "never")
+    assert throttle.explain("t4").state == "unknown"
 
 
 def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:

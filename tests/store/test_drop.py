@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,7 +75,7 @@ def test_who_is_to_be_told_is_dropped_once(worker: TermsCaller, steering: Steeri
     assert [(each.task, each.what) for each in steering.parked_ids()] == [("t1", "told")]
     assert steering.explain("t1").state == "ended without running"
     dropped, takes = steering.explain("t1").reasons
-    assert dropped == "It was dropped by ana: it ends as revoked."
+    assert re.fullmatch(r"It was dropped by ana, at [-0-9]{10} [:0-9]{8} UTC: it ends as revoked\.", dropped)
     assert takes == "That takes a worker with a free slot that consumes queue 'q'."
     assert len(steering.audit()) == 1
 

@@ -30,7 +30,7 @@ local function drop_parked(task, reason)
   note_ran(task, record, false)
   enqueue(task, {
     v = VERSION, needs = '', queue = record.queue, ticket = record.ticket, attempt = record.attempt,
-    deliveries = record.deliveries, expired = true, dropped = reason,
+    deliveries = record.deliveries, expired = true, dropped = reason, dropped_at = NOW,
   })
   return true
 end

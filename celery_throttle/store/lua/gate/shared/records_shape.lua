@@ -25,6 +25,7 @@ local function wrong_in_odd_record(record)
   if deliveries ~= nil and not is_a(deliveries, 'whole') then return 'deliveries' end
   if moves ~= nil and not is_a(moves, 'whole') then return 'moves' end
   if record.dropped ~= nil and type(record.dropped) ~= 'string' then return 'dropped' end
+  if record.dropped_at ~= nil and type(record.dropped_at) ~= 'number' then return 'dropped_at' end
   if record.unacked ~= nil and not is_a(record.unacked, 'counts') then return 'unacked' end
   return nil
 end
