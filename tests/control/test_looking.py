@@ -349,7 +349,7 @@ def test_the_longest_line_comes_first(run: Run, worker: TermsCaller) -> None:
     ended = run("top", "--times", "1")
     assert ended.lines[0].endswith(" UTC")
     assert [row[0] for row in ended.rows[2:]] == ["zoo", "api"]
-    assert [row[0] for row in run("top", "--times", "1", "--most", "1").rows[2:]] == ["zoo"]
+    assert [row[0] for row in run("top", "--times", "1", "--most", "1").rows[2:-1]] == ["zoo"]
 
 
 def test_each_look_is_a_line_of_json(run: Run, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +13,6 @@ from celery_throttle import Limit
 from celery_throttle.control.cli.group import throttle
 from tests.control.test_looking import API
 from tests.store.terms_caller import TermsCaller, terms
-from tests.support.shell import CELERY
 from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
@@ -178,52 +173,6 @@ def test_options_that_an_app_adds_to_all_commands(shell: Shell) -> None:
     ended = shell.run("-A", "proj", "throttle", "--tier", "gold", "status", env={"PYTHONPATH": str(shell.directory)})
     assert (ended.code, ended.err) == (0, "")
     assert ended.lines[0] == "tier gold"
-
-
-# -- a terminal --------------------------------------------------------------------------------------------------------
-
-
-def on_terminal(shell: Shell, *args: str, program: str = CELERY, **env: str) -> str:
-    """What a command writes to a terminal of 200 columns."""
-    ours, its = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(ROOT), *args],
-        cwd=shell.directory,
-        env=shell.env | {"TERM": "xterm", "COLUMNS": "200", **env},
-        stdin=subprocess.DEVNULL,
-        stdout=its,
-        stderr=its,
-    )
-    os.close(its)
-    parts = []
-    try:
-        while part := os.read(ours, 4096):
-            parts.append(part)
-    except OSError:  # the other end was closed
-        pass
-    os.close(ours)
-    assert process.wait(30) == 0
-    return b"".join(parts).decode()
-
-
-def test_a_table_on_a_terminal(shell: Shell, worker: TermsCaller) -> None:
-    """With rich, without it, and where no colours are wanted: names are no markup, and nothing is left out."""
-    tenant = Limit("tenant", 1, key="tenant")
-    worker.arrive("t" * 60, terms(tenant).needs({"keys": {"tenant": "red"}}))
-    show = (*FEATURES, "throttle", "show", "tenant")
-    without_rich = "import sys; sys.modules['rich.table'] = None;" + CELERY
-    rich = on_terminal(shell, *show)
-    plain = [
-        on_terminal(shell, *show, program=without_rich),
-        on_terminal(shell, "--no-color", *show),
-        shell.run(*show).out.replace("\n", "\r\n"),
-    ]
-    assert "\x1b[1m" in rich
-    assert "\x1b" not in "".join(plain)
-    for text in (rich, *plain):
-        assert "tenant[red]" in text
-        assert "t" * 60 in text
-    assert len({text.count("\n") for text in (rich, *plain)}) == 1
 
 
 # -- completion --------------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,6 +70,26 @@ class Shell:
             check=False,
         )
         return Ended(done.returncode, done.stdout, done.stderr)
+
+    def on_terminal(self, *args: str, **env: str) -> str:
+        """Return what ``celery`` writes to a terminal of 80 columns and 24 lines."""
+        ours, its = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-c", CELERY, str(ROOT), *args],
+            cwd=self.directory,
+            env=self.env | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24", **env},
+            stdin=subprocess.DEVNULL,
+            stdout=its,
+            stderr=its,
+        )
+        os.close(its)
+        parts = []
+        with suppress(OSError):  # the other end is closed
+            while part := os.read(ours, 4096):
+                parts.append(part)
+        os.close(ours)
+        assert process.wait(30) == 0
+        return b"".join(parts).decode()
 
     def _forked(self, nursery: Nursery, args: Sequence[str], env: Mapping[str, str]) -> Ended:
         with TemporaryFile() as out, TemporaryFile() as err:

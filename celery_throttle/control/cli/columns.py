@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.cli.output import Column, span, when
+from celery_throttle.control.cli.layout import Column
+from celery_throttle.control.cli.output import span, when
 from celery_throttle.control.states import states
 from celery_throttle.core.buckets import Bucket
 
@@ -52,12 +53,12 @@ LIMITS = (
     Column("HELD", _held, right=True),
     Column("PARKED", lambda row: "" if row[1] else row[0].parked, right=True),
     Column("RATES", lambda row: ", ".join(rate.rate for rate in row[0].rates_in_force or row[0].rates)),
-    Column("STATE", lambda row: "; ".join(each.text for each in states(row[0]))),
+    Column("STATE", lambda row: "; ".join(each.text for each in states(row[0])), folds=True),
 )
 HOLDERS = (
     Column("TASK", lambda row: row.task_id),
     Column("NAME", lambda row: row.task_name or ""),
-    Column("HOLDS", _needs),
+    Column("HOLDS", _needs, folds=True),
     Column("WORKER", lambda row: row.worker),
     Column("SINCE", lambda row: when(row.since)),
     Column(
@@ -95,10 +96,10 @@ DRAINED = (
 CHANGES = (
     Column("AT", lambda row: when(row.at)),
     Column("BY", lambda row: row.by),
-    Column("WHAT", lambda row: row.what),
-    Column("WHY", lambda row: row.why),
+    Column("WHAT", lambda row: row.what, folds=True),
+    Column("WHY", lambda row: row.why, folds=True),
 )
-RECLAIMED = (Column("TASK", lambda row: row.task_id), Column("HELD", _needs))
+RECLAIMED = (Column("TASK", lambda row: row.task_id), Column("HELD", _needs, folds=True))
 RUNNABLE = (
     Column("QUEUE", lambda row: row.queue),
     Column("RUNNABLE", lambda row: f"{_known(row.runnable)}{'+' if row.at_least else ''}", right=True),

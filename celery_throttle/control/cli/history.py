@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.output import Column, when
+from celery_throttle.control.cli.layout import Column
+from celery_throttle.control.cli.output import when
 from celery_throttle.control.cli.session import command
 from celery_throttle.core.wording import span
 
@@ -73,7 +74,9 @@ def _show(session: Session, found: History, *, day: bool, title: str) -> None:
         Column("MOST", lambda row: row.most, right=True),
     )
     rows = [*_counts(found), *_times(found), *_peaks(found)]
-    session.output.table(columns, rows, title=title, nothing="Nothing was counted.")
+    if title:
+        session.output.say(title)
+    session.output.table(columns, rows, nothing="Nothing was counted.")
 
 
 def _counts(found: History) -> Iterator[_Row]:

@@ -8,7 +8,8 @@ import click
 from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.output import Column, span, when
+from celery_throttle.control.cli.layout import Column
+from celery_throttle.control.cli.output import span, when
 from celery_throttle.control.cli.session import NotFound, command
 from celery_throttle.control.limit_control import MOST
 from celery_throttle.tasks.registry import dedups_of

@@ -1,29 +1,26 @@
-"""Tables and JSON: rich on a terminal if it is there, plain columns everywhere else."""
+"""Tables and JSON: tables as wide as the terminal, plain columns where there is none."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_throttle.control.cli.layout import Table
 from celery_throttle.core.wording import at, one_line, span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    import os
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["Column", "Output", "readable", "span", "when"]
+    from celery_throttle.control.cli.layout import Column
 
-
-class Column(NamedTuple):
-    """One column: its heading, and what it shows of a row."""
-
-    heading: str
-    text: Callable[[Any], object]
-    right: bool = False
+__all__ = ["Output", "readable", "span", "when"]
 
 
 class Output:
@@ -50,10 +47,17 @@ class Output:
         """Write a line, or several."""
         click.echo("\n".join(one_line(line) for line in str(text).split("\n")))
 
-    def table(self, columns: Sequence[Column], rows: Iterable[object], *, title: str = "", nothing: str = "") -> None:
-        """Write rows below their headings; without rows the line ``nothing``."""
-        if title:
-            click.echo(one_line(title))
+    def table(
+        self, columns: Sequence[Column], rows: Iterable[object], *, nothing: str = "", one_line_each: bool = False
+    ) -> None:
+        """Write rows below their headings, and in a terminal as wide as that.
+
+        Args:
+            columns: what is shown of each row.
+            rows: what to show.
+            nothing: the line that is written if there are none.
+            one_line_each: cells that are too long for the terminal are cut.
+        """
         cells = [[one_line(str(column.text(row))) for column in columns] for row in rows]
         if not cells:
             click.echo(one_line(nothing))
@@ -61,9 +65,16 @@ class Output:
         # A column that says nothing of any row is left out.
         used = [number for number in range(len(columns)) if any(row[number] for row in cells)]
         columns, cells = [columns[each] for each in used], [[row[each] for each in used] for row in cells]
-        if self._plain or not sys.stdout.isatty() or not _drawn(columns, cells):
-            for line in _aligned(columns, cells):
-                click.echo(line)
+        made, terminal = Table(columns, cells), self.terminal()
+        width = terminal.columns if terminal else None
+        lines = made.lines(width) if width is None or not one_line_each else ([line] for line in made.cut(width))
+        for number, row in enumerate(lines):
+            for line in row:
+                click.echo(click.style(line, bold=True) if terminal and not number and not self._plain else line)
+
+    def terminal(self) -> os.terminal_size | None:
+        """Return the size of the terminal; None if it is none that this writes to."""
+        return shutil.get_terminal_size() if sys.stdout.isatty() else None
 
 
 def readable(value: Any) -> Any:
@@ -83,30 +94,3 @@ def readable(value: Any) -> Any:
 def when(time: datetime | None) -> str:
     """Return a moment as `explain` says it, but for the seconds' fraction."""
     return "" if time is None else at(time.astimezone(timezone.utc))
-
-
-def _aligned(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    table = [[column.heading for column in columns], *cells]
-    widths = [max(len(row[number]) for row in table) for number in range(len(columns))]
-    for row in table:
-        sides = zip(row, widths, columns, strict=True)
-        yield "  ".join(
-            cell.rjust(width) if column.right else cell.ljust(width) for cell, width, column in sides
-        ).rstrip()
-
-
-def _drawn(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> bool:
-    """Draw the table with rich; False if that is not installed."""
-    try:
-        from rich.console import Console  # noqa: PLC0415 - an extra, and nobody without a terminal needs it
-        from rich.table import Table  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
-    except ImportError:
-        return False
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))  # names are not markup: tenant[red]
-    Console().print(table)
-    return True

@@ -128,12 +128,12 @@ class Session:
         prefix = () if settings.prefix == settings.__class__.prefix else ("--prefix", settings.prefix)
         return Commands("celery", ("--url", shown(settings.url), *prefix))
 
-    def show_limits(self, rows: Sequence[LimitStatus], *, title: str = "") -> None:
+    def show_limits(self, rows: Sequence[LimitStatus], *, one_line_each: bool = False) -> None:
         """Write how limits stand, as a table."""
         keyed = {name for name, limit in limits_of(policies_of(self.app).values()).items() if limit.key is not None}
         keyed |= {row.name for row in rows if row.key is not None}
         nothing = "No limits are known: no worker has declared any."
-        self.output.table(LIMITS, limits(rows, keyed), title=title, nothing=nothing)
+        self.output.table(LIMITS, limits(rows, keyed), nothing=nothing, one_line_each=one_line_each)
 
 
 def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
