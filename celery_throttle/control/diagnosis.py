@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.declarations import declared_differently, declared_in_store
 from celery_throttle.control.lost_runs import running_twice
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
-from celery_throttle.control.reader import MOST, Reader
+from celery_throttle.control.reader import MOST, Reader, readers
 from celery_throttle.control.server import StoreFacts, examine
 from celery_throttle.control.silent import silent_workers
 from celery_throttle.core.limits import described
@@ -18,7 +18,7 @@ from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import counted, one_line
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
-from celery_throttle.tasks.registry import groups_of, policies_of
+from celery_throttle.tasks.registry import policies_of
 from celery_throttle.tasks.remarks import remarks
 
 if TYPE_CHECKING:
@@ -91,19 +91,9 @@ def diagnose(app: Any) -> Diagnosis:
 def examined(app: Any) -> Iterator[tuple[StoreFacts, list[str]]]:
     """Yield the facts of each server that has limits of the app, and a sentence for what is wrong with it."""
     settings = settings_of(app)
-    groups = _groups(app) if "+cluster://" in settings.url else _groups(app)[:1]
-    for group in groups:
+    groups = [each.group for each in readers(app)]
+    for group in groups if "+cluster://" in settings.url else groups[:1]:
         yield examine(settings.url, settings.keys(group), settings.durability)
-
-
-def readers(app: Any) -> Iterator[Reader]:
-    """Yield one for each group of limits."""
-    for group in _groups(app):
-        yield Reader(app, group)
-
-
-def _groups(app: Any) -> list[str]:
-    return sorted({settings_of(app).group, *groups_of(app)})
 
 
 def declared_otherwise(

@@ -19,7 +19,7 @@ from celery_throttle.store.history import histories
 from celery_throttle.store.last_hour import last_hours
 from celery_throttle.store.replies import read
 from celery_throttle.store.rows import needs_from
-from celery_throttle.tasks.registry import dedups_of, policies_of
+from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         Waiter,
     )
 
-__all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed", "partly"]
+__all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed", "partly", "readers"]
 
 T = TypeVar("T")
 
@@ -390,6 +390,12 @@ def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
     seen = Counter(each.name for each in in_use)
     missing = {each.name: each.keys - seen[each.name] for each in statuses if each.key is None}
     return {name: count for name, count in missing.items() if count > 0}
+
+
+def readers(app: Any) -> Iterator[Reader]:
+    """Yield one for each group of limits."""
+    for group in sorted({settings_of(app).group, *groups_of(app)}):
+        yield Reader(app, group)
 
 
 def _by_name(text: str) -> tuple[str, str]:

@@ -63,10 +63,12 @@ def test_how_every_limit_stands(run: Run, worker: TermsCaller) -> None:
     ended = run("status")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.lines
-    assert lines[0] == "LIMIT           HELD  PARKED  RATES  STATE"
-    assert lines[1] == "api           2 of 2       1         full"
-    assert lines[2].startswith("mail               1       0  1/h    next start in ")
-    assert lines[3:] == ["tenant        1 each", "tenant[acme]  1 of 1       0         full"]
+    assert lines[0] == "LIMIT         HELD  PARKED  KEYS  RATES  STATE"
+    assert lines[1] == "api         2 of 2       1               full"
+    assert lines[2].startswith("mail             1       0        1/h    next start in ")
+    assert lines[3:] == ["tenant  1 (1 each)       0     1         1 key full"]
+    lines = run("status", "--keys").lines[5:]
+    assert lines == ["LIMIT           HELD  PARKED  STATE", "tenant[acme]  1 of 1       0  full"]
 
 
 def test_its_json_has_the_names_of_the_attributes(app: Any, run: Run, worker: TermsCaller) -> None:

@@ -2,33 +2,84 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.control.cli.layout import Column
 from celery_throttle.control.cli.output import span, when
 from celery_throttle.control.states import states
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Iterator
 
     from celery_throttle.control.pace import Pace
     from celery_throttle.control.reader import Reclaimed
-    from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked
+    from celery_throttle.control.states import State
+    from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, Said
 
-__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RUNNABLE", "limits", "parked"]
-
-
-def limits(rows: Iterable[LimitStatus], with_keys: Container[str]) -> list[tuple[LimitStatus, bool]]:
-    """Return what `LIMITS` shows: how limits stand, each with whether it is only what its keys have in common."""
-    return [(row, row.key is None and row.name in with_keys) for row in rows]
+__all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RUNNABLE", "LimitRow", "parked"]
 
 
-def _held(row: tuple[LimitStatus, bool]) -> str:
-    status, common = row
-    if common:  # holders and lines are those of the keys
-        return "" if status.in_force is None else f"{status.in_force} each"
+class LimitRow(NamedTuple):
+    """What `LIMITS` shows in a row.
+
+    Attributes:
+        status: how a limit stands, or a key of it.
+        common: whether it is a limit with keys: permits and lines are those of the keys.
+        keys: of a limit with keys, those that were read.
+        cut: whether it may have keys that were not read.
+        waits: why its tasks wait, though it has room.
+    """
+
+    status: LimitStatus
+    common: bool = False
+    keys: tuple[LimitStatus, ...] = ()
+    cut: bool = False
+    waits: State | None = None
+
+
+def _held(row: LimitRow) -> str:
+    status = row.status
+    if row.common:
+        each = "" if status.in_force is None else f"{status.in_force} each"
+        total = _summed(row, sum(key.held for key in row.keys))
+        return f"{total} ({each})" if total and each else total or each
     return str(status.held) if status.in_force is None else f"{status.held} of {status.in_force}"
+
+
+def _parked(row: LimitRow) -> str:
+    return _summed(row, sum(key.parked for key in row.keys)) if row.common else str(row.status.parked)
+
+
+def _keys(row: LimitRow) -> str:
+    return _summed(row, len(row.keys)) if row.common else ""
+
+
+def _summed(row: LimitRow, total: int) -> str:
+    """Return a sum over keys, with a mark if it may be more; nothing if no key was read."""
+    if not row.keys:
+        return "?" if row.cut else ""
+    return f"{total}{'+' if row.cut else ''}"
+
+
+def _states(row: LimitRow) -> str:
+    found = [each.text for each in states(row.status)]
+    found += [f"{counted(count, 'key')} {what}" for what, count in _of_keys(row.keys) if count]
+    return "; ".join([*found, row.waits.text] if row.waits else found)
+
+
+def _of_keys(keys: tuple[LimitStatus, ...]) -> Iterator[tuple[str, int]]:
+    """Yield what is so of keys by themselves, and of how many."""
+    yield "full", sum(key.full for key in keys)
+    for what, attribute in (("paused", "paused"), ("held back", "held_back"), ("disabled", "disabled")):
+        yield what, sum(_by_itself(key, getattr(key, attribute)) for key in keys)
+    yield "overridden", sum(any(_by_itself(key, said) for said in key.overrides) for key in keys)
+    yield "waiting for its rate", sum(key.next_start_in > 0 for key in keys)
+
+
+def _by_itself(key: LimitStatus, said: Said | None) -> bool:
+    return said is not None and key.scope(said) == key.bucket
 
 
 def _needs(row: Holder | Reclaimed) -> str:
@@ -49,11 +100,12 @@ def _line(parked: Parked) -> object:
 
 
 LIMITS = (
-    Column("LIMIT", lambda row: Bucket(row[0].name, row[0].key)),
+    Column("LIMIT", lambda row: row.status.bucket),
     Column("HELD", _held, right=True),
-    Column("PARKED", lambda row: "" if row[1] else row[0].parked, right=True),
-    Column("RATES", lambda row: ", ".join(rate.rate for rate in row[0].rates_in_force or row[0].rates)),
-    Column("STATE", lambda row: "; ".join(each.text for each in states(row[0])), folds=True),
+    Column("PARKED", _parked, right=True),
+    Column("KEYS", _keys, right=True),
+    Column("RATES", lambda row: ", ".join(rate.rate for rate in row.status.rates_in_force or row.status.rates)),
+    Column("STATE", _states, folds=True),
 )
 HOLDERS = (
     Column("TASK", lambda row: row.task_id),

@@ -16,25 +16,36 @@ from celery_throttle.control.several import holders_of, parked_of
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
+    from celery_throttle.store.rows import LimitStatus
 
 __all__ = ["COMMANDS"]
 
 
 @command("status")
+@click.option("--keys", is_flag=True, help="List the keys too, those with the longest lines first.")
 @click.option(
     "--most", type=click.IntRange(min=1), default=MOST, show_default=True, help="Rows at most, limits before keys."
 )
-def status(session: Session, most: int) -> None:
+def status(session: Session, keys: bool, most: int) -> None:
     """How every limit stands.
 
-    Of limits with keys, those keys that somebody holds or waits for, or has said something of.
+    The numbers of a limit with keys are those of all its keys in use. --json
+    lists the keys always.
     """
-    rows = session.throttle.status(most=most, last_hour=session.output.as_json)
-    if session.output.as_json:
-        session.output.json(rows)
+    output = session.output
+    if output.as_json:
+        output.json(session.throttle.status(most=most, last_hour=True))
         return
-    session.show_limits(rows)
-    _say_if_cut(session, len(rows), most)
+    found = session.throttle.status(most=max(most, MOST))
+    limits = [row for row in found if row.key is None]
+    of_keys = sorted((row for row in found if row.key is not None), key=_longest_line)
+    session.show_limits(limits[:most], of_keys, cut=len(found) >= max(most, MOST))
+    _say_if_cut(session, len(limits), most)
+    if keys and of_keys and len(limits) < most:
+        output.say()
+        shown = of_keys[: most - len(limits)]
+        session.show_limits(shown)
+        _say_if_cut(session, len(limits) + len(shown), most)
 
 
 @command("show")
@@ -54,7 +65,7 @@ def show(session: Session, limit: str, key: str | None, most: int) -> None:
     if output.as_json:
         output.json({"status": statuses, "holders": holders, "parked": parked})
         return
-    session.show_limits(statuses[:most])
+    session.show_limits(statuses[:most], [row for row in statuses if row.key is not None])
     _say_if_cut(session, len(statuses), most)
     output.say()
     output.table(HOLDERS, holders, nothing="Nobody holds a permit.")
@@ -80,6 +91,10 @@ def explain(session: Session, task_id: str) -> int:
     else:
         session.output.say(explanation)
     return FOUND if explanation.state == "unknown" else 0
+
+
+def _longest_line(row: LimitStatus) -> tuple[int, int, str, str]:
+    return -row.parked, -row.held, row.name, row.key or ""
 
 
 def _say_if_cut(session: Session, rows: int, most: int) -> None:

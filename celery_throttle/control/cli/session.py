@@ -13,10 +13,12 @@ import click
 from celery import Celery
 from celery.bin.base import CeleryCommand, CeleryOption
 
-from celery_throttle.control.cli.columns import LIMITS, limits
+from celery_throttle.control.cli.columns import LIMITS, LimitRow
 from celery_throttle.control.cli.output import Output
 from celery_throttle.control.findings import Commands
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
+from celery_throttle.control.waits import oldest_lines, reasons
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
@@ -128,12 +130,44 @@ class Session:
         prefix = () if settings.prefix == settings.__class__.prefix else ("--prefix", settings.prefix)
         return Commands("celery", ("--url", shown(settings.url), *prefix))
 
-    def show_limits(self, rows: Sequence[LimitStatus], *, one_line_each: bool = False) -> None:
-        """Write how limits stand, as a table."""
+    def show_limits(
+        self,
+        rows: Sequence[LimitStatus],
+        keys: Sequence[LimitStatus] = (),
+        *,
+        cut: bool = False,
+        one_line_each: bool = False,
+    ) -> None:
+        """Write how limits stand, as a table.
+
+        Args:
+            rows: of limits and keys.
+            keys: that are counted in the rows of their limits.
+            cut: whether there are keys that were not read.
+            one_line_each: cells that are too long for the terminal are cut.
+        """
         keyed = {name for name, limit in limits_of(policies_of(self.app).values()).items() if limit.key is not None}
-        keyed |= {row.name for row in rows if row.key is not None}
+        of_limits: dict[str, list[LimitStatus]] = {row.name: [] for row in (*rows, *keys) if row.key is not None}
+        for each in keys:
+            of_limits[each.name].append(each)
+        keyed.update(of_limits)
+        made = [
+            LimitRow(row, common=True, keys=tuple(of_limits.get(row.name, ())), cut=cut)
+            if row.key is None and row.name in keyed
+            else LimitRow(row)
+            for row in rows
+        ]
         nothing = "No limits are known: no worker has declared any."
-        self.output.table(LIMITS, limits(rows, keyed), nothing=nothing, one_line_each=one_line_each)
+        self.output.table(LIMITS, self._with_reasons(made), nothing=nothing, one_line_each=one_line_each)
+
+    def _with_reasons(self, rows: list[LimitRow]) -> list[LimitRow]:
+        """Return the rows with why tasks wait where the limit has room; for a limit with keys, its oldest task."""
+        lines = {row.status.bucket: row.status for row in rows if not row.common}
+        common = [row.status.name for row in rows if row.common and (row.keys or row.cut) and not row.status.stopped]
+        lines |= {Bucket(name): line for name, line in oldest_lines(self.app, common).items()}
+        found = reasons(self.app, lines.values())
+        by_row = {row: found.get(line.bucket) for row, line in lines.items()}
+        return [row._replace(waits=by_row.get(row.status.bucket)) for row in rows]
 
 
 def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -1,0 +1,89 @@
+"""Why tasks wait for a limit that has room: for another limit, or for a worker."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.reader import readers
+from celery_throttle.control.states import State
+from celery_throttle.core.naming import is_outside
+from celery_throttle.core.wording import counted, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.core.buckets import Bucket
+    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.views import First, TaskView
+
+__all__ = ["keeps", "oldest_lines", "reasons"]
+
+#: Seconds after which a task that could start is looked at again: a worker with a slot takes it in a tenth.
+_AGAIN = 0.25
+_NO_WORKER = "no-worker"
+
+
+def keeps(status: LimitStatus) -> bool:
+    """Whether the limit itself, or the key, keeps tasks from starting: then its own states name the reason."""
+    late = status.next_start_in > 0 or status.barred_by is not None
+    return not status.declared or status.stopped or status.full or late
+
+
+def reasons(app: Any, statuses: Iterable[LimitStatus]) -> dict[Bucket, State]:
+    """Return why tasks wait in those lines whose limits have room."""
+    waiting = [each for each in statuses if each.parked and not keeps(each)]
+    found = _looked(app, waiting)
+    again = [each for each in waiting if found[each.bucket].kind == _NO_WORKER]
+    if again:
+        time.sleep(_AGAIN)
+        found |= _looked(app, again)
+    return found
+
+
+def oldest_lines(app: Any, limits: list[str]) -> dict[str, LimitStatus]:
+    """Return the line, of all keys of each limit, in which its oldest task waits."""
+    found: dict[str, LimitStatus] = {}
+    for reader in readers(app):
+        lines = {limit: each.bucket for limit, each in reader.oldest(limits).items()}
+        statuses = reader.stand([each.text for each in lines.values()])
+        found |= dict(zip(lines, statuses, strict=True))
+    return found
+
+
+def _looked(app: Any, waiting: list[LimitStatus]) -> dict[Bucket, State]:
+    found = {each.bucket: State("elsewhere", "its tasks wait in other lines") for each in waiting}
+    for reader in readers(app) if waiting else ():
+        firsts = reader.firsts([each.bucket for each in waiting])
+        found |= {
+            each.bucket: _reason(reader, each, first)
+            for each, first in zip(waiting, firsts, strict=True)
+            if first is not None  # else it is a limit of another group, or its tasks stand in no line of its own
+        }
+    return found
+
+
+def _reason(reader: Reader, status: LimitStatus, first: First) -> State:
+    view = reader.explain(first.task_id)
+    if view.state != "parked":
+        return State("moving", "its first task has just left the line")
+    return _of_view(status, view)
+
+
+def _of_view(status: LimitStatus, view: TaskView) -> State:
+    if view.settling:
+        return State("settling", "nothing starts: the store has lost its data")
+    costs = {need.bucket: need.permits for need in view.needs}
+    others = (each for each in view.limits if each.bucket != status.bucket)
+    other = next((each for each in others if keeps(each) or not each.has_room(costs.get(each.bucket, 1))), None)
+    if other is not None:
+        return State("elsewhere", f"its first task waits for {other.bucket}")
+    cost = costs.get(status.bucket, 1)
+    if not status.has_room(cost):
+        return State("full", f"its first task needs {counted(cost, 'permit')}")
+    if view.service:
+        return State(_NO_WORKER, f"no worker takes it: it needs one of broker {one_line(view.service)}")
+    if is_outside(view.queue):
+        return State(_NO_WORKER, "the process that waits for the permit does not take it")
+    return State(_NO_WORKER, f"no worker takes it (queue {one_line(view.queue)})")
