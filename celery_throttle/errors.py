@@ -15,6 +15,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 __all__ = [
     "ConfigurationError",
     "DuplicateTask",
@@ -35,7 +40,19 @@ class ThrottleError(Exception):
 
 
 class ConfigurationError(ThrottleError):
-    """An option or a setting cannot work; the message names it and says what to write instead."""
+    """An option or a setting cannot work; the message names it and says what to write instead.
+
+    Attributes:
+        shell: the same for a command line, where it differs: ``{command}`` is the command that was typed, and
+            ``{throttle}`` what all commands begin with.
+    """
+
+    shell = ""
+
+    def for_shell(self, shell: str) -> Self:
+        """Return the same error, with what a command writes instead of the message."""
+        self.shell = shell
+        return self
 
 
 class WrongArguments(ConfigurationError, TypeError):

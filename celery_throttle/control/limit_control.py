@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
@@ -159,9 +160,9 @@ class LimitControl:
             day: by quarters of an hour of the last day.
         """
         if self.key is not None:
-            raise ConfigurationError(
-                f"Limit {self.name!r}: what happens is counted of all its keys together, not of {self.key!r}: write "
-                f"throttle.limit({self.name!r}).history()"
+            together = f"Limit {self.name!r}: what happens is counted of all its keys together, not of {self.key!r}"
+            raise ConfigurationError(f"{together}: write throttle.limit({self.name!r}).history()").for_shell(
+                f"{together}: write `{{throttle}} history {shlex.quote(self.name)}`"
             )
         return self._place.history([self.name], QUARTERS if day else MINUTES)[0]
 

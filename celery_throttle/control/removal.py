@@ -83,11 +83,11 @@ def _in_use(data: StoredData) -> Iterator[str]:
             f"counts until then"
         )
     if data.parked:
-        yield f"{counted(data.parked, 'task')} parked: `drain` publishes them again, and says what it leaves"
+        tasks = counted(data.parked, "task")
+        yield f"{tasks} parked: `celery throttle drain` publishes them again, and lists what it leaves"
     if data.held:
-        yield (
-            f"{counted(data.held, 'holder')} of permits or locks: let them end; `reap` reclaims those of lost workers"
-        )
+        holders = counted(data.held, "holder")
+        yield f"{holders} of permits or locks: let them end; `celery throttle reap` reclaims those of lost workers"
 
 
 def _lost(data: StoredData) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,11 @@ class ThrottleControl:
             found = self._limits_of(limit)
             if len(found) > 1:
                 which = " or ".join(repr(each.name) for each in found)
-                raise ConfigurationError(f"Task {limit.name} has several limits: say which one is meant, {which}")
+                several = f"Task {limit.name} has several limits"
+                one = shlex.quote(found[0].name)
+                raise ConfigurationError(f"{several}: say which one is meant, {which}").for_shell(
+                    f"{several}, {which}: write `{{command}} {one}`"
+                )
             limit = found[0]
         name: Any = limit.name if isinstance(limit, Limit) else limit
         if not isinstance(name, str):
@@ -120,9 +125,11 @@ class ThrottleControl:
         if place is None:
             names = (each for place in self._places() for each in place.names())
             is_task = bool(name) and any(place.explain(name).state for place in self._places())
-            raise ConfigurationError(unknown_limit(name, {*known, *names}, is_task=is_task))
+            raise unknown_limit(name, {*known, *names}, is_task=is_task)
         if key is not None and name in known and known[name].key is None:
-            raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key")
+            raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key").for_shell(
+                f"Limit {name!r} has no keys: write `{{command}} {shlex.quote(name)}`"
+            )
         return LimitControl(place, name, None if key is None else key_text(key))
 
     @tells(name="write throttle.limits(task)", limit="write throttle.limits(task)")
@@ -151,10 +158,10 @@ class ThrottleControl:
         self._policies()
         policy = policies_of(self._app).get(str(task.name))
         if policy is None and task.name in dedups_of(self._app):
+            once = f"Task {task.name} runs once and has no limit"
             raise ConfigurationError(
-                f"Task {task.name} runs once and has no limit: throttle.locks() or `celery throttle locks` shows its "
-                f"identity locks"
-            )
+                f"{once}: throttle.locks() or `celery throttle locks` shows its identity locks"
+            ).for_shell(f"{once}: `{{throttle}} locks` shows its identity locks")
         if policy is None:
             raise ConfigurationError(f"Task {task.name} has no limit: give it base=Throttled, limit=5")
         return policy.limits

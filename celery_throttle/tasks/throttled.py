@@ -16,7 +16,7 @@ from celery_throttle.core.dedup import DEDUP_OPTIONS, PER_CALL, task_dedup
 from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, task_policy
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
-from celery_throttle.errors import ConfigurationError
+from celery_throttle.errors import ConfigurationError, WrongArguments
 from celery_throttle.settings import settings_of, throttles
 from celery_throttle.store import replies
 from celery_throttle.tasks.arguments import by_name, values_of
@@ -311,9 +311,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         if dedup is None:
             raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
         if by_name(self, args, kwargs) is None:
-            raise ConfigurationError(
-                f"Task {self.name}: these are not its arguments: {why_not(self.run, args, kwargs)}"
-            )
+            raise WrongArguments(f"Task {self.name}: these are not its arguments: {why_not(self.run, args, kwargs)}")
         client = store_client(self.app, group_of(self)) if throttles(self.app) else None
         return client, plan_for(self, dedup, args, kwargs).identity
 

@@ -132,12 +132,16 @@ def test_what_is_written_wrong(app: Any, run: Run, args: list[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (["set", "api", "0"], 2, "'0' is no whole number of 1 or more: write pause api, to let none start"),
+        (["set", "api", "0"], 2, "'0' is no whole number of 1 or more: `celery throttle pause api` lets none start"),
         (["set", "api", "-3"], 2, "'-3' is no whole number of 1 or more"),
-        (["set", "api", "9999999999"], 2, "'9999999999' is more than 999999999: write disable api, to enforce nothing"),
+        (
+            ["set", "api", "9999999999"],
+            2,
+            "'9999999999' is more than 999999999: `celery throttle disable api` enforces",
+        ),
         (["pause", "api", "--for", "100000d"], 2, "'100000d' is longer than a century: leave it out, and it lasts for"),
-        (["show", "tenant[acme"], 1, "No limit 'tenant[acme': write 'tenant[acme]', or tenant --key acme"),
-        (["pause", "both"], 1, "Task both has several limits: say which one is meant, 'tenant' or 'api'"),
+        (["show", "tenant[acme"], 1, "No limit 'tenant[acme': write `celery throttle show tenant --key acme`"),
+        (["pause", "both"], 1, "Task both has several limits, 'tenant' or 'api': write `celery throttle pause tenant`"),
         (["set", "api", "3", "--nope"], 2, "No such option"),
     ],
 )
@@ -272,7 +276,10 @@ def test_all_locks(app: Any, run: Run) -> None:
     assert rows[0].keys() == names(LockStatus)
     assert len(run("locks", "--most", "1").lines) == 2
     ended = run("locks", "-a", "[17]")
-    assert (ended.code, ended.err.splitlines()[-1]) == (2, "Error: --args and --kwargs need a TASK")
+    assert (ended.code, ended.err.splitlines()[-1]) == (
+        2,
+        "Error: --args and --kwargs are those of a task: write `celery throttle locks TASK --args '[17]'`",
+    )
 
 
 @pytest.mark.parametrize("command", ["locks", "unlock"])

@@ -139,7 +139,7 @@ def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:
         (["--task", "nobody", "--yes"], 1, "Error: No task 'nobody' is known to the store"),
         (["--task", "nobody", "--yes", "--json"], 1, "Error: No task 'nobody' is known to the store"),
         (["nope"], 1, "Error: No limit 'nope'"),
-        ([], 2, "Error: write drop LIMIT, with --key or without, or drop --task TASK_ID"),
+        ([], 2, "Error: write `celery throttle drop LIMIT`, with --key or without, or `celery throttle drop --task"),
         (["api", "--yes", "--by", "x" * 501], 2, "Error: Limit api: by must be text"),
     ],
 )

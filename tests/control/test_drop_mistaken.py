@@ -23,9 +23,15 @@ __all__ = ["waiting"]
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["api", "--task", "t2", "--yes"], "--task is one task, whatever its limit: write drop --task t2"),
-        (["--key", "acme", "--task", "t2", "--yes"], "--task is one task, whatever its limit: write drop --task t2"),
-        (["--key", "acme", "--yes"], "--key is one of a limit: write drop LIMIT --key acme"),
+        (
+            ["api", "--task", "t2", "--yes"],
+            "one task, whatever its limit: write `celery throttle drop --task t2`",
+        ),
+        (
+            ["--key", "acme", "--task", "t2", "--yes"],
+            "one task, whatever its limit: write `celery throttle drop --task t2`",
+        ),
+        (["--key", "acme", "--yes"], "--key is one of a limit: write `celery throttle drop LIMIT --key acme`"),
     ],
 )
 def test_drop_of_two_things_names_the_smaller(app: Any, run: Run, args: list[str], said: str) -> None:
@@ -40,8 +46,8 @@ def test_drop_of_an_id_as_a_limit_names_the_command_for_one_task(app: Any, run: 
     ended = run("drop", "t2", "--yes")
     assert (ended.code, parked(app)) == (1, ALL)
     assert ended.err == (
-        "Error: No limit 't2', but a task has this id: explain and drop take it, throttle.drop('t2') or "
-        "drop --task t2. Known limits: api, tenant\n"
+        "Error: No limit 't2', but a task has this id: write `celery throttle explain t2` or "
+        "`celery throttle drop --task t2`. Known limits: api, tenant\n"
     )
     with pytest.raises(ConfigurationError, match=r"^No limit 't2', but a task has this id: explain and drop take it"):
         ThrottleControl(app).limit("t2")

@@ -317,7 +317,7 @@ def test_no_such_limit(run: Run, args: list[str]) -> None:
 
 def test_a_limit_without_keys(run: Run) -> None:
     ended = run("show", "api", "--key", "acme")
-    assert (ended.code, ended.err) == (2, "Error: Limit 'api' has no keys: leave key= out, or give the limit a key\n")
+    assert (ended.code, ended.err) == (2, "Error: Limit 'api' has no keys: write `celery throttle show api`\n")
 
 
 # -- explain -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import click
 
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.columns import CHANGES
-from celery_throttle.control.cli.session import command
+from celery_throttle.control.cli.session import command, typed
 from celery_throttle.control.several import changes_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def audit(session: Session, limit: str | None, key: str | None, most: int) -> No
     The newest 200 changes of each group of limits are kept.
     """
     if limit is None and key is not None:
-        raise click.UsageError("--key needs a LIMIT")
+        raise click.UsageError(f"--key is one of a limit: write `{typed('audit', 'LIMIT', '--key', key)}`")
     rows = session.throttle.audit(most=most) if limit is None else changes_of(session.limits(limit, key), most)
     if session.output.as_json:
         session.output.json(rows)

@@ -8,7 +8,7 @@ import click
 from celery.bin.base import CeleryOption
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.session import FOUND, command
+from celery_throttle.control.cli.session import FOUND, command, typed
 from celery_throttle.control.diagnosis import diagnose
 from celery_throttle.core.wording import counted
 from celery_throttle.settings import settings_of
@@ -37,7 +37,7 @@ def doctor(session: Session, repair: bool, yes: bool) -> int:
     if repair:
         return _repair(session, yes=yes)
     if yes:
-        raise click.UsageError("--yes carries out --repair: write doctor --repair --yes")
+        raise click.UsageError(f"--yes carries out --repair: write `{typed('doctor', '--repair', '--yes')}`")
     diagnosis = diagnose(session.app)
     if session.output.as_json:
         session.output.json(diagnosis)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.session import NotFound, command
+from celery_throttle.control.cli.session import NotFound, command, typed
 from celery_throttle.core.wording import counted
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ def drop(session: Session, limit: str | None, key: str | None, task_id: str | No
     Without --yes only says how many that would be. What runs goes on.
     """
     if task_id is not None and (limit is not None or key is not None):
-        raise click.UsageError(f"--task is one task, whatever its limit: write drop --task {task_id}")
+        raise click.UsageError(f"--task is one task, whatever its limit: write `{typed('drop', '--task', task_id)}`")
     if key is not None and limit is None:
-        raise click.UsageError(f"--key is one of a limit: write drop LIMIT --key {key}")
-    if limit is None and task_id is None:
-        raise click.UsageError("write drop LIMIT, with --key or without, or drop --task TASK_ID")
+        raise click.UsageError(f"--key is one of a limit: write `{typed('drop', 'LIMIT', '--key', key)}`")
+    if limit is None and not task_id:
+        raise click.UsageError(
+            f"write `{typed('drop', 'LIMIT')}`, with --key or without, or `{typed('drop', '--task', 'TASK_ID')}`"
+        )
     if limit is not None:
         count = session.limit(limit, key).drop(**said, dry_run=not yes)
     else:

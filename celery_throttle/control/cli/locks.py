@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,14 +11,15 @@ from celery.bin.base import JSON_ARRAY, JSON_OBJECT
 from celery_throttle.control.cli import params
 from celery_throttle.control.cli.layout import Column
 from celery_throttle.control.cli.output import span, when
-from celery_throttle.control.cli.session import NotFound, command
+from celery_throttle.control.cli.session import NotFound, Wrong, command, typed, typed_again
 from celery_throttle.control.limit_control import MOST
+from celery_throttle.errors import WrongArguments
 from celery_throttle.tasks.registry import dedups_of
 from celery_throttle.tasks.throttled import Throttled
 from celery_throttle.tasks.throttled import unlock as take_away
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from celery_throttle.control.cli.session import Session
 
@@ -59,7 +61,8 @@ def locks(session: Session, task: str | None, args: list[Any], kwargs: dict[str,
     if task is None:
         _all(session, args, kwargs, most)
         return
-    found = _task(session, task).locked_by(*args, **kwargs)
+    with _as_arguments(task):
+        found = _task(session, task).locked_by(*args, **kwargs)
     if session.output.as_json:
         session.output.json([found] if found else [])
         return
@@ -80,20 +83,34 @@ def unlock(
     A task that runs goes on, beside the next one: its fencing token is the smaller.
     """
     if (task is None) == (identity is None) or (identity and (args or kwargs)):
-        raise click.UsageError("write unlock TASK, with --args and --kwargs, or unlock --identity ID")
+        raise click.UsageError(
+            f"write `{typed('unlock', 'TASK')}`, with --args and --kwargs, or `{typed('unlock', '--identity', 'ID')}`"
+        )
     if task is None:
         unlocked = session.throttle.unlock(str(identity), **said)
     else:
-        unlocked = take_away(_task(session, task), args, kwargs, **said)
+        with _as_arguments(task):
+            unlocked = take_away(_task(session, task), args, kwargs, **said)
     if session.output.as_json:
         session.output.json({"unlocked": unlocked})
         return
     session.output.say("The lock is free." if unlocked else "Nobody had the lock.")
 
 
+@contextmanager
+def _as_arguments(task: str) -> Iterator[None]:
+    try:
+        yield
+    except WrongArguments as error:
+        fix = typed_again(task, "--args", "[17]", "--kwargs", '{"amount": 5}')
+        raise Wrong(f"{error}: write them as JSON, as in `{fix}`") from None
+
+
 def _all(session: Session, args: list[Any], kwargs: dict[str, Any], most: int) -> None:
     if args or kwargs:
-        raise click.UsageError("--args and --kwargs need a TASK")
+        raise click.UsageError(
+            f"--args and --kwargs are those of a task: write `{typed('locks', 'TASK', '--args', '[17]')}`"
+        )
     rows = session.throttle.locks(most=most)
     if session.output.as_json:
         session.output.json(rows)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from celery.app.utils import find_app
 
-from celery_throttle.control.cli.session import blank_app
+from celery_throttle.control.cli.session import blank_app, typed
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.core import durations
 from celery_throttle.core.limits import MOST_PERMITS
@@ -53,12 +53,13 @@ class Permits(click.ParamType):  # type: ignore[type-arg] # not generic at run t
         """Read it; a rate and what is no number get an answer that says what to write."""
         text, limit = str(value), ctx.params.get("limit", "LIMIT") if ctx else "LIMIT"
         if "/" in text:
-            self.fail(f"{text!r} is a rate: write set {limit} --rate {text}", param, ctx)
+            self.fail(f"{text!r} is a rate: write `{typed('set', limit, '--rate', text)}`", param, ctx)
         if not text.isascii() or not text.isdecimal() or not int(text[:20]):
-            instead = f"write pause {limit}, to let none start" if text.lstrip("-0") == "" else f"write set {limit} 5"
+            none = text.lstrip("-0") == ""
+            instead = f"`{typed('pause', limit)}` lets none start" if none else f"write `{typed('set', limit, '5')}`"
             self.fail(f"{text!r} is no whole number of 1 or more: {instead}", param, ctx)
         if len(text) > len(str(MOST_PERMITS)) or int(text) > MOST_PERMITS:
-            self.fail(f"{text!r} is more than {MOST_PERMITS}: write disable {limit}, to enforce nothing", param, ctx)
+            self.fail(f"{text!r} is more than {MOST_PERMITS}: `{typed('disable', limit)}` enforces nothing", param, ctx)
         return int(text)
 
 
@@ -106,7 +107,10 @@ most = click.option(
 permits = click.argument("permits", type=Permits(), required=False)
 rate = click.option("--rate", multiple=True, metavar="50/m", help="Another rate; several times: several rates.")
 burst = click.option(
-    "--burst", type=int, multiple=True, help="How many may start at once at that rate; as in the code by default."
+    "--burst",
+    type=click.IntRange(1, MOST_PERMITS),
+    multiple=True,
+    help="How many may start at once at that rate; as in the code by default.",
 )
 lasts = click.option("--for", "lasts", type=duration, metavar="2h", help="It ends by itself after that.")
 by = click.option("--by", help="Who does it; by default user@host.")

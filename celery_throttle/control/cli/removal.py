@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.session import InUse, command
+from celery_throttle.control.cli.session import InUse, command, typed
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import StoreInUse
 
@@ -32,7 +32,7 @@ def remove_data(session: Session, yes: bool, force: bool, **said: Any) -> None:
     locks and remembered calls. Without --yes only says how many there are.
     """
     if force and not yes:
-        raise click.UsageError("--force needs --yes beside it: remove-data alone counts")
+        raise click.UsageError(f"--force needs --yes beside it: write `{typed('remove-data', '--yes', '--force')}`")
     try:
         data = session.throttle.remove_data(**said, dry_run=not yes, force=force)
     except StoreInUse as error:

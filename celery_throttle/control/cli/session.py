@@ -41,6 +41,9 @@ __all__ = [
     "Wrong",
     "blank_app",
     "command",
+    "in_shell",
+    "typed",
+    "typed_again",
     "typed_before",
 ]
 
@@ -102,7 +105,7 @@ class Session:
         try:
             name, known_key = as_shown(self.throttle, name, key)
         except ConfigurationError as error:
-            raise NotFound(self._as_written(name) or str(error)) from None
+            raise NotFound(self._as_written(name) or in_shell(error)) from None
         return self.throttle.limit(name, key=known_key)
 
     def limits(self, name: str, key: str | None) -> tuple[LimitControl, ...]:
@@ -120,7 +123,8 @@ class Session:
         except ConfigurationError:
             return ""
         key = key.removesuffix("]") or "KEY"
-        return f"No limit {name!r}: write '{limit}[{key}]', or {limit} --key {key}" if bracket else ""
+        meant = typed_again(limit, "--key", key)
+        return f"No limit {name!r}: write `{meant}`" if bracket else ""
 
     def commands(self) -> Commands:
         """How what is to be typed begins: as this command does, but for passwords."""
@@ -182,6 +186,31 @@ def typed_before(argv: Sequence[str], environ: Mapping[str, str]) -> str:
         elif word.startswith(("-A", "--app=")):
             named = word.removeprefix("--app=").removeprefix("-A")
     return shlex.join(["celery", "-A", named])
+
+
+def typed(command: str, *words: str) -> str:
+    """Return a ``throttle`` command as it is to be typed here: with the app or the store of the command that runs."""
+    context = click.get_current_context()
+    url, prefix = context.params.get("url"), context.params.get("prefix")
+    options = [*(["--url", shown(url)] if url else []), *(["--prefix", prefix] if prefix else [])]
+    return f"{_begin()} throttle {shlex.join([*command.split(), *options, *words])}"
+
+
+def typed_again(*words: str) -> str:
+    """Return the command that runs, as it is to be typed with other words."""
+    return typed(str(click.get_current_context().info_name), *words)
+
+
+def _begin() -> str:
+    is_named = click.get_current_context().find_root().params.get("app") is not None
+    return typed_before(sys.argv, os.environ) if is_named else "celery"
+
+
+def in_shell(error: ConfigurationError) -> str:
+    """Return what is wrong and what to do, for somebody at a shell."""
+    text = error.shell or str(error)
+    name = click.get_current_context().info_name
+    return text.replace("{command}", f"{{throttle}} {name}").replace("{throttle}", f"{_begin()} throttle")
 
 
 def blank_app(url: str, prefix: str | None) -> Any:
@@ -255,7 +284,7 @@ def _ended_in_one_line(url: str | None) -> Iterator[None]:
     except StoreUnavailable as error:
         raise Unreachable(f"{shown(url)}: {error}" if url else str(error)) from error
     except ConfigurationError as error:
-        raise Wrong(str(error)) from error
+        raise Wrong(in_shell(error)) from error
 
 
 def _app_of(ctx: click.Context, url: str | None, prefix: str | None) -> Any:

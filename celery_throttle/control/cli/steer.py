@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_throttle.control.cli import params
-from celery_throttle.control.cli.session import command
+from celery_throttle.control.cli.session import command, typed
 from celery_throttle.control.limit_control import NOTHING_TO_DO
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.wording import counted
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -52,9 +53,18 @@ def set_(
     """
     steers = session.limit(limit, key)
     if permits is None and not rate:
-        raise click.UsageError(f"Say how many permits, or which rate: set {limit} 5, set {limit} --rate 50/m")
+        beside = [f"--burst={burst[0]}"] if burst else []
+        number, pace = typed("set", limit, "5"), typed("set", limit, "--rate", "50/m", *beside)
+        raise click.UsageError(f"A number of permits or a rate is missing: write `{number}` or `{pace}`")
     if burst and not rate:
-        raise click.UsageError(f"--burst needs --rate beside it: set {limit} --rate 50/m --burst {burst[0]}")
+        fix = typed("set", limit, str(permits), "--rate", "50/m", f"--burst={burst[0]}")
+        raise click.UsageError(f"--burst needs --rate beside it: write `{fix}`")
+    if len(burst) > 1 and len(burst) != len(rate):
+        rates = [f"--rate={each}" for each in rate]
+        raise click.UsageError(
+            f"{len(burst)} bursts for {counted(len(rate), 'rate')}: write one for all, "
+            f"`{typed('set', limit, *rates, f'--burst={burst[0]}')}`, or one for each"
+        )
     paces: Any = {"rate": list(rate) or None, "burst": list(burst) if len(burst) > 1 else next(iter(burst), None)}
     if dry_run:
         _say_forecast(session, steers.forecast(permits, **paces))
