@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.wording import one_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -24,11 +26,20 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 @dataclass(frozen=True)
 class Sample:
-    """One value, and the labels that tell what it is of; of a histogram, ``suffix`` says which of its values."""
+    """One value.
+
+    Attributes:
+        labels: what it is of; control characters in them are escaped, since names of queues may have any.
+        value: the number.
+        suffix: which of the values of a histogram it is.
+    """
 
     labels: dict[str, str]
     value: float
     suffix: str = ""
+
+    def __post_init__(self) -> None:
+        self.labels.update({name: one_line(value) for name, value in self.labels.items()})
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+#: Keys of the store whose fields are no limits, and no keys of limits.
+_OF_TASKS = {"records", "messages", "locks", "ran", "awaited", "seconds", "workers"}
 #: A ticket is when a task came, in tenths of ms; of one that goes before all others it is less by this (facts.lua).
 _TICKS, _BEFORE_ALL = 10_000, 100_000_000_000_000
 #: What the lines of those who wait for an identity lock begin with.
@@ -395,7 +397,12 @@ def locks(raw: Any) -> tuple[str, list[LockStatus]]:
 def wrong(raw: Any) -> tuple[str, list[Wrong]]:
     """Read the reply of mend.lua: where to go on, and a page."""
     after, rows = raw
-    return text(after), [Wrong(text(key), text(field), text(why)) for key, field, why in rows]
+    return text(after), [Wrong(text(key), _field(text(key), text(field)), text(why)) for key, field, why in rows]
+
+
+def _field(key: str, field: str) -> str:
+    """Return a field as people read it: a key of a limit as ``tenant[acme]``."""
+    return field if key in _OF_TASKS else str(Bucket.parse(field))
 
 
 def set_aside(raw: Any) -> tuple[SetAside, ...]:
@@ -410,7 +417,9 @@ def _aside(name: str, packed: bytes) -> SetAside:
     except _UNREADABLE:
         why, since, record = "not readable any more", _when(0), packed.decode(errors="replace")
     key, other, field = name.partition("\0")
-    return SetAside("", why, since, record, key, field) if other else SetAside(name, why, since, record, field=name)
+    if other:
+        return SetAside("", why, since, record, key, _field(key, field))
+    return SetAside(name, why, since, record, field=name)
 
 
 def changes(raw: Any) -> tuple[Change, ...]:

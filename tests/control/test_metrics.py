@@ -15,6 +15,7 @@ from celery_throttle.control.counters import COUNTERS, ERRORS, WAIT
 from celery_throttle.control.exposition import Metric, Sample, exposition
 from celery_throttle.control.metrics import _OF_ALL, _OF_GROUPS, _OF_LIMITS, _OF_QUEUES
 from celery_throttle.control.reader import MOST
+from celery_throttle.core.wording import one_line
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, TENANT, names, of
 from tests.store.caller import KEYS
@@ -231,7 +232,7 @@ def test_a_long_wait_counts_beside_a_thousand_keys_in_line(app: Any, worker: Ter
 def test_names_may_be_anything(app: Any, redis: Redis) -> None:
     """Whoever writes to the store may write what `Limit` refuses."""
     redis.hset(KEY["used"], HOSTILE, 1)
-    assert of_limit(app, HOSTILE)["held"] == 1
+    assert of_limit(app, one_line(HOSTILE))["held"] == 1
 
 
 def test_numbers() -> None:
@@ -250,7 +251,7 @@ def test_others_can_read_it(app: Any, worker: TermsCaller, redis: Redis) -> None
     text = ThrottleControl(app).metrics()
     for parse in (parser.text_string_to_metric_families, openmetrics.text_string_to_metric_families):
         held = next(each for each in parse(text) if each.name == "celery_throttle_held")
-        assert {each.labels["limit"]: each.value for each in held.samples} == {HOSTILE: 1, "api": 1}
+        assert {each.labels["limit"]: each.value for each in held.samples} == {one_line(HOSTILE): 1, "api": 1}
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -37,11 +37,11 @@ class Output:
 
     def json(self, value: object) -> None:
         """Write a value as JSON, in one piece."""
-        click.echo(json.dumps(readable(value), indent=2, ensure_ascii=False))
+        click.echo(_dumped(value, indent=2))
 
     def json_line(self, value: object) -> None:
         """Write a value as JSON in one line."""
-        click.echo(json.dumps(readable(value), ensure_ascii=False))
+        click.echo(_dumped(value))
 
     def say(self, text: object = "") -> None:
         """Write a line, or several."""
@@ -75,6 +75,12 @@ class Output:
     def terminal(self) -> os.terminal_size | None:
         """Return the size of the terminal; None if it is none that this writes to."""
         return shutil.get_terminal_size() if sys.stdout.isatty() else None
+
+
+def _dumped(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON, in which what steers a terminal is escaped; other characters are as they are."""
+    text = json.dumps(readable(value), indent=indent, ensure_ascii=False)
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
 def readable(value: Any) -> Any:

@@ -21,6 +21,7 @@ from celery_throttle.control.waits import oldest_lines, reasons
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.store_url import shown
+from celery_throttle.core.wording import one_line
 from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.settings import settings_of
 from celery_throttle.tasks.registry import policies_of
@@ -57,7 +58,7 @@ class _InOneLine(click.ClickException):
     """Ends the command with one line on stderr."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(one_line(" ".join(message.split())))
 
 
 class NotFound(_InOneLine):
@@ -232,6 +233,9 @@ class _Command(CeleryCommand):
             if not error.option_name[1:].isdecimal():
                 raise
             raise click.UsageError(f"{_below_zero(given)!r} is no whole number of 1 or more", ctx) from None
+        except click.UsageError as error:
+            error.message = one_line(error.message)  # it may have a word that was typed
+            raise
         return rest
 
 
