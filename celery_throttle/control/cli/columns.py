@@ -28,14 +28,12 @@ class LimitRow(NamedTuple):
         status: how a limit stands, or a key of it.
         common: whether it is a limit with keys: permits and lines are those of the keys.
         keys: of a limit with keys, those that were read.
-        cut: whether it may have keys that were not read.
         waits: why its tasks wait, though it has room.
     """
 
     status: LimitStatus
     common: bool = False
     keys: tuple[LimitStatus, ...] = ()
-    cut: bool = False
     waits: State | None = None
 
 
@@ -43,29 +41,26 @@ def _held(row: LimitRow) -> str:
     status = row.status
     if row.common:
         each = "" if status.in_force is None else f"{status.in_force} each"
-        total = _summed(row, sum(key.held for key in row.keys))
+        total = str(status.held_of_keys) if status.keys else ""
         return f"{total} ({each})" if total and each else total or each
     return str(status.held) if status.in_force is None else f"{status.held} of {status.in_force}"
 
 
 def _parked(row: LimitRow) -> str:
-    return _summed(row, sum(key.parked for key in row.keys)) if row.common else str(row.status.parked)
+    if row.common:
+        return str(row.status.parked_of_keys) if row.status.keys else ""
+    return str(row.status.parked)
 
 
 def _keys(row: LimitRow) -> str:
-    return _summed(row, len(row.keys)) if row.common else ""
-
-
-def _summed(row: LimitRow, total: int) -> str:
-    """Return a sum over keys, with a mark if it may be more; nothing if no key was read."""
-    if not row.keys:
-        return "?" if row.cut else ""
-    return f"{total}{'+' if row.cut else ''}"
+    return str(row.status.keys) if row.common and row.status.keys else ""
 
 
 def _states(row: LimitRow) -> str:
     found = [each.text for each in states(row.status)]
-    found += [f"{counted(count, 'key')} {what}" for what, count in _of_keys(row.keys) if count]
+    not_all = sum(bool(key.held or key.parked) for key in row.keys) < row.status.keys
+    least = "at least " if not_all else ""
+    found += [f"{least}{counted(count, 'key')} {what}" for what, count in _of_keys(row.keys) if count]
     return "; ".join([*found, row.waits.text] if row.waits else found)
 
 

@@ -39,7 +39,7 @@ def status(session: Session, keys: bool, most: int) -> None:
     found = session.throttle.status(most=max(most, MOST))
     limits = [row for row in found if row.key is None]
     of_keys = sorted((row for row in found if row.key is not None), key=_longest_line)
-    session.show_limits(limits[:most], of_keys, cut=len(found) >= max(most, MOST))
+    session.show_limits(limits[:most], of_keys)
     _say_if_cut(session, len(limits), most)
     if keys and of_keys and len(limits) < most:
         output.say()

@@ -140,7 +140,6 @@ class Session:
         rows: Sequence[LimitStatus],
         keys: Sequence[LimitStatus] = (),
         *,
-        cut: bool = False,
         one_line_each: bool = False,
     ) -> None:
         """Write how limits stand, as a table.
@@ -148,7 +147,6 @@ class Session:
         Args:
             rows: of limits and keys.
             keys: that are counted in the rows of their limits.
-            cut: whether there are keys that were not read.
             one_line_each: cells that are too long for the terminal are cut.
         """
         keyed = {name for name, limit in limits_of(policies_of(self.app).values()).items() if limit.key is not None}
@@ -157,7 +155,7 @@ class Session:
             of_limits[each.name].append(each)
         keyed.update(of_limits)
         made = [
-            LimitRow(row, common=True, keys=tuple(of_limits.get(row.name, ())), cut=cut)
+            LimitRow(row, common=True, keys=tuple(of_limits.get(row.name, ())))
             if row.key is None and row.name in keyed
             else LimitRow(row)
             for row in rows
@@ -168,7 +166,7 @@ class Session:
     def _with_reasons(self, rows: list[LimitRow]) -> list[LimitRow]:
         """Return the rows with why tasks wait where the limit has room; for a limit with keys, its oldest task."""
         lines = {row.status.bucket: row.status for row in rows if not row.common}
-        common = [row.status.name for row in rows if row.common and (row.keys or row.cut) and not row.status.stopped]
+        common = [row.status.name for row in rows if row.common and row.status.keys and not row.status.stopped]
         lines |= {Bucket(name): line for name, line in oldest_lines(self.app, common).items()}
         found = reasons(self.app, lines.values())
         by_row = {row: found.get(line.bucket) for row, line in lines.items()}
@@ -234,8 +232,8 @@ class _Command(CeleryCommand):
                 raise
             raise click.UsageError(f"{_below_zero(given)!r} is no whole number of 1 or more", ctx) from None
         except click.UsageError as error:
-            error.message = one_line(error.message)  # it may have a word that was typed
-            raise
+            # It may have a word that was typed.
+            raise click.UsageError(one_line(error.message), error.ctx or ctx) from None
         return rest
 
 
