@@ -348,9 +348,16 @@ def lost_runs(raw: Any) -> tuple[str, list[LostRun]]:
     """Read the reply of lost.lua: where to go on, and a page."""
     after, rows = raw
     found = [
-        LostRun(task, text(worker), nonce, _when(since), _when(heard) if heard else None, _lock_with_nonce(lock))
+        LostRun(
+            run["task"],
+            text(worker),
+            run["nonce"],
+            _when(run["renewed"]),
+            _when(run["called"]) if run["called"] else None,
+            _lock_with_nonce(lock),
+        )
         for worker, runs, locks in rows
-        for (task, _, nonce, since, heard), lock in zip(json.loads(runs), locks, strict=True)
+        for run, lock in zip(json.loads(runs), locks, strict=True)
     ]
     return text(after), found
 

@@ -26,15 +26,13 @@ if known ~= '' and known ~= birth and NOW < settled then
   redis.call('HSET', META, 'settling', string.format('%.0f', settled))
 end
 
-if broker ~= '' then
-  redis.call('HSET', META, 'broker:' .. broker, description)
-  redis.call('ZADD', ENDS, NOW + KEPT_MS, 'meta:broker:' .. broker)
+local function keep(field, value)
+  redis.call('HSET', META, field, value)
+  redis.call('ZADD', ENDS, NOW + KEPT_MS, 'meta:' .. field)
 end
 
-if worker ~= '' then
-  redis.call('HSET', META, 'declared:' .. worker, everything)
-  redis.call('ZADD', ENDS, NOW + KEPT_MS, 'meta:declared:' .. worker)
-end
+if broker ~= '' then keep('broker:' .. broker, description) end
+if worker ~= '' then keep('declared:' .. worker, everything) end
 
 local answer = { birth }
 for _ = 1, number() do

@@ -1,7 +1,8 @@
 -- Return what each worker has declared, a page at a time, in no order.
 -- KEYS, ARGV[1] as in shared/begin.lua; then where to go on ('' at first).
--- Returns { now (ms), where to go on ('' when that were all), { { worker, when it called last (ms, 0: it has not
--- called, or has left), number of a text }, ... }, { what is declared, JSON, ... } }; one may be named twice.
+-- Returns { now (ms), where to go on ('' when that were all), { { worker, when it called last (ms, 0: it has
+-- not called, or has left), number of a text }, ... }, { what is declared, JSON, ... } }; one may be named
+-- twice.
 -- Writes nothing.
 state.only_reads = true
 local after, rows, texts, numbers = argument(), {}, {}, {}

@@ -1,8 +1,9 @@
--- Lost runs: runs of tasks that run once whose leases have ended. Their workers may be gone, or frozen, and then
--- such a run goes on; until its worker reports its end, or leaves, or for a day, others can read of it.
+-- Lost runs: runs of tasks that run once whose leases have ended. Their workers may be gone, or frozen, and
+-- then such a run goes on; until its worker reports its end, or leaves, or for a day, others can read of it.
 --
--- Of each worker the newest twenty, in META 'lost:' and its name: an object of v (VERSION) and runs: { task, identity,
--- nonce, when its lease was renewed last (ms), when its worker called since (ms, 0: it has not) } each.
+-- Of each worker the newest twenty, in META 'lost:' and its name: an object of v (VERSION) and runs, objects
+-- of task, identity, nonce, renewed: when its lease was last (ms), called: when its worker did since (ms, 0:
+-- it did not).
 local LOST_KEPT = 20
 
 local function lost_runs_of(worker)
@@ -33,7 +34,10 @@ local function note_lost_run(task, record, till)
   if load_worker(id_of(worker)).number % 1 ~= 0 then return end
   local lost = lost_runs_of(worker) or { v = VERSION, runs = {} }
   local runs = lost.runs
-  runs[#runs + 1] = { task, plan.identity, record.nonce, math.max(till - LEASE_MS, 0), 0 }
+  runs[#runs + 1] = {
+    task = task, identity = plan.identity, nonce = record.nonce, renewed = math.max(till - LEASE_MS, 0),
+    called = 0,
+  }
   if #runs > LOST_KEPT then table.remove(runs, 1) end
   save_lost_runs(worker, lost)
 end
@@ -43,7 +47,7 @@ local function forget_lost_run(worker, nonce)
   local lost = lost_runs_of(worker)
   if not lost then return end
   for i, run in ipairs(lost.runs) do
-    if run[3] == nonce then
+    if run.nonce == nonce then
       table.remove(lost.runs, i)
       return save_lost_runs(worker, lost)
     end
@@ -55,8 +59,8 @@ local function hear_of_lost_run(worker, nonce)
   local lost = lost_runs_of(worker)
   if not lost then return end
   for _, run in ipairs(lost.runs) do
-    if run[3] == nonce then
-      run[5] = NOW
+    if run.nonce == nonce then
+      run.called = NOW
       return save_lost_runs(worker, lost)
     end
   end

@@ -51,10 +51,7 @@ local function is_row(row, what, name)
   if type(row) ~= 'table' then return false end
   local first, second, third, fourth, since, more = unpack(row)
   if what == 'pairs' then return type(first) == 'string' and type(second) == 'string' end
-  if what == 'lost runs' then
-    local named = type(first) == 'string' and type(second) == 'string' and type(third) == 'string'
-    return named and is_number(fourth) and is_number(since) and more == nil
-  end
+  if what == 'lost runs' then return not wrong_part(row, 'lost run') end
   if what == 'spoken' then
     local signed = type(third) == 'string' and type(fourth) == 'string'
     local fine = name == 'rate' and is_list(first, 'rates') or name ~= 'rate' and is_number(first)

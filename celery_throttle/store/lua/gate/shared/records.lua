@@ -6,8 +6,9 @@
 -- absent while parked; since: when it got its permit (ms). Only where there is such a thing: place: its
 -- place in the line of a limit whose tasks take turns; turn: { bucket, who, step }, see turns.lua;
 -- deadline: until when it may wait (ms); expired: it waited for too long, and is only to be told so;
--- dropped: the same, since an operator dropped it, and who did, as text; dropped_at: when (ms); over: another delivery of the task
--- has succeeded, see over.lua; lent: its message is on the way to its queue, and holds no permits;
+-- dropped: the same, since an operator dropped it, and who did, as text; dropped_at: when (ms);
+-- over: another delivery of the task has succeeded, see over.lua; lent: its message is on the way to its
+-- queue, and holds no permits;
 -- deliveries: how often it was started before; lock: what it does with its identity lock, see claims.lua;
 -- code: which task it is, where no limit is called as it (see core/task_codes.py);
 -- outside: nobody's message, but a holder outside of tasks; told: an object of the workers that were told

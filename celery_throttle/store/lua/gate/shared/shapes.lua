@@ -22,6 +22,10 @@ local function made_shape(kind)
     return { required = { 'came', 'ticket' }, parts = { came = 'number', ticket = 'number' } }
   end
   if kind == 'lost' then return { required = { 'runs' }, parts = { runs = 'lost runs' } } end
+  if kind == 'lost run' then return {
+    required = { 'task', 'identity', 'nonce', 'renewed', 'called' }, parts = {
+    task = 'string', identity = 'name', nonce = 'string', renewed = 'number', called = 'number',
+  } } end
   if kind == 'aside' then return { required = { 'why', 'since', 'record' }, parts = {
     why = 'string', since = 'number', record = 'string', key = 'string',
   } } end
