@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_throttle import ConfigurationError, ThrottleControl
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import reader
 from tests.control.test_looking import API, of
 from tests.store.terms_caller import terms
@@ -72,3 +72,14 @@ def test_what_is_to_be_unlocked_is_said_once(run: Callable[..., Ended], args: li
     ended = run("unlock", *args)
     assert ended.code == 2
     assert "unlock --identity ID" in ended.err
+
+
+def test_parked_tasks_of_more_keys_than_a_page_are_all_listed(app: Any, worker: TermsCaller) -> None:
+    worker.know(Limit("tenant", 1, key="tenant_id"))
+    ThrottleControl(app).limit("tenant").pause()
+    for number in range(350):
+        worker.put(f"t{number}", of(f"k{number}"))
+    throttle = ThrottleControl(app)
+    assert len({each.task_id for each in throttle.limit("tenant").parked(most=1000)}) == 350
+    assert len(throttle.parked(most=1000)) == 350
+    assert len(throttle.limit("tenant").parked(most=101)) == 101

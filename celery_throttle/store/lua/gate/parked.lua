@@ -39,7 +39,8 @@ end
 local function lines_of(kind, from)
   local what, first, last = unpack(kind)
   if what == 'passed' then return passed_lines(from) end
-  return names_from(what == 'buckets' and HEADS or LINES, from and '[' .. from .. '\0' or first, last, most)
+  -- One more than rows, since the one to go on from may have been read to its end.
+  return names_from(what == 'buckets' and HEADS or LINES, from and '[' .. from .. '\0' or first, last, most + 1)
 end
 
 local function lanes_of(what, line)
@@ -56,8 +57,9 @@ end
 
 for number = after and after.kind or 1, #kinds do
   local from = after and after.kind == number and after.line or nil
-  for _, line in ipairs(lines_of(kinds[number], from)) do
-    local count, last = 0, ''
+  local lines, count, last = lines_of(kinds[number], from), 0, ''
+  for _, line in ipairs(lines) do
+    count, last = 0, ''
     if line == from then count, last = after.count, after.last end
     for _, placed in ipairs(first_in(lanes_of(kinds[number][1], line), most - #rows, last)) do
       count, last = count + 1, placed
@@ -67,6 +69,9 @@ for number = after and after.kind or 1, #kinds do
     if #rows >= most then
       return { cjson.encode({ kind = number, line = line, count = count, last = last }), rows }
     end
+  end
+  if kinds[number][1] ~= 'passed' and #lines > most then
+    return { cjson.encode({ kind = number, line = lines[#lines], count = count, last = last }), rows }
   end
 end
 return { '', rows }
