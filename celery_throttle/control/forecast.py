@@ -8,26 +8,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from celery_throttle.control.capacity import asked_workers, slots_for, starts_per_second
+from celery_throttle.control.overrides import Override
 from celery_throttle.control.pace import Pace
 from celery_throttle.control.play import Play
-from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
+from celery_throttle.control.queues import NOBODY_ANSWERED
 from celery_throttle.control.reader import MOST
+from celery_throttle.control.taking_back import TakingBack, without
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
-from celery_throttle.core.wording import counted, one_line, span
+from celery_throttle.core.wording import counted, often, one_line, span
 from celery_throttle.store.rows import Said, rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.control.overrides import Override
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.rows import LimitStatus, RateStatus
 
 __all__ = ["Bound", "Forecast", "forecast"]
 
+#: What is so after a change that ends another one, and where there is nothing to end.
+_ENDED: dict[str, str] = {
+    "resume": "not paused any more",
+    "enable": "enforced again",
+    "release-hold": "not held back any more",
+}
+_NOTHING: dict[str, str] = {
+    "reset": "not overridden, nothing would change",
+    "resume": "not paused, nothing would change",
+    "enable": "not disabled, nothing would change",
+    "release-hold": "not held back, nothing would change",
+}
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
@@ -75,6 +89,10 @@ class Forecast:
         rates_before: in force now.
         least: how many seconds it takes at the least until those who wait in the line are gone, with another rate; None
             if nobody waits, the rate stays as it is, or the limit has keys.
+        after: which change ends another one; "": it is an override.
+        changes: whether anything would change.
+        slots: how many of those that would start have a free slot of a live worker; None if that is not known.
+        per_second: about how many would start each second from then on, where ``after`` is given and that is known.
     """
 
     limit: str
@@ -92,6 +110,10 @@ class Forecast:
     rates: tuple[RateStatus, ...] = ()
     rates_before: tuple[RateStatus, ...] = ()
     least: float | None = None
+    after: TakingBack | Literal[""] = ""
+    changes: bool = True
+    slots: int | None = None
+    per_second: float | None = None
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -100,9 +122,9 @@ class Forecast:
         yield f"{one_line(str(Bucket(self.limit, self.key)))}: {', '.join(self._changes())}."
         if self.drains:
             yield f"{self.drains} more run than may then: none starts in their place until they have ended."
-        most = "At most " if self.at_most else ""
-        slots = ", if workers have slots for them" if self.starts else ""
-        yield f"{most}{counted(self.starts, 'task')} would start at once{slots}."
+        yield self._starts()
+        if self.per_second is not None:
+            yield f"About {often(self.per_second)} would start from then on."
         yield from map(str, self.bounds)
         if self.parked > self.looked_at:
             yield f"Of {counted(self.parked, 'task')} that wait, {self.looked_at} in its lines were looked at."
@@ -114,8 +136,23 @@ class Forecast:
             yield f"As fast as it moves now, the line is gone in about {span(self.gone_in)}."
         yield from (f"? {each}" for each in self.unchecked)
 
+    def _starts(self) -> str:
+        starts = ("At most " if self.at_most else "") + counted(self.starts, "task")
+        if not self.starts:
+            return f"{starts} would start at once."
+        if self.slots is None:
+            return f"{starts} would start at once, if workers have slots for them."
+        if self.slots >= self.starts:
+            return f"{starts} would start at once, workers have slots for them."
+        return f"{starts} would start as workers have slots for them, {self.slots} of them at once."
+
     def _changes(self) -> Iterator[str]:
-        if self.permits != self.permits_before or self.rates == self.rates_before:
+        if self.after and not self.changes:
+            yield _NOTHING[self.after]
+            return
+        if self.after in _ENDED:
+            yield _ENDED[self.after]
+        if self.permits != self.permits_before or (self.rates == self.rates_before and not self.after):
             before = "any number" if self.permits_before is None else str(self.permits_before)
             number = "any number of permits" if self.permits is None else counted(self.permits, "permit")
             yield f"{number} instead of {before}"
@@ -123,46 +160,75 @@ class Forecast:
             yield f"rate {rates_text(self.rates) or 'none'} instead of {rates_text(self.rates_before) or 'none'}"
 
 
-def forecast(reader: Reader, bucket: Bucket, asked: Override) -> Forecast:
-    """Say what an override of a limit (with all its keys), or of one key, would do."""
+def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Forecast:
+    """Say what an override of a limit (with all its keys), or of one key, would do, or the end of one."""
     waiters = reader.waiters(bucket, MOST)
     needed = {need.bucket for each in waiters for need in each.needs}
     others = {each: reader.waiters(each, 1) for each in sorted(needed - {each.line for each in waiters}, key=str)}
-    stands = {each.bucket: each for each in reader.stand([each.text for each in sorted({bucket, *needed}, key=str)])}
+    wanted = {bucket, Bucket(bucket.name), *needed}
+    stands = {each.bucket: each for each in reader.stand([each.text for each in sorted(wanted, key=str)])}
     own = [each for each in stands.values() if _is_meant(each, bucket)]
-    before = stands[bucket]
-    parked = sum(each.parked for each in own)
-    pace = reader.pace(before) if parked and bucket.key is None and not asked.rates else Pace()
-    soonest = _soonest(reader, own, asked)
-    stands = {each.bucket: _changed(each, bucket, asked, soonest) for each in stands.values()}
+    before, after = stands[bucket], _after(reader, bucket, asked, stands, own)
+    unchecked: list[str] = []
+    change: TakingBack | Literal[""]
+    parked = before.parked_in_all
     # What workers of other brokers consume cannot be asked by this app's remote control.
     queues = {each.queue for each in waiters if not is_outside(each.queue.name) and reader.is_ours(each.queue.broker)}
-    taken = consumed(reader.app) if queues else set()
-    unchecked = []
+    taken, workers = asked_workers(reader.app) if queues else (set(), None)
     if taken is None:
         unchecked.append(NOBODY_ANSWERED)
     if reader.clock()[1]:
         unchecked.append("What is held: the store has just lost its data, and workers put it back.")
     firsts = {each: first[0].place(each) for each, first in others.items() if first and first[0].line == each}
-    play = Play(stands, firsts, set() if taken is None else {each for each in queues if each.name not in taken})
+    dead = set() if taken is None else {each for each in queues if each.name not in taken}
+    play = Play(dict(after), firsts, dead)
     play.run(waiters)
+    changed = [after[each.bucket] for each in own]
+    override, change = (asked, "") if isinstance(asked, Override) else (Override(), asked)
+    paces = parked and bucket.key is None and not change and not override.rates
+    pace = reader.pace(before) if paces else Pace()
     return Forecast(
         bucket.name,
         bucket.key,
-        before.in_force if asked.permits is None else asked.permits,
+        after[bucket].in_force if override.permits is None else override.permits,
         before.in_force,
         play.starts.total(),
         play.at_most,
-        sum(_too_many(stands[each.bucket]) for each in own if stands[each.bucket].in_force == asked.permits),
+        sum(_too_many(after[each.bucket]) for each in own if _has_less(asked, each, after[each.bucket])),
         tuple(Bound(why, count, *where) for (why, *where), count in play.bounds.items()),
         len(waiters),
         parked,
         tuple(unchecked),
         pace.starts_in(parked),
-        asked.rates or before.rates_in_force,
+        override.rates or after[bucket].rates_in_force,
         before.rates_in_force,
-        _least(parked, asked) if bucket.key is not None or not any(each.key for each in own) else None,
+        _least(parked, override) if bucket.key is not None or not any(each.key for each in own) else None,
+        change,
+        changed != own,
+        slots_for(play.starts, workers, reader),
+        starts_per_second(reader, waiters, changed, workers) if change else None,
     )
+
+
+def _after(
+    reader: Reader,
+    bucket: Bucket,
+    asked: Override | TakingBack,
+    stands: dict[Bucket, LimitStatus],
+    own: list[LimitStatus],
+) -> dict[Bucket, LimitStatus]:
+    """Return how the limits would stand."""
+    if not isinstance(asked, Override):
+        return without(reader, bucket, asked, stands)
+    soonest = _soonest(reader, own, asked)
+    return {each.bucket: _changed(each, bucket, asked, soonest) for each in stands.values()}
+
+
+def _has_less(asked: Override | TakingBack, before: LimitStatus, after: LimitStatus) -> bool:
+    """Whether this change is what lets fewer run."""
+    if isinstance(asked, Override):
+        return after.in_force == asked.permits
+    return after.in_force != before.in_force
 
 
 def _is_meant(status: LimitStatus, bucket: Bucket) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from celery_throttle.clients import signed
 from celery_throttle.control.forecast import forecast
 from celery_throttle.control.overrides import Override, read_override
+from celery_throttle.control.taking_back import checked_change
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.forecast import Forecast
     from celery_throttle.control.reader import Reader
+    from celery_throttle.control.taking_back import TakingBack
     from celery_throttle.core.rates import Rates
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
@@ -143,13 +145,33 @@ class LimitControl:
 
     @_tells_number
     def forecast(
-        self, permits: int | None = None, *, rate: Rates | None = None, burst: int | Sequence[int] | None = None
+        self,
+        permits: int | None = None,
+        *,
+        rate: Rates | None = None,
+        burst: int | Sequence[int] | None = None,
+        after: TakingBack | None = None,
     ) -> Forecast:
-        """Return what an override would do: how many start at once, and what keeps the others. Changes nothing.
+        """Return what a change would do: how many start at once, and what keeps the others. Changes nothing.
 
-        Whether workers have free slots cannot be said from what the store has.
+        Workers are asked, by remote control, which queues they consume and how many free slots they have.
+
+        Args:
+            permits: as `override` takes it.
+            rate: the same.
+            burst: the same.
+            after: in place of these, which change ends another one: ``"reset"``, ``"resume"``, ``"enable"`` or
+                ``"release-hold"``.
         """
-        return forecast(self._place, self._bucket, self._read("forecast", permits, rate, burst))
+        if after is None:
+            return forecast(self._place, self._bucket, self._read("forecast", permits, rate, burst))
+        change = checked_change(self._bucket, after)
+        if (permits, rate, burst) != (None, None, None):
+            raise ConfigurationError(
+                f"Limit {self._bucket}: forecast takes other numbers or after, not both: write "
+                f"forecast(after={after!r})"
+            )
+        return forecast(self._place, self._bucket, change)
 
     def history(self, *, day: bool = False) -> History:
         """Return what was counted of the limit, with all its keys, minute by minute of the last hour.

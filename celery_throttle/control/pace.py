@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["Pace", "pace_of"]
+__all__ = ["ENOUGH_RUNS", "Pace", "pace_of"]
 
 #: A line in which nothing has started for so many run times, and so many seconds, stands still.
 _RUN_TIMES, _STANDS_STILL = 4, 120.0
 #: Runs that tell how long one takes.
-_ENOUGH = 3
+ENOUGH_RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def pace_of(status: LimitStatus, history: History, cost: int = 1) -> Pace:
     run_time, idle = history.run_time, history.idle
     if idle is not None and idle > max(_STANDS_STILL, _RUN_TIMES * (run_time or 0.0)):
         return Pace(idle=idle)
-    if status.in_force is not None and status.held and run_time and history.ended >= _ENOUGH:
+    if status.in_force is not None and status.held and run_time and history.ended >= ENOUGH_RUNS:
         per_second = status.held / cost / run_time
     else:
         per_second = history.per_second

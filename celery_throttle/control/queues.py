@@ -12,7 +12,7 @@ from kombu.transport import virtual
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator
 
-__all__ = ["NOBODY_ANSWERED", "Depth", "consumed", "depths", "named", "reached"]
+__all__ = ["NOBODY_ANSWERED", "Depth", "Slots", "consumed", "depths", "free_slots", "named", "reached"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,31 @@ def consumed(app: Any) -> set[str] | None:
     except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
         return None
     return {queue["name"] for queues in answers.values() for queue in queues} if answers else None
+
+
+class Slots(NamedTuple):
+    """A worker that takes parked tasks: of which queues, and how many free slots its pool has."""
+
+    queues: frozenset[str]
+    free: int
+
+
+def free_slots(app: Any) -> list[Slots] | None:
+    """Return the slots of the workers that answer ``inspect throttle``; None if none does or none can be asked."""
+    if not app.conf.broker_write_url:
+        return None
+    try:
+        with reached(app.connection_for_write, _PATIENCE) as connection:
+            answers = app.control.broadcast("throttle", reply=True, timeout=_PATIENCE, connection=connection) or []
+        workers = [each for answer in answers for each in answer.values() if each.get("groups")]
+        return [_slots_of(each) for each in workers] or None
+    except Exception:  # noqa: BLE001 - each broker has its own, and many have no remote control
+        return None
+
+
+def _slots_of(worker: dict[str, Any]) -> Slots:
+    queues = (queue for group in worker["groups"] for queue in group["queues"])
+    return Slots(frozenset(queues), int(worker["slots"]["free"]))
 
 
 def named(app: Any) -> set[str]:

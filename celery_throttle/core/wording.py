@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["at", "counted", "end_of", "listed", "one_line", "seconds", "shortened", "signature", "span", "times"]
+__all__ = [
+    "at",
+    "counted",
+    "end_of",
+    "listed",
+    "often",
+    "one_line",
+    "seconds",
+    "shortened",
+    "signature",
+    "span",
+    "times",
+]
 
 _EXACT = 10
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -48,6 +60,15 @@ def span(seconds: float) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number of something: ``1 permit``, ``2 permits``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def often(per_second: float) -> str:
+    """Return how often, by the unit in which it is one at least: ``12 a second``, ``5 a minute``, ``1.5 an hour``."""
+    units = (("a second", 1), ("a minute", _MINUTE), ("an hour", _HOUR))
+    unit, number = next(((unit, per_second * long) for unit, long in units if per_second * long >= 1), ("", 0.0))
+    if not unit:
+        return "less than one an hour"
+    return f"{number:.0f} {unit}" if number >= _EXACT else f"{float(f'{number:.2g}'):g} {unit}"
 
 
 def times(number: int) -> str:

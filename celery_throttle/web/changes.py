@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from celery_throttle.control.limit_control import NOTHING_TO_DO
+from celery_throttle.control.taking_back import CHANGES as ENDING
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import read_duration
@@ -156,6 +157,8 @@ class Changes:
         if command.permits:
             paces = {name: each for name, each in options.items() if name in ("rate", "burst")}
             return str(limit.forecast(*values, **paces)).split("\n")
+        if command.name in ENDING:
+            return str(limit.forecast(after=command.name)).split("\n")
         return [f"Now it stands so: {limit.status()}."]
 
     def _copied(

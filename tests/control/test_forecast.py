@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
-from celery_throttle.control import forecast
+from celery_throttle.control import capacity, forecast
 from celery_throttle.control.forecast import Bound, Forecast
 from celery_throttle.core.naming import outside_queue
 from tests.control.test_looking import API, TENANT, names, of
@@ -33,7 +33,8 @@ BOTH = terms(API, TENANT)
 @pytest.fixture(autouse=True)
 def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(forecast, "consumed", lambda _: {"q"})
+    monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
+    monkeypatch.setattr(capacity, "free_slots", lambda _: None)
 
 
 def fill(worker: TermsCaller, count: int) -> None:
@@ -180,7 +181,7 @@ def test_a_queue_that_nobody_consumes(app: Any, worker: TermsCaller) -> None:
 
 def test_workers_that_nobody_can_ask(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(forecast, "consumed", asked.append)
+    monkeypatch.setattr(capacity, "consumed", asked.append)
     assert (said(app, 3).unchecked, asked) == ((), [])  # nobody is asked where nobody waits
     fill(worker, 3)
     found = said(app, 3)

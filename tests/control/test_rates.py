@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
-from celery_throttle.control import forecast
+from celery_throttle.control import capacity
 from celery_throttle.signals import limit_changed
 from celery_throttle.store.rows import RateStatus
 from tests.control.test_looking import API, of
@@ -31,7 +31,8 @@ BOTH = Limit("both", 3, rate=["10/s", "100/h"], burst=[1, 20])
 @pytest.fixture(autouse=True)
 def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(forecast, "consumed", lambda _: {"q"})
+    monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
+    monkeypatch.setattr(capacity, "free_slots", lambda _: None)
 
 
 @pytest.fixture

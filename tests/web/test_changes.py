@@ -21,6 +21,8 @@ from tests.store.terms_caller import terms
 from tests.web.test_pages import HOSTILE, KEYS, text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_throttle.control.limit_control import LimitControl
     from tests.store.terms_caller import TermsCaller
     from tests.web.conftest import Site
@@ -122,6 +124,28 @@ def test_what_another_number_would_do(page: Site, app: Any, worker: TermsCaller)
     for line in str(api(app).forecast(4)).split("\n"):
         assert line in shown
     assert api(app).status().override is None
+
+
+@pytest.mark.parametrize(
+    ("begins", "change", "line"),
+    [
+        (lambda limit: limit.pause(), "resume", "api: not paused any more."),
+        (lambda limit: limit.override(1), "reset", "api: 2 permits instead of 1."),
+        (lambda limit: limit.disable(), "enable", "api: enforced again, 2 permits instead of any number."),
+        (lambda limit: None, "release-hold", "api: not held back, nothing would change."),
+    ],
+)
+def test_what_the_end_of_a_change_would_start(
+    page: Site, app: Any, worker: TermsCaller, begins: Callable[[Any], None], change: Any, line: str
+) -> None:
+    worker.know(API)
+    begins(api(app))
+    for number in range(5):
+        worker.put(f"t{number}", terms(API).same)
+    shown = text(page.get(f"{CHANGE}&change={change}"))
+    assert line in shown
+    for each in str(api(app).forecast(after=change)).split("\n"):
+        assert each in shown
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
+_dry_run = click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+
 
 @command("set")
 @params.limit
@@ -29,7 +31,7 @@ __all__ = ["COMMANDS"]
 @params.burst
 @params.key
 @params.lasts
-@click.option("--dry-run", is_flag=True, help="Only say what it would do.")
+@_dry_run
 @params.by
 @params.why
 def set_(
@@ -76,11 +78,15 @@ def set_(
 @command("reset")
 @params.limit
 @params.key
+@_dry_run
 @params.by
 @params.why
-def reset(session: Session, limit: str, key: str | None, **said: Any) -> None:
+def reset(session: Session, limit: str, key: str | None, dry_run: bool, **said: Any) -> None:
     """End an override, of permits and of rates: the code's hold again."""
     steers = session.limit(limit, key)
+    if dry_run:
+        _say_forecast(session, steers.forecast(after="reset"))
+        return
     _show(session, steers, changed=steers.reset(**said), nothing=NOTHING_TO_DO["reset"])
 
 
@@ -103,11 +109,15 @@ def pause(session: Session, limit: str, key: str | None, lasts: timedelta | None
 @command("resume")
 @params.limit
 @params.key
+@_dry_run
 @params.by
 @params.why
-def resume(session: Session, limit: str, key: str | None, **said: Any) -> None:
+def resume(session: Session, limit: str, key: str | None, dry_run: bool, **said: Any) -> None:
     """End a pause: what waits starts at once, as far as there is room."""
     steers = session.limit(limit, key)
+    if dry_run:
+        _say_forecast(session, steers.forecast(after="resume"))
+        return
     _show(session, steers, changed=steers.resume(**said), nothing=NOTHING_TO_DO["resume"])
 
 
@@ -130,25 +140,33 @@ def disable(session: Session, limit: str, key: str | None, lasts: timedelta | No
 @command("enable")
 @params.limit
 @params.key
+@_dry_run
 @params.by
 @params.why
-def enable(session: Session, limit: str, key: str | None, **said: Any) -> None:
+def enable(session: Session, limit: str, key: str | None, dry_run: bool, **said: Any) -> None:
     """Enforce the limit again; what runs goes on."""
     steers = session.limit(limit, key)
+    if dry_run:
+        _say_forecast(session, steers.forecast(after="enable"))
+        return
     _show(session, steers, changed=steers.enable(**said), nothing=NOTHING_TO_DO["enable"])
 
 
 @command("release-hold")
 @params.limit
 @params.key
+@_dry_run
 @params.by
 @params.why
-def release_hold(session: Session, limit: str, key: str | None, **said: Any) -> None:
+def release_hold(session: Session, limit: str, key: str | None, dry_run: bool, **said: Any) -> None:
     """Let start at once what a task's RateLimited holds back.
 
     Without --key: the limit and all its keys.
     """
     steers = session.limit(limit, key)
+    if dry_run:
+        _say_forecast(session, steers.forecast(after="release-hold"))
+        return
     _show(session, steers, changed=steers.release_hold(**said), nothing=NOTHING_TO_DO["release_hold"])
 
 

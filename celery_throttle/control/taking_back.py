@@ -1,0 +1,88 @@
+"""How limits would stand without a pause, an override, a hold, or enforced again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from celery_throttle.control.overrides import Override
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.rows import LimitStatus, RateStatus
+
+__all__ = ["CHANGES", "TakingBack", "checked_change", "without"]
+
+#: The changes that end another change.
+TakingBack = Literal["reset", "resume", "enable", "release-hold"]
+CHANGES: tuple[TakingBack, ...] = get_args(TakingBack)
+#: What each ends, by the attributes of `LimitStatus`.
+_ENDS = {
+    "reset": ("override", "rate_override"),
+    "resume": ("paused",),
+    "enable": ("disabled",),
+    "release-hold": ("held_back",),
+}
+
+
+def checked_change(bucket: Bucket, change: object) -> TakingBack:
+    """Return which change is meant.
+
+    Raises:
+        ConfigurationError: there is no such change.
+    """
+    found = next((each for each in CHANGES if each == change), None)
+    if found is None:
+        known = ", ".join(map(repr, CHANGES))
+        raise ConfigurationError(
+            f"Limit {bucket}: forecast: after must be one of {known}, got {change!r}: write forecast(after='resume')"
+        )
+    return found
+
+
+def without(
+    reader: Reader, bucket: Bucket, change: TakingBack, stands: dict[Bucket, LimitStatus]
+) -> dict[Bucket, LimitStatus]:
+    """Return how limits would stand after a change that ends another one.
+
+    Args:
+        reader: of their group.
+        bucket: the limit with all its keys, or the one key, that is changed.
+        change: which.
+        stands: how they stand now, with the limit itself.
+    """
+    found = {each: _ended(status, bucket, change, stands[Bucket(bucket.name)]) for each, status in stands.items()}
+    by_rates: dict[tuple[RateStatus, ...], list[str]] = defaultdict(list)
+    for each, status in found.items():
+        if status.rates_in_force != stands[each].rates_in_force:
+            found[each] = replace(status, next_start_in=0.0)
+            by_rates[status.rates_in_force].append(each.text)
+    for rates, buckets in by_rates.items():
+        for status in reader.stand(buckets, Override(rates=rates).rates_declared) if rates else ():
+            found[status.bucket] = replace(found[status.bucket], next_start_in=status.next_start_in)
+    return found
+
+
+def _ended(status: LimitStatus, bucket: Bucket, change: TakingBack, limit: LimitStatus) -> LimitStatus:
+    """Return how a limit or key would stand; what was said of a key hides what was said of its limit."""
+    if status.name != bucket.name or bucket.key not in (None, status.key):
+        return status
+    ends: dict[str, Any] = {}
+    all_keys = change == "release-hold" and bucket.key is None
+    for what in _ENDS[change]:
+        said = getattr(status, what)
+        if said and (all_keys or status.scope(said) == bucket):
+            hidden = getattr(limit, what) if bucket.key is not None else None
+            ends[what] = hidden
+    if not ends:
+        return status
+    status = replace(status, **ends)
+    if not status.declared or change not in ("reset", "enable"):
+        return status
+    permits = status.permits
+    if status.override and status.override.permits is not None:
+        permits = status.override.permits
+    return replace(status, in_force=None if status.disabled else permits)

@@ -1,0 +1,320 @@
+"""What resume, enable, reset and release-hold would start, held against what they start."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
+from celery_throttle.control import capacity
+from celery_throttle.control.queues import Slots, free_slots
+from celery_throttle.core.wording import often
+from celery_throttle.store.history import by_limit
+from celery_throttle.store.scripts import execute
+from tests.control.test_forecast import all_started
+from tests.control.test_looking import API, TENANT, of
+from tests.store.caller import needs_of
+from tests.store.counts import counts
+from tests.store.terms_caller import TermsCaller, terms
+from tests.support.incident import incident
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis import Redis
+
+    from celery_throttle.control.forecast import Forecast
+    from tests.support.shell import Ended
+    from tests.support.workers import Workers
+
+    Run = Callable[..., Ended]
+
+ONE = terms(API).same
+METHODS = {"resume": "resume", "enable": "enable", "reset": "reset", "release-hold": "release_hold"}
+
+
+@pytest.fixture(autouse=True)
+def _workers_answer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if workers consumed the queue of the tests, and did not answer how many free slots they have."""
+    if "worker" not in request.keywords:
+        monkeypatch.setattr(capacity, "consumed", lambda _: {"q"})
+        monkeypatch.setattr(capacity, "free_slots", lambda _: None)
+
+
+def after(app: Any, change: str, limit: str = "api", key: str | None = None) -> Forecast:
+    steers: Any = ThrottleControl(app).limit(limit, key=key)
+    found: Forecast = steers.forecast(after=change)
+    return found
+
+
+def change(app: Any, change: str, limit: str = "api", key: str | None = None) -> None:
+    getattr(ThrottleControl(app).limit(limit, key=key), METHODS[change])()
+
+
+def put(worker: TermsCaller, count: int) -> None:
+    for number in range(count):
+        worker.put(f"t{number}", ONE)
+
+
+# -- how many start ----------------------------------------------------------------------------------------------------
+
+
+def test_resume(app: Any, run: Run, worker: TermsCaller) -> None:
+    worker.know(API)
+    ThrottleControl(app).limit("api").pause()
+    put(worker, 5)
+    ended = run("resume", "api", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.lines == [
+        "api: not paused any more.",
+        "2 tasks would start at once, if workers have slots for them.",
+        "3 tasks would wait on: limit api is full, 2 of 2 permits are held then.",
+    ]
+    assert ThrottleControl(app).limit("api").status().paused, "nothing is changed"
+    change(app, "resume")
+    assert all_started(worker) == 2
+
+
+def test_reset(app: Any, run: Run, worker: TermsCaller) -> None:
+    worker.know(Limit("api", 6))
+    ThrottleControl(app).limit("api").override(1)
+    put(worker, 9)
+    worker.look(9)
+    ended = run("reset", "api", "--dry-run")
+    assert ended.lines[:2] == [
+        "api: 6 permits instead of 1.", "5 tasks would start at once, if workers have slots for them.",
+    ]  # fmt: skip
+    change(app, "reset")
+    assert all_started(worker) == 5
+
+
+def test_reset_of_a_rate(app: Any, worker: TermsCaller) -> None:
+    mail = Limit("mail", rate="1000/s", burst=4)
+    worker.know(mail)
+    ThrottleControl(app).limit("mail").override(rate="1/d", burst=1)
+    for number in range(6):
+        worker.put(f"t{number}", terms(mail).same)
+    assert all_started(worker) == 1
+    found = after(app, "reset", "mail")
+    assert (found.starts, found.at_most) == (4, True)
+    assert str(found).splitlines()[0] == "mail: rate 1000/s (burst 4) instead of 1/d."
+    assert found.per_second == 1000
+    assert "About 1000 a second would start from then on." in str(found)
+
+
+def test_reset_to_fewer(app: Any, worker: TermsCaller) -> None:
+    worker.know(API)
+    ThrottleControl(app).limit("api").override(5)
+    put(worker, 9)
+    worker.look(9)
+    found = after(app, "reset")
+    assert (found.starts, found.drains) == (0, 3)
+
+
+def test_enable(app: Any, worker: TermsCaller) -> None:
+    worker.know(API)
+    ThrottleControl(app).limit("api").disable()
+    put(worker, 5)
+    worker.look(3)
+    found = after(app, "enable")
+    assert (found.starts, found.drains, found.parked) == (0, 1, 2)
+    assert str(found).splitlines()[0] == "api: enforced again, 2 permits instead of any number."
+
+
+def test_release_hold(app: Any, run: Run, worker: TermsCaller) -> None:
+    held = worker.arrive("t", ONE)
+    assert held
+    worker.send_back(held, 60)
+    put(worker, 3)
+    ended = run("release-hold", "api", "--dry-run", "--json").json
+    assert (ended["starts"], ended["after"], ended["changes"]) == (2, "release-hold", True)
+    change(app, "release-hold")
+    assert all_started(worker) == 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_to_end_is_reported(app: Any, run: Run, worker: TermsCaller, name: str) -> None:
+    worker.know(API)
+    found = after(app, name)
+    assert not found.changes
+    assert run(name, "api", "--dry-run").lines[0].endswith(", nothing would change.")
+
+
+def test_what_else_stops_it_still_does(app: Any, worker: TermsCaller) -> None:
+    worker.know(API)
+    limit = ThrottleControl(app).limit("api")
+    limit.override(1)
+    limit.pause()
+    put(worker, 3)
+    assert [each.why for each in after(app, "reset").bounds] == ["limit api is paused"]
+    assert after(app, "resume").starts == 1
+
+
+@pytest.mark.parametrize("paused", [(None,), ("a",), (None, "a"), ("a", "b")])
+@pytest.mark.parametrize("resumed", [None, "a"])
+def test_pause_of_a_key_and_of_its_limit(
+    app: Any, worker: TermsCaller, paused: tuple[str | None, ...], resumed: str | None
+) -> None:
+    """A pause of either stops a key; the end of one leaves the other."""
+    worker.know(TENANT)
+    for key in paused:
+        ThrottleControl(app).limit("tenant", key=key).pause()
+    for key in "ab":
+        worker.put(f"task {key}", of(key))
+    worker.look(9)
+    found = after(app, "resume", "tenant", resumed)
+    assert found.changes == (resumed in paused)
+    change(app, "resume", "tenant", resumed)
+    assert found.starts == all_started(worker)
+
+
+#: All that can be said of a limit or a key.
+_SAID: tuple[Callable[[Any, random.Random], Any], ...] = (
+    lambda limit, _: limit.pause(),
+    lambda limit, _: limit.disable(),
+    lambda limit, chance: limit.override(chance.randrange(1, 6)),
+)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_forecast_happens(app: Any, worker: TermsCaller, seed: int) -> None:
+    chance, throttle = random.Random(seed), ThrottleControl(app)
+    limits = [API, TENANT, Limit("third", 3)]
+    for each in limits:
+        worker.know(each)
+    places = [("api", None), ("third", None), ("tenant", None), ("tenant", "a"), ("tenant", "b")]
+    for name, key in chance.sample(places, chance.randrange(1, 5)):
+        chance.choice(_SAID)(throttle.limit(name, key=key), chance)
+    for number in range(chance.randrange(5, 40)):
+        some = [each for each in limits if chance.random() < 0.6] or [API]
+        needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
+        worker.arrive(f"t{number}", needs)
+    all_started(worker)  # what can start without the change
+    name, key = chance.choice(places)
+    meant = chance.choice(["resume", "enable", "reset"])
+    found = after(app, meant, name, key)
+    change(app, meant, name, key)
+    assert found.starts == all_started(worker)
+
+
+def test_a_limit_of_many_keys_is_counted_to_the_end(app: Any, worker: TermsCaller) -> None:
+    worker.know(TENANT)
+    ThrottleControl(app).limit("tenant").pause()
+    for number in range(1100):
+        worker.put(f"t{number}", of(f"k{number}"))
+    found = after(app, "resume", "tenant")
+    assert (found.parked, found.starts, found.looked_at) == (1100, 1000, 1000)
+
+
+# -- what workers can take ---------------------------------------------------------------------------------------------
+
+
+def with_slots(monkeypatch: pytest.MonkeyPatch, *workers: tuple[set[str], int]) -> None:
+    slots = [Slots(frozenset(queues), free) for queues, free in workers]
+    monkeypatch.setattr(capacity, "free_slots", lambda _: slots)
+    monkeypatch.setattr(capacity, "consumed", lambda _: {queue for each in slots for queue in each.queues})
+
+
+@pytest.mark.parametrize(
+    ("workers", "slots", "line"),
+    [
+        ([({"q"}, 8)], 2, "2 tasks would start at once, workers have slots for them."),
+        ([({"q"}, 1)], 1, "2 tasks would start as workers have slots for them, 1 of them at once."),
+        ([({"q"}, 1), ({"q", "r"}, 1), ({"r"}, 9)], 2, "2 tasks would start at once, workers have slots for them."),
+    ],
+)
+def test_free_slots_are_counted(
+    app: Any,
+    worker: TermsCaller,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: list[tuple[set[str], int]],
+    slots: int,
+    line: str,
+) -> None:
+    worker.know(API)
+    ThrottleControl(app).limit("api").pause()
+    put(worker, 5)
+    with_slots(monkeypatch, *workers)
+    found = after(app, "resume")
+    assert (found.slots, str(found).splitlines()[1]) == (slots, line)
+
+
+def test_one_slot_is_not_counted_for_two_queues(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.know(API)
+    ThrottleControl(app).limit("api").pause()
+    for queue in ("q", "r"):
+        worker.put(f"of {queue}", ONE, queue=queue)
+    with_slots(monkeypatch, ({"q", "r"}, 1))
+    assert after(app, "resume").slots == 1
+    with_slots(monkeypatch, ({"q", "r"}, 1), ({"q"}, 1))
+    assert after(app, "resume").slots == 2
+
+
+def ran(worker: TermsCaller, limit: Limit, seconds: float) -> None:
+    """Let ten runs of a limit have taken so long each."""
+    told = counts(ended=10, run_time=10_000 * seconds)
+    execute(worker.client, worker.store.count(by_limit({needs_of(limit).text: told})))
+
+
+@pytest.mark.parametrize(
+    ("free", "per_second"),
+    [(8, 1.0), (1, 0.5), (None, 1.0)],  # two permits and runs of 2 s; one slot; no worker answers
+)
+def test_starts_a_second_are_those_of_permits_and_slots(
+    app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch, free: int | None, per_second: float
+) -> None:
+    worker.know(API)
+    ThrottleControl(app).limit("api").pause()
+    put(worker, 5)
+    assert after(app, "resume").per_second is None, "no run tells how long one takes"
+    ran(worker, API, 2.0)
+    if free is not None:
+        with_slots(monkeypatch, ({"q"}, free), ({"elsewhere"}, 9))
+    assert after(app, "resume").per_second == per_second
+
+
+def test_incident_with_many_keys_is_bound_by_slots(
+    app: Any, run: Run, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = incident(redis, paused_keys=1540, keys=1540)
+    ran(made.works, TENANT, 2.0)
+    with_slots(monkeypatch, ({"q"}, 24))
+    found = after(app, "resume", "tenant")
+    assert (found.parked, found.slots, found.per_second) == (1540, 24, 12.0)
+    assert run("resume", "tenant", "--dry-run").lines == [
+        "tenant: not paused any more.",
+        "1000 tasks would start as workers have slots for them, 24 of them at once.",
+        "About 12 a second would start from then on.",
+        "Of 1540 tasks that wait, 1000 in its lines were looked at.",
+    ]
+
+
+@pytest.mark.worker
+def test_workers_are_asked_for_their_slots(app: Any, workers: Workers) -> None:
+    assert free_slots(app) is None
+    workers.start(queues="one,two", concurrency=3)
+    assert free_slots(app) == [Slots(frozenset({"one", "two"}), 3)]
+
+
+@pytest.mark.parametrize("bad", ["pause", "", 1, "set"])
+def test_a_change_that_ends_nothing_is_an_error(app: Any, worker: TermsCaller, bad: Any) -> None:
+    worker.know(API)
+    with pytest.raises(ConfigurationError, match=r"Limit api: forecast: after must be one of 'reset', 'resume'"):
+        ThrottleControl(app).limit("api").forecast(after=bad)
+
+
+def test_numbers_beside_a_change_are_an_error(app: Any, worker: TermsCaller) -> None:
+    worker.know(API)
+    with pytest.raises(ConfigurationError, match=r"not both: write forecast\(after='resume'\)"):
+        ThrottleControl(app).limit("api").forecast(5, after="resume")
+
+
+@pytest.mark.parametrize(
+    ("per_second", "text"),
+    [(12.3, "12 a second"), (1.26, "1.3 a second"), (0.5, "30 a minute"), (1 / 60, "1 a minute"),
+     (2 / 3600, "2 an hour"), (1e-6, "less than one an hour")],
+)  # fmt: skip
+def test_how_often(per_second: float, text: str) -> None:
+    assert often(per_second) == text
