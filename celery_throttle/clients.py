@@ -20,11 +20,12 @@ from celery_throttle.store.breaker import Breaker
 from celery_throttle.store.caller import Caller
 from celery_throttle.store.calls import Store, take_rows
 from celery_throttle.store.history import by_limit
-from celery_throttle.store.views import text
+from celery_throttle.store.replies import cleared as read_cleared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from celery_throttle.store.replies import Cleared
     from celery_throttle.store.scripts import Call
 
 __all__ = ["StoreClient", "not_asked", "signed", "store_client"]
@@ -84,8 +85,8 @@ class StoreClient:
             raise not_asked(why)
         return self.ask(call)
 
-    def reap(self, *, patient: bool = False) -> Iterator[tuple[str, str]]:
-        """Clear the holders whose lease has ended; yield the task and what it needed, of each.
+    def reap(self, *, patient: bool = False) -> Iterator[Cleared]:
+        """Clear the holders whose lease has ended, and yield them.
 
         Args:
             patient: where nobody has called for long, wait the four seconds that holders have to renew then.
@@ -94,17 +95,17 @@ class StoreClient:
             StoreUnavailable: as `ask`.
         """
         while True:
-            wait_ms, cleared = self.ask(self.store.reap(_REAPED))
+            wait_ms, rows = self.ask(self.store.reap(_REAPED))
             if patient and wait_ms:
                 time.sleep(wait_ms / 1000 + 0.01)
                 patient = False
                 continue
-            found = [(text(task), text(needs)) for task, needs in cleared]
-            self._count([needs for _, needs in found])
-            for task, needs in found:
-                tell_reclaimed(task, needs)
-                yield task, needs
-            if len(cleared) < _REAPED:
+            found = [read_cleared(*row) for row in rows]
+            self._count([each.needs for each in found])
+            for each in found:
+                tell_reclaimed(each.task, each.needs)
+                yield each
+            if len(rows) < _REAPED:
                 return
 
     def _count(self, reclaimed: list[str]) -> None:

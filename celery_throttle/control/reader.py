@@ -373,8 +373,8 @@ class Reader:
 
     def reap(self) -> Iterator[Reclaimed]:
         """Clear the holders whose lease has ended, and yield them."""
-        for task_id, needs in self._client.reap(patient=True):
-            yield Reclaimed(task_id, needs_from(needs))
+        for each in self._client.reap(patient=True):
+            yield Reclaimed(each.task, needs_from(each.needs))
 
 
 def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:

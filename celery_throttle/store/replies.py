@@ -170,7 +170,7 @@ class Reply:
         open: the others of them.
         withdrawn: what was taken out of its line.
         hints: whether the store's user may publish hints.
-        reclaimed: the lost holders that were cleared: task id and needs.
+        reclaimed: the lost holders that were cleared.
     """
 
     asked: tuple[int, ...]
@@ -183,7 +183,25 @@ class Reply:
     open: tuple[str, ...]
     withdrawn: tuple[Withdrawn, ...]
     hints: bool
-    reclaimed: tuple[tuple[str, str], ...]
+    reclaimed: tuple[Cleared, ...]
+
+
+class Cleared(NamedTuple):
+    """A holder whose lease had ended, and whose permits are free again.
+
+    Attributes:
+        task: the id of the task.
+        needs: the permits that it held, as the store has them.
+        worker: that ran it; "": not known.
+        code: what the store keeps of the name of the task.
+        late: seconds since the lease ended; None: not known.
+    """
+
+    task: str
+    needs: str
+    worker: str = ""
+    code: str = ""
+    late: float | None = None
 
 
 class Unread(NamedTuple):
@@ -291,8 +309,14 @@ def _exchanged(raw: Any) -> Reply | None:
         tuple(map(_text, opened)),
         tuple(Withdrawn(_text(task), message) for task, message in withdrawn),
         bool(hints),
-        tuple((_text(task), _text(needs)) for task, needs in reclaimed),
+        tuple(cleared(*row) for row in reclaimed),
     )
+
+
+def cleared(task: bytes, needs: bytes, nonce: bytes = b"", code: bytes = b"", late_ms: int | None = None) -> Cleared:
+    """Read a row of a holder that was cleared."""
+    late = None if late_ms is None else late_ms / 1000
+    return Cleared(_text(task), _text(needs), _text(nonce).partition(":")[0], _text(code), late)
 
 
 def _text(raw: bytes) -> str:

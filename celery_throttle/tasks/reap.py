@@ -10,10 +10,11 @@ import logging
 from typing import Any
 
 from celery_throttle.clients import store_client
-from celery_throttle.core.policy import limits_text
+from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
-from celery_throttle.tasks.registry import groups_of
+from celery_throttle.store.reclaimed import reclaimed_text
+from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
 __all__ = ["reap_all"]
 
@@ -29,10 +30,11 @@ def reap_all(app: Any) -> int:
     if not settings.url:  # throttling is turned off
         return 0
     total = 0
+    names = TaskNames(limits_by_task(policies_of(app), dedups_of(app)))
     for group in groups_of(app) or [settings.group]:
         try:
-            for task_id, needs in store_client(app, group).reap():
-                logger.warning("Permit of limit %r reclaimed from task %s", limits_text(needs), task_id)
+            for each in store_client(app, group).reap():
+                logger.warning("%s", reclaimed_text(each, names))
                 total += 1
         except StoreUnavailable as error:
             # It comes again soon, and workers say more of an outage.

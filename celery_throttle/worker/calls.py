@@ -20,6 +20,7 @@ from celery_throttle.errors import StoreUnavailable
 from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store import replies
 from celery_throttle.store.calls import MOST_RENEWED, take_rows
+from celery_throttle.store.reclaimed import reclaimed_text
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.declaring import declare_in_pages
@@ -31,6 +32,7 @@ from celery_throttle.worker.tally import Tally
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.store.calls import Store
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
     from celery_throttle.store.scripts import Call
@@ -115,6 +117,7 @@ class Calls:
         declared: what this worker declares of each limit of the group, by name.
         gate: hears what came of it.
         connect: makes the connections for calls and for hints, given who hears of what they bring.
+        names: of the app's tasks, for the log.
         saving: what is parked stays at the broker until it is safe; None if it need not.
 
     Attributes:
@@ -143,8 +146,10 @@ class Calls:
         declared: Mapping[str, str],
         gate: Decisions,
         connect: Callable[[Calls], tuple[Link, Listener]],
+        names: TaskNames,
         saving: Saving | None = None,
     ) -> None:
+        self._names = names
         self.saving = saving
         self.group, self.store, self.worker, self.declared, self._gate = group, store, worker, declared, gate
         self.outbox = Outbox()
@@ -393,9 +398,10 @@ class Calls:
             self._ask()
             return
         (batch, _), self._under_way, self.offered = self._under_way, None, 0
-        for task, needs in reply.reclaimed:
-            self.tally.add(needs, Place.RECLAIMED)
-            tell_reclaimed(task, needs)
+        for each in reply.reclaimed:
+            self.tally.add(each.needs, Place.RECLAIMED)
+            logger.warning("%s", reclaimed_text(each, self._names))
+            tell_reclaimed(each.task, each.needs)
         self._tell(batch, reply)
 
     def _was_too_much(self) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_throttle.core.settings import Settings
+    from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.worker.calls import Decisions
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
@@ -30,6 +31,7 @@ def calls_of(
     *,
     settings: Settings,
     declared: Mapping[str, str],
+    names: TaskNames,
     worker: str,
     loop: Loop,
     timekeeper: Timekeeper,
@@ -41,6 +43,7 @@ def calls_of(
         gate: hears what comes of them.
         settings: of the app.
         declared: what this worker declares of each limit of the group, by name.
+        names: of the app's tasks.
         worker: names it in the store.
         loop: turns the connection.
         timekeeper: for connecting again.
@@ -59,14 +62,14 @@ def calls_of(
 
     store = Store(keys, settings.lease, settings.broker)
     if (durability := settings.durability) is None:
-        return Calls(group, store, worker, declared, gate, connect)
+        return Calls(group, store, worker, declared, gate, connect, names)
 
     def connect_too(saving: Saving) -> Link:
         nothing = lambda *args: None  # noqa: E731 - the other connection says it
         return Link(loop, timekeeper, make, settings.lease, nothing, saving.broken, nothing)
 
     saving = Saving(store, durability, gate, connect_too, loop, timekeeper)
-    return Calls(group, store, worker, declared, gate, connect, saving)
+    return Calls(group, store, worker, declared, gate, connect, names, saving)
 
 
 class Group:

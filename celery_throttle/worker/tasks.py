@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.policy import NOTHING, limits_of
-from celery_throttle.core.task_codes import code_of, limits_by_task
+from celery_throttle.core.task_codes import TaskNames, code_of, limits_by_task
 from celery_throttle.worker.needs import needs_of
 from celery_throttle.worker.plans import plan_of
 from celery_throttle.worker.runs import Run
@@ -28,11 +28,16 @@ class Tasks:
         policy: the limits of each task that has some, by the task's name.
         dedups: how each task runs once that does, by the task's name.
         settings: of the app.
+
+    Attributes:
+        names: of the tasks, by what the store keeps of them.
     """
 
     def __init__(self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings) -> None:
         self._policies, self._dedups, self._settings = policy, dedups, settings
-        self._codes = {name: code_of(name, limits) for name, limits in limits_by_task(policy, dedups).items()}
+        limits_of_tasks = limits_by_task(policy, dedups)
+        self._codes = {name: code_of(name, limits) for name, limits in limits_of_tasks.items()}
+        self.names = TaskNames(limits_of_tasks)
         self._plain = {name for name, each in policy.items() if not each.paced}
 
     def run_of(self, request: Any, epoch: int, queues: Queues | None) -> Run:

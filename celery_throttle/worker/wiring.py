@@ -74,6 +74,7 @@ class Throttling:
                 gate,
                 settings=settings,
                 declared=tasks.declared(group),
+                names=tasks.names,
                 worker=name,
                 loop=loop,
                 timekeeper=timekeeper,

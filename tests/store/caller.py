@@ -224,8 +224,8 @@ class Caller:
 
     def reap(self, most: int = 100) -> list[tuple[str, str]]:
         """Clear expired holders: (task id, what it needed) each."""
-        _, cleared = cast("tuple[int, list[tuple[bytes, bytes]]]", execute(self.client, self.store.reap(most)))
-        return [(text(task), text(needs)) for task, needs in cleared]
+        _, cleared = cast("tuple[int, list[list[bytes]]]", execute(self.client, self.store.reap(most)))
+        return [(text(row[0]), text(row[1])) for row in cleared]
 
     def declare(self, *limits: Limit, known: str = "") -> str:
         """Say how many permits limits have, as a worker that starts (or that knows of this birth of the store)."""

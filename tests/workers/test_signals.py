@@ -67,10 +67,11 @@ def run_first(workers: Workers, journal: Journal) -> tuple[Any, Any, Worker]:
 def test_reclaimed(workers: Workers, journal: Journal, let_go: Any) -> None:
     app, first, lost = run_first(workers, journal)
     lost.kill()
-    workers.start(TOLD, concurrency=1)
+    other = workers.start(TOLD, concurrency=1)
     let_go("next")
     app.hold.delay("next").get(timeout=20)
     assert heard(journal, "permit_reclaimed") == [("permit_reclaimed", NAME, {"task_id": first.id, "needs": NEED})]
+    assert f"Permit of limit {NAME} reclaimed from task {NAME}[{first.id}]" in other.log()
 
 
 def test_reclaimed_by_the_reaper(workers: Workers, journal: Journal) -> None:
