@@ -44,6 +44,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("namespace", "key_prefix", "keyprefix"), "throttle_prefix"),
     **dict.fromkeys(("state", "track_parked", "track_throttled"), "throttle_result_state"),
     **dict.fromkeys(("active", "on", "enable"), "throttle_enabled"),
+    **dict.fromkeys(("env", "stage", "deployment"), "throttle_environment"),
 }
 #: What others have the other way round: the value that was given would turn every limit off.
 _OPPOSITES = frozenset({"disabled", "disable", "off", "inactive", "bypass", "skip"})
@@ -55,6 +56,8 @@ _ACTIONS: dict[object, str] = {
 #: A day, in seconds.
 _LONGEST = 86400
 _LONGEST_NAME = 200
+#: Of the name of an environment: it stands in the head line of each page, on a phone, too.
+_LONGEST_ENVIRONMENT = 40
 _NOT_IN_PREFIX = frozenset("{}*?[]\\ \n")
 
 
@@ -81,6 +84,7 @@ class Settings:
         park_timeout: seconds after which what is not safe yet is asked for again; the broker keeps the message.
         result_state: whether a parked task has the state ``THROTTLED`` in the result backend.
         enabled: False turns every limit off; workers and publishers then run as if the library were not there.
+        environment: the name of this deployment (``production``), which each page for operators shows; "" for none.
     """
 
     url: str
@@ -96,6 +100,7 @@ class Settings:
     park_timeout: float = 3.0
     result_state: bool = False
     enabled: bool = True
+    environment: str = ""
 
     def group_of(self, named: str | None) -> str:
         """Return the group of a limit that names this one, or none."""
@@ -298,6 +303,15 @@ def _broker(value: object) -> str:
     return value
 
 
+def _environment(value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable() or len(value.strip()) > _LONGEST_ENVIRONMENT:
+        raise ConfigurationError(
+            f"throttle_environment must be text of at most {_LONGEST_ENVIRONMENT} characters, got {value!r}: write "
+            f"'production'"
+        )
+    return value.strip()
+
+
 def _queue(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ConfigurationError(
@@ -373,4 +387,5 @@ _CHECKS: Mapping[str, Callable[[object], object]] = {
     "park_timeout": _seconds("throttle_park_timeout", _MIN_PARK_TIMEOUT),
     "result_state": _flag("throttle_result_state"),
     "enabled": _flag("throttle_enabled"),
+    "environment": _environment,
 }

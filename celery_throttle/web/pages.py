@@ -14,7 +14,7 @@ from celery_throttle.web.asked import limit_of, most_of, word
 from celery_throttle.web.changes import CHANGES, DROPPABLE, said
 from celery_throttle.web.charts import HEIGHT, charts
 from celery_throttle.web.flash import forget
-from celery_throttle.web.rendering import live, page
+from celery_throttle.web.rendering import fragment, live, page
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import Need
     from celery_throttle.web.charts import Chart
+    from celery_throttle.web.head import Head
     from celery_throttle.web.readings import Readings
 
 __all__ = ["Pages"]
@@ -36,12 +37,12 @@ class Pages:
 
     Args:
         app: the Celery app.
-        commands: how commands begin.
         readings: of what several pages, or many at once, ask for.
+        head: what stands above each page.
     """
 
-    def __init__(self, app: Any, readings: Readings) -> None:
-        self._app, self._throttle = app, ThrottleControl(app)
+    def __init__(self, app: Any, readings: Readings, head: Head) -> None:
+        self._app, self._throttle, self.head = app, ThrottleControl(app), head
         self._overview, self._verdict, self._diagnosis = readings.overview, readings.verdict, readings.diagnosis
 
     def overview(self, request: Request) -> Response:
@@ -104,6 +105,10 @@ class Pages:
         verdict, diagnosis = await self._verdict.without_thread(), await self._diagnosis.without_thread()
         show = partial(page, verdict=verdict, diagnosis=diagnosis, now=verdict.at)
         return await run_in_threadpool(show, request, "report.html")
+
+    async def alarms(self, request: Request) -> Response:
+        """Answer with the number of alarms alone, for the head line of a page that is open."""
+        return fragment(request, "_alarms.html", report=await self.head.fresh_alarms())
 
 
 def _is_of(limit: LimitControl, need: Need) -> bool:

@@ -52,6 +52,16 @@ class Recent(Generic[T]):
         found: T = reading.result.result()
         return found
 
+    def last(self, within: float) -> T | None:
+        """Return what was read no longer ago than so many seconds, without reading; None if nothing was."""
+        with self._lock:
+            done = [each for each in self._readings.values() if each.result.done()]
+        latest = max(done, key=lambda each: each.began, default=None)
+        if latest is None or monotonic() - latest.began >= within or latest.result.exception():
+            return None
+        found: T = latest.result.result()
+        return found
+
     async def without_thread(self, *what: Hashable) -> T:
         """Return the same; who waits for another's reading takes no thread, since other pages need those."""
         reading, mine = self._reading_of(what)

@@ -23,7 +23,7 @@ from celery_throttle.web.sparks import HEIGHT, spark
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["SIGNED_IN", "asset", "link", "live", "page", "version"]
+__all__ = ["SIGNED_IN", "asset", "fragment", "link", "live", "page", "version"]
 
 #: In the scope of a request whose sender has signed in with the token, and may sign out.
 SIGNED_IN = "celery_throttle.signed_in"
@@ -42,6 +42,11 @@ def link(request: Request, path: str, /, **query: object) -> str:
 def page(request: Request, template: str, *, code: int = 200, **values: Any) -> HTMLResponse:
     """Return a page of a template."""
     return HTMLResponse(_html(request, template, values | {"code": code}), code)
+
+
+def fragment(request: Request, template: str, **values: Any) -> HTMLResponse:
+    """Return a part of a page."""
+    return HTMLResponse(_html(request, template, values))
 
 
 def live(request: Request, template: str, **values: Any) -> Response:
@@ -81,9 +86,11 @@ def _html(request: Request, template: str, values: dict[str, Any]) -> str:
 
     query = dict(request.query_params) | {"part": "live"}
     here = link(request, route_path(request.scope).lstrip("/"), **query)
-    may_change = "celery_throttle.visitor" in request.scope and visitor(request).rights == "all"
+    let_in = "celery_throttle.visitor" in request.scope
+    may_change = let_in and visitor(request).rights == "all"
     names = {"link": to, "limit_link": to_limit, "here": here, "may_change": may_change, "version": version()}
     names["signed_in"] = request.scope.get(SIGNED_IN, False)
+    names["head"] = request.app.state.head if let_in else None  # strangers do not see the address of the store
     now = values.get("now") or datetime.now(timezone.utc)
     return _environment().get_template(template).render(**names, **values | {"now": now})
 

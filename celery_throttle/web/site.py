@@ -16,6 +16,7 @@ from celery_throttle.errors import ConfigurationError, StoreUnavailable
 from celery_throttle.web.api import Api
 from celery_throttle.web.changes import Changes
 from celery_throttle.web.guard import Guard, route_path
+from celery_throttle.web.head import Head
 from celery_throttle.web.pages import Pages
 from celery_throttle.web.readings import Readings
 from celery_throttle.web.rendering import asset, page
@@ -53,7 +54,8 @@ def site(
     """
     commands = Commands(command) if isinstance(command, str) else command
     readings = Readings(app, commands)
-    pages, changes, api = Pages(app, readings), Changes(app, commands, readings.forget), Api(app, readings)
+    pages, api = Pages(app, readings, Head(app, readings)), Api(app, readings)
+    changes = Changes(app, commands, readings.forget)
     routes = [
         Route("/", pages.overview),
         Route("/limit", pages.limit),
@@ -64,6 +66,7 @@ def site(
         Route("/locks/unlock", changes.of_lock, methods=["GET", "POST"]),
         Route("/audit", pages.audit),
         Route("/report", pages.report),
+        Route("/alarms", pages.alarms),
         Route("/metrics", api.metrics),
         *(Route(f"/api/{name}", answer) for name, answer in api.answers.items()),
         *(Route(f"/{name}", partial(_asset, name)) for name in ("page.css", "page.js")),
@@ -75,6 +78,7 @@ def site(
         HTTPException: lambda request, error: _message(request, error.status_code, str(error.detail), error.headers),
     }
     inner = Starlette(routes=routes, exception_handlers=handlers)
+    inner.state.head = pages.head
     refused = partial(_refused, sign_in=door is not None)
     return Guard(inner, access, user, refused, ("/page.css", "/page.js"), door.paths if door else ())
 

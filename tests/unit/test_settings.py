@@ -64,6 +64,7 @@ def test_everything_can_be_set() -> None:
         throttle_park_timeout=1,
         throttle_result_state=True,
         throttle_enabled=False,
+        throttle_environment=" production ",
     )
     assert settings == Settings(
         URL,
@@ -79,6 +80,7 @@ def test_everything_can_be_set() -> None:
         1.0,
         result_state=True,
         enabled=False,
+        environment="production",
     )
 
 
@@ -107,6 +109,9 @@ def test_everything_can_be_set() -> None:
         ("throttle_on_store_error", ["hold"]),
         ("throttle_park_durability", "aof"),
         ("throttle_park_durability", 1),
+        ("throttle_environment", 1),
+        ("throttle_environment", "a\nb"),
+        ("throttle_environment", "x" * 41),
         ("throttle_enabled", "no"),
         ("throttle_enabled", 0),
     ],

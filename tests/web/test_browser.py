@@ -134,6 +134,7 @@ def browser(chromium: Browser, app: Any, worker: TermsCaller) -> Iterator[Browse
     """At the page of an app whose limit ``api`` is full, as ana, who may do all."""
     for number in range(5):
         park(worker, f"t{number}", terms(API).same) if number > 1 else worker.arrive(f"t{number}", terms(API).same)
+    app.conf.update(throttle_environment="production")
     with served(asgi(app, lambda _: "all", lambda _: "ana", command="celery -A shop")) as url:
         chromium.url = url
         chromium.look()
@@ -231,6 +232,14 @@ def test_a_change_is_seen(browser: Browser, app: Any) -> None:
     until(lambda: browser.sees("by bob (incident 42)"), timeout=15)
     assert browser.focused == "api"
     assert browser.run("return window.same")
+
+
+def test_number_of_alarms_follows_by_itself(browser: Browser, app: Any) -> None:
+    browser.open("task")
+    browser.shows("no alarm")
+    ThrottleControl(app).limit("api").pause()
+    browser.run("lookForAlarms()")
+    until(lambda: browser.driver.find_element(By.ID, "alarms").text == "no alarm in what was looked at", timeout=15)
 
 
 def test_waits_go_on(browser: Browser) -> None:

@@ -127,7 +127,7 @@ def seen_from(client: httpx.Client, first: str) -> set[str]:
 
 def test_every_link_works(site: httpx.Client) -> None:
     paths = seen_from(site, "/ops/throttle/")
-    changes = {"limit/change", "task/drop", "locks/unlock"}
+    changes = {"limit/change", "task/drop", "locks/unlock", "alarms"}
     assert paths == {"", "limit", "task", "locks", "audit", "report", "page.css", "page.js", *changes}
 
 

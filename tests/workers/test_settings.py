@@ -36,6 +36,7 @@ SETTINGS = {
     "throttle_park_timeout": 5,
     "throttle_result_state": True,
     "throttle_enabled": False,
+    "throttle_environment": "staging",
 }
 
 
@@ -69,6 +70,7 @@ def test_defaults() -> None:
         "throttle_park_timeout": 3.0,
         "throttle_result_state": False,
         "throttle_enabled": True,
+        "throttle_environment": "",
     }
 
 

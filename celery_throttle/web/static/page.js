@@ -1,8 +1,9 @@
 "use strict";
 // Looks at the live part of a page again while somebody looks at it, lets moments go on, copies commands.
-const EVERY = 3000;
+const EVERY = 3000, ALARMS_EVERY = 15000;
 const live = document.getElementById("live");
 const pulse = document.getElementById("pulse");
+const alarms = document.getElementById("alarms");
 let etag = live && live.dataset.etag, ahead = 0, pressed = false;
 
 function span(seconds) {
@@ -43,6 +44,17 @@ async function look() {
   }
 }
 
+async function lookForAlarms() {
+  if (document.hidden) return;
+  try {
+    const answer = await fetch(alarms.dataset.live, { cache: "no-store" });
+    if (answer.ok) alarms.innerHTML = await answer.text();
+    else alarms.textContent = "alarms not known";
+  } catch {
+    alarms.textContent = "alarms not known";
+  }
+}
+
 function say(text, fine) {
   if (pulse.textContent !== text) pulse.textContent = text;
   pulse.className = fine ? "fine" : "bad";
@@ -58,3 +70,4 @@ document.addEventListener("click", async ({ target }) => {
 clock();
 setInterval(tick, 1000);
 if (live) { look(); setInterval(look, EVERY); document.addEventListener("visibilitychange", look); }
+if (alarms) { lookForAlarms(); setInterval(lookForAlarms, ALARMS_EVERY); }

@@ -1,0 +1,76 @@
+"""The head line of each page: the app, its store, its environment, and the number of alarms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from celery_throttle.core.store_url import shown
+from celery_throttle.core.wording import counted
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.settings import settings_of
+
+if TYPE_CHECKING:
+    from celery_throttle.control.report import Report
+    from celery_throttle.web.readings import Readings
+
+__all__ = ["FRESH", "Head"]
+
+#: Seconds for which an open page shows the alarms of one report: a report asks all workers.
+FRESH = 15.0
+#: Seconds after which the alarms of a report are not shown any more.
+_OLD = 60.0
+#: Colours of the stylesheet, beside that of production.
+_COLOURS = 4
+_PRODUCTION = ("prod", "live")
+
+
+class Head:
+    """What the head line shows, without a call to the store.
+
+    Args:
+        app: the Celery app.
+        readings: of several pages.
+
+    Attributes:
+        app: the name of the app.
+        store: the address of the store, without passwords; "" if a setting cannot work.
+        group: the prefix of all keys, with the group of limits if that has a name.
+        environment: its name, "" if it has none.
+        colour: the class of the environment in the stylesheet.
+    """
+
+    def __init__(self, app: Any, readings: Readings) -> None:
+        self._verdict = readings.verdict
+        self.app = str(app.main or "celery")
+        self.store = self.group = self.environment = ""
+        try:
+            settings = settings_of(app)
+        except ConfigurationError:  # which the page itself shows
+            return
+        self.store, self.environment = shown(settings.url), settings.environment
+        self.group = f"{settings.prefix}, group {settings.group}" if settings.group else settings.prefix
+
+    @property
+    def colour(self) -> str:
+        """The class of the environment: red for production, another colour for each other name."""
+        name = self.environment.lower()
+        return "production" if name.startswith(_PRODUCTION) else f"colour-{crc32(name.encode()) % _COLOURS}"
+
+    @property
+    def alarms(self) -> Report | None:
+        """The last report, None if there is none or it is old."""
+        return self._verdict.last(_OLD)
+
+    async def fresh_alarms(self) -> Report:
+        """Return a report that is new enough for an open page."""
+        return self._verdict.last(FRESH) or await self._verdict.without_thread()
+
+    @staticmethod
+    def in_words(report: Report | None) -> str:
+        """Return how many alarms there are, in words; no number where no report was read."""
+        if report is None:
+            return "look for alarms"
+        if report.alarms:
+            return counted(len(report.alarms), "alarm")
+        return "no alarm in what was looked at" if report.unchecked else "no alarm"
