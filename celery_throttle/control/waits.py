@@ -31,10 +31,18 @@ def keeps(status: LimitStatus) -> bool:
     return not status.declared or status.stopped or status.full or late
 
 
-def reasons(app: Any, statuses: Iterable[LimitStatus]) -> dict[Bucket, State]:
-    """Return why tasks wait in those lines whose limits have room."""
+def reasons(app: Any, statuses: Iterable[LimitStatus], most: int | None = None) -> dict[Bucket, State]:
+    """Return why tasks wait in those lines whose limits have room.
+
+    Args:
+        app: the Celery app.
+        statuses: how the limits and keys stand.
+        most: how many lines are looked at; the state of each other one is "not looked at".
+    """
     waiting = [each for each in statuses if each.parked and not keeps(each)]
-    found = _looked(app, waiting)
+    found = {each.bucket: State("unread", "not looked at") for each in waiting}
+    waiting = waiting[:most]
+    found |= _looked(app, waiting)
     again = [each for each in waiting if found[each.bucket].kind == _NO_WORKER]
     if again:
         time.sleep(_AGAIN)

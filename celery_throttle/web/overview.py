@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.diagnosis import declared_otherwise, readers
 from celery_throttle.control.reader import partly
 from celery_throttle.control.states import State, states
+from celery_throttle.control.waits import keeps, reasons
 from celery_throttle.core.policy import limits_of
 from celery_throttle.core.wording import counted
 from celery_throttle.tasks.registry import policies_of
@@ -26,6 +27,8 @@ __all__ = ["Overview", "Row", "overview"]
 _READ = 1000
 #: Rows of which the last hour is read, with one call for each hundred: reading and drawing each takes 0.1 ms.
 _MOST_HOURS = 300
+#: Lines with room whose first task is looked at, each with a call.
+_MOST_LINES = 50
 _OF_KEYS = {"paused": "paused", "held_back": "held back", "disabled": "disabled", "overrides": "overridden"}
 
 
@@ -41,6 +44,7 @@ class Row:
         otherwise: whether the worker that started last has declared it otherwise than this code.
         since: when the oldest task in its lines came, None if nobody stands there.
         last_hour: what started on it, None if nothing did, or that was not looked at.
+        kept: what keeps tasks waiting that the numbers do not explain, None if they explain all.
     """
 
     status: LimitStatus
@@ -50,6 +54,13 @@ class Row:
     otherwise: bool = False
     since: datetime | None = None
     last_hour: LastHour | None = None
+    kept: State | None = None
+
+    @property
+    def unexplained(self) -> LimitStatus | None:
+        """Its longest line whose numbers do not show why tasks wait; None if there is none."""
+        found = [each for each in (self.status, *self.keys) if each.parked and not keeps(each)]
+        return max(found, key=lambda each: each.parked, default=None)
 
     @property
     def held(self) -> int:
@@ -78,13 +89,14 @@ class Row:
             if count:
                 found.append(State(word.replace(" ", "-"), f"{least}{counted(count, 'key')} {word}"))
         full = sum(each.full for each in self.keys)
-        return [*found, State("full", f"{least}{counted(full, 'key')} full")] if full else found
+        found += [State("full", f"{least}{counted(full, 'key')} full")] if full else []
+        return [*found, self.kept] if self.kept else found
 
     @property
     def attention(self) -> tuple[int, int, int, str]:
         """What it is sorted by: what waits and cannot start, what waits, what somebody changed, what is in use."""
         kinds = {each.kind for each in self.states}
-        stopped = bool(kinds & {"paused", "held-back", "undeclared"})
+        stopped = bool(kinds & {"paused", "held-back", "undeclared"}) or not self.held
         rank = 0 if stopped and self.parked else 1 if self.parked else 2 if kinds - {"full"} else 3 if self.held else 4
         return rank, -self.parked, -self.held, self.status.name
 
@@ -133,7 +145,7 @@ def overview(app: Any, wanted: str, most: int) -> Overview:
             rows.append(row)
             of_row[row.status.name] = reader
     found = sorted((each for each in rows if wanted.lower() in each.status.name.lower()), key=lambda row: row.attention)
-    shown = tuple(_completed(found[:most], of_row))
+    shown = tuple(_completed(app, found[:most], of_row))
     settling = max(settling for _, settling in clocks)
     return Overview(clocks[0][0], shown, len(found), len(rows), min(len(shown), _MOST_HOURS), settling)
 
@@ -152,7 +164,7 @@ def _rows(
             yield Row(whole, keys, keyed=has_keys, partly=name in not_all, otherwise=name in otherwise)
 
 
-def _completed(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
+def _completed(app: Any, rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
     """Yield rows with what is only read of those that are shown, of a group together."""
     since: dict[str, datetime] = {}
     last_hours: dict[str, LastHour] = {}
@@ -162,9 +174,11 @@ def _completed(rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
         oldest = reader.oldest([row.status.name for row in mine])
         since |= {name: each.first.since for name, each in oldest.items() if each.first.since}
         last_hours |= reader.last_hours([row.status.name for row in mine if row.status.name in hours])
+    kept = reasons(app, [line for row in rows if (line := row.unexplained)], most=_MOST_LINES)
     for row in rows:
-        name = row.status.name
-        yield replace(row, since=since.get(name), last_hour=last_hours.get(name))
+        name, line = row.status.name, row.unexplained
+        of_line = kept[line.bucket] if line else None
+        yield replace(row, since=since.get(name), last_hour=last_hours.get(name), kept=of_line)
 
 
 def _fullness(status: LimitStatus) -> float:

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.control.throttle_control import ThrottleControl
+from celery_throttle.control.waits import reasons
 from celery_throttle.web.asked import limit_of, most_of, word
 from celery_throttle.web.changes import CHANGES, DROPPABLE, said
 from celery_throttle.web.charts import HEIGHT, charts
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Pages"]
 
 _MOST = 100
+#: Lines with room whose first task is looked at, each with a call.
+_MOST_LINES = 50
 
 
 class Pages:
@@ -65,6 +68,7 @@ class Pages:
             limit=limit,
             status=status,
             keys=keys,
+            kept=reasons(self._app, (status, *keys.rows), most=_MOST_LINES),
             held=held,
             missing=held - sum(need.permits for each in holders for need in each.needs if _is_of(limit, need)),
             waits=status.parked + sum(each.parked for each in keys.rows),

@@ -234,11 +234,8 @@ def test_a_change_is_seen(browser: Browser, app: Any) -> None:
     assert browser.run("return window.same")
 
 
-def test_number_of_alarms_follows_by_itself(browser: Browser, app: Any) -> None:
+def test_open_page_looks_for_alarms_by_itself(browser: Browser) -> None:
     browser.open("task")
-    browser.shows("no alarm")
-    ThrottleControl(app).limit("api").pause()
-    browser.run("lookForAlarms()")
     until(lambda: browser.driver.find_element(By.ID, "alarms").text == "no alarm in what was looked at", timeout=15)
 
 

@@ -1,0 +1,88 @@
+"""Every line in which tasks wait has a state, on the first page and on the page of its limit."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle import Limit, ThrottleControl
+from celery_throttle.web import overview
+from tests.control.test_looking import API, TENANT, of
+from tests.store.terms_caller import terms
+from tests.support.incident import incident
+from tests.web.test_pages import rows, text
+
+if TYPE_CHECKING:
+    import pytest
+    from redis import Redis
+
+    from tests.store.terms_caller import TermsCaller
+    from tests.web.conftest import Site
+
+IDLE = "no worker takes it (queue q)"
+
+
+def states_of(answer: Any) -> dict[str, list[str]]:
+    """The states of each row, by its first word."""
+    found: dict[str, list[str]] = {}
+    for row in re.findall(r'<tr role="row">.*?</tr>', answer.text, flags=re.DOTALL)[1:]:
+        items = re.findall(r"<li[^>]*>(.*?)</li>", row, flags=re.DOTALL)
+        name = re.sub(r"<[^>]*>", "", row).split()[0]
+        found[name] = [re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", each)).strip() for each in items]
+    return found
+
+
+def test_every_waiting_limit_of_an_incident_has_a_state(page: Site, redis: Redis) -> None:
+    made = incident(redis)
+    found = states_of(page.get(""))
+    assert all(found[name] for name in made.parked)
+    assert found["reports"] == ["no worker takes it (queue exports)"]
+    assert found["gpu"] == ["full"]
+    assert found["user"] == [IDLE]
+    assert found["tenant"][0].startswith("paused")
+
+
+def test_line_that_no_worker_serves_stands_before_lines_that_move(page: Site, worker: TermsCaller) -> None:
+    for number in range(5):
+        worker.arrive(f"t{number}", terms(API).same)
+    worker.put("waits", terms(Limit("zoo", 1)).same)
+    assert list(states_of(page.get(""))) == ["zoo", "api"]
+
+
+def test_every_waiting_key_has_a_state(page: Site, worker: TermsCaller) -> None:
+    worker.arrive("holds", of("acme"))
+    for tenant in ("acme", "other"):
+        worker.put(f"waits {tenant}", of(tenant))
+    found = states_of(page.get("limit?name=tenant"))
+    assert found["acme"] == ["full"]
+    assert found["other"] == [IDLE]
+    assert IDLE in text(page.get("limit?name=tenant&key=other"))
+    assert states_of(page.get(""))["tenant"] == ["1 key full", IDLE]
+
+
+def test_limit_page_names_what_keeps_its_line(page: Site, worker: TermsCaller) -> None:
+    worker.know(API)
+    worker.put("waits", terms(API).same)
+    assert IDLE in text(page.get("limit?name=api"))
+
+
+def test_task_that_waits_for_another_limit_names_it(page: Site, app: Any, worker: TermsCaller) -> None:
+    both = terms(TENANT, API).needs({"keys": {"tenant": "acme"}})
+    worker.know(API)
+    ThrottleControl(app).limit("api").pause()
+    worker.put("waits", both)
+    for name, states in states_of(page.get("")).items():
+        assert states, name
+
+
+def test_lines_beyond_the_bound_are_marked(page: Site, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "_MOST_LINES", 1)
+    for name in ("one", "two"):
+        worker.put(name, terms(Limit(name, 1)).same)
+    assert sorted(states_of(page.get("")).values()) == [[IDLE], ["not looked at"]]
+
+
+def test_limit_without_waiting_tasks_has_no_such_state(page: Site, worker: TermsCaller) -> None:
+    worker.know(API)
+    assert states_of(page.get("")) == {"api": []}
+    assert len(rows(page.get(""))) == 2
