@@ -22,7 +22,7 @@ from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.rendering import link, page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import timedelta
 
     from starlette.requests import Request
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["CHANGES", "DROPPABLE", "Changes", "said"]
+__all__ = ["CHANGES", "DROPPABLE", "Changes", "offered", "said"]
 
 #: The states of tasks that can be dropped.
 DROPPABLE = ("parked", "waiting for its identity lock")
@@ -63,6 +63,38 @@ _DONE = {
     "enable": "{} is enforced again.",
     "release-hold": "{} is not held back any more.",
 }
+
+
+#: What ends a change that holds, in the order in which that is likely to be wanted.
+_ENDS = (
+    ("held_back", "release-hold"),
+    ("paused", "resume"),
+    ("disabled", "enable"),
+    ("override", "reset"),
+    ("rate_override", "reset"),
+)
+#: For how long a change lasts, unless something else is chosen.
+_LASTS = "2h"
+
+
+def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -> list[tuple[Command, Bucket]]:
+    """Return what can be done to a limit, or one key of it, as it stands, the likely change first.
+
+    Args:
+        status: how it stands.
+        waits: how many tasks wait.
+        keys: how the keys stand: `release-hold` of a limit ends what holds them back.
+    """
+    found: dict[tuple[str, Bucket], None] = {}
+    for what, name in _ENDS:
+        change = getattr(status, what)
+        if change:
+            found[name, status.scope(change)] = None
+    if any(each.held_back for each in keys):
+        found["release-hold", status.bucket] = None
+    found |= dict.fromkeys((name, status.bucket) for name in ("pause", "set", "disable"))
+    found |= {("drop", status.bucket): None} if waits else {}
+    return [(CHANGES[name], bucket) for name, bucket in found]
 
 
 def said(request: Request, name: str = "", key: str | None = None) -> str:
@@ -128,6 +160,8 @@ class Changes:
         limit, command, asked = limit_of(self._app, request), _command(form), _asked(form)
         if command.permits and not {"permits", "rate"} & form.keys():  # nobody has said a number yet
             asked = _as_it_is(limit.status(), asked)
+        if command.lasts and not {"for", "ever"} & form.keys() and request.method != "POST":
+            asked = asked._replace(lasts=_LASTS)
         would: list[str] = []
         try:
             values, options = _options(command, asked)
@@ -146,6 +180,7 @@ class Changes:
             copied=None if error else self._copied(limit, command, asked, values, options),
             command=command,
             asked=asked,
+            lasts=_LASTS,
             about={"name": limit.name, "key": limit.key, "change": command.name},
             back=link(request, "limit", name=limit.name, key=limit.key),
         )
@@ -238,7 +273,7 @@ class Changes:
         command = Command(label.lower(), "", label, does)
         return page(
             request, "change.html", code=code, heading=heading, does=does, would=[], error=error,
-            copied=None if error else copied, command=command, asked=asked, back=back, about=about,
+            copied=None if error else copied, command=command, asked=asked, lasts="", back=back, about=about,
         )  # fmt: skip
 
 
@@ -249,7 +284,8 @@ def _command(form: Mapping[str, str]) -> Command:
 
 
 def _asked(form: Mapping[str, str]) -> Asked:
-    return Asked(*(form.get(name, "").strip() for name in ("permits", "rate", "burst", "for", "why")))
+    asked = Asked(*(form.get(name, "").strip() for name in ("permits", "rate", "burst", "for", "why")))
+    return asked._replace(lasts="") if form.get("ever") else asked
 
 
 def _as_it_is(status: LimitStatus, asked: Asked) -> Asked:

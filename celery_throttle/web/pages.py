@@ -12,7 +12,7 @@ from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.control.waits import reasons
 from celery_throttle.web.asked import limit_of, most_of, word
-from celery_throttle.web.changes import CHANGES, DROPPABLE, said
+from celery_throttle.web.changes import DROPPABLE, offered, said
 from celery_throttle.web.charts import HEIGHT, charts
 from celery_throttle.web.flash import forget
 from celery_throttle.web.rendering import fragment, live, page
@@ -75,7 +75,7 @@ class Pages:
             holders=holders,
             parked=limit.parked(most=most),
             pace=pace_of(status, history) if history else Pace(),
-            changes=CHANGES,
+            offered=offered,
             said=said(request, limit.name, limit.key),
             day=day,
             drawn=_drawn(request, limit, None if day else history, day=day),

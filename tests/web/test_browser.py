@@ -158,7 +158,6 @@ def test_every_change_is_clicked(browser: Browser, app: Any) -> None:
         ("Resume", {}, "api goes on.", lambda: not stands(app).paused),
         ("Disable", {}, "api is not enforced any more.", lambda: stands(app).disabled),
         ("Enable", {}, "api is enforced again.", lambda: not stands(app).disabled),
-        ("Release hold", {}, "api was not held back.", lambda: True),
         ("Drop", {}, "3 tasks dropped.", lambda: stands(app).parked == 0),
     ):
         browser.open()
@@ -166,7 +165,7 @@ def test_every_change_is_clicked(browser: Browser, app: Any) -> None:
         browser.click(f"{change} …")
         for name, value in (fields | {"why": f"{change} <it>"}).items():
             browser.write(name, value)
-        browser.click("Only say what it would do")
+        browser.click("Only show what it would do")
         browser.arrives(urlencode({"why": f"{change} <it>"}))
         browser.shows(f"why={change} <it>")
         browser.click(change)
@@ -175,6 +174,24 @@ def test_every_change_is_clicked(browser: Browser, app: Any) -> None:
     changes = ThrottleControl(app).audit()
     assert [(each.by, each.why) for each in changes[-2:]] == [("ana", "Reset <it>"), ("ana", "Override <it>")]
     assert len(changes) == 7
+
+
+def test_enter_in_the_reason_drops_nothing(browser: Browser, app: Any) -> None:
+    browser.open("limit/change?name=api&change=drop")
+    browser.write("why", "wrong input")
+    browser.press(Keys.ENTER)
+    browser.arrives("why=wrong+input")
+    browser.shows("3 tasks would be dropped.")
+    assert stands(app).parked == 3
+
+
+def test_time_that_is_written_takes_the_place_of_until_taken_back(browser: Browser, app: Any) -> None:
+    browser.open("limit/change?name=api&change=pause&for=2h&ever=1")
+    assert browser.driver.find_element(By.NAME, "ever").is_selected()
+    browser.write("for", "10m")
+    browser.click("Pause")
+    browser.shows("api is paused.")
+    assert stands(app).paused.until
 
 
 def test_a_number_that_does_not_work(browser: Browser, app: Any) -> None:
@@ -382,7 +399,7 @@ def test_the_keyboard_is_enough(browser: Browser, app: Any) -> None:
         seen.append(browser.focused)
         assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") != "none"
         assert len(seen) < 20
-    assert seen[:5] == ["Limits", "Task", "Locks", "Audit", "Report"]
+    assert seen[1:6] == ["Limits", "Task", "Locks", "Audit", "Report"]
     browser.press(Keys.ENTER)
     browser.shows("Who waits")
     while browser.focused != "Pause …":

@@ -29,7 +29,8 @@ def head(answer: Any) -> str:
 
 
 def environment_class(answer: Any) -> str:
-    return re.findall(r'<strong class="environment ([\w-]*)"', answer.text)[0]
+    (found,) = re.findall(r'<strong class="environment ([\w-]*)"', answer.text)
+    return str(found)
 
 
 def test_every_page_names_app_store_group_and_environment(server: EmbeddedServer, worker: TermsCaller) -> None:

@@ -48,8 +48,9 @@ async function lookForAlarms() {
   if (document.hidden) return;
   try {
     const answer = await fetch(alarms.dataset.live, { cache: "no-store" });
-    if (answer.ok) alarms.innerHTML = await answer.text();
-    else alarms.textContent = "alarms not known";
+    const focused = alarms.contains(document.activeElement), found = answer.ok ? await answer.text() : "alarms not known";
+    if (alarms.innerHTML.trim() !== found.trim()) alarms.innerHTML = found;
+    if (focused) alarms.querySelector("a")?.focus({ preventScroll: true });
   } catch {
     alarms.textContent = "alarms not known";
   }
@@ -67,6 +68,7 @@ document.addEventListener("click", async ({ target }) => {
   getSelection().selectAllChildren(code); // without https there is no clipboard, but there is Ctrl-C
   try { await navigator.clipboard.writeText(code.textContent); target.textContent = "Copied"; } catch { target.textContent = "Selected"; }
 });
+document.addEventListener("input", ({ target }) => { if (target.name === "for") target.form.elements.ever.checked = !target.value; });
 clock();
 setInterval(tick, 1000);
 if (live) { look(); setInterval(look, EVERY); document.addEventListener("visibilitychange", look); }

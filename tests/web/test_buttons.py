@@ -1,0 +1,96 @@
+"""Which buttons a limit has, in which order, and what the form of a change begins with."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_throttle import ThrottleControl
+from tests.control.test_looking import API, TENANT, of
+from tests.store.terms_caller import terms
+from tests.web.test_changes import CHANGE, copied
+
+if TYPE_CHECKING:
+    from celery_throttle.control.limit_control import LimitControl
+    from tests.store.terms_caller import TermsCaller
+    from tests.web.conftest import Site
+
+
+def api(app: Any) -> LimitControl:
+    return ThrottleControl(app).limit("api")
+
+
+def buttons(answer: Any) -> list[str]:
+    """The changes that a page offers, in their order."""
+    group = answer.text.partition('<p class="changes"')[2].partition("</p>")[0]
+    return re.findall(r"change=([\w-]+)", html.unescape(group))
+
+
+@pytest.fixture(autouse=True)
+def _known(worker: TermsCaller) -> None:
+    worker.know(API)
+    worker.know(TENANT)
+
+
+def test_running_limit_offers_pause_first(page: Site) -> None:
+    assert buttons(page.get("limit?name=api")) == ["pause", "set", "disable"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [("pause", "resume"), ("disable", "enable"), ("override", "reset")],
+)
+def test_changed_limit_offers_the_end_of_the_change_first(page: Site, app: Any, begin: str, end: str) -> None:
+    getattr(api(app), begin)(*[3] if begin == "override" else [])
+    assert buttons(page.get("limit?name=api"))[0] == end
+
+
+def test_limit_that_is_held_back_offers_the_end_of_that_first(page: Site, worker: TermsCaller) -> None:
+    worker.send_back(worker.take("t", API), 900.0)
+    assert buttons(page.get("limit?name=api"))[0] == "release-hold"
+
+
+def test_drop_is_offered_last_and_only_where_tasks_wait(page: Site, worker: TermsCaller) -> None:
+    worker.put("t", terms(API).same)
+    assert buttons(page.get("limit?name=api"))[-1] == "drop"
+
+
+def test_key_of_a_paused_limit_offers_to_resume_the_limit(page: Site, app: Any, worker: TermsCaller) -> None:
+    worker.put("t", of("acme"))
+    ThrottleControl(app).limit("tenant").pause()
+    answer = page.get("limit?name=tenant&key=acme")
+    assert buttons(answer)[0] == "resume"
+    (link,) = re.findall(r'href="([^"]*change=resume)"[^>]*>Resume tenant', answer.text)
+    assert "key=" not in link
+
+
+def test_buttons_stand_after_the_facts_and_follow_the_state(page: Site, app: Any) -> None:
+    shown = page.get("limit?name=api").text
+    assert shown.index("In use") < shown.index('<p class="changes"')
+    api(app).pause()
+    assert buttons(page.get("limit?name=api&part=live"))[0] == "resume"
+
+
+@pytest.mark.parametrize("change", ["pause", "disable", "set"])
+def test_change_lasts_two_hours_unless_something_else_is_chosen(page: Site, app: Any, change: str) -> None:
+    shown = page.get(f"{CHANGE}&change={change}")
+    assert 'name="for" value="2h"' in shown.text
+    assert "--for=2h" in copied(shown)[0]
+    fields = {"change": change, "permits": "3", "for": "2h", "ever": "1"}
+    assert "--for" not in copied(page.get(f"{CHANGE}&change={change}&permits=3&for=2h&ever=1"))[0]
+    page.post(CHANGE, fields)
+    status = api(app).status()
+    said = status.paused or status.disabled or status.override
+    assert said
+    assert said.until is None
+
+
+@pytest.mark.parametrize("path", [f"{CHANGE}&change=drop", f"{CHANGE}&change=disable", "task/drop?id=t"])
+def test_first_button_of_a_form_changes_nothing(page: Site, worker: TermsCaller, path: str) -> None:
+    """A browser takes the first one when somebody presses Enter in a field."""
+    worker.put("t", terms(API).same)
+    form = page.get(path).text.partition('<form method="post"')[2].partition("</form>")[0]
+    assert 'formmethod="get"' in re.findall(r"<button[^>]*>", form)[0]
