@@ -108,6 +108,8 @@ def _message(request: Request, status: int, text: str, headers: dict[str, str] |
     if route_path(request.scope).startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
     heading = _HEADINGS.get(status, "That did not work")
-    answer = page(request, "message.html", code=status, heading=heading, text=text, asked_for=_asked_for(request))
+    # A change is not sent again by itself.
+    retry, asked_for = status == 503 and request.method == "GET", _asked_for(request)  # noqa: PLR2004
+    answer = page(request, "message.html", code=status, heading=heading, text=text, asked_for=asked_for, retry=retry)
     answer.headers.update(headers or {})
     return answer

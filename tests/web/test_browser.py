@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("selenium", reason="the dependency group web-browser is not installed")
 
 from axe_core_python.selenium import Axe
+from redis import Redis
 from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
@@ -26,7 +27,7 @@ from celery_throttle import Limit, ThrottleControl
 from celery_throttle.web import asgi
 from tests.control.conftest import make_app
 from tests.control.test_looking import API, of, park
-from tests.store.terms_caller import terms
+from tests.store.terms_caller import TermsCaller, terms
 from tests.support.waiting import until
 from tests.web.conftest import TOKEN, own_server, served
 from tests.web.test_overview import tell_counts
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.embedded import EmbeddedServer
-    from tests.store.terms_caller import TermsCaller
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
@@ -82,6 +82,10 @@ class Browser:
     def shows(self, words: str) -> None:
         """Wait until they are there."""
         until(lambda: self.sees(words))
+
+    def shows_soon(self, words: str) -> None:
+        """Wait until they are there, for as long as some looks of the page take."""
+        until(lambda: self.sees(words), timeout=20)
 
     def arrives(self, words: str) -> None:
         """Wait until they are in the address."""
@@ -279,16 +283,40 @@ def test_a_tab_that_is_hidden_asks_for_nothing(browser: Browser, app: Any) -> No
     until(lambda: browser.sees("paused"), timeout=2)
 
 
-def test_the_store_goes_away_and_comes_back(chromium: Browser, own_server: EmbeddedServer) -> None:
-    with served(asgi(make_app(own_server.url))) as url:
+def test_store_that_goes_away_stops_the_clocks_until_it_is_back(chromium: Browser, own_server: EmbeddedServer) -> None:
+    app = make_app(own_server.url)
+    clocks = "return [...document.querySelectorAll('main time')].map(each => each.textContent).join()"
+    with served(asgi(app)) as url:
         chromium.url = url
+        with Redis.from_url(own_server.url) as client:
+            TermsCaller(client, "aaaaaaaa", "q").know(API)
+            ThrottleControl(app).limit("api").pause(until=3600)
         chromium.open()
         chromium.shows("live")
         own_server.kill()
-        until(lambda: chromium.sees("not live: answer 503, the store does not answer"), timeout=15)
-        chromium.shows("No limits are known")  # what was seen last stays
+        chromium.shows_soon("The store does not answer. These are the values of ")
+        banner = chromium.driver.find_element(By.ID, "away")
+        assert banner.get_attribute("role") == "alert"
+        assert "stale" in str(chromium.driver.find_element(By.ID, "live").get_attribute("class"))
+        before = chromium.run(clocks)
+        assert "59m" in before
+        chromium.driver.set_script_timeout(20)
+        chromium.driver.execute_async_script("setTimeout(arguments[0], 2500)")  # two ticks
+        assert chromium.run(clocks) == before
         own_server.restart()
-        until(lambda: chromium.driver.find_element(By.ID, "pulse").text == "live", timeout=15)
+        until(lambda: not banner.is_displayed(), timeout=15)
+        assert "stale" not in str(chromium.driver.find_element(By.ID, "live").get_attribute("class"))
+        chromium.driver.get("about:blank")
+
+
+def test_page_without_a_store_asks_again_by_itself(chromium: Browser, own_server: EmbeddedServer) -> None:
+    with served(asgi(make_app(own_server.url))) as url:
+        chromium.url = url
+        own_server.kill()
+        chromium.open("locks")
+        chromium.shows("This page asks again by itself.")
+        own_server.restart()
+        chromium.shows_soon("Identity locks")
         chromium.driver.get("about:blank")
 
 

@@ -4,7 +4,8 @@ const EVERY = 3000, ALARMS_EVERY = 15000;
 const live = document.getElementById("live");
 const pulse = document.getElementById("pulse");
 const alarms = document.getElementById("alarms");
-let etag = live && live.dataset.etag, ahead = 0, pressed = false;
+const away = document.getElementById("away");
+let etag = live && live.dataset.etag, ahead = 0, pressed = false, looking = false, stale = false;
 
 function span(seconds) {
   const s = Math.max(Math.round(seconds), 0), pair = (a, b, m, n) => `${Math.floor(s / a)}${m} ${Math.floor((s % a) / b)}${n}`;
@@ -12,6 +13,7 @@ function span(seconds) {
 }
 
 function tick() {
+  if (stale) return; // the values are old
   const now = Date.now() + ahead;
   for (const each of document.querySelectorAll("time[datetime]")) {
     const past = (now - Date.parse(each.dateTime)) / 1000;
@@ -26,7 +28,8 @@ function clock() {
 }
 
 async function look() {
-  if (document.hidden || pressed) return; // what somebody is clicking stays
+  if (document.hidden || pressed || looking) return; // what somebody is clicking stays
+  looking = true;
   try {
     const answer = await fetch(live.dataset.live, { headers: { "If-None-Match": etag }, cache: "no-store" });
     if (answer.status === 200 && !pressed) {
@@ -37,10 +40,30 @@ async function look() {
       clock();
       if (focused) links().find((each) => each.href === focused.href)?.focus({ preventScroll: true });
     }
-    const fine = answer.ok || answer.status === 304;
-    say(fine ? "live" : `not live: answer ${answer.status}${{ 401: ", sign in again", 503: ", the store does not answer" }[answer.status] || ""}`, fine);
+    const why = { 401: "Sign in again", 503: "The store does not answer" }[answer.status] || `The page answers ${answer.status}`;
+    stands(answer.ok || answer.status === 304 ? "" : why);
   } catch {
-    say("not live: no answer", false);
+    stands("The page does not answer");
+  } finally {
+    looking = false;
+  }
+}
+
+function stands(why) {
+  stale = Boolean(why);
+  live.classList.toggle("stale", stale);
+  away.hidden = !stale;
+  const seen = new Date(Date.parse(live.querySelector("[data-now]")?.dataset.now) || Date.now()).toISOString().slice(11, 19);
+  const text = stale ? `${why}. These are the values of ${seen} UTC. The page asks again every ${EVERY / 1000} seconds.` : "";
+  if (away.textContent !== text) away.textContent = text;
+  say(stale ? "not live" : "live", !stale);
+}
+
+async function retry() {
+  try {
+    if ((await fetch(location.href, { cache: "no-store" })).ok) location.reload();
+  } catch {
+    // the next try may work
   }
 }
 
@@ -73,3 +96,4 @@ clock();
 setInterval(tick, 1000);
 if (live) { look(); setInterval(look, EVERY); document.addEventListener("visibilitychange", look); }
 if (alarms) { lookForAlarms(); setInterval(lookForAlarms, ALARMS_EVERY); }
+if (document.querySelector("[data-retry]")) setInterval(retry, EVERY);
