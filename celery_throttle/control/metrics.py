@@ -14,7 +14,7 @@ from celery_throttle.control.diagnosis import readers
 from celery_throttle.control.exposition import Metric, Sample
 from celery_throttle.control.reader import MOST, partly
 from celery_throttle.control.runnable import queue_work, work_of
-from celery_throttle.control.silent import OVERDUE
+from celery_throttle.control.silent import OVERDUE, misses_renewals
 from celery_throttle.core.wording import one_line
 from celery_throttle.errors import StoreUnavailable
 
@@ -57,6 +57,7 @@ _OF_ALL_KEYS = {"next_start_seconds", "full"}
 _OF_GROUPS = {
     "holders": "Tasks, and others, that hold permits or an identity lock.",
     "workers": "Workers, and processes, that hold permits or an identity lock under a lease that has not ended.",
+    "workers_silent": "Workers, and processes, that hold something and have stopped to renew their leases.",
     "leases_overdue": "Holders whose lease ended more than 5 s ago, and which nobody has reclaimed.",
     "set_aside": "Tasks that cannot start, since nobody can read their records.",
     "settling_seconds": "How long nothing starts yet, since the store has just lost its data.",
@@ -144,6 +145,7 @@ def _of_group(
     group = {
         "holders": len(holders),
         "workers": len({each.worker for each in holders if each.lease_left > 0}),
+        "workers_silent": len({each.worker for each in holders if misses_renewals(each, reader.store.lease)}),
         "leases_overdue": sum(each.lease_left < -OVERDUE for each in holders),
         "set_aside": len(aside),
         "settling_seconds": settling,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.rows import Holder
 
-__all__ = ["OVERDUE", "silent_workers"]
+__all__ = ["OVERDUE", "misses_renewals", "silent_workers"]
 
 #: Seconds. Workers and beat look this often at least, so a lease that ended longer ago was seen by none of them.
 OVERDUE = 5.0
@@ -35,7 +35,7 @@ def silent_workers(reader: Reader, holders: Sequence[Holder], commands: Commands
     """
     commands = commands or Commands()
     lease = reader.store.lease
-    late = [each for each in holders if each.lease_left < lease * _PART]
+    late = [each for each in holders if misses_renewals(each, lease)]
     overdue = [each for each in late if each.lease_left < -OVERDUE]
     if overdue:
         yield _overdue(overdue, commands)
@@ -44,6 +44,11 @@ def silent_workers(reader: Reader, holders: Sequence[Holder], commands: Commands
         yield _silent(worker, [each for each in silent if each.worker == worker], lease, commands)
     if late:
         yield from _duplicates(reader, {each.task_id: each for each in late}, lease)
+
+
+def misses_renewals(holder: Holder, lease: float) -> bool:
+    """Whether the worker of a holder should have renewed this lease by now."""
+    return holder.lease_left < lease * _PART
 
 
 def _overdue(holders: list[Holder], commands: Commands) -> Finding:

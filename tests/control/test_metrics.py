@@ -16,6 +16,7 @@ from celery_throttle.control.exposition import Metric, Sample, exposition
 from celery_throttle.control.metrics import _OF_ALL, _OF_GROUPS, _OF_LIMITS, _OF_QUEUES
 from celery_throttle.control.reader import MOST
 from celery_throttle.core.wording import one_line
+from celery_throttle.settings import settings_of
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, TENANT, names, of
 from tests.store.caller import KEYS
@@ -167,6 +168,17 @@ def test_holders_and_workers(app: Any, worker: TermsCaller, redis: Redis) -> Non
     assert (found["holders"], found["workers"], found["leases_overdue"]) == (3, 1, 1)
 
 
+def test_workers_that_have_stopped_to_renew_are_counted(app: Any, worker: TermsCaller, redis: Redis) -> None:
+    silent = TermsCaller(redis, "cccccccc", "q")
+    many = terms(Limit("many", 9)).same
+    for caller, task in ((worker, "a"), (silent, "b"), (silent, "c")):
+        caller.arrive(task, many)
+    assert of_group(app)["workers_silent"] == 0
+    lease = settings_of(app).lease
+    redis.zadd(KEY["leases"], dict.fromkeys(("b", "c"), peek(redis).now + lease * 300), xx=True)
+    assert of_group(app)["workers_silent"] == 1
+
+
 def test_what_a_group_has(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.put("spoilt", ONE)
     redis.hset(KEY["records"], "spoilt", "{")
@@ -207,7 +219,7 @@ def test_it_costs_no_more_where_there_is_more(app: Any, worker: TermsCaller, red
     with commands(redis) as calls:
         text = ThrottleControl(app).metrics()
     assert calls["evalsha"] < 130
-    assert len(text.splitlines()) < 120
+    assert len(text.splitlines()) < 125
     assert read(text)["celery_throttle_cut"] == {("",): 0}
 
 

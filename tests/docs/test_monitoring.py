@@ -27,6 +27,8 @@ NOT_SHOWN = {"celery_throttle_store_time_seconds"}  # of use to an alert alone
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "monitoring" / "dashboard.json").read_text())
 RULES: list[dict[str, Any]] = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
 OPERATING = (DOCS / "operating.md").read_text()
+#: What the runbook links begin with.
+DOCS_OF_USERS = '{{ or $externalLabels.celery_throttle_docs "docs" }}'
 #: The one that has been found, for the tests that need it (Debian: `prometheus`).
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
@@ -96,20 +98,30 @@ def test_prometheus_understands_its_queries(tmp_path: Path) -> None:
 
 
 def test_alerts_are_of_metrics_that_there_are() -> None:
-    assert len(RULES) == 6
+    assert len(RULES) == 9
     for rule in RULES:
         assert metrics_in(rule["expr"])
         assert metrics_in(rule["expr"]) <= NAMES
         assert rule["labels"]["severity"] in {"critical", "warning"}
 
 
-def test_each_says_where_it_is_told_what_to_do() -> None:
+def test_each_runbook_link_has_its_anchor() -> None:
+    """With the external label in front of it, and as a path in the repository without."""
+    anchors = {heading.lower() for heading in re.findall(r"^### (\w+)$", OPERATING, flags=re.MULTILINE)}
     for rule in RULES:
-        page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert page == "docs/operating.md"
+        link = rule["annotations"]["runbook_url"]
+        page, _, anchor = link.removeprefix(DOCS_OF_USERS).partition("#")
+        assert link.startswith(DOCS_OF_USERS)
+        assert (DOCS / page.removeprefix("/")).read_text() == OPERATING
+        assert anchor in anchors
         assert anchor == rule["alert"].lower()
-        assert f"### {rule['alert']}\n" in OPERATING
-    assert len(re.findall(r"^### ", OPERATING, flags=re.MULTILINE)) == len(RULES)
+    assert len(anchors) == len(RULES)
+
+
+def test_the_external_label_is_the_one_of_the_page() -> None:
+    (label,) = re.findall(r"\$externalLabels\.(\w+)", DOCS_OF_USERS)
+    example = next(text for text in re.findall(r"```yaml\n(.*?)```", OPERATING, flags=re.DOTALL) if "global:" in text)
+    assert list(yaml.safe_load(example)["global"]["external_labels"]) == [label]
 
 
 @needs_promtool
@@ -131,7 +143,8 @@ def test_the_page_says_what_to_do_about_each_metric() -> None:
 
 
 def test_its_examples_of_keda_are_yaml_about_metrics_that_there_are() -> None:
-    scaled, triggers = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", OPERATING, flags=re.DOTALL))
+    examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", OPERATING, flags=re.DOTALL)]
+    scaled, triggers = (each for each in examples if "global" not in each)
     (by_prometheus,), (by_view,) = scaled["spec"]["triggers"], triggers["triggers"]
     assert (by_prometheus["type"], by_view["type"]) == ("prometheus", "metrics-api")
     assert metrics_in(by_prometheus["metadata"]["query"]) == {"celery_throttle_runnable_tasks"}
