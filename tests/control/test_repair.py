@@ -147,3 +147,23 @@ def test_yes_alone_is_refused(run: Callable[..., Ended]) -> None:
     ended = run("doctor", "--yes")
     assert ended.code == 2
     assert "doctor --repair --yes" in ended.err
+
+
+@pytest.mark.parametrize("name", [b"t\xb83", b"\xed\xa0\x80", b"\xff"])
+def test_task_whose_id_is_no_text_is_set_aside(app: Any, worker: TermsCaller, redis: Redis, name: bytes) -> None:
+    """No worker could name it in a call, so it would keep its permit for a lease."""
+    fill(worker)
+    record = redis.hget(KEY["records"], "t3")
+    message = redis.hget(KEY["messages"], "t3")
+    assert record
+    assert message
+    redis.hdel(KEY["records"], "t3")
+    redis.hset(KEY["records"], name, record)
+    redis.hset(KEY["messages"], name, message)
+    found = [(each.key, each.why) for each in ThrottleControl(app).repair(dry_run=True)]
+    assert ("records", "not readable: task id") in found
+    ThrottleControl(app).repair()
+    assert name not in redis.hkeys(KEY["records"])
+    assert redis.hexists(KEY["aside"], name)
+    ThrottleControl(app).limit("api").override(9)
+    assert started(worker.look(9)) == ("t4",)

@@ -37,7 +37,7 @@ end
 
 local function look(field, packed)
   if name == 'records' then
-    local record, why = record_in(packed)
+    local record, why = named_record(field, packed)
     if record then check_record(field)
     elseif mends then load_record(field)
     else note_wrong(name, field, why)

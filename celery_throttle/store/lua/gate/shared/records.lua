@@ -21,10 +21,16 @@ local function record_in(packed)
   return readable(packed, 'record')
 end
 
+-- The same, of a task that a worker can name in a call.
+local function named_record(task, packed)
+  if string.find(task, '[\128-\255]') and not is_utf8(task) then return nil, 'not readable: task id' end
+  return record_in(packed)
+end
+
 local function load_record(task)
   local packed = redis.call('HGET', RECORDS, task)
   if not packed then return nil end
-  local record, why = record_in(packed)
+  local record, why = named_record(task, packed)
   if record or state.only_reads then return record end
   return set_aside(task, packed, why)
 end
