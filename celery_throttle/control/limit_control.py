@@ -6,7 +6,7 @@ import logging
 import shlex
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from celery_throttle.clients import signed
 from celery_throttle.control.forecast import forecast
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
 
-__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "count"]
+__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "Order", "count"]
+
+Order = Literal["attention", "backlog", "name"]
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,8 @@ class LimitKeys:
 
     Attributes:
         rows: how they stand.
-        known: how many there are; of more than 1000, ``rows`` are of the first 1000 that were found.
+        known: how many there are, with the part of a name that was asked for; of more than 1000, ``rows`` that are not
+            sorted by name are of the first 1000 that were found.
         cut: whether there may be more: the first 20 000 names of the store were looked through.
     """
 
@@ -257,20 +260,30 @@ class LimitControl:
         return (self._place.with_last_hour(rows) if last_hour else rows)[0]
 
     @_tells
-    def keys(self, *, most: int = 100) -> LimitKeys:
-        """Return how those of its keys stand that somebody holds, waits for or has said something of.
+    def keys(self, *, most: int = 100, find: str = "", sort: Order = "attention", skip: int = 0) -> LimitKeys:
+        """Return how its keys stand that hold permits, have parked tasks or were changed at run time.
 
-        Those first that are stopped, then those where most wait; without keys, and of one key, none.
+        A limit without keys, and one key, has none.
 
         Args:
             most: how many at most, up to 1000.
+            find: a part of their names, in capitals or not; "" for all.
+            sort: ``"attention"``: those first that are stopped, then those with the longest lines; ``"backlog"``: those
+                with the longest lines first; ``"name"``.
+            skip: how many to leave out at the beginning of that order.
         """
         count("most", most)
+        _check_look(find, sort, skip)
         if self.key is not None:
             return LimitKeys((), 0)
         found = self._place.keys_of(self.name)
-        rows = sorted(self._place.stand(list(found.names[:MOST])), key=_busy)[:most]
-        return LimitKeys(tuple(rows), len(found.names), found.cut)
+        names = [each for each in found.names if find.lower() in (Bucket.parse(each).key or "").lower()]
+        if sort == "name":
+            some = sorted(names, key=lambda each: Bucket.parse(each).key or "")[skip : skip + most]
+            return LimitKeys(self._place.stand(some), len(names), found.cut)
+        order = _backlog if sort == "backlog" else _busy
+        rows = sorted(self._place.stand(names[:MOST]), key=order)[skip : skip + most]
+        return LimitKeys(tuple(rows), len(names), found.cut)
 
     @_tells
     def holders(self, *, most: int = MOST) -> tuple[Holder, ...]:
@@ -371,6 +384,19 @@ def _moment(until: Any) -> Any:
 
 def _busy(status: LimitStatus) -> tuple[bool, int, int, str]:
     return not status.stopped, -status.parked, -status.held, status.key or ""
+
+
+def _backlog(status: LimitStatus) -> tuple[int, int, str]:
+    return -status.parked, -status.held, status.key or ""
+
+
+def _check_look(find: object, sort: object, skip: object) -> None:
+    if not isinstance(find, str):
+        raise ConfigurationError(f"find must be a part of a name, got {find!r}: write find='acme'")
+    if sort not in get_args(Order):
+        raise ConfigurationError(f"sort must be one of {', '.join(get_args(Order))}, got {sort!r}: write sort='name'")
+    if not isinstance(skip, int) or isinstance(skip, bool) or skip < 0:
+        raise ConfigurationError(f"skip must be a whole number of 0 or more, got {skip!r}: write skip=100")
 
 
 def count(option: str, value: int) -> int:

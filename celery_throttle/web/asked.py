@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.limit_control import LimitControl
 
-__all__ = ["form", "limit_of", "most_of", "word"]
+__all__ = ["form", "limit_of", "most_of", "page_of", "word"]
 
 #: Of a form.
 _MOST_BYTES = 16_384
@@ -46,6 +46,14 @@ def most_of(request: Request, default: int) -> int:
         return default
     if not text.isdecimal() or not 1 <= int(text[:9]) <= 1000 or len(text) > 4:  # noqa: PLR2004 - digits of 1000
         raise HTTPException(400, "?most= is a whole number from 1 to 1000")
+    return int(text)
+
+
+def page_of(request: Request) -> int:
+    """Return which page is wanted, 1 for the first."""
+    text = request.query_params.get("page", "1")
+    if not text.isdecimal() or len(text) > 4 or int(text) < 1:  # noqa: PLR2004 - 20 000 keys are looked through
+        raise HTTPException(400, "?page= is a whole number from 1 to 9999")
     return int(text)
 
 

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.control.waits import reasons
-from celery_throttle.web.asked import limit_of, most_of, word
+from celery_throttle.web.asked import limit_of, most_of, page_of, word
 from celery_throttle.web.changes import DROPPABLE, offered, said
 from celery_throttle.web.charts import HEIGHT, charts
 from celery_throttle.web.flash import forget
@@ -57,21 +57,29 @@ class Pages:
     def limit(self, request: Request) -> Response:
         """Answer with one limit, or one key of it."""
         limit, most = limit_of(self._app, request), most_of(request, _MOST)
-        status, keys = limit.status(), limit.keys(most=most)
+        status, find, number = limit.status(), request.query_params.get("find", ""), page_of(request)
+        sort: Any = request.query_params.get("sort", "attention")  # which is checked there
+        keys = limit.keys(most=most, find=find, sort=sort, skip=(number - 1) * most)
         day = request.query_params.get("day") == "1"
         # Of keys it is not known how many start.
-        history = limit.history() if limit.key is None and not keys.rows else None
-        held, holders = status.held + sum(each.held for each in keys.rows), limit.holders(most=most)
+        keyed = bool(keys.known or status.keys or find)
+        history = limit.history() if limit.key is None and not keyed else None
+        held, holders = status.held_in_all, limit.holders(most=most)
         answer = live(
             request,
             "limit",
             limit=limit,
             status=status,
             keys=keys,
+            keyed=keyed,
+            find=find,
+            sort=sort,
+            number=number,
+            most=most,
             kept=reasons(self._app, (status, *keys.rows), most=_MOST_LINES),
             held=held,
             missing=held - sum(need.permits for each in holders for need in each.needs if _is_of(limit, need)),
-            waits=status.parked + sum(each.parked for each in keys.rows),
+            waits=status.parked_in_all,
             holders=holders,
             parked=limit.parked(most=most),
             pace=pace_of(status, history) if history else Pace(),

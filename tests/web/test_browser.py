@@ -267,6 +267,21 @@ def test_waits_go_on(browser: Browser) -> None:
     until(lambda: all(now > before for now, before in zip(browser.run(script), first, strict=True)), timeout=10)
 
 
+def test_name_that_is_being_written_stays(browser: Browser, worker: TermsCaller) -> None:
+    for tenant in ("acme", "other"):
+        park(worker, f"waits {tenant}", of(tenant))
+    browser.open("limit?name=tenant")
+    browser.shows("live")
+    browser.write("find", "acm")
+    park(worker, "waits zoo", of("zoo"))
+    browser.driver.set_script_timeout(20)
+    browser.driver.execute_async_script("setTimeout(arguments[0], 4000)")  # a look
+    assert browser.driver.find_element(By.ID, "find").get_attribute("value") == "acm"
+    browser.press(Keys.ENTER)
+    browser.arrives("find=acm")
+    browser.shows("1 key. Sorted:")
+
+
 def test_a_tab_that_is_hidden_asks_for_nothing(browser: Browser, app: Any) -> None:
     browser.open()
     browser.shows("live")

@@ -116,7 +116,7 @@ def seen_from(client: httpx.Client, first: str) -> set[str]:
             continue
         seen.add(path.partition("?")[0] + str(sorted(path.partition("?")[2].split("&"))))
         answer = client.get(path)
-        bare = path.endswith(("/limit/change", "/task/drop"))  # forms add what is missing
+        bare = path.endswith(("/limit", "/limit/change", "/task/drop"))  # forms add what is missing
         assert answer.status_code == (400 if bare else 200), path
         if answer.headers["content-type"].startswith("text/html"):
             links = [html.unescape(each) for each in LINK.findall(answer.text)]

@@ -27,8 +27,12 @@ function clock() {
   if (told) ahead = Date.parse(told.dataset.now) - Date.now();
 }
 
+function isWritten() {
+  return [...live.querySelectorAll("input[type=search]")].some((each) => each === document.activeElement || each.value !== each.defaultValue);
+}
+
 async function look() {
-  if (document.hidden || pressed || looking) return; // what somebody is clicking stays
+  if (document.hidden || pressed || looking || isWritten()) return; // what somebody is clicking or writing stays
   looking = true;
   try {
     const answer = await fetch(live.dataset.live, { headers: { "If-None-Match": etag }, cache: "no-store" });
