@@ -141,7 +141,11 @@ def test_what_a_task_unlocks_is_told_of(app: Any) -> None:
     ("args", "code", "said"),
     [
         (["audit", "nope"], 1, "Error: No limit 'nope'"),
-        (["audit", "--key", "acme"], 2, "Error: --key needs a LIMIT"),
+        (
+            ["audit", "--key", "acme"],
+            2,
+            "Error: --key is one of a limit: write `celery throttle audit LIMIT --key acme`",
+        ),
         (["unlock", *CALL, "--why", "x" * 501], 2, "Error: why must be text of 500 characters at most"),
     ],
 )

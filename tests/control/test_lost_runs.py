@@ -116,7 +116,7 @@ def test_lost_run_that_ends_is_forgotten(app: Any, works: LockCaller, frozen: Lo
     works.reap()
     assert len(lost(redis)[f"lost:{W2}"]["runs"]) == 2
     frozen.release(run.run)
-    assert [row[0] for row in lost(redis)[f"lost:{W2}"]["runs"]] == ["other"]
+    assert [row["task"] for row in lost(redis)[f"lost:{W2}"]["runs"]] == ["other"]
     assert explained(app, "first")[0] == "unknown"
     frozen.release(other.run)
     assert lost(redis) == {}
@@ -168,7 +168,7 @@ def test_as_many_lost_runs_are_kept_as_twenty(works: LockCaller, frozen: LockCal
     expire(redis, *tasks)
     works.reap()
     (kept,) = lost(redis).values()
-    assert sorted(row[0] for row in kept["runs"]) == tasks[5:]
+    assert sorted(row["task"] for row in kept["runs"]) == tasks[5:]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"v":2}', '{"v":2,"runs":[["a",1]]}', '{"v":1,"runs":[]}'])

@@ -214,10 +214,19 @@ def test_explain_says_whose_rate_it_is(mail: LimitControl, worker: TermsCaller, 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["set", "mail", "10/s"], "'10/s' is a rate: write set mail --rate 10/s"),
-        (["set", "mail"], "Say how many permits, or which rate: set mail 5, set mail --rate 50/m"),
-        (["set", "mail", "3", "--burst", "2"], "--burst needs --rate beside it: set mail --rate 50/m --burst 2"),
-        (["set", "mail", "many"], "'many' is no whole number of 1 or more: write set mail 5"),
+        (["set", "mail", "10/s"], "'10/s' is a rate: write `celery throttle set mail --rate 10/s`"),
+        (
+            ["set", "mail"],
+            (
+                "A number of permits or a rate is missing: write `celery throttle set mail 5` or "
+                "`celery throttle set mail --rate 50/m`"
+            ),
+        ),
+        (
+            ["set", "mail", "3", "--burst", "2"],
+            "--burst needs --rate beside it: write `celery throttle set mail 3 --rate 50/m --burst=2`",
+        ),
+        (["set", "mail", "many"], "'many' is no whole number of 1 or more: write `celery throttle set mail 5`"),
     ],
 )
 def test_what_is_written_wrong(mail: LimitControl, run: Run, args: list[str], said: str) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(celery_throttle.__file__).parent
 #: Who sets attributes of others, and why.
 STEERS = {
+    "celery_throttle.web.site": {"inner"},  # the state of a Starlette app is where its handlers find what they share
     "celery_throttle.worker.gate": {"run", "calls"},  # a run goes from state to state, and these are what moves it
     "celery_throttle.worker.running": {"run", "calls"},
     "celery_throttle.worker.resuming": {"run"},

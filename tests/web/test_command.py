@@ -37,7 +37,10 @@ def test_it_serves_the_page_until_it_is_interrupted(shell: Shell) -> None:
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert "No limits are known" in httpx.get(url, headers=bearer).text
         change = f"{url}limit/change?name=gpu&change=pause"
-        assert "celery -A tests.support.apps.features throttle pause gpu" in httpx.get(change, headers=bearer).text
+        assert (
+            "celery -A tests.support.apps.features throttle pause --for=2h gpu"
+            in httpx.get(change, headers=bearer).text
+        )
     finally:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)

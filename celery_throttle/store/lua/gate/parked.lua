@@ -39,8 +39,9 @@ end
 local function lines_of(kind, from)
   local what, first, last = unpack(kind)
   if what == 'passed' then return passed_lines(from) end
-  -- One more than rows, since the one to go on from may have been read to its end.
-  return names_from(what == 'buckets' and HEADS or LINES, from and '[' .. from .. '\0' or first, last, most + 1)
+  -- One more than rows: the one to go on from may have been read to its end.
+  local key = what == 'buckets' and HEADS or LINES
+  return names_from(key, from and '[' .. from .. '\0' or first, last, most + 1)
 end
 
 local function lanes_of(what, line)
