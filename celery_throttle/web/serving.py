@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,13 +14,14 @@ from celery_throttle.web.site import site
 from celery_throttle.web.tokens import Hosts, Token
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from celery_throttle.control.findings import Commands
 
-__all__ = ["behind", "listening", "serve"]
+__all__ = ["behind", "listening", "root_of", "serve"]
 
 _SHORTEST = 16
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
 _LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 _HOW = """python -c "import secrets; print(secrets.token_urlsafe())" makes one"""
 
@@ -44,21 +46,63 @@ def listening(host: str, port: int, token: str | None) -> tuple[socket.socket, s
 
 
 def serve(
-    app: Any, listener: socket.socket, commands: Commands, token: str | None, rights: Literal["all", "read"]
+    app: Any,
+    listener: socket.socket,
+    commands: Commands,
+    token: str | None,
+    rights: Literal["all", "read"],
+    root_path: str = "",
 ) -> None:
-    """Serve the page of a Celery app until it is interrupted."""
-    page = behind(app, commands, token, rights, listener.getsockname()[0])
+    """Serve the page of a Celery app until it is interrupted, below a path as `root_of` returns it."""
+    page = behind(app, commands, token, rights, listener.getsockname()[0], root_path)
     # A proxy's headers count only where it is said who the proxy is, which uvicorn reads from FORWARDED_ALLOW_IPS.
     config = uvicorn.Config(page, log_level="warning", access_log=False, lifespan="off", server_header=False)
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def behind(app: Any, commands: Commands, token: str | None, rights: Literal["all", "read"], host: str) -> ASGIApp:
+def behind(
+    app: Any, commands: Commands, token: str | None, rights: Literal["all", "read"], host: str, root_path: str = ""
+) -> ASGIApp:
     """Return the page behind a token; without one only for those who ask for this machine by its own names."""
+    page: ASGIApp
     if token is None:
-        return Hosts(site(app, lambda _: rights, None, commands), _LOCAL | {host})
-    door = Token(token, rights)
-    return site(app, door.access, None, commands, door)
+        page = Hosts(site(app, lambda _: rights, None, commands), _LOCAL | {host})
+    else:
+        door = Token(token, rights)
+        page = site(app, door.access, None, commands, door)
+    return Below(page, root_path) if root_path else page
+
+
+def root_of(path: str) -> str:
+    """Return the path below which a proxy has the page, without its last slash; "" for none.
+
+    Raises:
+        ConfigurationError: it cannot be one.
+    """
+    bare = path.removesuffix("/")
+    if not _ROOT_PATH.fullmatch(bare):
+        raise ConfigurationError(f"--root-path must be a path such as '/ops/throttle', got {path!r}")
+    return bare
+
+
+class Below:
+    """Answers below a path, whether or not a proxy takes that path away from what it passes on.
+
+    Args:
+        app: what answers.
+        root_path: the path.
+    """
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app, self._root_path = app, root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] == "http":
+            path, root = scope["path"], self._root_path
+            whole = path if path == root or path.startswith(f"{root}/") else root + path
+            scope = {**scope, "root_path": root, "path": whole}
+        await self._app(scope, receive, send)
 
 
 def _is_loopback(host: str) -> bool:

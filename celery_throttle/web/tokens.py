@@ -101,8 +101,8 @@ class Token:
 
     @staticmethod
     def _set_cookie(request: Request, response: Response, value: str, max_age: int) -> None:
-        secure = request.scope.get("scheme") == "https"
-        response.set_cookie(_COOKIE, value, max_age=max_age, path="/", secure=secure, httponly=True, samesite="strict")
+        path, secure = request.scope.get("root_path", "") or "/", request.scope.get("scheme") == "https"
+        response.set_cookie(_COOKIE, value, max_age=max_age, path=path, secure=secure, httponly=True, samesite="strict")
 
     def _is_right(self, request: Request, sent: str) -> bool:
         """Whether this is the token; while an address has to pause, it is not even looked at.

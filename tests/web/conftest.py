@@ -97,6 +97,6 @@ def visit() -> Callable[..., Any]:
     return visited
 
 
-def own_server(app: Any, *, token: str | None = None, rights: Any = "all") -> Any:
+def own_server(app: Any, *, token: str | None = None, rights: Any = "all", root_path: str = "") -> Any:
     """What ``celery throttle web`` serves."""
-    return behind(app, Commands(), token, rights, "127.0.0.1")
+    return behind(app, Commands(), token, rights, "127.0.0.1", root_path)

@@ -23,23 +23,26 @@ __all__ = ["COMMANDS"]
     show_envvar=True,
     help="Who may see the page: who signs in with it, for twelve hours, or sends it as 'Authorization: Bearer'.",
 )
+@click.option("--root-path", default="", metavar="PATH", help="Where a proxy has the page, as in /ops/throttle.")
 @click.option("--read-only", is_flag=True, help="Whoever sees the page may change nothing.")
-def web(session: Session, host: str, port: int, token: str | None, read_only: bool) -> None:
+def web(session: Session, host: str, port: int, token: str | None, root_path: str, read_only: bool) -> None:
     """Serve the operator's page, until Ctrl-C.
 
     Without --token only this machine can open it, and everybody on it may.
     """
     try:
-        from celery_throttle.web.serving import listening, serve  # noqa: PLC0415 - an extra
+        from celery_throttle.web.serving import listening, root_of, serve  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise Wrong(f"The page needs {error.name}: pip install 'celery-fair-throttle[web]'") from error
+    root = root_of(root_path)
     listener, url = listening(host, port, token)
+    url = f"{url.rstrip('/')}{root}/"
     with listener:
         if session.output.as_json:
             session.output.json_line({"url": url})
         else:
             session.output.say(f"{url} (Ctrl-C ends it)")
-        serve(session.app, listener, session.commands(), token, "read" if read_only else "all")
+        serve(session.app, listener, session.commands(), token, "read" if read_only else "all", root)
 
 
 COMMANDS = {"web": web}
