@@ -12,6 +12,7 @@ from django.http import HttpResponse  # type: ignore[import-untyped]
 from django.urls import include, re_path  # type: ignore[import-untyped]
 from django.views.decorators.csrf import csrf_exempt  # type: ignore[import-untyped]
 
+from celery_throttle.errors import ConfigurationError
 from celery_throttle.web import asgi
 
 if TYPE_CHECKING:
@@ -19,30 +20,43 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest
 
-__all__ = ["throttle_page"]
+__all__ = ["CHANGE_LIMITS", "throttle_page"]
+
+#: The permission for changes, unless the project names another one.
+CHANGE_LIMITS = "celery_throttle.change_limits"
 
 _RIGHTS, _USER = "celery_throttle.rights", "celery_throttle.user"
 
 
 def throttle_page(
-    app: Any, access: Callable[[HttpRequest], str | None] | None = None, *, command: str = "celery -A proj"
+    app: Any,
+    access: Callable[[HttpRequest], str | None] | None = None,
+    *,
+    permission: str = CHANGE_LIMITS,
+    command: str = "celery -A proj",
 ) -> Any:
     """Return what stands in ``urlpatterns``: ``path("throttle/", throttle_page(app))``.
 
-    Who is not logged in is asked to. What somebody changes is in the audit with their user name.
+    A visitor who is not logged in is sent to the login page. Each change is in the audit with the user's name.
 
     Args:
         app: the Celery app.
-        access: what the user of a request may do, ``"all"``, ``"read"`` or None; None: all, if they are active staff.
+        access: returns what the user of a request may do, ``"all"``, ``"read"`` or None. Without it active staff may
+            read, and change what ``permission`` lets them.
+        permission: the permission for changes; superusers have it.
         command: how your commands begin, for what the page gives to copy.
 
     Raises:
-        ConfigurationError: ``app`` is none, or the extra ``[web]`` is not installed.
+        ConfigurationError: ``app`` is none, the permission has no app's label, or the extra ``[web]`` is not installed.
     """
+    if not isinstance(permission, str) or not all(permission.partition(".")):
+        raise ConfigurationError(
+            f"throttle_page: permission must be 'app_label.codename', got {permission!r}: write {CHANGE_LIMITS!r}"
+        )
     page = asgi(app, lambda request: request.scope[_RIGHTS], lambda request: request.scope[_USER], command=command)
 
     def view(request: HttpRequest, rest: str) -> HttpResponse:
-        rights = (access or _of_staff)(request)
+        rights = access(request) if access else _of_staff(request, permission)
         if rights is None:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
@@ -53,9 +67,11 @@ def throttle_page(
     return include([re_path(r"^(?P<rest>.*)$", csrf_exempt(view), name="celery_throttle")])
 
 
-def _of_staff(request: HttpRequest) -> str | None:
+def _of_staff(request: HttpRequest, permission: str) -> str | None:
     user = request.user
-    return "all" if user.is_active and user.is_staff else None  # of nobody, neither is true
+    if not (user.is_active and user.is_staff):  # an anonymous user is neither
+        return None
+    return "all" if user.has_perm(permission) else "read"
 
 
 def _answered(page: Any, request: HttpRequest, rest: str, known: dict[str, object]) -> HttpResponse:

@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from celery_throttle import Limit, ThrottleControl
+from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.web import asgi, wsgi
 from tests.control.test_looking import API
 from tests.store.terms_caller import terms
@@ -179,12 +179,20 @@ def django() -> Any:
     return package
 
 
-def login(name: str, *, staff: bool) -> dict[str, str]:
+def login(name: str, *, staff: bool, may_change: bool = False) -> dict[str, str]:
     """The cookie of a user who has logged in."""
     from django.contrib.auth import get_user_model  # type: ignore[import-untyped] # noqa: PLC0415
+    from django.contrib.auth.models import Permission  # type: ignore[import-untyped] # noqa: PLC0415
+    from django.contrib.contenttypes.models import ContentType  # type: ignore[import-untyped] # noqa: PLC0415
     from django.test import Client  # type: ignore[import-untyped] # noqa: PLC0415
 
     user, _ = get_user_model().objects.get_or_create(username=name, defaults={"is_staff": staff})
+    if may_change:  # as docs/page.md has it
+        content_type, _ = ContentType.objects.get_or_create(app_label="celery_throttle", model="limit")
+        permission, _ = Permission.objects.get_or_create(
+            codename="change_limits", content_type=content_type, defaults={"name": "Can change limits"}
+        )
+        user.user_permissions.add(permission)
     client = Client()
     client.force_login(user)
     return {"sessionid": client.cookies["sessionid"].value}
@@ -205,6 +213,7 @@ def django_site(request: pytest.FixtureRequest, django: Any, app: Any, worker: T
     urls.urlpatterns = [
         path("ops/throttle/", throttle_page(app)),
         path("ops/mine/", throttle_page(app, access=lambda _: "read")),
+        path("ops/own/", throttle_page(app, permission="auth.change_user")),
     ]
     make, serve = (get_wsgi_application, served_by_wsgi) if request.param == "wsgi" else (get_asgi_application, served)
     with override_settings(ROOT_URLCONF=urls), serve(make()) as url:
@@ -215,7 +224,7 @@ def test_django_staff(django_site: str, app: Any, worker: TermsCaller) -> None:
     limit = Limit(HOSTILE, 1, key="k")
     for task in ("one", "two"):
         worker.arrive(task, terms(limit).needs({"keys": {HOSTILE: "it's/a?key"}}))
-    with httpx.Client(base_url=django_site, cookies=login("ana", staff=True), timeout=30) as client:
+    with httpx.Client(base_url=django_site, cookies=login("ana", staff=True, may_change=True), timeout=30) as client:
         assert {"", "limit", "page.css", "limit/change"} <= seen_from(client, "/ops/throttle/")
         assert client.get("/ops/throttle/page.css").headers["content-type"].startswith("text/css")
         assert "default-src 'none'" in client.get("/ops/throttle/").headers["content-security-policy"]
@@ -226,6 +235,26 @@ def test_django_staff(django_site: str, app: Any, worker: TermsCaller) -> None:
         assert "api is paused." in client.get(answer.headers["location"]).text
     said = ThrottleControl(app).limit("api").status().paused
     assert (said and said.by, said and said.why) == ("ana", "ü")
+
+
+def test_django_staff_without_the_permission_only_reads(django_site: str, app: Any) -> None:
+    with httpx.Client(base_url=django_site, cookies=login("eve", staff=True), timeout=30) as client:
+        shown = client.get("/ops/throttle/limit?name=api")
+        assert shown.status_code == 200
+        assert "limit/change" not in shown.text
+        for site in ("throttle", "own"):
+            change = f"/ops/{site}/limit/change?name=api"
+            assert client.post(change, data={"change": "pause"}, headers=SAME).status_code == 403
+    assert not ThrottleControl(app).limit("api").status().paused
+
+
+@pytest.mark.parametrize("permission", ["", "change_limits", 3, None])
+def test_django_permission_that_cannot_be_one_is_refused(django: Any, app: Any, permission: Any) -> None:
+    assert django
+    from celery_throttle.contrib.django import throttle_page  # noqa: PLC0415 - only where Django has its settings
+
+    with pytest.raises(ConfigurationError, match="permission must be"):
+        throttle_page(app, permission=permission)
 
 
 def test_django_others(django_site: str) -> None:
