@@ -104,6 +104,16 @@ def test_reset_of_a_rate(app: Any, worker: TermsCaller) -> None:
     assert "About 1000 a second would start from then on." in str(found)
 
 
+def test_reset_of_a_rate_that_the_code_has_not(app: Any, worker: TermsCaller) -> None:
+    worker.know(Limit("api", 3))
+    ThrottleControl(app).limit("api").override(rate="1/d")
+    put(worker, 9)
+    assert all_started(worker) == 1
+    assert after(app, "reset").starts == 2
+    change(app, "reset")
+    assert all_started(worker) == 2
+
+
 def test_reset_to_fewer(app: Any, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").override(5)
