@@ -1,8 +1,9 @@
-"""Charts of what happened on a limit, drawn from bars: no script, no other file, readable without colours."""
+"""Charts of what happened on a limit, drawn from bars: no other file, readable without colours and without a script."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.wording import at, one_line, span
@@ -53,6 +54,8 @@ class Chart:
         width: in units.
         bars: of the periods in which it was more than nothing.
         marks: changes that were made meanwhile.
+        values: of each period, in words.
+        axis: the times at the left end, in the middle and at the right end, in UTC.
     """
 
     name: str
@@ -61,6 +64,8 @@ class Chart:
     width: int
     bars: tuple[Bar, ...]
     marks: tuple[Mark, ...]
+    values: tuple[str, ...]
+    axis: tuple[str, str, str]
 
 
 def charts(history: History, changes: tuple[Change, ...]) -> list[Chart]:
@@ -93,14 +98,23 @@ def _chart(
 ) -> Chart:
     values = [number(each) for each in history.periods]
     most = max((each for each in values if each is not None), default=0)
+    titles = tuple(
+        f"{'none' if value is None else text(value)}, {at(period.since)}"
+        for value, period in zip(values, history.periods, strict=True)
+    )
     bars = tuple(
-        Bar(x, max(value / most * HEIGHT, 1), f"{text(value)}, {at(period.since)}")
-        for x, (value, period) in enumerate(zip(values, history.periods, strict=True))
+        Bar(x, max(value / most * HEIGHT, 1), title)
+        for x, (value, title) in enumerate(zip(values, titles, strict=True))
         if value
     )
-    return Chart(
-        name, f"{name}: {text(most)} in the busiest of {len(values)} periods.", text(most), len(values), bars, marks
-    )
+    summary = f"{name}: {text(most)} in the busiest of {len(values)} periods."
+    return Chart(name, summary, text(most), len(values), bars, marks, titles, _axis(history))
+
+
+def _axis(history: History) -> tuple[str, str, str]:
+    first, length = history.periods[0], len(history.periods) * history.periods[0].length
+    begin, middle, end = ((first.since + timedelta(seconds=length * part)).strftime("%H:%M") for part in (0, 0.5, 1))
+    return begin, middle, f"{end} UTC"
 
 
 def _marks(history: History, changes: tuple[Change, ...]) -> Iterator[Mark]:

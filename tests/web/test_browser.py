@@ -260,6 +260,16 @@ def test_open_page_looks_for_alarms_by_itself(browser: Browser) -> None:
     until(lambda: browser.driver.find_element(By.ID, "alarms").text == "no alarm in what was looked at", timeout=15)
 
 
+def test_chart_shows_the_value_under_the_slider(crowded: Browser) -> None:
+    crowded.open("limit?name=api")
+    figure = crowded.driver.find_element(By.CSS_SELECTOR, "figure")
+    values = figure.get_attribute("data-values").split("|")
+    slider = figure.find_element(By.CSS_SELECTOR, ".period")
+    slider.send_keys(Keys.ARROW_LEFT)
+    shown = figure.find_element(By.TAG_NAME, "output")
+    until(lambda: shown.text == values[-2])
+
+
 def test_waits_go_on(browser: Browser) -> None:
     browser.open("limit?name=api")
     script = "return [...document.querySelectorAll('time[data-ago]')].map(each => parseFloat(each.textContent))"

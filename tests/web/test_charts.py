@@ -35,7 +35,7 @@ def count(worker: TermsCaller) -> Callable[..., None]:
 
 def charts(answer: Any) -> dict[str, str]:
     """The charts of a page, by their names."""
-    found = re.findall(r"<figure>.*?</figure>", answer.text, flags=re.DOTALL)
+    found = re.findall(r"<figure .*?</figure>", answer.text, flags=re.DOTALL)
     return {re.findall(r"<figcaption>(.*?) <small>", each)[0]: each for each in found}
 
 
@@ -56,6 +56,27 @@ def test_the_last_hour(page: Site, count: Callable[..., None]) -> None:
     assert int(bar[0]) in (58, 59)
     assert (float(bar[1]), bar[2].partition(",")[0]) == (0, "12")
     assert "<rect" not in drawn["Waiting, at most"], "nothing is no bar"
+
+
+def test_a_chart_has_times_and_a_value_for_each_period(page: Site, count: Callable[..., None]) -> None:
+    """Also for those who touch it, and of periods without a bar."""
+    count()
+    for path, periods, minutes in (("limit?name=api", 60, 60), ("limit?name=api&day=1", 96, 24 * 60)):
+        drawn = charts(page.get(path))["Started"]
+        (axis,) = re.findall(r'<p class="axis">(.*?)</p>', drawn)
+        begin, middle, end = re.findall(r"<span>(\d\d:\d\d)(?: UTC)?</span>", axis)
+        apart = [(_minute(later) - _minute(earlier)) % (24 * 60) for earlier, later in ((begin, middle), (middle, end))]
+        assert apart == [minutes / 2] * 2
+        (values,) = re.findall(r'data-values="(.*?)"', drawn)
+        listed = values.split("|")
+        assert len(listed) == periods
+        assert sorted({each.partition(",")[0] for each in listed}) == ["0", "12"]
+        assert f'type="range" min="0" max="{periods - 1}"' in drawn
+
+
+def _minute(text: str) -> int:
+    hours, _, minutes = text.partition(":")
+    return int(hours) * 60 + int(minutes)
 
 
 def test_when_each_task_in_line_starts(page: Site, worker: TermsCaller) -> None:

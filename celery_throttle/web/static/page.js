@@ -1,10 +1,11 @@
 "use strict";
 // Looks at the live part of a page again while somebody looks at it, lets moments go on, copies commands.
-const EVERY = 3000, ALARMS_EVERY = 15000;
+const EVERY = 3000, ALARMS_EVERY = 15000, CHARTS_EVERY = 20000;
 const live = document.getElementById("live");
 const pulse = document.getElementById("pulse");
 const alarms = document.getElementById("alarms");
 const away = document.getElementById("away");
+const charts = document.getElementById("charts");
 let etag = live && live.dataset.etag, ahead = 0, pressed = false, looking = false, stale = false;
 
 function span(seconds) {
@@ -83,6 +84,39 @@ async function lookForAlarms() {
   }
 }
 
+// Charts: the value of one period, under the pointer or a finger, or by the keyboard on the slider below.
+function showPeriod(figure, period) {
+  const values = figure.dataset.values.split("|"), slider = figure.querySelector(".period");
+  const value = values[Math.min(Math.max(period, 0), values.length - 1)];
+  slider.value = period;
+  slider.setAttribute("aria-valuetext", value);
+  figure.querySelector("output").textContent = value;
+}
+
+function pointAt({ target, clientX }) {
+  const chart = target instanceof Element && target.closest("svg.chart");
+  if (!chart) return;
+  const { left, width } = chart.getBoundingClientRect(), figure = chart.closest("figure");
+  showPeriod(figure, Math.floor(((clientX - left) / width) * figure.dataset.values.split("|").length));
+}
+
+async function drawAgain() {
+  if (document.hidden || pressed || charts.contains(document.activeElement)) return;
+  try {
+    const answer = await fetch(location.href, { cache: "no-store" });
+    const found = answer.ok && new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("charts");
+    if (!found || pressed) return;
+    charts.innerHTML = found.innerHTML;
+    slide();
+  } catch {
+    // the banner of the live part says so
+  }
+}
+
+function slide() {
+  for (const each of charts.querySelectorAll(".period")) each.hidden = false;
+}
+
 function say(text, fine) {
   if (pulse.textContent !== text) pulse.textContent = text;
   pulse.className = fine ? "fine" : "bad";
@@ -95,9 +129,12 @@ document.addEventListener("click", async ({ target }) => {
   getSelection().selectAllChildren(code); // without https there is no clipboard, but there is Ctrl-C
   try { await navigator.clipboard.writeText(code.textContent); target.textContent = "Copied"; } catch { target.textContent = "Selected"; }
 });
+for (const each of ["pointermove", "pointerdown"]) document.addEventListener(each, pointAt);
+document.addEventListener("input", ({ target }) => { if (target.matches(".period")) showPeriod(target.closest("figure"), Number(target.value)); });
 document.addEventListener("input", ({ target }) => { if (target.name === "for") target.form.elements.ever.checked = !target.value; });
 clock();
 setInterval(tick, 1000);
 if (live) { look(); setInterval(look, EVERY); document.addEventListener("visibilitychange", look); }
+if (charts) { slide(); setInterval(drawAgain, CHARTS_EVERY); }
 if (alarms) { lookForAlarms(); setInterval(lookForAlarms, ALARMS_EVERY); }
 if (document.querySelector("[data-retry]")) setInterval(retry, EVERY);
