@@ -17,6 +17,7 @@ from benchmarks.figures import Figure, percentile
 from benchmarks.stand_in import StandIn
 from celery_throttle import Limit, Throttled
 from celery_throttle.control.findings import Commands
+from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, SLOT, Place
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["overview"]
 
 _PREFIX = "page"
+#: Limits that have keys.
+_KEYED = 10
 #: What is asked for, and within how many ms.
 _PAGES = {
     "overview (100 rows)": ("", 200.0),
@@ -40,16 +43,18 @@ _PAGES = {
 
 
 def overview(bench: Bench) -> list[Figure]:
-    """Each limit has a permit; of every third it is held, and for half of these somebody waits.
+    """Each limit has a permit; of every third it is held, and for half of these a task waits.
 
-    In the last hour something has started on every second one. Each request comes after a change: what was read is kept
-    for a moment.
+    Ten more limits have keys, 5 000 together, each with a holder; for every fifth key a task waits. In the
+    last hour something has started on every second limit. Each request comes after a change: what was read is kept for
+    a moment.
     """
     limits, requests = (100, 20) if bench.quick else (1000, 200)
-    load = f"{limits} limits, {requests} requests one after the other"
+    keys = limits * 5
+    load = f"{limits} limits and {keys} keys, {requests} requests one after the other"
     figures = []
     with EmbeddedServer() as server, Redis.from_url(server.url) as client:
-        _fill(client, limits)
+        _fill(client, limits, keys)
         with _served(server.url, limits) as url:
             for name, (path, goal) in _PAGES.items():
                 _took(url + path)  # templates, connections
@@ -61,13 +66,18 @@ def overview(bench: Bench) -> list[Figure]:
     return figures
 
 
-def _fill(client: Redis, limits: int) -> None:
+def _fill(client: Redis, limits: int, keys: int) -> None:
     worker = StandIn(client, Keys(_PREFIX), "celery")
     names = _names(limits)
     worker.declare(**dict.fromkeys(names, 1))
     for number, name in enumerate(names[::3]):
         worker.hold(1, name)
         worker.park(number % 2, name, [b"a message"])
+    worker.declare(**dict.fromkeys((f"keyed-{number}" for number in range(_KEYED)), 1))
+    for number in range(keys):
+        bucket = Bucket(f"keyed-{number % _KEYED}", f"key {number}").text
+        worker.hold(1, bucket)
+        worker.park(number % 5 == 0, bucket, [b"a message"])
     for name in names[::2]:
         client.set(Keys(_PREFIX).ring(MINUTES.name, name), _hour())
 

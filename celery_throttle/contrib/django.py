@@ -49,7 +49,8 @@ def throttle_page(
     Raises:
         ConfigurationError: ``app`` is none, the permission has no app's label, or the extra ``[web]`` is not installed.
     """
-    if not isinstance(permission, str) or not all(permission.partition(".")):
+    given: Any = permission
+    if not isinstance(given, str) or not all(given.partition(".")):
         raise ConfigurationError(
             f"throttle_page: permission must be 'app_label.codename', got {permission!r}: write {CHANGE_LIMITS!r}"
         )

@@ -97,4 +97,4 @@ def test_control_lists_keys_in_an_order(app: Any, worker: TermsCaller) -> None:
     assert limit.keys(find="O").known == 1
     for wrong in ({"sort": "size"}, {"skip": -1}, {"find": 3}):
         with pytest.raises(ConfigurationError):
-            limit.keys(**wrong)  # type: ignore[arg-type]
+            limit.keys(**wrong)
