@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from celery_throttle.core.buckets import Bucket
@@ -485,7 +486,7 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
 
 
 def _status(row: bytes, now: int) -> LimitStatus:
-    stands = json.loads(row)
+    stands = json.loads(row.decode("utf-8", "surrogatepass"))
     bucket = Bucket.parse(stands["bucket"])
     permits, rates, most = _declared(stands["declared"])
     # What was said of the key comes before what was said of all.
@@ -493,6 +494,8 @@ def _status(row: bytes, now: int) -> LimitStatus:
     said = [(scope, json.loads(packed)) for scope, packed in scopes if packed]
 
     def find(what: str) -> Any:
+        if not said:  # as of nearly every one of thousands of keys
+            return None
         return next(((scope, c[what]) for scope, c in said if what in c and not 0 < c[what][1] <= now), None)
 
     bar = find("bar")
@@ -520,6 +523,7 @@ def _status(row: bytes, now: int) -> LimitStatus:
     )
 
 
+@lru_cache(maxsize=1024)  # all keys of a limit have the same
 def _declared(raw: str) -> tuple[int | None, tuple[RateStatus, ...], int | None]:
     if not raw:
         return None, (), None
