@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from celery_throttle.clients import signed
-from celery_throttle.control.forecast import forecast
 from celery_throttle.control.overrides import Override, read_override
 from celery_throttle.control.taking_back import checked_change
 from celery_throttle.core.buckets import Bucket
@@ -166,6 +165,8 @@ class LimitControl:
             after: in place of these, which change ends another one: ``"reset"``, ``"resume"``, ``"enable"`` or
                 ``"release-hold"``.
         """
+        from celery_throttle.control.forecast import forecast  # noqa: PLC0415 - most commands do without
+
         if after is None:
             return forecast(self._place, self._bucket, self._read("forecast", permits, rate, burst))
         change = checked_change(self._bucket, after)

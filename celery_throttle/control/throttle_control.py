@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Any
 from celery import Task
 
 from celery_throttle.clients import signed
-from celery_throttle.control.drain import drain
-from celery_throttle.control.explain import dropped_before, estimated, explained
-from celery_throttle.control.exposition import exposition
-from celery_throttle.control.findings import Commands
 from celery_throttle.control.limit_control import MOST, LimitControl, count
-from celery_throttle.control.lost_runs import with_lost_run
-from celery_throttle.control.metrics import measured
 from celery_throttle.control.names import queue_names, task_id_of, unknown_limit
 from celery_throttle.control.reader import Reader
-from celery_throttle.control.removal import remove_data, stored_data
-from celery_throttle.control.report import report
-from celery_throttle.control.runnable import runnable
 from celery_throttle.control.several import changes_of, holders_of, parked_of
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import key_text, limits_of
@@ -245,6 +236,9 @@ class ThrottleControl:
         Raises:
             ConfigurationError: it is neither.
         """
+        from celery_throttle.control.explain import dropped_before, estimated, explained  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.lost_runs import with_lost_run  # noqa: PLC0415 - most commands do without
+
         task_id = task_id_of("explain", task_id)
         views = [(place.explain(task_id), place) for place in self._places()]
         found = [(explained(task_id, view), view, place) for view, place in views]
@@ -275,6 +269,9 @@ class ThrottleControl:
         seconds: Any = patience.total_seconds() if isinstance(patience, timedelta) else patience
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LONGEST:
             raise ConfigurationError(f"patience must be seconds, 0 or more, got {patience!r}: write patience=600")
+        from celery_throttle.control.findings import Commands  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.report import report  # noqa: PLC0415 - most commands do without
+
         return report(self._app, Commands(command), timedelta(seconds=seconds))
 
     @tells()
@@ -289,6 +286,9 @@ class ThrottleControl:
         Raises:
             ConfigurationError: one of them is no text.
         """
+        from celery_throttle.control.exposition import exposition  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.metrics import measured  # noqa: PLC0415 - most commands do without
+
         return exposition(measured(self._app, queue_names("metrics", queues)))
 
     def runnable(self, *queues: str) -> tuple[Runnable, ...]:
@@ -303,6 +303,8 @@ class ThrottleControl:
             ConfigurationError: one of them is no text; or there is no such queue, as far as configuration, routes,
                 tasks, broker, workers and parked tasks tell.
         """
+        from celery_throttle.control.runnable import runnable  # noqa: PLC0415 - most commands do without
+
         return runnable(self._app, queue_names("runnable", queues))
 
     @tells("write throttle.drop({value}) for another task")
@@ -346,6 +348,8 @@ class ThrottleControl:
         Raises:
             kombu.exceptions.OperationalError: the broker cannot be reached; what was not published is parked as before.
         """
+        from celery_throttle.control.drain import drain  # noqa: PLC0415 - most commands do without
+
         return drain(self._app, self._places(), *signed(by, why), dry_run=dry_run)
 
     @tells("it is of all limits: throttle.remove_data(dry_run=True) counts")
@@ -370,6 +374,8 @@ class ThrottleControl:
         Raises:
             StoreInUse: workers called within the last five minutes, tasks are parked or permits are held.
         """
+        from celery_throttle.control.removal import remove_data, stored_data  # noqa: PLC0415 - most commands do without
+
         by, why = signed(by, why)
         if dry_run:
             return stored_data(self._app)

@@ -54,6 +54,30 @@ def test_what_every_call_of_celery_loads_for_it(shell: Shell) -> None:
     assert sorted(set(loaded) - set(before)) == ENTRY_POINT
 
 
+def loaded_by(shell: Shell, *command: str) -> set[str]:
+    """The modules of this library that a command has loaded at its end."""
+    program = (
+        "import sys, atexit; sys.path.append(sys.argv.pop(1)); import celery.__main__ as c;"
+        "atexit.register(lambda: sys.stderr.write(' '.join(sys.modules)));"
+        "sys.argv[0] = 'celery'; c.main()"
+    )
+    ended = shell.run(*FEATURES, "throttle", *command, program=program)
+    return {each for each in ended.err.split() if each.startswith("celery_throttle")}
+
+
+def test_status_loads_only_what_it_shows(shell: Shell, worker: TermsCaller) -> None:
+    worker.arrive("t", terms(API).same)
+    others = {
+        *("causes", "diagnosis", "drain", "explain", "exposition", "forecast", "metrics", "removal", "report"),
+        *("runnable", "server", "lost_runs", "queues", "cli.report", "cli.web", "cli.metrics", "cli.steer"),
+    }
+    loaded = loaded_by(shell, "status")
+    assert "celery_throttle.control.cli.look" in loaded
+    assert loaded & {f"celery_throttle.control.{each}" for each in others} == set()
+    assert loaded.isdisjoint({"celery_throttle.web", "celery_throttle.store.servers.doctor"})
+    assert "celery_throttle.control.report" in loaded_by(shell, "report")
+
+
 def test_the_help_of_celery_has_it(shell: Shell) -> None:
     assert "See the limits of all workers, and steer them." in shell.run("--help").out
     helped = shell.run("throttle", "--help")
