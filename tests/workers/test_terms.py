@@ -13,6 +13,7 @@ import pytest
 from celery import chain, chord
 from celery.exceptions import ChordError, TaskRevokedError
 
+from celery_throttle import ThrottleControl
 from celery_throttle.errors import ConfigurationError
 from tests.support.waiting import until
 
@@ -409,6 +410,26 @@ def test_two_workers_that_declare_a_limit_differently(
     journal.wait_finished(5)
     assert journal.max_running() == 3
     state.wait_empty()
+
+
+def test_report_names_the_live_workers_that_declare_a_limit_differently(workers: Workers) -> None:
+    """Also a worker between two others that agree, and none that has left."""
+    name = f"{TERMS}.by_name"
+    other = {"task_annotations": {name: {"limit": 3}}}
+    started = [workers.start(TERMS, conf=conf) for conf in (None, other, None)]
+    throttle = ThrottleControl(workers.app(TERMS).app)
+
+    def differing() -> list[str]:
+        return [each.what for each in throttle.report().alarms if (each.kind, each.limit) == ("declared", name)]
+
+    (found,) = until(differing)
+    assert found.startswith(f"Workers declare limit {name} differently: 1 on ")
+    before, _, after = found.partition(", 3 on ")
+    assert [each.name + "@" in after for each in started] == [False, True, False]
+    assert [each.name + "@" in before for each in started] == [True, False, True]
+    started[1].term()
+    started[1].wait()
+    until(lambda: not differing())
 
 
 # -- together with the rest --------------------------------------------------------------------------------------------
