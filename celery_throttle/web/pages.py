@@ -47,6 +47,7 @@ class Pages:
     def __init__(self, app: Any, readings: Readings, head: Head) -> None:
         self._app, self._throttle, self.head = app, ThrottleControl(app), head
         self._overview, self._verdict, self._diagnosis = readings.overview, readings.verdict, readings.diagnosis
+        self._fleet = readings.fleet
 
     def overview(self, request: Request) -> Response:
         """Answer with how every limit stands."""
@@ -117,6 +118,11 @@ class Pages:
         verdict, diagnosis = await self._verdict.without_thread(), await self._diagnosis.without_thread()
         show = partial(page, verdict=verdict, diagnosis=diagnosis, now=verdict.at)
         return await run_in_threadpool(show, request, "report.html")
+
+    async def workers(self, request: Request) -> Response:
+        """Answer with workers, queues and what is set aside; asks the workers, so it takes a second."""
+        found = await self._fleet.without_thread()
+        return await run_in_threadpool(partial(page, fleet=found, now=found.at), request, "workers.html")
 
     async def alarms(self, request: Request) -> Response:
         """Answer with the number of alarms alone, for the head line of a page that is open."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.diagnosis import diagnose
 from celery_throttle.control.report import report
 from celery_throttle.signals import limit_changed
+from celery_throttle.web.fleet import fleet
 from celery_throttle.web.overview import overview
 from celery_throttle.web.recent import Recent
 
@@ -34,15 +35,17 @@ class Readings:
         overview: how the limits stand: of which part of their names, how many.
         verdict: what is wrong; asks the workers.
         diagnosis: what the doctor sees.
+        fleet: workers, queues, and what is set aside; asks the workers.
     """
 
     def __init__(self, app: Any, commands: Commands) -> None:
         self.overview = Recent(partial(overview, app))
         self.verdict = Recent(partial(report, app, commands, _PATIENCE), _KEPT, one_at_a_time=True)
+        self.fleet = Recent(partial(fleet, app), _KEPT, one_at_a_time=True)
         self.diagnosis = Recent(partial(diagnose, app), _KEPT, one_at_a_time=True)
         limit_changed.connect(self.forget)
 
     def forget(self, **_: object) -> None:
         """Have all read again, since something was changed. A receiver of signals, too."""
-        for each in (self.overview, self.verdict, self.diagnosis):
+        for each in (self.overview, self.verdict, self.diagnosis, self.fleet):
             each.forget()

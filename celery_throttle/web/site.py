@@ -66,6 +66,7 @@ def site(
         Route("/locks/unlock", changes.of_lock, methods=["GET", "POST"]),
         Route("/audit", pages.audit),
         Route("/report", pages.report),
+        Route("/workers", pages.workers),
         Route("/alarms", pages.alarms),
         Route("/metrics", api.metrics),
         *(Route(f"/api/{name}", answer) for name, answer in api.answers.items()),

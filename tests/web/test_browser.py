@@ -362,7 +362,7 @@ def test_it_is_read_without_a_script(browser: Browser, app: Any) -> None:
 # -- light and dark, a phone, the keyboard -----------------------------------------------------------------------------
 
 PAGES = (
-    *("", "limit?name=api", "limit?name=tenant", "task", "task?id=t3", "locks", "audit", "report"),
+    *("", "limit?name=api", "limit?name=tenant", "task", "task?id=t3", "workers", "locks", "audit", "report"),
     *("limit/change?name=api&change=set&permits=x", "limit/change?name=api&change=drop", "limit?name=nope"),
     f"limit?{urlencode({'name': LONG})}",
 )
@@ -452,7 +452,7 @@ def test_the_keyboard_is_enough(browser: Browser, app: Any) -> None:
         seen.append(browser.focused)
         assert browser.run("return getComputedStyle(document.activeElement).outlineStyle") != "none"
         assert len(seen) < 20
-    assert seen[1:6] == ["Limits", "Task", "Locks", "Audit", "Report"]
+    assert seen[1:6] == ["Limits", "Task", "Workers", "Locks", "Audit"]
     browser.press(Keys.ENTER)
     browser.shows("Who waits")
     while browser.focused != "Pause …":

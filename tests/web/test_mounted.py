@@ -128,7 +128,7 @@ def seen_from(client: httpx.Client, first: str) -> set[str]:
 def test_every_link_works(site: httpx.Client) -> None:
     paths = seen_from(site, "/ops/throttle/")
     changes = {"limit/change", "task/drop", "locks/unlock", "alarms"}
-    assert paths == {"", "limit", "task", "locks", "audit", "report", "page.css", "page.js", *changes}
+    assert paths == {"", "limit", "task", "workers", "locks", "audit", "report", "page.css", "page.js", *changes}
 
 
 def test_without_the_slash(site: httpx.Client) -> None:

@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from tests.store.terms_caller import TermsCaller
     from tests.web.conftest import Site
 
-PAGES = ("", "limit?name=api", "task", "task?id=t3", "locks", "audit", "report", "limit/change?name=api&change=pause")
+PAGES = (
+    "",
+    "limit?name=api",
+    "task",
+    "task?id=t3",
+    "workers",
+    "locks",
+    "audit",
+    "report",
+    "limit/change?name=api&change=pause",
+)
 NONE = "\N{EN DASH}"
 HOSTILE = "<script>alert(1)</script>"
 KEYS = ('it\'s "x"', "<img src=x onerror=alert(1)>", "../../../etc", "a&b=c#d?e%2f", "-rf", "$(reboot)`id`")

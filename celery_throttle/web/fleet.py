@@ -1,0 +1,135 @@
+"""Which workers there are, which queues have parked tasks, and what nothing could read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.queues import consumed
+from celery_throttle.control.reader import MOST, readers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.rows import SetAside
+    from celery_throttle.store.views import Declared
+
+__all__ = ["Fleet", "Queue", "Worker", "fleet"]
+
+#: Lines of each group that are looked through for their queues.
+_MOST_LANES = 2000
+#: Seconds, as a worker without a call is shown that has left or has not called yet.
+_LONG_AGO = 10**9
+_MOST_SET_ASIDE = 100
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker that has declared limits, or holds permits.
+
+    Attributes:
+        name: node, process id and a part of its own.
+        called: when it called last; None if it has not, or has left.
+        limits: how many limits it has declared.
+        holds: how many tasks it runs with permits or an identity lock.
+        lease_left: seconds until the first of their leases ends, None if it holds nothing.
+    """
+
+    name: str
+    called: datetime | None
+    limits: int
+    holds: int
+    lease_left: float | None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue of the app's own broker.
+
+    Attributes:
+        name: of it.
+        parked: how many tasks of it are parked.
+        since: when the first of them came.
+        taken: whether a worker that answers consumes it; None if no worker answered.
+    """
+
+    name: str
+    parked: int
+    since: datetime | None
+    taken: bool | None
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All of that, at one moment.
+
+    Attributes:
+        at: the store's time.
+        workers: those first whose leases end first.
+        queues: those first that no worker takes, then those with the most parked tasks.
+        aside: the newest records and fields that could not be read.
+        answered: whether a worker has answered.
+        cut: whether there may be more parked tasks, holders or records.
+    """
+
+    at: datetime
+    workers: tuple[Worker, ...]
+    queues: tuple[Queue, ...]
+    aside: tuple[SetAside, ...]
+    answered: bool
+    cut: bool
+
+
+def fleet(app: Any) -> Fleet:
+    """Read it; asks all workers which queues they consume, which takes a second.
+
+    Raises:
+        StoreUnavailable: the store does not answer, or refuses.
+    """
+    app.finalize(auto=True)
+    workers: dict[str, Worker] = {}
+    parked: dict[str, tuple[int, datetime | None]] = {}
+    aside: list[SetAside] = []
+    now, cut = None, False
+    for reader in readers(app):
+        read_at, _ = reader.clock()
+        now = now or read_at
+        found, more = reader.parked_by_queue(_MOST_LANES)
+        for name, each in found.items():
+            count, since = parked.get(name, (0, None))
+            parked[name] = count + each.tasks, min(filter(None, (since, each.since)), default=None)
+        workers |= {each.name: each for each in _workers(reader, read_at)}
+        some = reader.set_aside(MOST)
+        aside += some
+        cut = cut or more or len(some) >= MOST
+    taken = consumed(app)
+    names = {*parked, *(taken or ())}
+    queues = [Queue(name, *parked.get(name, (0, None)), None if taken is None else name in taken) for name in names]
+    return Fleet(
+        now or datetime.now().astimezone(),
+        tuple(sorted(workers.values(), key=_ends_first)),
+        tuple(sorted(queues, key=lambda each: (each.taken is not False, -each.parked, each.name))),
+        tuple(sorted(aside, key=lambda each: each.since, reverse=True)[:_MOST_SET_ASIDE]),
+        taken is not None,
+        cut or len(aside) > _MOST_SET_ASIDE,
+    )
+
+
+def _workers(reader: Reader, now: datetime) -> Iterator[Worker]:
+    holders = reader.holders(None, MOST)
+    holds = Counter(each.worker for each in holders)
+    ends: dict[str, float] = {}
+    for each in holders:
+        ends[each.worker] = min(each.lease_left, ends.get(each.worker, each.lease_left))
+    declared: dict[str, Declared] = {each.worker: each for each in reader.declared()}
+    for name in {*declared, *holds}:
+        told = declared.get(name)
+        called = now - timedelta(seconds=told.seconds) if told and told.seconds < _LONG_AGO else None
+        yield Worker(name, called, len(told.limits) if told else 0, holds[name], ends.get(name))
+
+
+def _ends_first(worker: Worker) -> tuple[float, str]:
+    return float("inf") if worker.lease_left is None else worker.lease_left, worker.name

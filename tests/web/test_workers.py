@@ -1,0 +1,57 @@
+"""The page of workers, queues, and of what is set aside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_throttle.store.calls import Exchange
+from celery_throttle.web import fleet
+from tests.control.test_looking import API
+from tests.store.peek import KEY
+from tests.store.terms_caller import terms
+from tests.support.incident import incident
+from tests.web.test_pages import HOSTILE, rows, text
+
+if TYPE_CHECKING:
+    import pytest
+    from redis import Redis
+
+    from tests.store.terms_caller import TermsCaller
+    from tests.web.conftest import Site
+
+
+def test_workers_with_what_they_hold_and_when_they_called(page: Site, redis: Redis) -> None:
+    made = incident(redis)
+    found = {each.split()[0]: each for each in rows(page.get("workers"))}
+    assert "1 task" in found[made.works.name]
+    assert "lease ended" in found[made.frozen.name]
+    assert "7 limits" in found[made.works.name]
+
+
+def test_queues_with_their_parked_tasks_and_whether_a_worker_takes_them(
+    page: Site, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incident(redis)
+    answers: dict[str, set[str] | None] = {"taken": {"q", "idle"}}
+    monkeypatch.setattr(fleet, "consumed", lambda _: answers["taken"])
+    found = {each.split()[0]: each for each in rows(page.get("workers"))}
+    assert found["exports"].startswith("exports 2 1h 0m no worker that answers")
+    assert found["q"].endswith("yes")
+    assert found["idle"].startswith("idle 0")
+    assert list(found).index("exports") < list(found).index("q")
+    page.post("limit/change?name=gpu", {"change": "pause"})  # it is read again
+    answers["taken"] = None
+    answer = page.get("workers")
+    assert "not known" in next(each for each in rows(answer) if each.startswith("exports"))
+    assert "none answered a remote control command" in text(answer)
+
+
+def test_what_is_set_aside_is_listed(page: Site, worker: TermsCaller, redis: Redis) -> None:
+    assert "Nothing is set aside." in text(page.get("workers"))
+    worker.put(HOSTILE, terms(API).same)
+    redis.hset(KEY["records"], HOSTILE, "not a record")
+    worker.say(Exchange(2))  # which finds it
+    page.post("limit/change?name=api", {"change": "pause"})
+    answer = page.get("workers")
+    assert any(each.startswith(HOSTILE) for each in rows(answer)), text(answer)
+    assert HOSTILE not in answer.text
