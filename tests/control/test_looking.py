@@ -354,6 +354,16 @@ def test_the_longest_line_comes_first(run: Run, worker: TermsCaller) -> None:
     assert [row[0] for row in run("top", "--times", "1", "--most", "1").rows[2:-1]] == ["zoo"]
 
 
+def test_a_limit_with_keys_comes_in_top_where_their_sum_belongs(run: Run, worker: TermsCaller) -> None:
+    """Also where none of its keys is among the rows."""
+    for task in ("a", "b", "c"):
+        worker.arrive(task, terms(Limit("zoo", 1)).same)
+    for number in range(4):
+        worker.put(f"t{number}", of(f"k{number}"))
+    rows = run("top", "--times", "1", "--most", "2").rows
+    assert [row[:4] for row in rows[2:4]] == [["tenant", "0 (1 each)", "4", "4"], ["zoo", "1 of 1", "2", "full"]]
+
+
 def test_each_look_is_a_line_of_json(run: Run, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 

@@ -48,8 +48,9 @@ def test_top_fits_a_terminal_with_its_header_and_longest_lines(shell: Shell) -> 
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert lines[0].endswith(" UTC")
-    assert lines[1].split() == ["LIMIT", "HELD", "PARKED", "STATE"]
-    assert lines[2].startswith("tenant[29-")
+    assert lines[1].split() == ["LIMIT", "HELD", "PARKED", "KEYS", "STATE"]
+    assert lines[2].split()[:6] == ["tenant", "30", "(1", "each)", "33", "30"]
+    assert lines[3].startswith("tenant[29-")
     assert re.match(r"The first 20 of \d+ limits and keys; --most shows more\.", lines[-2])
 
 

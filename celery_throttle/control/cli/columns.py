@@ -86,8 +86,8 @@ def _need(need: Need) -> str:
     return f"{times}{Bucket(need.limit, need.key)}"
 
 
-def _known(count: int | None) -> object:
-    return "?" if count is None else count
+def _known(count: int | None, *, at_least: bool = False) -> str:
+    return "?" if count is None else f"{count}{'+' if at_least else ''}"
 
 
 def _line(parked: Parked) -> object:
@@ -149,8 +149,8 @@ CHANGES = (
 RECLAIMED = (Column("TASK", lambda row: row.task_id), Column("HELD", _needs, folds=True))
 RUNNABLE = (
     Column("QUEUE", lambda row: row.queue),
-    Column("RUNNABLE", lambda row: f"{_known(row.runnable)}{'+' if row.at_least else ''}", right=True),
+    Column("RUNNABLE", lambda row: _known(row.runnable, at_least=row.at_least), right=True),
     Column("IN BROKER", lambda row: _known(row.messages), right=True),
     Column("RUNNING", lambda row: row.running, right=True),
-    Column("READY", lambda row: row.ready, right=True),
+    Column("READY", lambda row: _known(row.ready, at_least=row.at_least), right=True),
 )

@@ -153,7 +153,7 @@ class Session:
         of_limits: dict[str, list[LimitStatus]] = {row.name: [] for row in (*rows, *keys) if row.key is not None}
         for each in keys:
             of_limits[each.name].append(each)
-        keyed.update(of_limits)
+        keyed.update(of_limits, (row.name for row in rows if row.keys))
         made = [
             LimitRow(row, common=True, keys=tuple(of_limits.get(row.name, ())))
             if row.key is None and row.name in keyed

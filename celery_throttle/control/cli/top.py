@@ -86,7 +86,8 @@ def _fitting(text: str, terminal: os.terminal_size | None) -> str:
 
 
 def _busy(status: LimitStatus) -> tuple[int, int, str, str]:
-    return -status.parked, -status.held, status.name, status.key or ""
+    # A limit with keys by the sums of its keys.
+    return -status.parked_in_all, -status.held_in_all, status.name, status.key or ""
 
 
 COMMANDS = {"top": top}
