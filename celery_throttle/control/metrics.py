@@ -57,7 +57,7 @@ _OF_ALL_KEYS = {"next_start_seconds", "full"}
 _OF_GROUPS = {
     "holders": "Tasks, and others, that hold permits or an identity lock.",
     "workers": "Workers, and processes, that hold permits or an identity lock under a lease that has not ended.",
-    "workers_silent": "Workers, and processes, that hold something and have stopped to renew their leases.",
+    "workers_silent": "Workers, and processes, that hold something and have stopped renewing their leases.",
     "leases_overdue": "Holders whose lease ended more than 5 s ago, and which nobody has reclaimed.",
     "set_aside": "Tasks that cannot start, since nobody can read their records.",
     "settling_seconds": "How long nothing starts yet, since the store has just lost its data.",

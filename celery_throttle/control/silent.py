@@ -1,4 +1,4 @@
-"""Workers that hold permits and have stopped to renew their leases, and the duplicates that wait for them."""
+"""Workers that hold permits and have stopped renewing their leases, and the duplicates that wait for them."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_holders_and_workers(app: Any, worker: TermsCaller, redis: Redis) -> Non
     assert (found["holders"], found["workers"], found["leases_overdue"]) == (3, 1, 1)
 
 
-def test_workers_that_have_stopped_to_renew_are_counted(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_workers_that_have_stopped_renewing_are_counted(app: Any, worker: TermsCaller, redis: Redis) -> None:
     silent = TermsCaller(redis, "cccccccc", "q")
     many = terms(Limit("many", 9)).same
     for caller, task in ((worker, "a"), (silent, "b"), (silent, "c")):
