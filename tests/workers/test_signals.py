@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,7 +72,8 @@ def test_reclaimed(workers: Workers, journal: Journal, let_go: Any) -> None:
     let_go("next")
     app.hold.delay("next").get(timeout=20)
     assert heard(journal, "permit_reclaimed") == [("permit_reclaimed", NAME, {"task_id": first.id, "needs": NEED})]
-    assert f"Permit of limit {NAME} reclaimed from task {NAME}[{first.id}]" in other.log()
+    line = rf"reclaimed from task {NAME}\[{first.id}\]: worker \S*{lost.name}\S* is lost or cut off from the store"
+    assert re.search(rf"Permit of limit {NAME} {line}, and the lease ended \d.* ago", other.log())
 
 
 def test_reclaimed_by_the_reaper(workers: Workers, journal: Journal) -> None:

@@ -32,7 +32,7 @@
 --   wait_ms    look again after that (0: no need); more: 1 if something could start in more slots
 --   closed     of the buckets named here those with a line or without room; open: the others
 --   withdrawn  { task id, message } of those that left their line; hints: 0 if they may not be published
---   reclaimed  { task id, needs } of the holders whose lease had ended, and which this call has cleared
+--   reclaimed  rows of the holders whose lease had ended, and which this call has cleared
 -- or, if nothing was done: { 'declare' } since the store was emptied, { 'overtaken', number } by that call.
 local said = object()
 state.holder, state.worker, state.call = said.worker, id_of(said.worker), said.number

@@ -1,6 +1,6 @@
 -- Clear expired holders, oldest first, and hint to the workers that can start what waited for their permits.
 -- KEYS, ARGV[1] as in shared/begin.lua; then how many at most.
--- Returns { wait_ms, { { task id, its needs }, ... } }: as many as asked for means that there may be more;
+-- Returns { wait_ms, { row of shared/holders.lua, ... } }: as many as asked for means that there may be more;
 -- wait_ms: holders have so long to renew, since nobody could for long (0: they have not).
 redis.call('ZREM', LEASES, '')
 reap_all(number())

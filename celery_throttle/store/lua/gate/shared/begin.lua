@@ -63,7 +63,7 @@ local LEASE_MS = tonumber(ARGV[1])
 -- takes; grants: ids of those it got; rules: what is known of each bucket; touched: buckets to be looked
 -- at; ready: lanes that became ready here; was_ready: buckets and queues that had one before; began:
 -- buckets that had no line before; later: queues of which something can start after a time; withdrawn:
--- what was taken out of its line; reclaimed: { task id, needs } of holders whose lease had ended; named:
+-- what was taken out of its line; reclaimed: rows of holders whose lease had ended; named:
 -- buckets that the caller hears of; hot: lanes that are ready for the caller itself, and the ticket of the
 -- first; saved: records as they were written; lanes, firsts, heads, oldest: what was read of lanes, their
 -- first tasks, the first lanes of buckets and the first that are ready for a queue; needs: what was read of

@@ -11,15 +11,18 @@ local function hold(task, record, nonce, starts)
   save_record(task, record)
 end
 
--- Clear a holder whose lease has ended, if there is one.
+-- Clear a holder whose lease has ended, if there is one. Its row in reclaimed: { task id, its needs, its
+-- nonce, the code of the task, how long ago (ms) the lease ended }.
 local function reclaim(task)
   local record = load_record(task)
   if not record or not record.nonce then
     redis.call('ZREM', LEASES, task)
     return
   end
-  state.reclaimed[#state.reclaimed + 1] = { task, record.needs }
-  note_lost_run(task, record, till_of(redis.call('ZSCORE', LEASES, task)))
+  local ended_at = till_of(redis.call('ZSCORE', LEASES, task) or NOW)
+  local row = { task, record.needs, record.nonce, record.code or '', math.max(NOW - ended_at, 0) }
+  state.reclaimed[#state.reclaimed + 1] = row
+  note_lost_run(task, record, ended_at)
   ended(task, record.nonce, not record.lent, 'lost', 'nothing')
 end
 
