@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import store_client
@@ -60,6 +61,8 @@ _IDS = 500
 _NAMES = 20_000
 #: Of messages that one call reads.
 _BYTES = 4_000_000
+#: Where the lanes of those begin that wait for an outcome (locks.lua); no other lane comes between them.
+_FOLLOWERS = "[follow:"
 #: Parked tasks that one call reads.
 MOST = 1000
 
@@ -269,9 +272,13 @@ class Reader:
             left = left - len(rows) if after else 0
         return list(found.values())
 
-    def parked_ids(self, bucket: Bucket | None) -> Iterator[ParkedId]:
+    def waiting_for_outcomes(self) -> Iterator[ParkedId]:
+        """Yield the tasks that wait for the outcome of the task that has their identity lock."""
+        return takewhile(lambda each: each.what == "waits", self.parked_ids(None, after=_FOLLOWERS))
+
+    def parked_ids(self, bucket: Bucket | None, after: str = "") -> Iterator[ParkedId]:
         """Yield all who wait and need permits of this limit, or at all; lane by lane."""
-        after, more = "", True
+        more = True
         while more:
             call = self.store.parked_ids(bucket.text if bucket else "", after, _IDS)
             following, page = self._read(views.parked_ids, call)

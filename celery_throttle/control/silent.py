@@ -18,8 +18,8 @@ __all__ = ["OVERDUE", "misses_renewals", "silent_workers"]
 
 #: Seconds. Workers and beat look this often at least, so a lease that ended longer ago was seen by none of them.
 OVERDUE = 5.0
-#: Parked tasks that are looked through for duplicates, and duplicates that are looked at, each with a call.
-_MOST_PARKED, _MOST_DUPLICATES = 2000, 50
+#: Duplicates that are looked at, each with a call.
+_MOST_DUPLICATES = 50
 _NAMED = 3
 #: A worker renews each lease after this part of it; one that is left with no more has missed a renewal.
 _PART = 1 / 3
@@ -82,9 +82,8 @@ def _silent(worker: str, holders: list[Holder], lease: float, commands: Commands
 
 def _duplicates(reader: Reader, late: dict[str, Holder], lease: float) -> Iterator[Finding]:
     """Yield the tasks whose turn comes only when one of these holders has ended."""
-    parked = islice(reader.parked_ids(None), _MOST_PARKED)
     waiting: dict[str, list[str]] = {}
-    for each in islice((each for each in parked if each.what == "waits"), _MOST_DUPLICATES):
+    for each in islice(reader.waiting_for_outcomes(), _MOST_DUPLICATES):
         lock = reader.explain(each.task).lock
         if lock and lock[1] in late:
             waiting.setdefault(lock[1], []).append(each.task)

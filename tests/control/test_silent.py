@@ -12,6 +12,7 @@ from tests.control.test_looking import API
 from tests.store.lock_caller import PLAN, LockCaller
 from tests.store.peek import KEY, expire, peek
 from tests.store.terms_caller import TermsCaller, terms
+from tests.support.incident import incident
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -99,4 +100,14 @@ def test_duplicate_after_the_lease_is_an_alarm(app: Any, frozen: LockCaller, red
     frozen.start("first", PLAN)
     frozen.put_once("duplicate", PLAN)
     expire(redis, "first")
+    assert len(alarms(app, "duplicate-waits")) == 1
+
+
+def test_duplicate_behind_very_many_parked_tasks_is_an_alarm(app: Any, redis: Redis) -> None:
+    incident(redis, paused_keys=2100, keys=2100)
+    frozen = LockCaller(redis, "celery@w2/17/bbbbbbbb", "another queue", lease=60)
+    frozen.look(0)  # the first call only reclaims what has ended
+    frozen.start("first", PLAN)
+    frozen.put_once("duplicate", PLAN)
+    let_be_silent(redis, 5, "first")
     assert len(alarms(app, "duplicate-waits")) == 1
