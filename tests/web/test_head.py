@@ -69,7 +69,9 @@ def test_head_masks_the_password_of_the_store() -> None:
 @pytest.mark.parametrize("path", ["", "limit?name=api", "page/nope"])
 def test_visitor_without_rights_does_not_see_the_store(app: Any, server: EmbeddedServer, path: str) -> None:
     with visited(own_server(app, token=TOKEN)) as page:
-        assert server.url not in page.get(path).text
+        answer = page.get(path)
+        assert answer.status_code == 401
+        assert server.url not in answer.text
 
 
 def test_alarms_of_the_last_report_stand_on_every_page(page: Site, app: Any, worker: TermsCaller) -> None:
