@@ -238,7 +238,7 @@ def _put(stack: ExitStack, where: Any, name: str, new: Any) -> None:
 
 _BROKEN = {
     "caps": ("return rule.permits - rule.used >= ", "return 1 or "),
-    "rates": ("    start = math.max(start, ", "    start = math.min(start, "),
+    "rates": ("start = math.max(start, ", "start = math.min(start, "),
 }
 
 
@@ -248,6 +248,7 @@ def _with_given_time(gate_text: Callable[[str], str]) -> Callable[[str], str]:
     def with_given_time(name: str) -> str:
         text = gate_text(name).replace("('TIME')", given)
         right, wrong = _BROKEN.get(os.environ.get("SIMULATION_BREAKS", ""), ("", ""))  # to see that it is noticed
+        assert name != ALONE or right in text, "there is nothing of this to break"
         text = text.replace(right, wrong) if right else text
         sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         _texts[sha] = text

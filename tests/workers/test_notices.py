@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import Redis
 
 from celery_throttle import ThrottleControl
-from celery_throttle.store.scripts import Script
 from tests.support.waiting import until
 from tests.workers.conftest import FEATURES, State
 
@@ -165,13 +165,11 @@ def test_on_pools_without_a_loop_of_their_own(
 def explained(server: EmbeddedServer) -> Iterator[list[int]]:
     """Put into a list how often the store was asked about one task meanwhile."""
     found: list[int] = []
-    with Redis(port=server.port) as client:
-        client.script_load(Script.of_gate("explain").text)
-        client.config_set("slowlog-max-len", 100_000)
-        client.config_set("slowlog-log-slower-than", 0)
+    with Redis(port=server.port) as client, client.monitor() as monitor:
         yield found
-        commands = [entry["command"] for entry in client.slowlog_get(100_000)]
-    found.append(sum(command.startswith(b"EVALSHA ") and b" explain " in command for command in commands))
+        client.echo("the end")
+        commands = list(takewhile(lambda each: each != "ECHO the end", (each["command"] for each in monitor.listen())))
+    found.append(sum(each.startswith("EVALSHA ") and " explain " in each for each in commands))
 
 
 def test_a_flood_is_a_line_a_second(
