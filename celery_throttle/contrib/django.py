@@ -37,7 +37,7 @@ def throttle_page(
 ) -> Any:
     """Return what stands in ``urlpatterns``: ``path("throttle/", throttle_page(app))``.
 
-    A visitor who is not logged in is sent to the login page. Each change is in the audit with the user's name.
+    A visitor without a login is sent to the login page. Each change is in the audit with the user's name.
 
     Args:
         app: the Celery app.

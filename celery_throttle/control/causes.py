@@ -52,10 +52,6 @@ class Look:
     commands: Commands
     partly: Container[str] = ()
 
-    def waiting(self, count: int, since: datetime | None) -> str:
-        """Return how many tasks wait, and for how long."""
-        return waiting(count, since, self.now)
-
     def parked(self, scope: Bucket, rows: list[LimitStatus]) -> int:
         """Return how many tasks wait for a limit with all its keys, whichever of these were read; or for a key."""
         whole = next((each for each in self.statuses if each.bucket == scope), None)
@@ -111,7 +107,7 @@ def _stopped(look: Look, kind: str, scope: Bucket, said: Said, lines: list[Line]
     return Finding(
         kind,
         look.is_long(since),
-        f"Limit {scope} is {word}: {look.waiting(count, since)}.",
+        f"Limit {scope} is {word}: {waiting(count, since, look.now)}.",
         f"{word.capitalize()} {in_words(said)}.",
         (look.commands.throttle(ends, scope),) if count else (),
         scope.name,
@@ -161,7 +157,7 @@ def _of_override(
     return Finding(
         "overridden",
         less and look.is_long(since),
-        f"Limit {scope} {has}: {least}{look.waiting(count, since)}.",
+        f"Limit {scope} {has}: {least}{waiting(count, since, look.now)}.",
         f"Overridden {in_words(said)}.",
         (look.commands.throttle("reset", scope),) if less and count else (),
         scope.name,

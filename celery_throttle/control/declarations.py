@@ -32,7 +32,8 @@ def declared_differently(reader: Reader, holders: Sequence[Holder]) -> Iterator[
     patience = max(reader.store.lease, _CALLS_WITHIN)
     versions: dict[str, dict[str, list[str]]] = {}
     for worker in reader.declared():
-        if worker.seconds < patience or worker.worker in renews:
+        calls = worker.seconds is not None and worker.seconds < patience
+        if calls or worker.worker in renews:
             for name, text in worker.limits.items():
                 versions.setdefault(name, {}).setdefault(text, []).append(worker.worker)
     names = sorted(name for name, texts in versions.items() if len(texts) > 1)

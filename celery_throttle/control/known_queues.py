@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["configured", "no_such_queue", "parked_in"]
 
-#: Lanes of each group whose queues are looked at.
-_MOST_LANES = 20_000
 _MOST_NAMED = 20
 #: What a route has, where others have patterns.
 _ROUTE = {"queue", "exchange", "routing_key"}
@@ -73,7 +71,7 @@ def _names(queue: Any) -> Iterable[str]:
 
 def parked_in(readers: Iterable[Reader]) -> set[str]:
     """Return the queues of parked tasks of the app's own broker."""
-    return {queue for reader in readers for queue in reader.parked_by_queue(_MOST_LANES)[0]}
+    return {queue for reader in readers for queue in reader.parked_by_queue()[0]}
 
 
 def no_such_queue(name: str, known: Iterable[str], *, workers_answered: bool) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
 
-__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "Order", "count"]
+__all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
 
 Order = Literal["attention", "backlog", "name"]
 
@@ -282,7 +282,7 @@ class LimitControl:
         if sort == "name":
             some = sorted(names, key=lambda each: Bucket.parse(each).key or "")[skip : skip + most]
             return LimitKeys(self._place.stand(some), len(names), found.cut)
-        order = _backlog if sort == "backlog" else _busy
+        order = longest_line if sort == "backlog" else _busy
         rows = sorted(self._place.stand(names[:MOST]), key=order)[skip : skip + most]
         return LimitKeys(tuple(rows), len(names), found.cut)
 
@@ -383,12 +383,13 @@ def _moment(until: Any) -> Any:
     return datetime.fromtimestamp(until, timezone.utc) if is_time else until
 
 
-def _busy(status: LimitStatus) -> tuple[bool, int, int, str]:
-    return not status.stopped, -status.parked, -status.held, status.key or ""
+def _busy(status: LimitStatus) -> tuple[bool, int, int, str, str]:
+    return not status.stopped, *longest_line(status)
 
 
-def _backlog(status: LimitStatus) -> tuple[int, int, str]:
-    return -status.parked, -status.held, status.key or ""
+def longest_line(status: LimitStatus) -> tuple[int, int, str, str]:
+    """Return what sorts limits and keys, those with the longest lines first."""
+    return -status.parked, -status.held, status.name, status.key or ""
 
 
 def _check_look(find: object, sort: object, skip: object) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         Waiter,
     )
 
-__all__ = ["AT_ONCE", "MOST", "Keys", "Reader", "Reclaimed", "partly", "readers"]
+__all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "partly", "readers"]
 
 T = TypeVar("T")
 
@@ -59,6 +59,8 @@ AT_ONCE = 100
 _IDS = 500
 #: Names of limits and keys, or holders, that are looked through for those of one limit.
 _NAMES = 20_000
+#: Lanes that are looked through for the queues of parked tasks.
+MOST_LANES = 20_000
 #: Of messages that one call reads.
 _BYTES = 4_000_000
 #: Where the lanes of those begin that wait for an outcome (locks.lua); no other lane comes between them.
@@ -116,23 +118,12 @@ class Reader:
 
     def declared(self) -> list[Declared]:
         """Return what each worker of this group of limits has declared."""
-        found: dict[str, Declared] = {}
-        after, more = "", True
-        while more and len(found) < MOST:
-            after, page = self._read(views.declared, self.store.declared(after))
-            found.update((each.worker, each) for each in page)
-            more = bool(after)
-        return list(found.values())
+        return self._each(views.declared, self.store.declared, lambda each: each.worker, MOST)
 
     def lost_runs(self) -> list[LostRun]:
         """Return the runs of tasks that run once whose leases have ended, and which may go on; by worker and task."""
-        found: dict[str, LostRun] = {}
-        after, more = "", True
-        while more and len(found) < MOST:
-            after, page = self._read(views.lost_runs, self.store.lost(after))
-            found.update((each.nonce, each) for each in page)
-            more = bool(after)
-        return sorted(found.values(), key=lambda each: (each.worker, each.task, each.nonce))
+        found = self._each(views.lost_runs, self.store.lost, lambda each: each.nonce, MOST)
+        return sorted(found, key=lambda each: (each.worker, each.task, each.nonce))
 
     def _names(self) -> TaskNames:
         return TaskNames(limits_by_task(policies_of(self.app), dedups_of(self.app)))
@@ -150,11 +141,12 @@ class Reader:
         self,
         most_keys: int,
         sources: Iterable[str] = ("limits", "said", "used", "waiting"),
-        most_limits: int = _NAMES,
+        most: int | None = None,
     ) -> tuple[LimitStatus, ...]:
         """Return how the limits stand, and those of their keys that hold permits, wait or were changed.
 
-        Where there are more keys, those that are found first: ``sources`` is where to look, in this order.
+        Where there are more keys, those that are found first: ``sources`` is where to look, in this order. ``most`` is
+        how many rows in all, limits before keys; None: any number.
         """
         limits: dict[str, None] = {}
         keys: dict[str, None] = {}
@@ -167,8 +159,8 @@ class Reader:
                         keys[name] = None
                 if len(limits) >= _NAMES or len(keys) >= most_keys:
                     break
-        names = [*sorted(limits)[:most_limits], *list(keys)[:most_keys]]
-        return self.stand(sorted(names, key=_by_name))
+        names = [*sorted(limits)[:_NAMES], *list(keys)[:most_keys]]
+        return self.stand(sorted(names[:most], key=_by_name))
 
     def explain(self, task_id: str) -> TaskView:
         """Return what the store knows of a task."""
@@ -209,13 +201,30 @@ class Reader:
         return Keys(tuple(found), cut=False)
 
     def _pages(self, source: Any) -> Iterator[list[str]]:
-        after = ""
-        while True:
-            following, names = self._read(views.names, self.store.limits(source, after))
-            yield names
-            after = following.decode()
-            if not after:
-                return
+        return self._paged(views.names, partial(self.store.limits, source))
+
+    def _paged(self, reader: Callable[[Any], tuple[str, T]], call: Callable[[str], Call]) -> Iterator[T]:
+        """Yield the pages of a script that returns where to go on, and is called with it."""
+        after, more = "", True
+        while more:
+            after, page = self._read(reader, call(after))
+            yield page
+            more = bool(after)
+
+    def _each(
+        self,
+        reader: Callable[[Any], tuple[str, list[T]]],
+        call: Callable[[str], Call],
+        name: Callable[[T], str],
+        most: int,
+    ) -> list[T]:
+        """Return what the pages of a script have, each by its name once, until there are so many."""
+        found: dict[str, T] = {}
+        for page in self._paged(reader, call):
+            found.update((name(each), each) for each in page)
+            if len(found) >= most:
+                break
+        return list(found.values())
 
     def stand(self, buckets: list[str], rates: Sequence[tuple[int, int, int]] = ()) -> tuple[LimitStatus, ...]:
         """Return how these buckets stand; when each could start next with other rates, if there are any."""
@@ -287,7 +296,7 @@ class Reader:
             more = following[1:] > after[1:]
             after = following
 
-    def parked_by_queue(self, most_lanes: int) -> tuple[dict[str, ParkedInQueue], bool]:
+    def parked_by_queue(self, most_lanes: int = MOST_LANES) -> tuple[dict[str, ParkedInQueue], bool]:
         """Return the parked tasks of each queue of the app's own broker, and whether there may be more.
 
         Permits outside of tasks have no queue that a worker consumes.
@@ -321,13 +330,7 @@ class Reader:
 
     def locks(self, most: int) -> tuple[LockStatus, ...]:
         """Return the identity locks that somebody has."""
-        found: dict[str, LockStatus] = {}
-        after, more = "", True
-        while more and len(found) < most:
-            after, page = self._read(views.locks, self.store.locks(after))
-            found.update((each.identity, each) for each in page)
-            more = bool(after)
-        return tuple(found.values())[:most]
+        return tuple(self._each(views.locks, self.store.locks, lambda each: each.identity, most)[:most])
 
     def history(self, limits: Sequence[str], ring: Ring) -> list[History]:
         """Return what was counted of limits."""
@@ -366,11 +369,8 @@ class Reader:
         """Drop or set aside what cannot be read, and put right what does not agree with the records; return it."""
         found: dict[Wrong, None] = {}
         for key in _MENDED:
-            after, more = "", True
-            while more:
-                after, page = self._read(views.wrong, self.store.mend(key, after, mends=not dry_run))
+            for page in self._paged(views.wrong, partial(self.store.mend, key, mends=not dry_run)):
                 found.update(dict.fromkeys(page))
-                more = bool(after)
         return list(found)
 
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:

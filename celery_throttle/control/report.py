@@ -19,7 +19,7 @@ from celery_throttle.control.findings import Commands, Finding, in_order, waitin
 from celery_throttle.control.lines import first_lines
 from celery_throttle.control.lost_runs import running_twice
 from celery_throttle.control.queues import NOBODY_ANSWERED, consumed
-from celery_throttle.control.reader import MOST, Reader, partly
+from celery_throttle.control.reader import MOST, MOST_LANES, Reader, partly
 from celery_throttle.control.server import FULL
 from celery_throttle.control.silent import silent_workers
 from celery_throttle.core.wording import at, counted, one_line, shortened, span
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "report"]
 
-#: Of each group of limits: lines that are looked at, each with a call; lanes of parked tasks whose queues are.
-_MOST_LINES, _MOST_LANES = 50, 20_000
+#: Lines of each group of limits that are looked at, each with a call.
+_MOST_LINES = 50
 #: Seconds after which what was read first says nothing of now.
 _STALE = 15.0
 _NAMED = 3
@@ -199,9 +199,9 @@ def _set_aside(reader: Reader) -> Iterator[Finding]:
 
 def _queues(reader: Reader, known: dict[str, ParkedInQueue], unchecked: list[str]) -> dict[str, ParkedInQueue]:
     """Return the parked tasks of each queue, with those that are known of it already."""
-    found, cut = reader.parked_by_queue(_MOST_LANES)
+    found, cut = reader.parked_by_queue()
     if cut:
-        unchecked.append(f"The queues of the parked tasks behind the first {_MOST_LANES} lanes.")
+        unchecked.append(f"The queues of the parked tasks behind the first {MOST_LANES} lanes.")
     return {queue: each.and_also(known[queue]) if queue in known else each for queue, each in found.items()}
 
 

@@ -67,7 +67,7 @@ def without(
 
 
 def _ended(status: LimitStatus, bucket: Bucket, change: TakingBack, limit: LimitStatus) -> LimitStatus:
-    """Return how a limit or key would stand; what was said of a key hides what was said of its limit."""
+    """Return how a limit or key would stand; a change of a key hides the same change of its limit."""
     if status.name != bucket.name or bucket.key not in (None, status.key):
         return status
     ends: dict[str, Any] = {}

@@ -180,7 +180,7 @@ class ThrottleControl:
             most: how many at most, limits before keys.
             last_hour: also what started on each limit in the last hour, and how long that had waited.
         """
-        read = [(place, place.status(count("most", most), most_limits=most)) for place in self._places()]
+        read = [(place, place.status(count("most", most), most=most)) for place in self._places()]
         found = [each for place, rows in read for each in (place.with_last_hour(rows) if last_hour else rows)]
         limits_first = sorted(found, key=lambda each: (each.key is not None, each.name, each.key or ""))
         return tuple(sorted(limits_first[:most], key=lambda each: (each.name, each.key or "")))

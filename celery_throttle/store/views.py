@@ -295,12 +295,12 @@ class Declared(NamedTuple):
 
     Attributes:
         worker: its name.
-        seconds: since it called last.
+        seconds: since it called last; None if it has not called, or has left.
         limits: what it declares of each limit, see `Limit.declared`.
     """
 
     worker: str
-    seconds: float
+    seconds: float | None
     limits: dict[str, str]
 
 
@@ -308,7 +308,10 @@ def declared(raw: Any) -> tuple[str, list[Declared]]:
     """Read the reply of declared.lua: where to go on, and a page."""
     now, after, rows, texts = raw
     limits = [_limits(each) for each in texts]
-    return text(after), [Declared(text(name), (now - since) / 1000, limits[number - 1]) for name, since, number in rows]
+    return text(after), [
+        Declared(text(name), (now - since) / 1000 if since else None, limits[number - 1])
+        for name, since, number in rows
+    ]
 
 
 def _limits(raw: bytes) -> dict[str, str]:
@@ -444,10 +447,10 @@ def _readable(make: Callable[[Any], T], rows: Iterable[Any]) -> Iterator[T]:
             continue
 
 
-def names(raw: Any) -> tuple[bytes, list[str]]:
+def names(raw: Any) -> tuple[str, list[str]]:
     """Read the reply of limits.lua: where to go on, and a page of names."""
     after, found = raw
-    return after, [text(name) for name in found]
+    return text(after), [text(name) for name in found]
 
 
 def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.rows import SetAside
-    from celery_throttle.store.views import Declared
+    from celery_throttle.store.views import Declared, ParkedInQueue
 
 __all__ = ["Fleet", "Queue", "Worker", "fleet"]
 
 #: Lines of each group that are looked through for their queues.
 _MOST_LANES = 2000
-#: Seconds, as a worker without a call is shown that has left or has not called yet.
-_LONG_AGO = 10**9
 _MOST_SET_ASIDE = 100
 
 
@@ -91,23 +89,21 @@ def fleet(app: Any) -> Fleet:
     """
     app.finalize(auto=True)
     workers: dict[str, Worker] = {}
-    parked: dict[str, tuple[int, datetime | None]] = {}
+    parked: dict[str, ParkedInQueue] = {}
     aside: list[SetAside] = []
     now, cut = None, False
     for reader in readers(app):
         read_at, _ = reader.clock()
         now = now or read_at
         found, more = reader.parked_by_queue(_MOST_LANES)
-        for name, each in found.items():
-            count, since = parked.get(name, (0, None))
-            parked[name] = count + each.tasks, min(filter(None, (since, each.since)), default=None)
+        parked |= {name: each.and_also(parked[name]) if name in parked else each for name, each in found.items()}
         workers |= {each.name: each for each in _workers(reader, read_at)}
         some = reader.set_aside(MOST)
         aside += some
         cut = cut or more or len(some) >= MOST
     taken = consumed(app)
     names = {*parked, *(taken or ())}
-    queues = [Queue(name, *parked.get(name, (0, None)), None if taken is None else name in taken) for name in names]
+    queues = [_queue(name, parked.get(name), taken) for name in names]
     return Fleet(
         now or datetime.now().astimezone(),
         tuple(sorted(workers.values(), key=_ends_first)),
@@ -116,6 +112,11 @@ def fleet(app: Any) -> Fleet:
         taken is not None,
         cut or len(aside) > _MOST_SET_ASIDE,
     )
+
+
+def _queue(name: str, parked: ParkedInQueue | None, taken: set[str] | None) -> Queue:
+    count, since = (parked.tasks, parked.since) if parked else (0, None)
+    return Queue(name, count, since, None if taken is None else name in taken)
 
 
 def _workers(reader: Reader, now: datetime) -> Iterator[Worker]:
@@ -127,7 +128,7 @@ def _workers(reader: Reader, now: datetime) -> Iterator[Worker]:
     declared: dict[str, Declared] = {each.worker: each for each in reader.declared()}
     for name in {*declared, *holds}:
         told = declared.get(name)
-        called = now - timedelta(seconds=told.seconds) if told and told.seconds < _LONG_AGO else None
+        called = now - timedelta(seconds=told.seconds) if told and told.seconds is not None else None
         yield Worker(name, called, len(told.limits) if told else 0, holds[name], ends.get(name))
 
 

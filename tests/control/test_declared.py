@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import Limit, ThrottleControl
-from celery_throttle.control import causes, diagnosis, report
+from celery_throttle.control import diagnosis
 from celery_throttle.store.scripts import execute
 from tests.control.test_looking import API
 from tests.store.peek import KEY, be_away, peek
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.findings import Finding
 
 
-@pytest.fixture(autouse=True)
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(causes, "_AGAIN", 0.01)
-    for module in (report, diagnosis):
-        monkeypatch.setattr(module, "consumed", lambda _: {"q"})
+pytestmark = pytest.mark.usefixtures("workers_answer")
 
 
 def started(redis: Redis, name: str, *limits: Limit) -> TermsCaller:

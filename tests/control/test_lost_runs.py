@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import ThrottleControl
-from celery_throttle.control import causes, diagnosis, report
+from celery_throttle.control import diagnosis
 from tests.store.lock_caller import PLAN, LockCaller, plan_of
 from tests.store.peek import KEY, expire, peek
 
@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.findings import Finding
 
+pytestmark = pytest.mark.usefixtures("workers_answer")
+
 W1, W2 = "celery@w1/16/aaaaaaaa", "celery@w2/17/bbbbbbbb"
-
-
-@pytest.fixture(autouse=True)
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(causes, "_AGAIN", 0.01)
-    for module in (report, diagnosis):
-        monkeypatch.setattr(module, "consumed", lambda _: {"q"})
 
 
 @pytest.fixture

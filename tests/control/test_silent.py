@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_throttle import ThrottleControl
-from celery_throttle.control import causes, diagnosis, report
+from celery_throttle.control import diagnosis
 from tests.control.test_looking import API
 from tests.store.lock_caller import PLAN, LockCaller
 from tests.store.peek import KEY, expire, peek
@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.findings import Finding
 
+pytestmark = pytest.mark.usefixtures("workers_answer")
+
 ONE = terms(API).same
-
-
-@pytest.fixture(autouse=True)
-def _workers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests."""
-    monkeypatch.setattr(causes, "_AGAIN", 0.01)
-    for module in (report, diagnosis):
-        monkeypatch.setattr(module, "consumed", lambda _: {"q"})
 
 
 @pytest.fixture

@@ -10,13 +10,12 @@ from celery_throttle.control.cli import params
 from celery_throttle.control.cli.columns import HOLDERS, PARKED
 from celery_throttle.control.cli.columns import parked as columns_of
 from celery_throttle.control.cli.session import FOUND, command
-from celery_throttle.control.limit_control import MOST
+from celery_throttle.control.limit_control import MOST, longest_line
 from celery_throttle.control.pace import pace_of
 from celery_throttle.control.several import holders_of, parked_of
 
 if TYPE_CHECKING:
     from celery_throttle.control.cli.session import Session
-    from celery_throttle.store.rows import LimitStatus
 
 __all__ = ["COMMANDS"]
 
@@ -38,7 +37,7 @@ def status(session: Session, keys: bool, most: int) -> None:
         return
     found = session.throttle.status(most=max(most, MOST))
     limits = [row for row in found if row.key is None]
-    of_keys = sorted((row for row in found if row.key is not None), key=_longest_line)
+    of_keys = sorted((row for row in found if row.key is not None), key=longest_line)
     session.show_limits(limits[:most], of_keys)
     _say_if_cut(session, len(limits), most)
     if keys and of_keys and len(limits) < most:
@@ -91,10 +90,6 @@ def explain(session: Session, task_id: str) -> int:
     else:
         session.output.say(explanation)
     return FOUND if explanation.state == "unknown" else 0
-
-
-def _longest_line(row: LimitStatus) -> tuple[int, int, str, str]:
-    return -row.parked, -row.held, row.name, row.key or ""
 
 
 def _say_if_cut(session: Session, rows: int, most: int) -> None:

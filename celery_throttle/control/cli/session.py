@@ -206,7 +206,7 @@ def _begin() -> str:
 
 
 def in_shell(error: ConfigurationError) -> str:
-    """Return what is wrong and what to do, for somebody at a shell."""
+    """Return what is wrong and what to do, for a command line."""
     text = error.shell or str(error)
     name = click.get_current_context().info_name
     return text.replace("{command}", f"{{throttle}} {name}").replace("{throttle}", f"{_begin()} throttle")

@@ -42,26 +42,26 @@ local function note_lost_run(task, record, till)
   save_lost_runs(worker, lost)
 end
 
+-- The lost runs of a worker, and the place of the one of this nonce among them; nil if it is not there.
+local function lost_run_at(worker, nonce)
+  local lost = lost_runs_of(worker)
+  for i, run in ipairs(lost and lost.runs or {}) do
+    if run.nonce == nonce then return lost, i end
+  end
+end
+
 -- The run of this nonce has ended, or has its permits again.
 local function forget_lost_run(worker, nonce)
-  local lost = lost_runs_of(worker)
+  local lost, i = lost_run_at(worker, nonce)
   if not lost then return end
-  for i, run in ipairs(lost.runs) do
-    if run.nonce == nonce then
-      table.remove(lost.runs, i)
-      return save_lost_runs(worker, lost)
-    end
-  end
+  table.remove(lost.runs, i)
+  save_lost_runs(worker, lost)
 end
 
 -- The worker renews this run, whose permits are another's.
 local function hear_of_lost_run(worker, nonce)
-  local lost = lost_runs_of(worker)
+  local lost, i = lost_run_at(worker, nonce)
   if not lost then return end
-  for _, run in ipairs(lost.runs) do
-    if run.nonce == nonce then
-      run.called = NOW
-      return save_lost_runs(worker, lost)
-    end
-  end
+  lost.runs[i].called = NOW
+  save_lost_runs(worker, lost)
 end

@@ -44,7 +44,8 @@ local function head_of(task)
 end
 
 -- The lanes that wait for a bucket, those too that are passed over: { lane, queue, passed: until when (ms)
--- or 0 } each. Whoever asks for many buckets reads once what is passed over, and gives those of this bucket.
+-- or 0 } each. A script that asks for many buckets reads once what is passed over, and gives those of this
+-- bucket.
 local function lanes_at(bucket, most, passed)
   local lanes, lane, _, member = {}, first_at(bucket)
   while lane and #lanes < most do
