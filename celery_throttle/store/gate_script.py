@@ -5,9 +5,10 @@ a script pays for. Lua makes every function of a script anew in every call, and 
 uses, so here constants are written in as values, functions that a script cannot reach are left out, and each of the
 others is made when it is first called.
 
-A server compiles two texts: that of ``exchange``, and one of all other scripts, whose first argument names the one to
-run. Each text has the shared functions, so a text for each script would fill the server's Lua heap with copies. The
-garbage that Lua leaves until it clears it away grows with the heap, and clearing it away makes some calls slow.
+A server compiles three texts: that of ``exchange``, one of all scripts that only read, and one of all others; the first
+argument of the latter two names the script to run. Each text has the shared functions, so a text for each script would
+fill the server's Lua heap with copies. The garbage that Lua leaves until it clears it away grows with the heap, and
+clearing it away makes some calls slow. One text for all would take long to compile.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _NAME_OR_STRING = re.compile(r"'[^'\n]*'|\b[A-Z][A-Z_]*\b")
 _FUNCTION = re.compile(r"^local function (\w+)(\(.*?^end)$", re.MULTILINE | re.DOTALL)
 _CALL_OR_STRING = re.compile(r"'[^'\n]*'|(?<![.\w:])(\w+)(?=\()")
 _BARE_CALL = re.compile(r"^(\s*)\(F\[", re.MULTILINE)
+_ONLY_READS = "\nstate.only_reads = true\n"
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 # A server reads these, too, when it compiles. Line ends stay, for the line numbers in error messages.
 _NOT_CODE = re.compile(r"^[ \t]+|[ \t]*--.*$", re.MULTILINE)
@@ -47,12 +49,16 @@ class _Function:
 
 def gate_text(name: str) -> str:
     """Return the text that has ``lua/gate/<name>.lua``, with all that it needs before it."""
-    return _whole(_read(f"gate/{ALONE}")) if name == ALONE else _text_of_others()
+    return _whole(_read(f"gate/{ALONE}")) if name == ALONE else _text_of_several(_only_reads(name))
+
+
+def _only_reads(name: str) -> bool:
+    return _ONLY_READS in _read(f"gate/{name}")
 
 
 @cache
-def _text_of_others() -> str:
-    names = [name for name in _names("gate") if name != ALONE]
+def _text_of_several(only_read: bool) -> str:
+    names = [name for name in _names("gate") if name != ALONE and _only_reads(name) is only_read]
     scripts = [f"if script == '{name}' then\n{inlined(_COMMENT.sub('', _read(f'gate/{name}')))}\nend" for name in names]
     return _whole("\n".join(["local script = argument()", *scripts]))
 
