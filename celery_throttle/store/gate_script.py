@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["ALONE", "gate_text", "inlined", "reached"]
+__all__ = ["ALONE", "gate_scripts", "gate_text", "inlined", "reached"]
 
 #: The script with a text of its own.
 ALONE = "exchange"
@@ -45,6 +45,11 @@ class _Function:
 
     body: str
     calls: frozenset[str]
+
+
+def gate_scripts() -> list[str]:
+    """Return the names of all scripts of the gate."""
+    return _names("gate")
 
 
 def gate_text(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import NoScriptError
 
-from celery_throttle.store.gate_script import gate_text, inlined
+from celery_throttle.store.gate_script import gate_scripts, gate_text, inlined
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,6 +50,12 @@ class Script:
     def of_gate(cls, name: str) -> Script:
         """Read a script of the gate."""
         return cls.of(name, gate_text(name))
+
+    @classmethod
+    def load_gate(cls) -> None:
+        """Put the texts of all scripts of the gate together: too long for a worker's loop, so before it begins."""
+        for name in gate_scripts():
+            cls.of_gate(name)
 
     @classmethod
     def of(cls, name: str, text: str) -> Script:

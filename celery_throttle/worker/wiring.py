@@ -13,6 +13,7 @@ from kombu.asynchronous.timer import Timer
 
 from celery_throttle.core.naming import worker_name
 from celery_throttle.settings import settings_of
+from celery_throttle.store.scripts import Script
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.autoscale import Growth
@@ -89,6 +90,7 @@ class Throttling:
 
     def start(self) -> None:
         """Begin."""
+        Script.load_gate()
         greet(self._worker.app, self.settings, self.groups)
         self._slots.keep_jobs()
         task_revoked.connect(self._never_runs, weak=False)

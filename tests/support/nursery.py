@@ -51,9 +51,6 @@ _IMPORTED = (
     "redis.asyncio", "tests.support.journal",
 )  # fmt: skip
 
-#: The scripts that every worker calls.
-_LOADED = ("declare", "exchange", "wake")
-
 #: With the repository at the END of the path, as for workers that are started as commands.
 _NURSERY = "import sys; sys.path.append(sys.argv[1]); from tests.support import nursery; nursery.main(int(sys.argv[2]))"
 _MESSAGE = 1 << 17
@@ -144,8 +141,7 @@ def main(line: int) -> None:
     for name in _IMPORTED:
         with suppress(ModuleNotFoundError):  # not in every version of Celery
             importlib.import_module(name)
-    for name in _LOADED:
-        Script.of_gate(name)
+    Script.load_gate()
     gc.collect()
     gc.freeze()
     arguments = _next_worker(socket.socket(fileno=line))

@@ -67,6 +67,12 @@ def test_a_script_is_loaded_once(name: str) -> None:
     assert Script.of_gate(name) is script
 
 
+def test_a_worker_puts_all_texts_together_before_its_loop_begins() -> None:
+    Script.of_gate.cache_clear()
+    Script.load_gate()
+    assert Script.of_gate.cache_info().currsize == len(NAMES)
+
+
 @each_script
 def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
     """The first lines of each are its documentation; 6.2 does not know shebangs."""

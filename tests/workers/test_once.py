@@ -76,10 +76,9 @@ def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(
 def test_a_chord_with_duplicates_completes(app: Any, journal: Journal, state: State, let_go: Any) -> None:
     app.hold.delay("part 0")
     journal.wait_running(1, "part 0")
-    # Six slots: so the first six run, and the others are known as duplicates when they arrive.
     header = [app.hold.s(f"part {number % 15}") for number in range(20)]
     result = chord(header)(app.collect.s())
-    journal.wait_running(6)
+    journal.wait_running(3)  # one worker's slots at least: the other may have prefetched duplicates only
     let_go(*(f"part {number}" for number in range(15)))
     assert result.get(timeout=QUICKLY) == sorted(f"part {number % 15}" for number in range(20))
     assert sorted(journal.order()) == sorted(["collect", *(f"part {number}" for number in range(15))])
