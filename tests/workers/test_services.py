@@ -69,8 +69,8 @@ def test_two_services_with_both_workers_up_lose_nothing(services: Services, jour
 def test_a_parked_task_waits_for_a_worker_of_its_own_broker(
     services: Services, journal: Journal, state: State, let_go: Any
 ) -> None:
-    first = services.start(concurrency=1)
     waits = [services.app.one.delay(f"t{number}", 1) for number in range(4)]
+    first = services.start(concurrency=1)
     state.wait_parked(3)
     first.term()
     first.wait()
@@ -103,9 +103,10 @@ def test_a_parked_task_waits_for_a_worker_of_its_own_broker(
 
 def test_one_name_for_two_urls_of_a_broker_is_one_service(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_broker"] = "orders"
-    first = workers.start(BASIC, concurrency=1)
+    app = workers.app(BASIC)
     for number in range(4):
-        workers.app(BASIC).one.delay(f"t{number}", 0.5)
+        app.one.delay(f"t{number}", 1)
+    first = workers.start(BASIC, concurrency=1)
     state.wait_parked(3)
     first.term()
     first.wait()
@@ -119,9 +120,9 @@ def test_one_name_for_two_urls_of_a_broker_is_one_service(workers: Workers, jour
 def test_a_parked_task_that_a_worker_does_not_know_waits_for_one_that_does(
     workers: Workers, journal: Journal, state: State
 ) -> None:
-    first = workers.start(BASIC, concurrency=1)
     app = workers.app(BASIC)
-    results = [app.one.delay(f"t{number}", 0.5) for number in range(4)]
+    results = [app.one.delay(f"t{number}", 1) for number in range(4)]
+    first = workers.start(BASIC, concurrency=1)
     state.wait_parked(3)
     first.term()
     first.wait()
