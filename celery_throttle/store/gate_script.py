@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["ALONE", "gate_scripts", "gate_text", "inlined", "reached"]
+__all__ = [
+    "ALONE",
+    "SharedFunction",
+    "gate_scripts",
+    "gate_text",
+    "inlined",
+    "only_reads",
+    "reached",
+    "shared_functions",
+]
 
 #: The script with a text of its own.
 ALONE = "exchange"
@@ -40,9 +49,10 @@ _OTHERS = ("rate/gcra",)
 
 
 @dataclass(frozen=True)
-class _Function:
-    """A shared function: its text from the parameters on, and the names it calls."""
+class SharedFunction:
+    """A shared function: the file it is in, its text from the parameters on, and the names it calls."""
 
+    file: str
     body: str
     calls: frozenset[str]
 
@@ -54,23 +64,26 @@ def gate_scripts() -> list[str]:
 
 def gate_text(name: str) -> str:
     """Return the text that has ``lua/gate/<name>.lua``, with all that it needs before it."""
-    return _whole(_read(f"gate/{ALONE}")) if name == ALONE else _text_of_several(_only_reads(name))
+    return _whole(_read(f"gate/{ALONE}")) if name == ALONE else _text_of_several(only_reads(name))
 
 
-def _only_reads(name: str) -> bool:
+def only_reads(name: str) -> bool:
+    """Return whether a script of the gate writes nothing."""
     return _ONLY_READS in _read(f"gate/{name}")
 
 
 @cache
 def _text_of_several(only_read: bool) -> str:
-    names = [name for name in _names("gate") if name != ALONE and _only_reads(name) is only_read]
+    names = [name for name in _names("gate") if name != ALONE and only_reads(name) is only_read]
     scripts = [f"if script == '{name}' then\n{inlined(_COMMENT.sub('', _read(f'gate/{name}')))}\nend" for name in names]
     return _whole("\n".join(["local script = argument()", *scripts]))
 
 
 def _whole(own: str) -> str:
     numbers = {each: number for number, each in enumerate(sorted(reached(own)), 1)}
-    bodies = [f"F[{number}] = function{_renamed(_functions()[each].body, numbers)}" for each, number in numbers.items()]
+    bodies = [
+        f"F[{number}] = function{_renamed(shared_functions()[each].body, numbers)}" for each, number in numbers.items()
+    ]
     made = _MADE.replace("NILS", ", ".join(["nil"] * len(bodies))).replace("CASES", _cases(bodies, 1))
     parts = [_read(_FIRST), *_constants(), made, _renamed(own, numbers)]
     text = "local rcall = redis.call\n" + inlined("\n".join(parts)).replace("redis.call(", "rcall(")
@@ -119,7 +132,7 @@ def _renamed(text: str, numbers: dict[str, int]) -> str:
 
 def reached(text: str) -> set[str]:
     """Return the shared functions that the text of a script can reach."""
-    functions = _functions()
+    functions = shared_functions()
     found: set[str] = set()
     todo = _calls(text)
     while todo:
@@ -135,13 +148,14 @@ def _calls(text: str) -> set[str]:
 
 
 @cache
-def _functions() -> dict[str, _Function]:
-    found: dict[str, _Function] = {}
+def shared_functions() -> dict[str, SharedFunction]:
+    """Return all shared functions by their names."""
+    found: dict[str, SharedFunction] = {}
     for name in _shared():
         for function, body in _FUNCTION.findall(_COMMENT.sub("", _read(name))):
             if function in found:
                 raise ValueError(f"{name}.lua: there is another shared function {function!r}")
-            found[function] = _Function(body, frozenset(_calls(body)))
+            found[function] = SharedFunction(name.split("/")[-1], body, frozenset(_calls(body)))
     return found
 
 

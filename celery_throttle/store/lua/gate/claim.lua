@@ -8,6 +8,7 @@
 -- kept.
 redis.call('ZREM', LEASES, '')
 reap_ends(4)
+settle()
 local task, plan, least_ms, is_awaited = argument(), object(), number(), argument() == '1'
 local identity, conflict = plan.identity, plan.on_conflict
 local replaces_others = conflict == 'replace' or conflict == 'keep_last'
@@ -52,7 +53,8 @@ local function await_outcome(lock)
 end
 
 local function claim()
-  local lock, newest = live_lock(identity), replaces_others
+  end_lock_if_over(identity)
+  local lock, newest = load_lock(identity), replaces_others
   if lock and lock.task == task then return claim_own(lock) end
   if lock and newest and plan.claim ~= '0' and is_older(plan, lock, task) then newest = false end
   if not lock or lock.state == 'started' or newest and lock.state == 'queued' then return claim_new(lock) end

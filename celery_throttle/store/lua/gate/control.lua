@@ -39,6 +39,7 @@ end
 
 -- Whoever says something clears some of what has ended.
 reap_ends(4)
+settle()
 local said = load_said(bucket)
 local before, permits_before, rates_before = said_now(said), permits_in_force(bucket), rule_of(bucket).rates
 for part, one in pairs(values) do

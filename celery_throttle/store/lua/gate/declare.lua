@@ -52,5 +52,6 @@ for _ = 1, number() do
     if before ~= declared then go_on_after(limit, '') end
   end
 end
+settle()
 hint_ready()
 return answer

@@ -5,7 +5,7 @@
 -- head of its message, lock ('' or as in shared/locks.lua), 1 if another delivery of it waits for this
 -- one, { { queue, how many of it are before this task, until when it is passed over (ms, 0: it is not) },
 -- ... }, rows of its limits as in shared/reading.lua, why it was set aside ('' if it was not) }; line: the
--- bucket whose permits it waits for, '' for nothing but a slot, or as in shared/lines.lua. Writes nothing.
+-- bucket whose permits it waits for, '' for nothing but a slot, or as in shared/places.lua. Writes nothing.
 state.only_reads = true
 local task = argument()
 local record = record_in(redis.call('HGET', RECORDS, task) or '')

@@ -17,7 +17,7 @@ local function look_at_second(task)
   local packed = redis.call('HGET', SECONDS, task)
   local second, why = record_in(packed or '')
   if packed and not second then
-    drop_unreadable(SECONDS, 'seconds', task, packed, why)
+    note_unreadable(SECONDS, 'seconds', task, packed, why)
     if mends then redis.call('HDEL', SECOND_MESSAGES, task) end
   end
 end
@@ -32,16 +32,11 @@ local function look_at_number(field, packed)
   local lost_of = string.match(field, '^lost:(.*)$')
   if lost_of then lost_runs_of(lost_of) end
   local is_text = lost_of or string.match(field, '^broker:') or string.match(field, '^declared:')
-  if not is_text and not is_digits(packed) then drop_unreadable(META, 'meta', field, packed) end
+  if not is_text and not is_digits(packed) then note_unreadable(META, 'meta', field, packed) end
 end
 
 local function look(field, packed)
-  if name == 'records' then
-    local record, why = named_record(field, packed)
-    if record then check_record(field)
-    elseif mends then load_record(field)
-    else note_wrong(name, field, why)
-    end
+  if name == 'records' then check_record(field)
   elseif name == 'seconds' then look_at_second(field)
   elseif name == 'locks' then kept_lock(field)
   elseif name == 'workers' then load_worker(field)

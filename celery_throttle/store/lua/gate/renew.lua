@@ -12,7 +12,7 @@ look_at_ended()
 
 local function renew_held(arrival)
   local task, nonce = arrival.task, arrival.nonce
-  local record = load_record(task)
+  local record = mend_record(task)
   if record and record.nonce then
     if record.nonce ~= nonce then return LOST end
     redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
@@ -25,7 +25,7 @@ local function renew_held(arrival)
   held.nonce = nonce
   if not fits(needs_of(takes(held))) then return LOST end
   if held.lock and not renew_lock(task, held) then return LOST end
-  -- It may have waited for whoever had the lock meanwhile, and have been judged again just now.
+  settle() -- it may have waited for whoever had the lock meanwhile, and is judged again
   if record then step_back(task, load_record(task)) end
   hold(task, held, nonce, false)
   return PUT_BACK
@@ -33,6 +33,7 @@ end
 
 local function renew(arrival)
   local answer = renew_held(arrival)
+  settle()
   if arrival.lock and answer == LOST then hear_of_lost_run(said.worker, arrival.nonce) end
   if arrival.lock and answer == PUT_BACK then forget_lost_run(said.worker, arrival.nonce) end
   return answer

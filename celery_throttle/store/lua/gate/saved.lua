@@ -6,7 +6,7 @@ local LOST, THERE, DONE = 0, 1, 2
 
 local function look(task, attempt)
   if has_run(task, attempt) then return DONE end
-  local record = load_record(task)  -- sets aside what cannot be read
+  local record = mend_record(task)
   if load_second(task) or redis.call('HEXISTS', ASIDE, task) == 1 then return THERE end
   if not record then return LOST end
   if redis.call('HEXISTS', MESSAGES, task) == 1 then return THERE end

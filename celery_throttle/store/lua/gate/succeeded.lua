@@ -17,6 +17,6 @@ end
 lock.state, lock.lost = 'done', lost
 save_lock(identity, lock, NOW + remember_ms)
 -- Now: what the worker says of the end counts no more if the lease was lost before.
-conclude_followers(identity, task, lost)
+to_settle('concluded', identity, task, lost)
 serve()
 return 1

@@ -5,7 +5,8 @@
 redis.call('ZREM', LEASES, '')
 local identity, task, name = argument(), argument(), argument()
 local by, why = argument(), argument()
-local lock = live_lock(identity)
+end_lock_if_over(identity)
+local lock = load_lock(identity)
 if not lock or lock.state == 'started' or task ~= '' and lock.task ~= task then return 0 end
 local record = load_record(lock.task)
 local plan = record and record.nonce and record.lock

@@ -6,6 +6,7 @@
 local limit, after = argument(), argument()
 redis.call('ZREM', LEASES, '')
 local last = refresh_limit(limit, after)
+settle()
 hint_ready()
 -- Whoever looks is told when: nobody else comes by at the end of a pause.
 for queue in pairs(state.later) do hint('ready ' .. queue) end

@@ -7,12 +7,14 @@ end
 
 local function hear_ends(passed, ended_runs)
   for _, row in ipairs(passed) do
-    passed_on(row)
+    if not passed_on(row) then ended_late(row, mend_record(row.task)) end
+    settle()
     name_buckets(row.to.needs)
   end
   for _, row in ipairs(ended_runs) do
     local record = ended(row.task, row.nonce, row.began, row.message, row.result)
-    if record then name_buckets(record.needs) else ended_late(row, load_record(row.task)) end
+    if record then name_buckets(record.needs) else ended_late(row, mend_record(row.task)) end
+    settle()
   end
 end
 
@@ -21,6 +23,7 @@ local function answer_asked(rows)
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
     answers[i] = admit(row.task, row)
+    settle()
     local runs = answers[i] == GRANTED or answers[i] > HAS_RUN
     -- Else its slot is for whoever's turn it is.
     if not runs then state.slots = state.slots + 1 end
@@ -41,6 +44,7 @@ local function answer_parked(rows)
     name_buckets(row.needs)
     row.message = argument()
     answers[i] = park(row.task, row)
+    settle()
     if answers[i] ~= CROWDED then note_unsure(row) end
   end
   return answers
@@ -51,6 +55,7 @@ local function hear_back(rows)
     name_buckets(row.needs)
     row.message = argument()
     send_back(row.task, row, row.pause_ms, row.about)
+    settle()
     note_unsure(row)
   end
 end
@@ -68,7 +73,7 @@ end
 local function answer_again(before, rows)
   redis.call('ZREM', LEASES, '')
   state.withdrawn = before.withdrawn or {}
-  state.slots, state.grants = 0, still_held(before.granted or {}, state.holder .. ':' .. state.call .. '.')
+  state.slots, state.grants = 0, keep_grants(before.granted or {}, state.holder .. ':' .. state.call .. '.')
   local asked = {}
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
@@ -76,17 +81,6 @@ local function answer_again(before, rows)
   end
   serve()
   return say(asked, before.parked or {})
-end
-
--- What was granted may have been reclaimed since, if its worker was away for as long as a lease; else it is
--- kept from now on.
-local function answer_row_again(row, answer)
-  if answer ~= GRANTED and answer <= HAS_RUN then return answer end
-  local record = load_record(row.task)
-  if not record or record.nonce ~= row.nonce then return MUST_PARK end
-  if not keep_grant(row.task, record, 'broker') then return MUST_PARK end
-  -- Not what was kept of the answer: cjson loses digits of a token.
-  return record.lock and tonumber(record.lock.fence) or GRANTED
 end
 
 local function say(asked, parked)

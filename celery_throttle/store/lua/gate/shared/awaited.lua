@@ -1,16 +1,5 @@
 -- Awaited: outcomes that duplicates will ask for, which were published while the first of them was pending.
 
--- A duplicate that would have asked for the outcome of a task will not.
-local function will_not_ask(identity, first)
-  if first == '' then return end
-  if redis.call('HEXISTS', AWAITED, first) == 1 then return one_less_awaited(first) end
-  local lock = load_lock(identity)
-  if lock and lock.task == first and lock.awaited > 0 then
-    lock.awaited = lock.awaited - 1
-    write_lock(identity, lock)
-  end
-end
-
 local function one_less_awaited(first)
   local awaited = counted_in(AWAITED, 'awaited', first)
   if awaited > 1 then
@@ -22,8 +11,7 @@ local function one_less_awaited(first)
 end
 
 local function more_awaited(first, by, till)
-  counted_in(AWAITED, 'awaited', first) -- so that it is a number, or nothing
-  redis.call('HINCRBY', AWAITED, first, by)
+  redis.call('HSET', AWAITED, first, string.format('%.0f', counted_in(AWAITED, 'awaited', first) + by))
   redis.call('ZADD', ENDS, 'GT', till, 'awaited:' .. first)
 end
 

@@ -7,7 +7,7 @@
 -- KEYS[5]  leases     ZSET  task id -> when the lease of its holder ends (ms)
 -- KEYS[6]  records    HASH  task id -> record (see records.lua)
 -- KEYS[7]  messages   HASH  task id -> the message (see store/parcel.py), kept while only the store has it
--- KEYS[8]  lines      ZSET  all scores 0; the parked tasks of each lane in order (see lines.lua)
+-- KEYS[8]  lines      ZSET  all scores 0; the parked tasks of each lane in order (see places.lua)
 -- KEYS[9]  lanes      HASH  lane -> where it is listed (see lanes.lua)
 -- KEYS[10] heads      ZSET  all scores 0; bucket \0 rank \0 lane: the lanes that wait for a bucket, in order
 -- KEYS[11] ready      ZSET  all scores 0; queue \0 ticket lane: lanes whose first task could start now
@@ -70,12 +70,14 @@ local LEASE_MS = tonumber(ARGV[1])
 -- texts; looks: how many more buckets and lanes this call looks at (see ready.lua). What is found out when it
 -- matters: said, settling, settled, away, parked, all_served, first_lease, mute, reaping; clock_ms, newest,
 -- unsure: see workers.lua; shapes: see shapes.lua; recounted: whether USED was; only_reads: this script
--- writes nothing; wrong: what mend.lua has found.
+-- writes nothing; wrong: what mend.lua has found; locks: identity locks as they were read, false: none;
+-- unsettled: see unsettled.lua; adds_ends: something was added that time ends; prolonged: leases were given a
+-- moment; counted: permits held by bucket, as the records say.
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {},
-  needs = {}, oldest = {}, shapes = {}, looks = 20,
+  needs = {}, oldest = {}, shapes = {}, looks = 20, locks = {}, unsettled = {},
 }
 
 local next_argument = 1

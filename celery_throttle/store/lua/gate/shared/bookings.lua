@@ -10,7 +10,7 @@ local function load_booked(bucket)
     fine = fine and type(name) == 'string' and type(value) == 'string' and is_booked(bucket, name, value)
   end
   if fine and (kept.seen or next(kept) == nil) then return kept end
-  drop_unreadable(RATES, 'rates', bucket, packed)
+  note_unreadable(RATES, 'rates', bucket, packed)
   return nil
 end
 

@@ -17,8 +17,9 @@ local function change_verdict(task, record, verdict, first, lost)
 end
 
 local function claim_free(task, plan)
-  -- Whoever adds one clears some, so what has ended does not pile up where there is no beat.
-  reap_ends(4)
+  state.adds_ends = true
+  -- Those who waited for one that has lapsed are judged again.
+  if kept_lock(plan.identity) and lock_till(plan.identity) <= NOW then lock_lapsed(plan.identity) end
   if plan.claim == '0' then plan.claim = next_stamp() end
   plan.fresh = 1
   save_lock(plan.identity, new_lock(task, plan.claim), NOW + plan.ttl_ms)
@@ -50,7 +51,7 @@ local function judge(task, plan, attempt, was_parked)
   if waited and redis.call('HEXISTS', AWAITED, plan.first) == 1 then
     return conclude(plan.first, plan.identity)
   end
-  local lock = live_lock(plan.identity)
+  local lock = load_lock(plan.identity)
   if not lock or lock.state == 'started' and lock.task ~= task then return claim_free(task, plan) end
   if lock.task == task then return claim_again(task, plan, lock) end
   -- It had its lock until it began; a later attempt needs none.
@@ -76,9 +77,4 @@ local function judge_record(task, record)
   plan.verdict, plan.first, plan.lost = judge(task, plan, record.attempt, record.ticket > 0)
   plan.fence, plan.unlocked = '0', nil
   return plan.verdict == 'run'
-end
-
--- Before a parked task starts: its lock may have ended while it waited, and be another's now.
-local function lock_allows(task, record)
-  return record.lock.verdict ~= 'run' or judge_record(task, record)
 end

@@ -86,10 +86,9 @@ local function held_of(bucket)
   local kept = redis.call('HGET', USED, bucket)
   if not kept then return 0 end
   if is_digits(kept) then return tonumber(kept) end
-  drop_unreadable(USED, 'used', bucket, kept)
-  if state.only_reads then return 0 end
-  recount()
-  return tonumber(redis.call('HGET', USED, bucket) or 0)
+  note_unreadable(USED, 'used', bucket, kept)
+  state.counted = state.counted or holders_counted(COUNTED_MOST) or {}
+  return state.counted[bucket] or 0
 end
 
 -- Whether what is kept of all buckets is what is counted; puts it right.

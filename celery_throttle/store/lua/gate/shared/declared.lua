@@ -6,8 +6,7 @@ local function declared_of(limit)
   if is_digits(declared) then return { permits = tonumber(declared), max_parked = 0 } end
   local rule, why = readable(declared, 'rule')
   if rule then return rule end
-  drop_unreadable(LIMITS, 'limits', limit, declared, why)
-  ask_for_declarations()
+  note_unreadable(LIMITS, 'limits', limit, declared, why)
   return { permits = 0, max_parked = 0 }
 end
 
@@ -15,7 +14,7 @@ end
 -- settle: the time when its data began is no time of theirs.
 local function ask_for_declarations()
   local birth = redis.call('HGET', META, 'birth')
-  if state.only_reads or not birth or not is_digits(birth) then return end
+  if not birth or not is_digits(birth) then return end
   birth = string.format('%.0f', birth + 1)
   redis.call('HSET', META, 'birth', birth)
   hint('birth ' .. birth)

@@ -29,7 +29,7 @@ local function line_up_again(task, record, began, message)
   if began then record.deadline = nil end -- it had started in time
   if message == 'tail' then
     record.ticket, record.place = next_ticket(), nil
-    if record.turn then record.place = fair_place(record.turn, record.ticket) end
+    if record.turn then record.place = take_turn(record.turn, record.ticket) end
   elseif message == 'head' then
     record.ticket, record.place = next_ticket() - BEFORE_ALL, nil
   end
@@ -88,16 +88,19 @@ end
 
 -- A run has ended, and its permit passes to a task that starts in its place in the same worker; nobody
 -- waited for it. One whose lease was lost has none to pass on: the other is put back by its renewal if
--- there is room.
+-- there is room. Returns whether it held.
 local function passed_on(row)
   local task, to = row.task, row.to
   local record = load_record(task)
-  if not record or record.nonce ~= row.nonce then return ended_late(row, record) end
+  if not record or record.nonce ~= row.nonce then return false end
   redis.call('ZREM', LEASES, task)
   local result = record.over and end_over(task, record, 'nobody', row.result) or row.result
   run_over(task, record, true, 'nobody', result)
-  local other = load_record(to.task)
-  if other and other.nonce then return give(needs_of(record.needs)) end
+  local other = mend_record(to.task)
+  if other and other.nonce then
+    give(needs_of(record.needs))
+    return true
+  end
   if other then step_back(to.task, other) end
   redis.call('ZADD', LEASES, NOW + LEASE_MS, to.task)
   -- Its worker has not heard yet that there is a rate now.
@@ -109,4 +112,17 @@ local function passed_on(row)
     v = VERSION, needs = record.needs, queue = to.queue, ticket = 0, nonce = to.nonce, since = NOW,
     attempt = to.attempt > 0 and to.attempt or nil, code = to.code,
   })
+  return true
+end
+
+-- Such a run ends: what may still come of its task is noted. Returns what came of the task.
+local function end_over(task, record, message, result)
+  if message == 'lost' then
+    -- Its worker may come back and say that the task has to run again, or the broker may deliver it.
+    record.unacked = record.unacked or {}
+    record.unacked[record.nonce] = 1
+  elseif result == 'retry' then
+    note_ran(task, { attempt = (record.attempt or 0) + 1 }, true)
+  end
+  return 'success'
 end

@@ -29,26 +29,15 @@ local function each_goes_on(what, verdict, first, lost)
   return #found
 end
 
--- The task that these waited for has lost its lock and has no outcome: one of them gets it, the others
--- wait for that one.
-local function wake_followers(identity, first)
-  each_goes_on('follow:' .. identity .. ':' .. first)
-end
-
 -- The task that these waited for has ended: they have its outcome.
-local function conclude_followers(identity, first, lost)
+local function followers_conclude(identity, first, lost)
   if each_goes_on('follow:' .. identity .. ':' .. first, 'conclude', first, lost) < AT_ONCE then return end
   -- Those whose turn comes later have to know that there was an outcome.
   more_awaited(first, MANY, NOW + 3600000)
 end
 
--- Who waited to run next has the lock, or somebody newer has.
-local function wake_next(identity)
-  each_goes_on('next:' .. identity)
-end
-
 -- A lock that could not be read is gone, and with it whom they waited for.
-local function wake_all(identity)
+local function all_go_on(identity)
   local name = 'follow:' .. identity
   for _, what in ipairs(names_from(LINES, '[' .. name .. ':', '(' .. name .. ';', 20)) do
     each_goes_on(what)
@@ -63,4 +52,13 @@ local function go_on_with(what)
   local lock = load_lock(identity)
   if lock and lock.task == first and (lock.state == 'queued' or lock.state == 'running') then return end
   wake_followers(identity, first)
+end
+
+-- A parked one had the lock: now that is the newest's, whatever it does itself about others.
+local function make_way(identity, task)
+  local record = load_record(task)
+  if not record or record.nonce or not record.lock or record.lock.verdict ~= 'run' then return end
+  if record.lock.identity ~= identity then return end
+  record.lock.on_conflict = 'replace'
+  judge_again(task, record)
 end

@@ -6,18 +6,21 @@ local MOST_READS = 256
 -- Go on to the next task of a lane; reader: lane; from: where to read on; found, at: what was read, and the
 -- place in that; reads: how many; placed: place and id of the task, as text; nil after the last.
 local function read_on(reader, most)
-  reader.at = reader.at + 1
-  if reader.at > #reader.found then
-    local last = '(' .. reader.lane .. '\1'
-    reader.found, reader.at = redis.call('ZRANGEBYLEX', LINES, reader.from, last, 'LIMIT', 0, most), 1
-    reader.placed, reader.reads = nil, reader.reads + 1
-    if #reader.found == 0 or reader.reads > MOST_READS then return end
-    reader.from = '(' .. reader.found[#reader.found]
-  end
-  local member = string.sub(reader.found[reader.at], #reader.lane + 2)
-  local place, task = string.match(member, '^(%d+)%.(.*)$')
-  if not place or #place < 16 then return read_on(reader, most) end -- it names no task
-  reader.placed = string.sub(place, 1, 16) .. task
+  reader.placed = nil
+  repeat
+    reader.at = reader.at + 1
+    if reader.at > #reader.found then
+      local last = '(' .. reader.lane .. '\1'
+      reader.found, reader.at = redis.call('ZRANGEBYLEX', LINES, reader.from, last, 'LIMIT', 0, most), 1
+      reader.reads = reader.reads + 1
+      if #reader.found == 0 or reader.reads > MOST_READS then return end
+      reader.from = '(' .. reader.found[#reader.found]
+    end
+    local member = string.sub(reader.found[reader.at], #reader.lane + 2)
+    local place, task = string.match(member, '^(%d+)%.(.*)$')
+    -- Else it names no task.
+    if place and #place >= 16 then reader.placed = string.sub(place, 1, 16) .. task end
+  until reader.placed
 end
 
 -- The first tasks of these lanes together, those after one of them ('': all): place and id of each, as text.

@@ -8,11 +8,6 @@
 -- long each time. A lane is in KEYS heads at one bucket, unless it is passed over; it is in KEYS ready
 -- while nothing is known to keep its first task from starting.
 
-local function waits_for_lock(lane)
-  local kind = string.match(lane, '^(%l+):')
-  return kind == 'follow' or kind == 'next'
-end
-
 local function load_lane(lane)
   local entry = state.lanes[lane]
   if not entry then
@@ -20,7 +15,7 @@ local function load_lane(lane)
     entry = packed and readable(packed, 'lane')
     local complete = entry and (entry.at and entry.rank or not entry.at and string.byte(lane) == 0)
     state.lanes[lane] = complete and entry or {}
-    if packed and not complete then list_again(lane, packed) end
+    if packed and not complete then note_unreadable(LANES, 'lanes', lane, packed) end
     entry = state.lanes[lane]
   end
   return entry
@@ -115,17 +110,37 @@ end
 -- The first lane that waits for a bucket, or the first after another one: lane, rank; or nil.
 local function first_at(bucket, after)
   local found = not after and state.heads[bucket]
-  if not found then
-    local from = after and '(' .. after or '[' .. bucket .. '\0'
-    found = redis.call('ZRANGEBYLEX', HEADS, from, '(' .. bucket .. '\1', 'LIMIT', 0, 1)[1] or ''
-    if not after then state.heads[bucket] = found end
+  local from = after and '(' .. after or '[' .. bucket .. '\0'
+  for _ = 1, STRAYS_MOST do
+    found = found or redis.call('ZRANGEBYLEX', HEADS, from, '(' .. bucket .. '\1', 'LIMIT', 0, 1)[1] or ''
+    if found == '' then break end
+    local lane, rank = string.sub(found, #bucket + 19), string.sub(found, #bucket + 2, #bucket + 17)
+    if is_a(rank, 'rank') and parts_of(lane) then
+      if not after then state.heads[bucket] = found end
+      return lane, rank, found
+    end
+    to_settle('stray', HEADS, found)
+    from, found = '(' .. found, nil
   end
-  if found == '' then return nil end
-  local rest = string.sub(found, #bucket + 2)
-  local lane, rank = string.sub(rest, 18), string.sub(rest, 1, 16)
-  if is_a(rank, 'rank') and parts_of(lane) then return lane, rank, found end
-  if state.only_reads then return nil end
-  redis.call('ZREM', HEADS, found)
-  state.heads[bucket] = nil
-  return first_at(bucket, after)
+  if not after then state.heads[bucket] = '' end
+end
+
+-- How many members that name nothing are read past; they go when this is settled.
+local STRAYS_MOST = 8
+
+-- The first of a lane: { task, place, ticket, member }, or nil.
+local function first_of(lane)
+  if state.firsts[lane] then return state.firsts[lane] end
+  local from, last = '[' .. lane .. '\0', '(' .. lane .. '\1'
+  for _ = 1, STRAYS_MOST do
+    local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, 1)[1]
+    if not found then return nil end
+    local first = member_parts(lane, found)
+    if first then
+      state.firsts[lane] = first
+      return first
+    end
+    to_settle('stray', LINES, found, lane)
+    from = '(' .. found
+  end
 end

@@ -1,11 +1,7 @@
--- Listing: whether lanes and records are where they say that they are. Indexes are made of records: what does
--- not agree with these is made anew.
+-- Listing: lanes that are not listed where they say, and members that stand where they should not.
 
--- Where a lane is listed cannot be read (packed: what is kept of that), or is not so: it is listed anew, by
--- its first task.
-local function list_again(lane, packed)
-  if packed then drop_unreadable(LANES, 'lanes', lane, packed) end
-  if state.only_reads then return end
+-- Where a lane is listed cannot be read, or is not so: it is listed anew, by its first task.
+local function list_again(lane)
   local first, what, queue = first_of(lane), parts_of(lane)
   local entry = state.lanes[lane]
   if entry and entry.at then redis.call('ZREM', OLDEST, oldest_member(lane, entry)) end
@@ -39,88 +35,18 @@ local function is_findable(lane, entry, first)
   return again and tonumber(again) <= NOW + PASS_MAX_MS
 end
 
-local function check_lane(lane)
-  if waits_for_lock(lane) then return end
-  local first = first_of(lane)
-  if not first or is_findable(lane, load_lane(lane), first) then return end
-  note_wrong('lanes', lane, 'not listed where it says')
-  list_again(lane)
-end
-
--- A holder without a lease would never be reclaimed, and a parked task that stands nowhere never start.
-local function check_record(task)
-  local record = load_record(task)
-  if not record then return end
-  if record.nonce then
-    local till = tonumber(redis.call('ZSCORE', LEASES, task) or math.huge)
-    if till <= NOW + math.max(LEASE_MS, KEPT_MS) then return end
-    note_wrong('leases', task, 'no lease, or one that would last for ever')
-    if not state.only_reads then redis.call('ZADD', LEASES, NOW + LEASE_MS, task) end
-    return
-  end
-  if redis.call('ZSCORE', LINES, member_of(task, record)) then return end
-  note_wrong('lines', task, 'not where it says that it stands in line')
-  if state.only_reads then return end
-  count_waiting(record, -1) -- it was counted when it was put there
-  enqueue(task, record)
-end
-
--- Those are in the order of their names while all their scores are 0.
-local function check_scores(key, name)
-  for _, range in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
-    local from, last = unpack(range)
-    for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, from, last, 'LIMIT', 0, 100)) do
-      note_wrong(name, member, 'out of order')
-      if not state.only_reads then redis.call('ZADD', key, 0, member) end
-    end
-  end
-end
-
-local function check_order()
-  check_scores(LINES, 'lines')
-  check_scores(HEADS, 'heads')
-  check_scores(READY, 'ready')
-  check_scores(OLDEST, 'oldest')
-end
-
--- Some of what there is, whichever: where there is little, that is all.
-local function check_some(most)
-  check_order()
-  for _, task in ipairs(redis.call('HRANDFIELD', RECORDS, most) or {}) do check_record(task) end
-  for _, member in ipairs(redis.call('ZRANDMEMBER', LINES, most) or {}) do
-    check_member(member)
-  end
-  for _, member in ipairs(redis.call('ZRANDMEMBER', OLDEST, most) or {}) do check_oldest(member) end
-end
-
-local function check_oldest(member)
-  local lane = string.match(member, '^[^%z]*%z' .. string.rep('%d', 16) .. '(.*)$')
-  local entry = lane and parts_of(lane) and load_lane(lane)
-  if entry and entry.at and oldest_member(lane, entry) == member then return end
-  note_wrong('oldest', member, 'the place of no lane')
-  if not state.only_reads then redis.call('ZREM', OLDEST, member) end
-end
-
-local function check_member(member)
-  local lane, task = string.match(member, '^([^%z]*%z[^%z]*)%z%d+%.(.*)$')
-  local record = lane and load_record(task)
-  if record and not record.nonce and member_of(task, record) == member then return check_lane(lane) end
-  note_wrong('lines', member, 'the place of no task')
-  if state.only_reads then return end
-  redis.call('ZREM', LINES, member)
-  if lane then
-    state.firsts[lane] = nil
-    -- It was counted when it was parked.
-    local counted = string.match(lane, '^%d') and redis.call('HEXISTS', ASIDE, task) == 1
-    if counted then count_waiting({ needs = parts_of(lane) }, -1) end
-    if not waits_for_lock(lane) then list_lane(lane) end
-  end
-end
-
 -- A member of a line that is not the place of a parked task: one that stands nowhere else is set aside.
 local function out_of_line(member, task, record)
   redis.call('ZREM', LINES, member)
   state.firsts = {}
   if not record or record.nonce or redis.call('ZSCORE', LINES, member_of(task, record)) then return end
-  set_aside(task, redis.call('HGET', RECORDS, task), 'not where it says that it stands in line')
+  local packed = redis.call('HGET', RECORDS, task)
+  to_settle('unreadable task', task, packed, 'not where it says that it stands in line')
+end
+
+-- A member of an index that names nothing. lane: of KEYS lines, where it stood.
+local function drop_stray(key, member, lane)
+  redis.call('ZREM', key, member)
+  state.heads, state.firsts = {}, {}
+  if lane and not waits_for_lock(lane) then list_lane(lane) end
 end

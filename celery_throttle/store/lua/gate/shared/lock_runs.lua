@@ -74,7 +74,7 @@ local function lock_ended(task, record, nonce, outcome)
   if ours and lock.state == 'done' then outcome = 'success' end
   if ours and lock.last and outcome == 'waits' then outcome = 'nothing' end
   local has_ended = outcome == 'success' or outcome == 'failure'
-  if has_ended then conclude_followers(identity, task, ours and lock.lost) end
+  if has_ended then to_settle('concluded', identity, task, ours and lock.lost) end
   if not ours then
     -- It was free from the start on, and another's since: nobody else tells those who waited for this task.
     if not has_ended and not (lock and lock.task == task) then wake_followers(identity, task) end
@@ -119,4 +119,15 @@ local function give_up_lock(identity, task)
   if lock.task ~= task or lock.state ~= 'queued' then return 0 end
   pass_lock_on(identity, lock, LEASE_MS)
   return 1
+end
+
+-- A duplicate that would have asked for the outcome of a task will not.
+local function will_not_ask(identity, first)
+  if first == '' then return end
+  if redis.call('HEXISTS', AWAITED, first) == 1 then return one_less_awaited(first) end
+  local lock = load_lock(identity)
+  if lock and lock.task == first and lock.awaited > 0 then
+    lock.awaited = lock.awaited - 1
+    write_lock(identity, lock)
+  end
 end

@@ -15,13 +15,12 @@ local RUNNING_LEASES, LATEST_MS = 2, 253370764800000
 
 -- Also one that has just ended.
 local function kept_lock(identity)
-  local packed = redis.call('HGET', LOCKS, identity)
-  if not packed then return nil end
-  local lock, why = readable(packed, 'lock')
-  if not lock then
-    drop_unreadable(LOCKS, 'locks', identity, packed, why)
-    if not state.only_reads then wake_all(identity) end
-  end
+  local lock = state.locks[identity]
+  if lock ~= nil then return lock or nil end
+  local packed, why = redis.call('HGET', LOCKS, identity), nil
+  if packed then lock, why = readable(packed, 'lock') end
+  if packed and not lock then note_unreadable(LOCKS, 'locks', identity, packed, why) end
+  state.locks[identity] = lock or false
   return lock
 end
 
@@ -34,22 +33,6 @@ local function load_lock(identity)
   return kept_lock(identity)
 end
 
--- The same, once its task has lost it if the task's worker is gone, and who waits for one that has ended
--- has gone on.
-local function live_lock(identity)
-  local till = lock_till(identity)
-  if till > 0 and till <= NOW and (not is_running(identity) or ended_is_lost()) then
-    redis.call('ZREM', ENDS, 'locks:' .. identity)
-    lock_lapsed(identity)
-  end
-  local lock = load_lock(identity)
-  if not lock or lock.state ~= 'running' then return lock end
-  local lease = redis.call('ZSCORE', LEASES, lock.task)
-  if not lease or tonumber(lease) > NOW or not ended_is_lost() then return lock end
-  reclaim(lock.task)
-  return load_lock(identity)
-end
-
 local function new_lock(task, claim)
   return {
     v = VERSION, state = 'queued', task = task, claim = claim, fence = '0', since = NOW, floor = 0,
@@ -58,6 +41,7 @@ local function new_lock(task, claim)
 end
 
 local function write_lock(identity, lock)
+  state.locks[identity] = lock
   redis.call('HSET', LOCKS, identity, cjson.encode(lock))
 end
 
@@ -67,6 +51,7 @@ local function save_lock(identity, lock, till)
 end
 
 local function drop_lock(identity)
+  state.locks[identity] = false
   redis.call('HDEL', LOCKS, identity)
   redis.call('ZREM', ENDS, 'locks:' .. identity)
 end
@@ -86,6 +71,7 @@ end
 
 local function lock_lapsed(identity)
   local lock = kept_lock(identity)
+  state.locks[identity] = false
   redis.call('HDEL', LOCKS, identity)
   if not lock then return end
   wake_followers(identity, lock.task)

@@ -11,7 +11,7 @@ local function lost_runs_of(worker)
   local packed = redis.call('HGET', META, field)
   if not packed then return nil end
   local lost, why = readable(packed, 'lost')
-  if not lost then drop_unreadable(META, 'meta', field, packed, why) end
+  if not lost then note_unreadable(META, 'meta', field, packed, why) end
   return lost
 end
 

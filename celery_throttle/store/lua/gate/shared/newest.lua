@@ -15,15 +15,6 @@ local function give_way(lock, was_parked)
   return lock.next and 'next' or 'follow'
 end
 
--- A parked one had the lock: now that is the newest's, whatever it does itself about others.
-local function make_way(identity, task)
-  local record = load_record(task)
-  if not record or record.nonce or not record.lock or record.lock.verdict ~= 'run' then return end
-  if record.lock.identity ~= identity then return end
-  record.lock.on_conflict = 'replace'
-  judge_again(task, record)
-end
-
 -- The newest is here: those that waited for that are told.
 local function newest_came(identity, lock)
   lock.coming = nil
@@ -33,17 +24,17 @@ end
 
 local function replace_lock(identity, old, new, till)
   save_lock(identity, new, till)
-  make_way(identity, old.task)
+  to_settle('make way', identity, old.task)
   wake_followers(identity, old.task)
   if old.next then wake_next(identity) end
 end
 
 -- till: until when the lock is to last for it at least, nil if that is not known.
 local function run_next(lock, task, plan, coming, till)
-  local had_next = lock.next
+  local wakes = lock.next and not coming and (lock.next ~= task or lock.coming)
   lock.next_till = till or lock.next == task and lock.next_till or nil
   lock.next, lock.next_claim, lock.coming = task, plan.claim, coming
   write_lock(plan.identity, lock)
-  if had_next and not coming then wake_next(plan.identity) end
+  if wakes then wake_next(plan.identity) end
   return 'next'
 end

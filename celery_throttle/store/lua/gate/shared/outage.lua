@@ -58,19 +58,25 @@ local function prolong_locks()
   end
 end
 
--- Whether leases that have ended count as lost; if not, they have a moment more from now on.
+-- Whether leases that have ended count as lost.
 local function ended_is_lost()
-  if state.away == nil then
-    state.away = was_away()
-    if state.away then
-      prolong_leases()
-      prolong_locks()
-    end
-  end
+  if state.away == nil then state.away = was_away() end
   return not state.away
+end
+
+-- If the store was away, leases that have ended have a moment more from now on. Returns whether they count as
+-- lost.
+local function prolong_if_away()
+  if ended_is_lost() then return true end
+  if not state.prolonged then
+    state.prolonged = true
+    prolong_leases()
+    prolong_locks()
+  end
+  return false
 end
 
 -- Before anybody renews, since that hides that nobody has for long.
 local function look_at_ended()
-  if first_lease_ends() <= NOW + MOMENT_MS then ended_is_lost() end
+  if first_lease_ends() <= NOW + MOMENT_MS then prolong_if_away() end
 end

@@ -19,15 +19,3 @@ local function ended_late(row, record)
   run_over(row.task, record, true, row.message, 'success')
   if record.lock then lock_ended(row.task, record, nil, 'success') end
 end
-
--- Such a run ends: what may still come of its task is noted. Returns what came of the task.
-local function end_over(task, record, message, result)
-  if message == 'lost' then
-    -- Its worker may come back and say that the task has to run again, or the broker may deliver it.
-    record.unacked = record.unacked or {}
-    record.unacked[record.nonce] = 1
-  elseif result == 'retry' then
-    note_ran(task, { attempt = (record.attempt or 0) + 1 }, true)
-  end
-  return 'success'
-end

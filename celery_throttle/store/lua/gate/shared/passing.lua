@@ -24,9 +24,9 @@ local function take_back(lane, entry, here)
   touch(entry.at)
 end
 
--- Whether the queue of a lane whose turn it is still has the time to take it. Only where another queue
--- waits behind it.
-local function is_offered(lane, entry, bucket, member)
+-- Give the queue of a lane whose turn it is the time to take it, where another queue waits behind it. Returns
+-- whether that time has not ended.
+local function offer(lane, entry, bucket, member)
   if is_for_caller(lane) or not first_at(bucket, member) then return true end
   if not entry.offered then
     entry.offered = NOW + OFFER_MS
@@ -35,4 +35,10 @@ local function is_offered(lane, entry, bucket, member)
   if entry.offered <= NOW then return false end
   again_at(bucket, entry.offered)
   return true
+end
+
+-- Whether a lane's first task could start in a slot of the caller.
+local function is_for_caller(lane)
+  local _, queue = parts_of(lane)
+  return state.slots > 0 and state.serves[queue]
 end

@@ -47,7 +47,7 @@ local function room_for(need)
   if rule.closed or not has_permits(rule, need.cost) then return false, rule.wait_ms end
   if rule.rates and not need.booked then
     local wait_ms, was_set_back = rate_wait_ms(need.bucket, rule, need.cost)
-    if wait_ms > 0 and was_set_back then follow_clock(need.bucket) end
+    if wait_ms > 0 and was_set_back then to_settle('clock', need.bucket) end
     if wait_ms > 0 and rule.wait_ms > 0 then wait_ms = math.min(wait_ms, rule.wait_ms) end
     if wait_ms > 0 then return false, wait_ms end
   end
@@ -66,7 +66,9 @@ end
 
 local function change_used(need, by)
   local rule = rule_of(need.bucket)
-  rule.used = add_count(USED, WAITING, 'used', need.bucket, by)
+  local used = add_count(USED, WAITING, 'used', need.bucket, by)
+  -- Else it is no number, and is counted anew when this is settled.
+  rule.used = used or math.max(rule.used + by, 0)
 end
 
 -- starts: the nonce it starts with; nil for one that only comes back, which had its start before.

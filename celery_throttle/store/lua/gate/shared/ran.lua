@@ -8,7 +8,7 @@ local RAN_MS = 86400000
 local function load_ran(member)
   local packed = redis.call('HGET', RAN, member)
   local left, why = readable(packed or '{}', 'counts')
-  if not left then drop_unreadable(RAN, 'ran', member, packed, why) end
+  if not left then note_unreadable(RAN, 'ran', member, packed, why) end
   return packed and left or nil
 end
 
@@ -55,4 +55,11 @@ local function will_not_come(member, name)
   if not left then return end
   left[name] = nil
   save_ran(member, left)
+end
+
+-- The next call of a worker tells that it has acknowledged what it parked with the one before, but for
+-- those that it says it could not (unacked).
+local function confirm_parked(worker, before)
+  if not before.unsure or redis.call('EXISTS', RAN) == 0 then return end
+  for _, member in ipairs(before.unsure) do will_not_come(member, worker) end
 end

@@ -79,7 +79,7 @@ local function book_at(bucket, loaded, start, nonce)
   redis.call('HSET', RATES, bucket, cjson.encode(kept))
   -- Somebody may come that late, as allowed_at says.
   redis.call('ZADD', ENDS, math.ceil((till + LATE_US) / 1000) + 1, 'rates:' .. bucket)
-  reap_ends(4)
+  state.adds_ends = true
 end
 
 local function book_start(bucket, rule, cost, waited, nonce)

@@ -2,23 +2,6 @@
 -- waits for it is ready if there is room. One call looks at no more than state.looks buckets and lanes; what
 -- is left is due at once, for the next call.
 
-local function touch(bucket)
-  if bucket and not state.touched[bucket] then
-    state.touched[bucket] = true
-    state.touched[#state.touched + 1] = bucket
-  end
-end
-
-local function again_at(bucket, ms)
-  redis.call('ZADD', DUE, 'LT', ms, 'bucket:' .. bucket)
-end
-
--- Whether a lane's first task could start in a slot of the caller.
-local function is_for_caller(lane)
-  local _, queue = parts_of(lane)
-  return state.slots > 0 and state.serves[queue]
-end
-
 -- What stands first at a bucket is not listed there by what is known of it.
 local function not_listed(lane, bucket, member)
   redis.call('ZREM', HEADS, member)
@@ -53,7 +36,7 @@ local function refresh(bucket)
     end
     make_ready(lane, entry, first.ticket)
     save_lane(lane, entry)
-    if not is_offered(lane, entry, bucket, member) then
+    if not offer(lane, entry, bucket, member) then
       pass_over(lane, entry)
       passing = true
     elseif passing then
@@ -67,7 +50,7 @@ local function refresh(bucket)
   again_at(bucket, NOW)
 end
 
-local function settle_touched()
+local function refresh_touched()
   while #state.touched > 0 and state.looks > 0 do
     local bucket = table.remove(state.touched, 1)
     state.touched[bucket] = nil

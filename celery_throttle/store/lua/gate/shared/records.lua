@@ -31,8 +31,11 @@ local function load_record(task)
   local packed = redis.call('HGET', RECORDS, task)
   if not packed then return nil end
   local record, why = named_record(task, packed)
-  if record or state.only_reads then return record end
-  return set_aside(task, packed, why)
+  if not record then
+    note_wrong('records', task, why)
+    to_settle('unreadable task', task, packed, why)
+  end
+  return record
 end
 
 -- How far the clock may have been set back (tenths of a ms), and where numbers stop being exact.
@@ -56,7 +59,7 @@ local function meta_number(field, most)
   if number and number >= 0 and number <= most then return number end
   -- Too large also if the clock was set back.
   local too_large = number and number > most and number < NUMBERS_END
-  if not too_large then drop_unreadable(META, 'meta', field, kept) end
+  if not too_large then note_unreadable(META, 'meta', field, kept) end
   return 0
 end
 
@@ -68,14 +71,6 @@ local function next_ticket(age_ms)
   local ticket = math.max(now, last + 1)
   redis.call('HSET', META, 'ticket', string.format('%.0f', ticket))
   return ticket - math.floor((age_ms or 0) * 10)
-end
-
--- As text whose order is that of the numbers: digits alone, since how Lua compares a sign depends on the
--- server's locale.
-local NOUGHT = 1000000000000000
-
-local function ordered(number)
-  return string.format('%016.0f', number + NOUGHT)
 end
 
 -- Fencing tokens and claims. The clock keeps them growing when the last one is lost with the data, the

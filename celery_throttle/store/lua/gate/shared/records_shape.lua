@@ -12,9 +12,9 @@ local function wrong_in_record(record)
   if deadline ~= nil and type(deadline) ~= 'number' then return 'deadline' end
   if code ~= nil and type(code) ~= 'string' then return 'code' end
   local lock, told, turn = record.lock, record.told, record.turn
-  if lock ~= nil and not is_a(lock, 'plan') then return 'lock' end
-  if told ~= nil and not is_a(told, 'counts') then return 'told' end
-  if turn ~= nil and not is_a(turn, 'turn') then return 'turn' end
+  if lock ~= nil and wrong_by_shape(lock, 'plan') then return 'lock' end
+  if told ~= nil and not is_list(told, 'counts') then return 'told' end
+  if turn ~= nil and not is_turn(turn) then return 'turn' end
   return wrong_in_odd_record(record)
 end
 
@@ -26,7 +26,7 @@ local function wrong_in_odd_record(record)
   if moves ~= nil and not is_a(moves, 'whole') then return 'moves' end
   if record.dropped ~= nil and type(record.dropped) ~= 'string' then return 'dropped' end
   if record.dropped_at ~= nil and type(record.dropped_at) ~= 'number' then return 'dropped_at' end
-  if record.unacked ~= nil and not is_a(record.unacked, 'counts') then return 'unacked' end
+  if record.unacked ~= nil and not is_list(record.unacked, 'counts') then return 'unacked' end
   return nil
 end
 
@@ -38,8 +38,8 @@ local function wrong_in_worker(worker)
   if till ~= nil and type(till) ~= 'number' then return 'till' end
   if broker ~= nil and type(broker) ~= 'string' then return 'broker' end
   if clock_off ~= nil and type(clock_off) ~= 'number' then return 'clock_off' end
-  if worker.unsure ~= nil and not is_a(worker.unsure, 'texts') then return 'unsure' end
-  if worker.newest ~= nil and not is_a(worker.newest, 'newest') then return 'newest' end
+  if worker.unsure ~= nil and not is_list(worker.unsure, 'texts') then return 'unsure' end
+  if worker.newest ~= nil and wrong_by_shape(worker.newest, 'newest') then return 'newest' end
   return nil
 end
 

@@ -18,7 +18,7 @@ end
 local function said_in(bucket, packed)
   if not packed then return nil end
   local said, why = readable(packed, 'spoken')
-  if not said then drop_unreadable(SAID, 'said', bucket, packed, why) end
+  if not said then note_unreadable(SAID, 'said', bucket, packed, why) end
   return said
 end
 

@@ -26,17 +26,6 @@ local function drop_second(task)
   forget_second(task)
 end
 
--- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
-local function keep_second(task, arrival)
-  local second = load_second(task)
-  if second and arrival.attempt <= (second.attempt or 0) then
-    note_delivery(task, arrival)
-    return
-  end
-  if second then note_ran(task, second, false) end -- there was a retry since
-  save_second(task, parked_record(arrival, second), arrival.message)
-end
-
 -- Another delivery waited for this one to end. Returns its record if it goes on.
 local function settle_second(task, record, result)
   local packed = redis.call('HGET', SECONDS, task)
@@ -49,7 +38,7 @@ local function settle_second(task, record, result)
     return nil
   end
   redis.call('HSET', MESSAGES, task, message or '')
-  if not second then return set_aside(task, packed, why) end
+  if not second then return keep_aside(task, why, packed) end
   -- Whom it waited for before it stepped back may wait for it by now.
   if second.lock and second.lock.verdict then judge_record(task, second) end
   enqueue(task, second)

@@ -1,6 +1,32 @@
 -- Shapes: what stored objects have to be. What is not so was not written by this library, or has changed
 -- since: no other function looks at a value before `readable` has.
 local NUMBERS_END = 1000000000000000
+local WHOLE_END = 9007199254740991
+
+local function is_number(value)
+  return type(value) == 'number' and value > -NUMBERS_END and value < NUMBERS_END
+end
+
+local function is_digits(text)
+  return string.find(text, '^%d+$') ~= nil and #text <= 16 and tonumber(text) <= WHOLE_END
+end
+
+local function is_one_of(value, what)
+  local words = 'queued running done failed started'
+  if what == 'verdict' then words = 'run follow next conclude duplicate skip replaced done' end
+  return type(value) == 'string' and string.find(' ' .. words .. ' ', ' ' .. value .. ' ', 1, true) ~= nil
+end
+
+-- Texts and numbers, by what they have to be.
+local function is_a(value, what)
+  if what == 'string' then return type(value) == 'string' end
+  if what == 'number' then return is_number(value) end
+  if what == 'whole' then return is_number(value) and value >= 0 and value % 1 == 0 end
+  if what == 'name' then return type(value) == 'string' and not string.find(value, '%z') end
+  if what == 'digits' then return type(value) == 'string' and is_digits(value) end
+  if what == 'rank' then return type(value) == 'string' and #value == 16 and is_digits(value) end
+  return is_one_of(value, what)
+end
 
 -- Of a kind of object the parts that have to be there, and what each part is. Others are anything that can be
 -- written again: NaN is read and cannot.
@@ -16,12 +42,12 @@ local function made_shape(kind)
     awaited = 'whole', nonce = 'string', next = 'string', next_claim = 'digits', next_till = 'number',
   } } end
   if kind == 'rule' then
-    return { required = { 'permits' }, parts = { permits = 'whole', rates = 'rates', max_parked = 'whole' } }
+    return { required = { 'permits' }, parts = { permits = 'whole', max_parked = 'whole' } }
   end
   if kind == 'newest' then
     return { required = { 'came', 'ticket' }, parts = { came = 'number', ticket = 'number' } }
   end
-  if kind == 'lost' then return { required = { 'runs' }, parts = { runs = 'lost runs' } } end
+  if kind == 'lost' then return { required = { 'runs' }, parts = {} } end
   if kind == 'lost run' then return {
     required = { 'task', 'identity', 'nonce', 'renewed', 'called' }, parts = {
     task = 'string', identity = 'name', nonce = 'string', renewed = 'number', called = 'number',
@@ -34,15 +60,12 @@ local function made_shape(kind)
   } }
 end
 
--- The first part of an object that is not what it has to be; nil if all are. What is read in each call has a
--- function of its own: a table for each kind would be made anew each time.
-local function wrong_part(object, kind)
+-- The first part of an object that is not what it has to be, of those that are texts or numbers; nil if all
+-- are.
+local function wrong_by_shape(object, kind)
   if type(object) ~= 'table' then return kind end
   local odd = unwritable_part(object, kind)
   if odd then return odd end
-  if kind == 'record' then return wrong_in_record(object) end
-  if kind == 'worker' then return wrong_in_worker(object) end
-  if kind == 'lane' then return wrong_in_lane(object) end
   local shape = state.shapes[kind] or made_shape(kind)
   state.shapes[kind] = shape
   for _, name in ipairs(shape.required) do

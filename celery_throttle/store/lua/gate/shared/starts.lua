@@ -3,34 +3,18 @@
 -- What one call may start: 2 for each task, and 1 for each limit that it needs.
 local MOST_WORK = 22
 
--- The lane with the oldest task that can start in a slot of the caller.
-local function oldest_ready()
-  local oldest, oldest_ticket, listed
-  for _, queue in ipairs(state.queues) do
-    local from, last = '[' .. queue .. '\0', '(' .. queue .. '\1'
-    local found = state.oldest[queue] or redis.call('ZRANGEBYLEX', READY, from, last, 'LIMIT', 0, 1)[1] or ''
-    state.oldest[queue] = found
-    local ticket = string.sub(found, #queue + 2, #queue + 17)
-    if found ~= '' and (not oldest or ticket < oldest_ticket) then
-      oldest, oldest_ticket, listed = string.sub(found, #queue + 18), ticket, found
-    end
-  end
-  return oldest, oldest_ticket, listed
-end
-
 -- The first bucket that keeps a task from starting, if one does: also that where its lane is listed, since
--- another may have come before it there after it was made ready.
+-- another may have come before it there after it was made ready; and after how long (ms) to look again.
 local function blocked_by(needs, task, record)
   for _, need in ipairs(needs) do
     local bucket = need.bucket
     local room, wait_ms = room_for(need)
-    if wait_ms > 0 then again_at(bucket, NOW + wait_ms) end
-    if not room or barred(bucket, task, record.ticket) then return bucket end
+    if not room or barred(bucket, task, record.ticket) then return bucket, wait_ms end
     local _, rank = first_at(bucket)
     local own = rule_of(bucket).fair and record.place or record.ticket
     -- Those who wait for a rate alone are not before one that has its start.
     local has_start = need.booked and rule_of(bucket).permits == ANY_NUMBER
-    if rank and rank < ordered(own) and not has_start then return bucket end
+    if rank and rank < ordered(own) and not has_start then return bucket, 0 end
   end
   return nil
 end
@@ -60,10 +44,13 @@ local function start_first(lane)
   end
   if record.deadline and record.deadline <= NOW then return expire_parked(first.task, record) end
   if entry.passed then take_back(lane, entry, true) end
-  local blocker = blocked_by(needs_of(takes(record)), first.task, record)
+  local blocker, wait_ms = blocked_by(needs_of(takes(record)), first.task, record)
+  if blocker and wait_ms > 0 then again_at(blocker, NOW + wait_ms) end
   if blocker then return move_lane(lane, entry, blocker, first, record) end
   leave_line(first.task, record)
-  if record.lock and not lock_allows(first.task, record) then return enqueue(first.task, record) end
+  -- Its lock may have ended while it waited, and be another's now.
+  local judged = record.lock and record.lock.verdict == 'run'
+  if judged and not judge_arrival(first.task, record) then return enqueue(first.task, record) end
   if record.turn and record.ticket > 0 then turn_served(record) end
   hold(first.task, record, state.holder .. ':' .. state.call .. '.' .. #state.grants, true)
   state.slots = state.slots - 1
@@ -72,8 +59,13 @@ end
 
 -- Give the caller's slots to those whose turn it is, and hint to others.
 local function serve()
+  settle()
+  if state.adds_ends then
+    reap_ends(4) -- so what has ended does not pile up where there is no beat
+    settle()
+  end
   if not anybody_waits() then return end
-  settle_touched()
+  refresh_touched()
   local left = MOST_WORK
   -- Also a task without limits waits until a store that was emptied has settled: it may run elsewhere.
   state.all_served = settling() > 0
@@ -85,34 +77,14 @@ local function serve()
     end
     state.hot[lane] = nil
     left = left - 2 - #needs_of(parts_of(lane) or '')
-    if is_listed(lane, listed) then start_first(lane) end
-    settle_touched()
+    if is_listed(lane, listed) then start_first(lane) else drop_listed(lane, listed) end
+    settle()
+    refresh_touched()
   end
+  settle()
   cool_down()
   for _, bucket in ipairs(state.touched) do again_at(bucket, NOW) end
   hint_ready()
-end
-
--- The lane with the oldest task that can start here: of those that are ready for anybody, and those that
--- became ready in this call.
-local function oldest_startable()
-  local oldest, ticket, listed = oldest_ready()
-  for lane, its in pairs(state.hot) do
-    if not oldest or its < ticket then oldest, ticket, listed = lane, its, nil end
-  end
-  return oldest, listed
-end
-
--- Whether a lane is ready as this member says; else it goes. Without one it became ready in this call.
-local function is_listed(lane, listed)
-  if not listed then return true end
-  local what, queue = parts_of(lane)
-  local ticket = what and load_lane(lane).ticket
-  if ticket and listed == queue .. '\0' .. ticket .. lane and first_of(lane) then return true end
-  redis.call('ZREM', READY, listed)
-  state.oldest = {}
-  if what and not waits_for_lock(lane) and first_of(lane) then list_again(lane) end
-  return false
 end
 
 -- What the caller had no slot for is ready for anybody.
@@ -124,5 +96,18 @@ local function cool_down()
     save_lane(lane, entry)
     touch(entry.at)
   end
-  settle_touched()
+  refresh_touched()
+end
+
+local function hint_ready()
+  local told = {}
+  for _, each in ipairs(state.ready) do
+    if not told[each.queue] and load_lane(each.lane).ticket then
+      told[each.queue] = true
+      hint('ready ' .. each.queue)
+    end
+  end
+  for bucket in pairs(state.began) do
+    if first_at(bucket) then hint('line ' .. bucket) end
+  end
 end

@@ -7,7 +7,7 @@ local function add_sum(what, limit, by)
   local field = what .. '\0' .. limit
   local sum = redis.pcall('HINCRBY', SUMS, field, by)
   if type(sum) == 'table' then -- no number
-    drop_unreadable(SUMS, 'sums', field, redis.call('HGET', SUMS, field))
+    note_unreadable(SUMS, 'sums', field, redis.call('HGET', SUMS, field))
   elseif sum <= 0 then
     redis.call('HDEL', SUMS, field)
   end

@@ -15,18 +15,18 @@ local function kept_turn(field)
   local kept = redis.call('HGET', TURNS, field)
   local place = kept and tonumber(kept)
   if not kept or place and is_number(place) and place >= 0 then return place end
-  drop_unreadable(TURNS, 'turns', field, kept)
+  note_unreadable(TURNS, 'turns', field, kept)
   return nil
 end
 
-local function fair_place(turn, ticket)
+local function take_turn(turn, ticket)
   local bucket = turn[TURN_BUCKET]
   local who = bucket .. '\30' .. turn[TURN_WHO]
   local served = kept_turn(bucket) or ticket
   local start = math.max(served, kept_turn(who) or 0)
   keep_turn(bucket, served)
   keep_turn(who, start + turn[TURN_STEP])
-  reap_ends(4)
+  state.adds_ends = true
   -- As it is read again from a record, of which cjson keeps 14 digits.
   return tonumber(string.format('%.14g', start))
 end

@@ -19,7 +19,7 @@ local function load_worker(worker)
   if not packed then return { number = 0 } end
   local known, why = readable(packed, 'worker')
   if known then return known end
-  drop_unreadable(WORKERS, 'workers', worker, packed, why)
+  note_unreadable(WORKERS, 'workers', worker, packed, why)
   return { number = 0 }
 end
 
@@ -61,43 +61,4 @@ local function save_worker(worker, said, before)
     redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
   end
   redis.call('HSET', WORKERS, worker, cjson.encode(said))
-end
-
--- The next call of a worker tells that it has acknowledged what it parked with the one before, but for
--- those that it says it could not (unacked).
-local function confirm_parked(worker, before)
-  if not before.unsure or redis.call('EXISTS', RAN) == 0 then return end
-  for _, member in ipairs(before.unsure) do will_not_come(member, worker) end
-end
-
--- What the caller has to know of the parked tasks it got: { task id, record, message } each.
-local function told_of(tasks)
-  local grants = {}
-  for i, task in ipairs(tasks) do
-    local record = state.saved[task] or redis.call('HGET', RECORDS, task)
-    if record then grants[#grants + 1] = { task, record, redis.call('HGET', MESSAGES, task) or '' } end
-  end
-  return grants
-end
-
--- The lease of what was granted and has not begun begins anew, with its lock; if that is another's by now,
--- the permit is given back. Returns whether it is held.
-local function keep_grant(task, record, message)
-  if record.lock and not renew_lock(task, record) then
-    ended(task, record.nonce, false, message, 'nothing')
-    return false
-  end
-  redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
-  return true
-end
-
--- Those of these tasks that are still held by deliveries whose names begin so, and kept.
-local function still_held(tasks, nonce)
-  local held = {}
-  for _, task in ipairs(tasks) do
-    local record = load_record(task)
-    local granted = record and record.nonce and string.sub(record.nonce, 1, #nonce) == nonce
-    if granted and keep_grant(task, record, 'place') then held[#held + 1] = task end
-  end
-  return held
 end

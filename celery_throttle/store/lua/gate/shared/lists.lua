@@ -1,0 +1,54 @@
+-- Lists: stored arrays and objects whose parts are all alike; see shapes.lua.
+
+-- { count, period (us), burst } each.
+local function is_rates(value)
+  if type(value) ~= 'table' then return false end
+  for name, row in pairs(value) do
+    if type(name) == 'string' or type(row) ~= 'table' then return false end
+    local count, period, burst, more = unpack(row)
+    local numbers = is_number(count) and is_number(period) and is_number(burst)
+    if not numbers or count < 1 or burst < 1 or more ~= nil then return false end
+    -- A second, a minute, an hour, a day (us).
+    local known = period == 1000000 or period == 60000000 or period == 3600000000 or period == 86400000000
+    if not known then return false end
+  end
+  return true
+end
+
+local function is_turn(value)
+  if type(value) ~= 'table' then return false end
+  local bucket, who, step, more = unpack(value)
+  return more == nil and is_a(bucket, 'name') and is_a(who, 'name') and is_number(step)
+end
+
+-- What was said of a part of a limit; see said.lua.
+local function is_spoken(row, name)
+  local value, till, by, why, since, more = unpack(row)
+  local signed = type(by) == 'string' and type(why) == 'string'
+  local fine = name == 'rate' and is_rates(value) or name ~= 'rate' and is_number(value)
+  return signed and fine and is_number(till) and is_number(since) and more == nil
+end
+
+local function is_item(item, what, name)
+  if type(item) ~= 'table' then return false end
+  if what == 'lost runs' then return not wrong_by_shape(item, 'lost run') end
+  if what == 'spoken' then return is_spoken(item, name) end
+  local first, second = unpack(item)
+  return type(first) == 'string' and type(second) == 'string'
+end
+
+-- 'counts' and 'spoken' are objects; 'numbers', 'texts', 'pairs' and 'lost runs' arrays.
+local function is_list(value, what)
+  if type(value) ~= 'table' then return false end
+  for name, item in pairs(value) do
+    if (type(name) == 'string') ~= (what == 'counts' or what == 'spoken') then return false end
+    if what == 'counts' or what == 'numbers' then
+      if type(item) ~= 'number' or not (item > -math.huge and item < math.huge) then return false end
+    elseif what == 'texts' then
+      if type(item) ~= 'string' then return false end
+    elseif not is_item(item, what, name) then
+      return false
+    end
+  end
+  return true
+end

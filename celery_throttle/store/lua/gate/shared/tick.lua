@@ -1,0 +1,97 @@
+-- Tick: what time alone brings about, some of it at once: whoever calls does it.
+
+local function reap_leases(most)
+  local first = first_lease_ends()
+  if first <= NOW and not prolong_if_away() then first = first_lease_ends() end
+  if first > NOW then
+    state.first_lease = first < math.huge and first or nil
+    return
+  end
+  for _, task in ipairs(redis.call('ZRANGEBYSCORE', LEASES, '-inf', NOW, 'LIMIT', 0, most)) do
+    reclaim(task)
+  end
+end
+
+local function forget(hash, field)
+  redis.call('HDEL', hash, field)
+end
+
+-- Clear what ends by itself.
+local function reap_ends(most)
+  local ended = redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)
+  if #ended > 0 and not prolong_if_away() then
+    ended = redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)
+  end
+  for _, member in ipairs(ended) do
+    local kind, field = string.match(member, '^(%l+):(.*)$')
+    redis.call('ZREM', ENDS, member)
+    if kind == 'locks' then lock_lapsed(field)
+    elseif kind == 'awaited' then forget(AWAITED, field)
+    elseif kind == 'rates' then forget(RATES, field)
+    elseif kind == 'turns' then turn_lapsed(field)
+    elseif kind == 'said' then said_lapsed(field)
+    elseif kind == 'aside' then forget_aside(field)
+    elseif kind == 'workers' then forget(WORKERS, field)
+    elseif kind == 'ran' then forget(RAN, field)
+    elseif kind == 'meta' then forget(META, field)
+    end
+  end
+end
+
+-- Some of all that time has ended.
+local function reap_all(leases)
+  reap_leases(leases)
+  if not anybody_waits() then return settle() end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, 64)) do
+    local kind, name = string.match(member, '^(%l+):(.*)$')
+    redis.call('ZREM', DUE, member)
+    if kind == 'bucket' then touch(name)
+    elseif kind == 'lane' then take_back(name, load_lane(name), false)
+    elseif kind == 'task' then deadline_passed(name)
+    elseif kind == 'lock' then go_on_with(name)
+    elseif kind == 'limit' then go_on_after(limit_of(name), name)
+    end
+    settle()
+  end
+  reap_ends(4)
+  settle()
+end
+
+local function deadline_passed(task)
+  local record = load_record(task)
+  if record and not record.nonce then expire_parked(task, record) end
+end
+
+-- After how long (ms) time alone may let something start (0: never).
+local function next_look_ms()
+  if not anybody_waits() then return 0 end
+  -- Those that began since end later.
+  local lease = state.first_lease or first_lease_ends()
+  local due = tonumber(redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or math.huge)
+  local first = math.min(lease, due, settling() > 0 and NOW + settling() or math.huge)
+  return first < math.huge and math.max(first - NOW, 0) + 2 or 0
+end
+
+-- What time has ended of an identity lock ends before a row asks for it: the lock, or the lease of the run
+-- that has it.
+local function end_lock_if_over(identity)
+  local till = lock_till(identity)
+  if till > 0 and till <= NOW and (not is_running(identity) or prolong_if_away()) then
+    redis.call('ZREM', ENDS, 'locks:' .. identity)
+    lock_lapsed(identity)
+  end
+  local lock = load_lock(identity)
+  if lock and lock.state == 'running' then
+    local lease = redis.call('ZSCORE', LEASES, lock.task)
+    if lease and tonumber(lease) <= NOW and prolong_if_away() then reclaim(lock.task) end
+  end
+  settle()
+end
+
+-- Judge a task that is not in line, and settle what follows for others. Returns whether it may run.
+local function judge_arrival(task, record)
+  end_lock_if_over(record.lock.identity)
+  local runs = judge_record(task, record)
+  settle()
+  return runs
+end
