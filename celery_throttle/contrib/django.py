@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from django.http import HttpRequest
 
-__all__ = ["CHANGE_LIMITS", "throttle_page"]
+__all__ = ["CHANGE_LIMITS", "VIEW_ARGUMENTS", "throttle_page"]
 
 #: The permission for changes, unless the project names another one.
 CHANGE_LIMITS = "celery_throttle.change_limits"
+#: The permission to see the arguments of tasks, alike.
+VIEW_ARGUMENTS = "celery_throttle.view_arguments"
 
 _RIGHTS, _USER = "celery_throttle.rights", "celery_throttle.user"
 
@@ -33,6 +35,7 @@ def throttle_page(
     access: Callable[[HttpRequest], str | None] | None = None,
     *,
     permission: str = CHANGE_LIMITS,
+    arguments: str = VIEW_ARGUMENTS,
     command: str = "celery -A proj",
 ) -> Any:
     """Return what stands in ``urlpatterns``: ``path("throttle/", throttle_page(app))``.
@@ -41,23 +44,21 @@ def throttle_page(
 
     Args:
         app: the Celery app.
-        access: returns what the user of a request may do, ``"all"``, ``"read"`` or None. Without it active staff may
-            read, and change what ``permission`` lets them.
+        access: returns what the user of a request may do, as of `celery_throttle.web.asgi`. Without it active staff may
+            read, and what the permissions let them.
         permission: the permission for changes; superusers have it.
+        arguments: the permission to see the arguments of tasks, which may be secrets; superusers have it.
         command: how your commands begin, for what the page gives to copy.
 
     Raises:
-        ConfigurationError: ``app`` is none, the permission has no app's label, or the extra ``[web]`` is not installed.
+        ConfigurationError: ``app`` is none, a permission has no app's label, or the extra ``[web]`` is not installed.
     """
-    given: Any = permission
-    if not isinstance(given, str) or not all(given.partition(".")):
-        raise ConfigurationError(
-            f"throttle_page: permission must be 'app_label.codename', got {permission!r}: write {CHANGE_LIMITS!r}"
-        )
+    _check_permission("permission", permission, CHANGE_LIMITS)
+    _check_permission("arguments", arguments, VIEW_ARGUMENTS)
     page = asgi(app, lambda request: request.scope[_RIGHTS], lambda request: request.scope[_USER], command=command)
 
     def view(request: HttpRequest, rest: str) -> HttpResponse:
-        rights = access(request) if access else _of_staff(request, permission)
+        rights = access(request) if access else _of_staff(request, permission, arguments)
         if rights is None:
             if not request.user.is_authenticated:
                 return redirect_to_login(request.get_full_path())
@@ -68,11 +69,20 @@ def throttle_page(
     return include([re_path(r"^(?P<rest>.*)$", csrf_exempt(view), name="celery_throttle")])
 
 
-def _of_staff(request: HttpRequest, permission: str) -> str | None:
+def _check_permission(option: str, given: Any, default: str) -> None:
+    if not isinstance(given, str) or not all(given.partition(".")):
+        raise ConfigurationError(
+            f"throttle_page: {option} must be 'app_label.codename', got {given!r}: write {default!r}"
+        )
+
+
+def _of_staff(request: HttpRequest, permission: str, arguments: str) -> str | None:
     user = request.user
     if not (user.is_active and user.is_staff):  # an anonymous user is neither
         return None
-    return "all" if user.has_perm(permission) else "read"
+    if user.has_perm(permission):
+        return "all" if user.has_perm(arguments) else "change"
+    return "arguments" if user.has_perm(arguments) else "read"
 
 
 def _answered(page: Any, request: HttpRequest, rest: str, known: dict[str, object]) -> HttpResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
@@ -12,6 +12,7 @@ from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import datetime
 
     from celery_throttle.control.pace import Pace
     from celery_throttle.store.rows import Change, LimitStatus, Said
@@ -59,6 +60,11 @@ class Explanation:
         starts_in: about how many seconds it takes until its turn: by the limit's rate if that alone decides, else as
             fast as the line moves now; None if it is not in line, its line stands still, or what starts there is not
             counted (for a key).
+        eta: before which it must not start; None if it has none, or the store does not have its message.
+        worker: on which it runs, or which reports its end; None if it waits.
+        args: the positional arguments as text, as Celery logs them, cut after 1000 characters; None if the store does
+            not have its message. Not in ``repr()`` or JSON, since arguments may be secrets.
+        kwargs: the arguments by name, alike.
     """
 
     task_id: str
@@ -71,6 +77,10 @@ class Explanation:
     queue: str | None = None
     limits: tuple[LimitStatus, ...] = ()
     starts_in: float | None = None
+    eta: datetime | None = None
+    worker: str | None = None
+    args: str | None = field(default=None, repr=False)
+    kwargs: str | None = field(default=None, repr=False)
 
     @property
     def bucket(self) -> Bucket | None:
@@ -78,7 +88,8 @@ class Explanation:
         return Bucket(self.limit, self.key) if self.limit is not None else None
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.task_name or 'Task'}[{self.task_id}]: {self.state}", *self.reasons])
+        eta = [f"Its ETA is {at(self.eta)}."] if self.eta else []
+        return "\n".join([f"{self.task_name or 'Task'}[{self.task_id}]: {self.state}", *self.reasons, *eta])
 
 
 def explained(task_id: str, view: TaskView) -> Explanation:
@@ -97,6 +108,10 @@ def explained(task_id: str, view: TaskView) -> Explanation:
         place=1 + sum(each.count for each in view.ahead) if view.state == "parked" else None,
         queue=view.queue or None,
         limits=view.limits,
+        eta=view.eta,
+        worker=_worker(view) if view.state == "held" and not view.lent else None,
+        args=view.args,
+        kwargs=view.kwargs,
     )
 
 
@@ -147,13 +162,17 @@ def _reasons(task_id: str, view: TaskView) -> Iterator[str]:
         expired = "It waited for longer than its start_deadline: it ends as expired."
         yield f"{_dropped(view)}: it ends as revoked." if view.dropped else _VERDICTS.get(view.verdict, expired)
         if view.state == "held":
-            yield f"Worker {view.nonce.partition(':')[0]} reports that now."
+            yield f"Worker {_worker(view)} reports that now."
         else:
             yield f"That takes a worker with a free slot that consumes queue {view.queue!r}."
     else:
         yield from _parked(task_id, view)
     if view.second:
         yield "Another delivery of the same task id waits for this one to end."
+
+
+def _worker(view: TaskView) -> str:
+    return view.nonce.partition(":")[0]
 
 
 def _dropped(view: TaskView) -> str:
@@ -175,7 +194,7 @@ def _held(view: TaskView) -> Iterator[str]:
         yield "Somebody drains the store: its message is on the way back to its queue."
         return
     holds = ", ".join(map(str, view.needs)) if view.counted and view.needs else "no permit"
-    yield f"It runs, or is about to, on worker {view.nonce.partition(':')[0]}, and holds {holds}."
+    yield f"It runs, or is about to, on worker {_worker(view)}, and holds {holds}."
     if view.lease_left > 0:
         yield f"Its lease ends in {view.lease_left:.0f} s unless its worker renews it."
     else:

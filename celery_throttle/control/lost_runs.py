@@ -49,7 +49,7 @@ def with_lost_run(explanation: Explanation, runs: Iterable[LostRun]) -> Explanat
         return replace(explanation, reasons=(*explanation.reasons, f"{also}, which {_silent(run)}."))
     reasons = [f"It ran on worker {run.worker}, which {_silent(run)}."]
     reasons += ["That worker has called since, so the run goes on."] if run.heard else []
-    return replace(explanation, state="lost", reasons=(*reasons, _of_lock(run)))
+    return replace(explanation, state="lost", reasons=(*reasons, _of_lock(run)), worker=run.worker)
 
 
 def _of_lock(run: LostRun) -> str:

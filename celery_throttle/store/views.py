@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -14,7 +14,7 @@ from celery_throttle.core.policy import costs_of
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.rates import Rate
 from celery_throttle.core.task_codes import TaskNames
-from celery_throttle.store.parcel import head_of
+from celery_throttle.store.heads import read_head, task_name_in
 from celery_throttle.store.rows import (
     Change,
     Holder,
@@ -116,6 +116,9 @@ class TaskView:
         lent: whether its message is on the way to its queue.
         settling: seconds for which nothing starts, because the store has just lost its data.
         lock: state, task id, since when (None: it has none) of whoever has the task's identity lock.
+        args: the positional arguments as text, cut; None if the store has no message with such a text.
+        kwargs: the arguments by name, alike.
+        eta: before which it must not start, None if its message has none, or is not in the store.
     """
 
     now: datetime
@@ -143,6 +146,9 @@ class TaskView:
     aside: str
     service: str = ""
     dropped_at: datetime | None = None
+    args: str | None = field(default=None, repr=False)
+    kwargs: str | None = field(default=None, repr=False)
+    eta: datetime | None = None
 
 
 def statuses(raw: Any) -> tuple[LimitStatus, ...]:
@@ -459,7 +465,7 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
     record: dict[str, Any] = json.loads(packed) if packed else {}
     plan, deadline = record.get("lock"), record.get("deadline")
     runs = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
-    queue = BrokerQueue.parse(record.get("queue", ""))
+    queue, about = BrokerQueue.parse(record.get("queue", "")), read_head(head)
     return TaskView(
         now=_when(now),
         state="" if not record else "held" if "nonce" in record else "parked",
@@ -475,7 +481,7 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
         expires_now=bool(record.get("expired")),
         dropped=record.get("dropped", ""),
         lent=bool(record.get("lent")),
-        task_name=_task_name(head) or _name_of(record, names),
+        task_name=about.task_name or _name_of(record, names),
         needs=needs_from(record.get("needs", "")),
         limits=tuple(_status(row, now) for row in limits),
         ahead=tuple(Ahead(BrokerQueue.parse(text(name)).name, count, passed > now) for name, count, passed in queues),
@@ -485,6 +491,9 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
         second=bool(second),
         aside=text(aside),
         dropped_at=_when(record["dropped_at"]) if "dropped_at" in record else None,
+        args=about.args,
+        kwargs=about.kwargs,
+        eta=about.eta,
     )
 
 
@@ -587,7 +596,7 @@ def _lock_status(identity: bytes, packed: bytes, left: int, head: bytes) -> Lock
     return LockStatus(
         text(identity),
         lock["task"],
-        _task_name(head),
+        task_name_in(head),
         lock["state"],
         _when(lock["since"]),
         left / 1000,
@@ -632,7 +641,7 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
     queue = BrokerQueue.parse(str(record.get("queue", "")))
     return Parked(
         text(task),
-        _task_name(head),
+        task_name_in(head),
         bucket.name if bucket else None,
         bucket.key if bucket else None,
         queue.name,
@@ -641,14 +650,6 @@ def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) ->
         _came(record.get("ticket")),
         queue.broker,
     )
-
-
-def _task_name(head: bytes) -> str | None:
-    try:
-        name = head_of(head)["headers"]["task"]
-    except _UNREADABLE:
-        return None
-    return name if isinstance(name, str) else None
 
 
 def _lock(raw: bytes) -> tuple[str, str, datetime] | None:

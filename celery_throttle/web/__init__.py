@@ -23,9 +23,10 @@ def asgi(app: Any, access: Access | None = None, user: User | None = None, *, co
 
     Args:
         app: the Celery app whose limits are meant.
-        access: takes Starlette's `Request` and returns what its sender may do: ``"all"``, ``"read"``, or None: nothing;
-            an ordinary function (which runs in a thread) or a coroutine function. None: whoever gets as far as the page
-            may read, and nobody may change anything.
+        access: takes Starlette's `Request` and returns what its sender may do: ``"read"``; ``"arguments"``, to read,
+            and to see the arguments of tasks, which may be secrets; ``"change"``, to read and to change; ``"all"``; or
+            None: nothing. An ordinary function (which runs in a thread) or a coroutine function. Without ``access``
+            each visitor may read.
         user: takes the request and returns who changes something, for the audit; None: ``user@host`` of this process.
         command: how your commands begin, for what the page gives to copy.
 

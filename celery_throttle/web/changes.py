@@ -142,7 +142,7 @@ class Changes:
         show: Callable[..., Response],
         change: Callable[[Request, Mapping[str, str]], Response],
     ) -> Response:
-        if visitor(request).rights != "all":
+        if not visitor(request).may_change:
             raise HTTPException(403, "You may look, and change nothing.")
         if request.method != "POST":
             return await run_in_threadpool(show, request, request.query_params)

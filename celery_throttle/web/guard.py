@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    Rights = Literal["all", "read"] | None
-    Access = Callable[[Request], Rights | Awaitable[Rights]]
+    Rights = Literal["all", "change", "arguments", "read"]
+    Access = Callable[[Request], Rights | Awaitable[Rights | None] | None]
     User = Callable[[Request], str | Awaitable[str | None] | None]
 
 __all__ = ["Guard", "Visitor", "route_path", "visitor"]
@@ -40,14 +40,26 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _VISITOR = "celery_throttle.visitor"
+#: Each is "read", and changes, the arguments of tasks, or both.
+_RIGHTS = ("all", "change", "arguments", "read")
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """Who sent a request, and what they may do; ``by``: None for ``user@host``."""
+    """The sender of a request, and what that may do; ``by``: None for ``user@host``."""
 
-    rights: Literal["all", "read"]
+    rights: Rights
     by: str | None
+
+    @property
+    def may_change(self) -> bool:
+        """Whether this visitor may change something."""
+        return self.rights in ("all", "change")
+
+    @property
+    def may_see_arguments(self) -> bool:
+        """Whether this visitor may see the arguments of tasks."""
+        return self.rights in ("all", "arguments")
 
 
 def visitor(request: Request) -> Visitor:
@@ -114,19 +126,20 @@ class Guard:
         if self._is_open(request):
             return None
         try:
-            rights: object = "read" if self._access is None else await _asked(self._access, request)
+            rights: Any = "read" if self._access is None else await _asked(self._access, request)
         except HTTPException as error:
             return error.status_code, str(error.detail)
         if rights is None:
             return 401, "You may not see this page."
-        if rights not in ("all", "read"):
-            raise ConfigurationError(f"access() must return 'all', 'read' or None, got {rights!r}")
+        if rights not in _RIGHTS:
+            raise ConfigurationError(f"access() must return {', '.join(map(repr, _RIGHTS))} or None, got {rights!r}")
+        sender = Visitor(rights, None)
         if request.method not in _SAFE and not _same_origin(request):
             return 403, "This came from another site, or from a program that does not say where it comes from."
-        if request.method not in _SAFE and rights != "all":
+        if request.method not in _SAFE and not sender.may_change:
             return 403, "You may look, and change nothing."
         by = None if self._user is None else await _asked(self._user, request)
-        request.scope[_VISITOR] = Visitor(rights, by)
+        request.scope[_VISITOR] = replace(sender, by=by)
         return None
 
     def _is_open(self, request: Request) -> bool:

@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, Response
 
 from celery_throttle.control.states import states
 from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, counted, one_line, span
 from celery_throttle.web.guard import route_path, visitor
 from celery_throttle.web.sparks import HEIGHT, spark
@@ -84,11 +85,15 @@ def _html(request: Request, template: str, values: dict[str, Any]) -> str:
     def to_limit(name: str, key: str | None = None) -> str:
         return link(request, "limit", name=name, key=key)
 
+    def to_worker(name: str) -> str:
+        return f"{link(request, 'workers')}#{quote(worker_row(name))}"
+
     query = dict(request.query_params) | {"part": "live"}
     here = link(request, route_path(request.scope).lstrip("/"), **query)
     let_in = "celery_throttle.visitor" in request.scope
-    may_change = let_in and visitor(request).rights == "all"
-    names = {"link": to, "limit_link": to_limit, "here": here, "may_change": may_change, "version": version()}
+    names = {"link": to, "limit_link": to_limit, "worker_link": to_worker, "here": here, "version": version()}
+    names["may_change"] = let_in and visitor(request).may_change
+    names["may_see_arguments"] = let_in and visitor(request).may_see_arguments
     names["signed_in"] = request.scope.get(SIGNED_IN, False)
     names["head"] = request.app.state.head if let_in else None  # strangers do not see the address of the store
     now = values.get("now") or datetime.now(timezone.utc)
@@ -106,6 +111,7 @@ def _environment() -> Environment:
         finalize=_shown,
     )
     made.globals |= {"ago": _ago, "left": _left, "Bucket": Bucket, "states": states, "after": _after}
+    made.globals |= {"is_outside": is_outside, "worker_row": worker_row}
     made.globals |= {"spark": spark, "spark_height": HEIGHT}
     made.filters |= {"span": span, "at": at, "counted": counted, "number": _number}
     return made
@@ -117,6 +123,11 @@ def _shown(value: Any) -> Any:
         return value
     text = str(value)
     return text if text.isprintable() else one_line(text)
+
+
+def worker_row(name: str) -> str:
+    """Return the id that the row of a worker has on its page."""
+    return f"worker-{name}"
 
 
 def _number(value: int) -> Markup:

@@ -63,10 +63,13 @@ def serve(
 def behind(
     app: Any, commands: Commands, token: str | None, rights: Literal["all", "read"], host: str, root_path: str = ""
 ) -> ASGIApp:
-    """Return the page behind a token; without one only for those who ask for this machine by its own names."""
+    """Return the page behind a token; without one only for those who ask for this machine by its own names.
+
+    Without a token any user of the machine may look, so the arguments of tasks are not shown.
+    """
     page: ASGIApp
     if token is None:
-        page = Hosts(site(app, lambda _: rights, None, commands), _LOCAL | {host})
+        page = Hosts(site(app, lambda _: "change" if rights == "all" else "read", None, commands), _LOCAL | {host})
     else:
         door = Token(token, rights)
         page = site(app, door.access, None, commands, door)

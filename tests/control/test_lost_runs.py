@@ -52,6 +52,7 @@ def test_run_of_a_frozen_worker_is_explained(app: Any, works: LockCaller, frozen
     works.reap()
     state, reasons = explained(app, "first")
     assert state == "lost"
+    assert ThrottleControl(app).explain("first").worker == W2
     assert reasons.startswith(f"It ran on worker {W2}, which has not renewed its lease since 19")
     assert reasons.endswith("Its identity lock is free: a second run may have begun, and ended.")
 

@@ -24,6 +24,7 @@ from tests.control.test_looking import API
 from tests.store.terms_caller import terms
 from tests.web.conftest import SAME, served
 from tests.web.test_pages import HOSTILE
+from tests.web.test_task import SECRET, park
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,7 +180,7 @@ def django() -> Any:
     return package
 
 
-def login(name: str, *, staff: bool, may_change: bool = False) -> dict[str, str]:
+def login(name: str, *, staff: bool, may: tuple[str, ...] = ()) -> dict[str, str]:
     """The cookie of a user who has logged in."""
     from django.contrib.auth import get_user_model  # type: ignore[import-untyped] # noqa: PLC0415
     from django.contrib.auth.models import Permission  # type: ignore[import-untyped] # noqa: PLC0415
@@ -187,10 +188,10 @@ def login(name: str, *, staff: bool, may_change: bool = False) -> dict[str, str]
     from django.test import Client  # type: ignore[import-untyped] # noqa: PLC0415
 
     user, _ = get_user_model().objects.get_or_create(username=name, defaults={"is_staff": staff})
-    if may_change:  # as docs/page.md has it
-        content_type, _ = ContentType.objects.get_or_create(app_label="celery_throttle", model="limit")
+    content_type, _ = ContentType.objects.get_or_create(app_label="celery_throttle", model="limit")
+    for codename in may:  # as docs/page.md has it
         permission, _ = Permission.objects.get_or_create(
-            codename="change_limits", content_type=content_type, defaults={"name": "Can change limits"}
+            codename=codename, content_type=content_type, defaults={"name": codename}
         )
         user.user_permissions.add(permission)
     client = Client()
@@ -213,7 +214,7 @@ def django_site(request: pytest.FixtureRequest, django: Any, app: Any, worker: T
     urls.urlpatterns = [
         path("ops/throttle/", throttle_page(app)),
         path("ops/mine/", throttle_page(app, access=lambda _: "read")),
-        path("ops/own/", throttle_page(app, permission="auth.change_user")),
+        path("ops/own/", throttle_page(app, permission="auth.change_user", arguments="auth.view_user")),
     ]
     make, serve = (get_wsgi_application, served_by_wsgi) if request.param == "wsgi" else (get_asgi_application, served)
     with override_settings(ROOT_URLCONF=urls), serve(make()) as url:
@@ -224,7 +225,9 @@ def test_django_staff(django_site: str, app: Any, worker: TermsCaller) -> None:
     limit = Limit(HOSTILE, 1, key="k")
     for task in ("one", "two"):
         worker.arrive(task, terms(limit).needs({"keys": {HOSTILE: "it's/a?key"}}))
-    with httpx.Client(base_url=django_site, cookies=login("ana", staff=True, may_change=True), timeout=30) as client:
+    with httpx.Client(
+        base_url=django_site, cookies=login("ana", staff=True, may=("change_limits",)), timeout=30
+    ) as client:
         assert {"", "limit", "page.css", "limit/change"} <= seen_from(client, "/ops/throttle/")
         assert client.get("/ops/throttle/page.css").headers["content-type"].startswith("text/css")
         assert "default-src 'none'" in client.get("/ops/throttle/").headers["content-security-policy"]
@@ -248,13 +251,34 @@ def test_django_staff_without_the_permission_only_reads(django_site: str, app: A
     assert not ThrottleControl(app).limit("api").status().paused
 
 
+@pytest.mark.parametrize(
+    ("name", "may", "sees", "changes"),
+    [
+        ("kim", (), False, False),
+        ("lee", ("view_arguments",), True, False),
+        ("mia", ("change_limits",), False, True),
+        ("noa", ("view_arguments", "change_limits"), True, True),
+    ],
+)
+def test_django_permissions_decide_who_sees_arguments_and_changes(
+    django_site: str, worker: TermsCaller, name: str, may: tuple[str, ...], sees: bool, changes: bool
+) -> None:
+    park(worker)
+    with httpx.Client(base_url=django_site, cookies=login(name, staff=True, may=may), timeout=30) as client:
+        shown = client.get("/ops/throttle/task?id=t").text
+        assert (SECRET in shown, "task/drop" in shown) == (sees, changes)
+        assert SECRET not in client.get("/ops/mine/task?id=t").text
+        assert SECRET not in client.get("/ops/own/task?id=t").text
+
+
+@pytest.mark.parametrize("option", ["permission", "arguments"])
 @pytest.mark.parametrize("permission", ["", "change_limits", 3, None])
-def test_django_permission_that_cannot_be_one_is_refused(django: Any, app: Any, permission: Any) -> None:
+def test_django_permission_that_cannot_be_one_is_refused(django: Any, app: Any, option: str, permission: Any) -> None:
     assert django
     from celery_throttle.contrib.django import throttle_page  # noqa: PLC0415 - only where Django has its settings
 
-    with pytest.raises(ConfigurationError, match="permission must be"):
-        throttle_page(app, permission=permission)
+    with pytest.raises(ConfigurationError, match=f"throttle_page: {option} must be"):
+        throttle_page(app, **{option: permission})
 
 
 def test_django_others(django_site: str) -> None:

@@ -89,7 +89,11 @@ def test_parked_task_is_received_for_flower(scene: Scene) -> None:
 def test_parked_task_is_found_by_the_throttle(scene: Scene) -> None:
     throttle = ThrottleControl(scene.app.app)
     assert [each.task_id for each in throttle.parked("single")] == [scene.parked.id]
-    assert throttle.explain(scene.parked.id).state == "parked"
+    parked, running = throttle.explain(scene.parked.id), throttle.explain(scene.running.id)
+    assert (parked.state, parked.args, parked.kwargs, parked.worker) == ("parked", "('waits',)", "{}", None)
+    (holder,) = throttle.holders()
+    # Its message is acknowledged, and was never in the store.
+    assert (running.state, running.args, running.worker) == ("held", None, holder.worker)
 
 
 def test_parked_task_that_is_revoked_ends_at_once(scene: Scene, state: State) -> None:

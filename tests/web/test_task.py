@@ -1,0 +1,195 @@
+"""The page of a task: its arguments for those who may see them, its ETA, and the worker that runs it."""
+
+from __future__ import annotations
+
+import html
+import pickle
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu.message import Message
+
+from celery_throttle import Limit, ThrottleControl
+from celery_throttle.store.parcel import pack
+from celery_throttle.web import asgi
+from tests.control.conftest import run_in
+from tests.control.test_looking import API
+from tests.store.terms_caller import terms
+from tests.web.conftest import TOKEN, own_server, visited
+from tests.web.test_pages import HOSTILE, text
+
+if TYPE_CHECKING:
+    from celery_throttle.store.calls import Arrival
+    from tests.store.terms_caller import TermsCaller
+    from tests.web.conftest import Site
+
+SECRET = "hunter2"
+ETA = "2026-11-22T13:00:05.250000+01:00"
+SHOWN_ETA = "2026-11-22 12:00:05 UTC"
+NOT_KEPT = "Arguments not kept"
+REFUSED = "Arguments you may not see them"
+
+
+def message(**headers: object) -> bytes:
+    """A message of a task, as it is parked."""
+    said: Any = {"task": "call", "argsrepr": f"('{SECRET}',)", "kwargsrepr": "{'amount': 5}", **headers}
+    return pack(Message("[[], {}, {}]", headers=said, properties={}, content_type="application/json"))
+
+
+def park(worker: TermsCaller, task: str = "t", **headers: object) -> Arrival:
+    """Park a task of the limit ``api``, which is full from then on; return what holds a permit of it."""
+    held = [worker.arrive(each, terms(API).same) for each in ("one", "two")]
+    worker.put(task, terms(API).same, message=message(**headers))
+    assert held[0]
+    return held[0]
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def test_parked_task_has_its_arguments_and_its_eta(page: Site, worker: TermsCaller) -> None:
+    park(worker, eta=ETA)
+    shown = text(page.get("task?id=t"))
+    assert f"Arguments ('{SECRET}',) {{'amount': 5}}" in shown
+    assert f"ETA {SHOWN_ETA}" in shown
+    assert "<dt>Worker</dt>" not in page.get("task?id=t").text
+
+
+def test_running_task_has_its_worker_as_a_link(page: Site, worker: TermsCaller) -> None:
+    worker.arrive("one", terms(API).same)
+    answer = page.get("task?id=one")
+    (there,) = re.findall(r'<dt>Worker</dt><dd><a href="([^"]*)">aaaaaaaa</a></dd>', answer.text)
+    path, _, fragment = html.unescape(there).lstrip("/").partition("#")
+    assert f'<tr role="row" id="{fragment}">' in page.get(path).text
+    assert NOT_KEPT in text(answer), "the broker has its message"
+
+
+def test_running_task_that_was_parked_has_all_of_them(page: Site, worker: TermsCaller) -> None:
+    first = park(worker, eta=ETA)
+    assert worker.end(first, slots=1) == ("t",)
+    shown = text(page.get("task?id=t"))
+    assert f"('{SECRET}',)" in shown
+    assert f"ETA {SHOWN_ETA}" in shown
+    assert "Worker aaaaaaaa" in shown
+
+
+def test_permit_outside_of_tasks_has_no_arguments(page: Site, app: Any) -> None:
+    with Limit("api", 2).acquire(app=app):
+        (holder,) = ThrottleControl(app).holders()
+        answer = page.get(f"task?id={holder.task_id}")
+        assert f">{holder.worker}</a>" in answer.text
+        assert "Arguments" not in text(answer)
+
+
+def test_lists_link_to_the_workers_that_run_tasks(page: Site, worker: TermsCaller) -> None:
+    worker.arrive("one", terms(API).same)
+    assert '<a href="/workers#worker-aaaaaaaa">aaaaaaaa</a>' in page.get("limit?name=api").text
+
+
+@pytest.mark.parametrize("eta", [None, "", "soon", 5, ["2026"], "9999-12-31T23:59:59-12:00"])
+def test_eta_that_cannot_be_read_is_not_shown(page: Site, worker: TermsCaller, eta: object) -> None:
+    park(worker, eta=eta)
+    answer = page.get("task?id=t")
+    assert answer.status_code == 200
+    assert "ETA" not in text(answer)
+
+
+def test_eta_without_a_zone_is_in_utc(page: Site, worker: TermsCaller) -> None:
+    """As Celery takes it."""
+    park(worker, eta="2026-11-22T12:00:05")
+    assert f"ETA {SHOWN_ETA}" in text(page.get("task?id=t"))
+
+
+# -- who may see the arguments -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rights", "sees", "changes"),
+    [("all", True, True), ("arguments", True, False), ("change", False, True), ("read", False, False)],
+)
+def test_rights_decide_who_sees_arguments(
+    app: Any, worker: TermsCaller, rights: Any, sees: bool, changes: bool
+) -> None:
+    park(worker)
+    with visited(asgi(app, lambda _: rights)) as page:
+        for path in ("task?id=t", "task?id=t&part=live", "task/drop?id=t", "limit?name=api"):
+            assert not ("/task/drop" in page.get(path).text and not changes), path
+            assert (SECRET in page.get(path).text) is (sees and path.startswith("task?")), path
+        assert (REFUSED in text(page.get("task?id=t"))) is not sees
+        assert page.post("limit/change?name=api", {"change": "pause"}).status_code == (303 if changes else 403)
+    assert (ThrottleControl(app).limit("api").status().paused is not None) is changes
+
+
+def test_without_access_no_arguments_are_shown(app: Any, worker: TermsCaller) -> None:
+    park(worker)
+    with visited(asgi(app)) as page:
+        assert SECRET not in page.get("task?id=t").text
+
+
+@pytest.mark.parametrize(("token", "rights", "sees"), [(None, "all", 0), (TOKEN, "all", 1), (TOKEN, "read", 0)])
+def test_own_server_shows_arguments_only_to_those_who_have_the_token(
+    app: Any, worker: TermsCaller, token: str | None, rights: str, sees: int
+) -> None:
+    """Without one each process and user of the machine may look; changes are as before."""
+    park(worker)
+    with visited(own_server(app, token=token, rights=rights)) as page:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        answer = page.get("task?id=t", headers=headers)
+        assert (answer.status_code, answer.text.count(SECRET)) == (200, sees)
+        assert ("task/drop" in answer.text) is (rights == "all")
+
+
+def test_json_and_the_command_have_no_arguments(page: Site, app: Any, worker: TermsCaller) -> None:
+    """What they print goes into logs and tickets."""
+    park(worker, eta=ETA)
+    answer = page.get("api/task?id=t")
+    assert answer.json()["eta"] == "2026-11-22T12:00:05.250000+00:00"
+    found = ThrottleControl(app).explain("t")
+    assert (found.args, found.kwargs) == (f"('{SECRET}',)", "{'amount': 5}")
+    for told in (answer.text, run_in(app, "explain", "t").out, run_in(app, "explain", "t", "--json").out, repr(found)):
+        assert "2026" in told
+        assert SECRET not in told
+
+
+# -- hostile messages --------------------------------------------------------------------------------------------------
+
+
+def test_hostile_arguments_are_text(page: Site, worker: TermsCaller) -> None:
+    park(worker, argsrepr=f"('{HOSTILE}', '\x1b[2J\u202e\x00\ud800')")
+    answer = page.get("task?id=t")
+    assert HOSTILE not in answer.text
+    assert not {"\x1b", "\u202e", "\x00"} & set(answer.text)
+    assert rf"('{HOSTILE}', '\x1b[2J\u202e\x00\ud800')" in text(answer)
+
+
+def test_long_arguments_are_cut(page: Site, app: Any, worker: TermsCaller) -> None:
+    park(worker, argsrepr="x" * 100_000)
+    shown = page.get("task?id=t").text
+    assert len(shown) < 10_000
+    assert "xxx…" in shown
+    assert len(str(ThrottleControl(app).explain("t").args)) == 1000
+
+
+@pytest.mark.parametrize("headers", [{"argsrepr": 3, "kwargsrepr": None}, {"argsrepr": None, "kwargsrepr": ["x"]}])
+def test_arguments_that_are_no_text_are_not_kept(page: Site, worker: TermsCaller, headers: Any) -> None:
+    park(worker, **headers)
+    assert NOT_KEPT in text(page.get("task?id=t"))
+
+
+class Bomb:
+    """Unpickling it is an error that no reader catches."""
+
+    def __reduce__(self) -> Any:
+        return (exec, ("raise SystemExit('unpickled')",))
+
+
+def test_pickled_body_is_never_read(page: Site, worker: TermsCaller) -> None:
+    for each in ("one", "two"):
+        worker.arrive(each, terms(API).same)
+    about: Any = {"task": "call", "argsrepr": "(<Bomb>,)", "kwargsrepr": "{}"}
+    kind = {"content_type": "application/x-python-serialize", "content_encoding": "binary"}
+    body: Any = pickle.dumps(([Bomb()], {}, {}))
+    parcel = pack(Message(body, headers=about, properties={}, **kind))
+    worker.put("t", terms(API).same, message=parcel)
+    assert "Arguments (<Bomb>,)" in text(page.get("task?id=t"))
