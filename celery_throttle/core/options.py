@@ -15,7 +15,7 @@ from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
 __all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "task_policy"]
 
@@ -238,7 +238,7 @@ def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | Non
             )
 
 
-def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_option_names(task_name: str, given: Iterable[str], known: Container[str]) -> None:
     """Refuse an option that looks like a misspelt one of ours, or as another plugin calls it.
 
     Args:
@@ -249,9 +249,8 @@ def check_option_names(task_name: str, given: Iterable[str], known: Iterable[str
     Raises:
         ConfigurationError: a name is close to an option of ours, or of the same meaning, and nobody else knows it.
     """
-    known = set(known)
     for name in given:
-        if name in known or name in TASK_OPTIONS or name.startswith("_"):
+        if name.startswith("_") or name in TASK_OPTIONS or name in known:
             continue
         if name in _ELSEWHERE:
             write = _ELSEWHERE[name]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from celery_throttle.core.same_limits import DeclaredLimits
 from celery_throttle.settings import settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from celery_throttle.core.dedup import Dedup
     from celery_throttle.core.policy import Policy
@@ -23,13 +23,17 @@ __all__ = [
     "group_of",
     "groups_of",
     "is_bound",
+    "is_read",
     "policies_of",
+    "remember_read",
 ]
 
 #: By app and task name, never by class: Celery makes a class of its own for every app that a task is shared with.
 _policies: WeakKeyDictionary[Any, dict[str, Policy]] = WeakKeyDictionary()
 _limits: WeakKeyDictionary[Any, DeclaredLimits] = WeakKeyDictionary()
 _dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
+#: The class whose options were read last, and these.
+_read: WeakKeyDictionary[Any, dict[str, tuple[ref[type[Any]], Mapping[str, Any]]]] = WeakKeyDictionary()
 
 
 def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[[], bool], alone: bool) -> None:
@@ -47,6 +51,7 @@ def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[
     """
     policies = _policies.setdefault(app, {})
     limits = _limits.setdefault(app, DeclaredLimits())
+    _read.get(app, {}).pop(name, None)  # until it is found right
     before = policies.pop(name, None)
     if before is not None:
         limits.remove(name, before)
@@ -60,6 +65,17 @@ def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[
 def declare_dedup(app: Any, name: str, dedup: Dedup | None) -> None:
     """Keep how a task runs once, None if it may run any number of times."""
     _dedups.setdefault(app, {})[name] = dedup
+
+
+def is_read(app: Any, name: str, cls: type[Any], options: Mapping[str, Any]) -> bool:
+    """Whether what was declared last of a task was read from this class, with just these options."""
+    known = _read.get(app, {}).get(name)
+    return known is not None and known[0]() is cls and all(known[1][each] is options[each] for each in options)
+
+
+def remember_read(app: Any, name: str, cls: type[Any], options: Mapping[str, Any]) -> None:
+    """Note that the options of a task were read, and found right."""
+    _read.setdefault(app, {})[name] = ref(cls), options
 
 
 def is_bound(task: Any) -> bool:

@@ -34,7 +34,9 @@ from celery_throttle.tasks.registry import (
     dedup_of,
     group_of,
     is_bound,
+    is_read,
     policies_of,
+    remember_read,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 #: What Celery would take for something to be sent with the message.
 _OF_A_TASK = frozenset(TASK_OPTIONS)
+#: What makes a worker throttle, by name.
+_STEP = "celery_throttle.worker.bootsteps:WorkerStep"
 
 
 class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.7
@@ -151,20 +155,26 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     @classmethod
     @in_one_line()
     def on_bound(cls, app: Any) -> None:
-        """Check the options and make the app's workers throttle; Celery calls this at least twice a task."""
-        known = {attribute for base in (*Throttled.__mro__, *cls.__mro__[1:]) for attribute in vars(base)}
-        signature = _signature(cls)
-        parameters = _names(signature)
+        """Check the options and make the app's workers throttle; Celery calls this at least twice a task.
+
+        They are read again only where they have changed.
+        """
+        options = _options(cls)
         for name in names_of(cls, app):
-            check_option_names(name, vars(cls), known)
-            policy = task_policy(name, _options(cls, LIMIT_OPTIONS), parameters)
-            dedup = task_dedup(name, cls.singleton, _options(cls, DEDUP_OPTIONS), parameters)
+            if is_read(app, name, cls, options):
+                continue
+            signature = _signature(cls)
+            parameters = _names(signature)
+            _check_names(name, cls)
+            policy = task_policy(name, {option: options[option] for option in LIMIT_OPTIONS}, parameters)
+            dedup = task_dedup(name, cls.singleton, {option: options[option] for option in DEDUP_OPTIONS}, parameters)
             for option, function in _parts(policy, dedup):
                 check_function(name, option, function, signature)
             declare_policy(app, name, policy, own=partial(is_own, app, name), alone=not are_several())
             declare_dedup(app, name, dedup)
             if policy is not None or dedup is not None:
                 _install(app)
+            remember_read(app, name, cls, options)
 
     def apply_async(
         self,
@@ -346,9 +356,23 @@ def _misplaced(task_name: str, options: Mapping[str, Any]) -> str:
     return f"Task {task_name}: {name}={value} of a call does nothing: write {write}"
 
 
-def _options(cls: type[Any], names: Sequence[str]) -> dict[str, Any]:
+#: Attributes that each task has.
+_COMMON = frozenset(attribute for base in Throttled.__mro__ for attribute in vars(base))
+
+
+def _check_names(task_name: str, cls: type[Any]) -> None:
+    """Refuse a misspelt option among the attributes of a task that neither its own bases nor all tasks have."""
+    known = {attribute for base in cls.__mro__[1:] if base not in Throttled.__mro__ for attribute in vars(base)}
+    check_option_names(task_name, [each for each in vars(cls) if each not in _COMMON], known)
+
+
+def _options(cls: type[Any]) -> dict[str, Any]:
+    """Return the options of a task."""
     # Not getattr: a function among the options would become a method.
-    values = {name: next(vars(base)[name] for base in cls.__mro__ if name in vars(base)) for name in names}
+    values: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        found = vars(base)
+        values |= {name: found[name] for name in _OF_A_TASK & found.keys()}
     return {name: getattr(value, "__func__", value) for name, value in values.items()}
 
 
@@ -381,11 +405,14 @@ def _parts(policy: Policy | None, dedup: Dedup | None) -> Iterator[tuple[str, ob
 
 
 def _install(app: Any) -> None:
+    if _STEP in app.steps["worker"]:  # another task did so
+        return
     # By name: a producer never needs what runs in a worker.
-    app.steps["worker"].add("celery_throttle.worker.bootsteps:WorkerStep")
+    app.steps["worker"].add(_STEP)
     app.steps["consumer"].add("celery_throttle.worker.bootsteps:ConsumerStep")
-    # Whatever configures the app again later would drop the entry, so this comes after each time it is configured.
-    app.on_after_configure.connect(_schedule_reaper, weak=False, dispatch_uid="celery_throttle.reap")
+    # What configures the app again, or sets another schedule before the app is used, drops the entry.
+    for signal in (app.on_after_configure, app.on_after_finalize):
+        signal.connect(_schedule_reaper, weak=False, dispatch_uid="celery_throttle.reap")
     if app.configured:
         _schedule_reaper(app)
 

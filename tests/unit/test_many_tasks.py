@@ -9,7 +9,8 @@ from weakref import WeakSet
 import pytest
 from celery import Celery
 
-from celery_throttle import Limit, Throttled
+from celery_throttle import ConfigurationError, Limit, Throttled
+from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.registry import dedups_of, policies_of
 
 if TYPE_CHECKING:
@@ -83,6 +84,61 @@ def steps_to_bind(kind: str, number: int) -> int:
     bound = {**policies_of(apps[0]), **dedups_of(apps[0])}
     assert len(bound) == number * len(apps)
     return steps
+
+
+@pytest.mark.parametrize("kind", ["own", "shared", "once", "class"])
+def test_task_that_is_bound_again_is_not_read_again(kind: str) -> None:
+    """Celery binds each task when it makes it, and once more when it finalizes the app."""
+    app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
+
+    def bind() -> None:
+        declare(app, kind, COUNT)
+        app.finalize()
+
+    first = steps_of(bind)
+    again = steps_of(lambda: [task.bind(app) for task in list(app.tasks.values())])
+    assert 0 < again < 0.35 * first, f"{first} instructions for {COUNT} tasks, then {again}"
+
+
+def test_options_that_change_before_the_app_is_used_hold() -> None:
+    app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
+
+    class Base(Throttled):
+        abstract = True
+        limit = 2
+
+    task = app.task(nothing, base=Base, name="changes", shared=False)
+    assert task.name == "changes"  # which binds it
+    assert policies_of(app)["changes"].limits[0].permits == 2
+    Base.limit = 3
+    app.finalize()
+    assert policies_of(app)["changes"].limits[0].permits == 3
+
+
+def test_class_that_is_refused_leaves_the_task_to_be_read_again() -> None:
+    """Another class of the same name came between, and could not be bound."""
+    app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    app.task(nothing, base=Throttled, limit=Limit("api", 2), name="other", shared=False)
+    good = app.task(nothing, base=Throttled, limit=Limit("api", 2), name="task", shared=False)
+    app.finalize()
+    bad: Any = type("Bad", (Throttled,), {"limit": Limit("api", 3), "name": "task", "run": nothing})
+    with pytest.raises(ConfigurationError):
+        bad.bind(app)
+    assert "task" not in policies_of(app)
+    good.bind(app)
+    assert policies_of(app)["task"].limits == (Limit("api", 2),)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_schedule_that_is_set_before_the_app_is_used_keeps_the_reaper(early: bool) -> None:
+    app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    task = app.task(nothing, base=Throttled, limit=2, name="task", shared=False)
+    if early:
+        assert task.name  # which binds it
+        assert REAP_TASK in app.conf.beat_schedule
+    app.conf.beat_schedule = {"mine": {"task": "task", "schedule": 60.0}}
+    app.finalize()
+    assert app.conf.beat_schedule.keys() == {"mine", REAP_TASK}
 
 
 @pytest.mark.parametrize("kind", ["own", "shared", "once", "class", "several"])
