@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from benchmarks.figures import Figure
 
 BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
-    "binding": {"bind": binding.bind},
+    "binding": {"bind": binding.bind, "command": binding.command},
     "caps": {"few-long": caps.few_long, "many-short": caps.many_short, "backlog": caps.backlog},
     "counter": {"advance": counter.advance},
     "durability": {"safe": durability.safe},

@@ -1,34 +1,34 @@
-"""What binding the tasks of an app costs each process that imports them."""
+"""What the tasks of an app cost each process that imports them, and each command."""
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figure
+from celery_throttle.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from benchmarks.site import Bench
 
-__all__ = ["bind"]
+__all__ = ["bind", "command"]
 
-_PROGRAM = """
-import sys, time
-from celery import Celery
-from celery_throttle import Throttled
-
-number, options = int(sys.argv[1]), {"limit": {"base": Throttled, "limit": 2}, "plain": {}}[sys.argv[2]]
-app = Celery("binding", broker="redis://localhost", set_as_current=False)
-
-def work(a, b=1): ...
-
-for index in range(number):
-    app.task(work, name=f"binding.{index}", shared=False, **options)
+_ROOT = Path(__file__).resolve().parents[1]
+_FINALIZE = """
+import time
+from benchmarks.many_tasks import app
 before = time.process_time()
 app.finalize()
 print(time.process_time() - before)
 """
+_STATUS = ("-m", "celery", "-A", "benchmarks.many_tasks", "throttle", "status")
 
 
 def bind(bench: Bench) -> list[Figure]:
@@ -54,6 +54,41 @@ def bind(bench: Bench) -> list[Figure]:
     ]
 
 
+def command(bench: Bench) -> list[Figure]:
+    """``celery throttle status`` of an app with many tasks: what of its time is Celery's, for plain tasks, too."""
+    number = 100 if bench.quick else 1000
+    apps = {"one plain task": ("plain", 1), "plain": ("plain", number), "with limits": ("limit", number)}
+    with EmbeddedServer() as server, TemporaryDirectory() as compiled:
+        _status(server.url, compiled, "limit", 1)  # which compiles what is imported
+        rounds = [
+            {name: _status(server.url, compiled, *each) for name, each in apps.items()} for _ in range(bench.rounds)
+        ]
+    load = f"celery throttle status, {number} tasks"
+    one, plain, limits = ([each[name] for each in rounds] for name in apps)
+    celerys = tuple(many - few for few, many in zip(one, plain, strict=True))
+    ours = tuple(many - few for few, many in zip(plain, limits, strict=True))
+    return [
+        Figure(load, "processor time with one plain task", tuple(one), "s"),
+        Figure(load, "more of it with plain tasks: Celery's", celerys, "s"),
+        Figure(load, "more of it with limits on them: ours", ours, "s"),
+    ]
+
+
 def _seconds(number: int, kind: str) -> float:
-    command = [sys.executable, "-c", _PROGRAM, str(number), kind]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return float(_run(["-c", _FINALIZE], kind, number))
+
+
+def _status(url: str, compiled: str, kind: str, number: int) -> float:
+    """Return the processor time of the command; ``compiled``: the folder where Python keeps what it has compiled."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _run(_STATUS, kind, number, BENCHMARK_URL=url, PYTHONPYCACHEPREFIX=compiled, PYTHONDONTWRITEBYTECODE="")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _run(arguments: Sequence[str], kind: str, number: int, **variables: str) -> str:
+    variables |= {"BENCHMARK_KIND": kind, "BENCHMARK_NUMBER": str(number)}
+    done = subprocess.run(
+        [sys.executable, *arguments], check=True, capture_output=True, text=True, cwd=_ROOT, env=os.environ | variables
+    )
+    return done.stdout
