@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from celery_throttle.core.wording import at, one_line, span
+from celery_throttle.core.wording import at, counted, one_line, span
 from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from celery_throttle.store.rows import LimitStatus, Said
 
-__all__ = ["State", "states"]
+__all__ = ["State", "key_states", "states"]
+
+#: The kinds of states that keys have by themselves, in the order in which they are shown, and their words.
+_OF_KEYS = {
+    "paused": "paused",
+    "held-back": "held back",
+    "disabled": "disabled",
+    "override": "overridden",
+    "full": "full",
+    "rate": "waiting for its rate",
+}
 
 
 class State(NamedTuple):
@@ -49,6 +60,36 @@ def states(status: LimitStatus) -> Iterator[State]:
         yield State("rate", f"next start in {span(status.next_start_in)}")
     if status.barred_by:
         yield State("barred", f"task {status.barred_by} goes first")
+
+
+def key_states(keys: Iterable[LimitStatus], *, cut: bool) -> Iterator[State]:
+    """Yield the states that keys of a limit have by themselves, each with the number of these keys.
+
+    Args:
+        keys: those that were read.
+        cut: whether more keys are in use.
+    """
+    counts = Counter(kind for key in keys for kind in {*_kinds_of_key(key)})
+    least = "at least " if cut else ""
+    for kind, words in _OF_KEYS.items():
+        if counts[kind]:
+            yield State(kind, f"{least}{counted(counts[kind], 'key')} {words}")
+
+
+def _kinds_of_key(key: LimitStatus) -> Iterator[str]:
+    for kind, said in (
+        ("paused", key.paused),
+        ("held-back", key.held_back),
+        ("disabled", key.disabled),
+        ("override", key.override),
+        ("override", key.rate_override),
+    ):
+        if said and key.scope(said) == key.bucket:
+            yield kind
+    if key.full:
+        yield "full"
+    if key.next_start_in > 0:
+        yield "rate"
 
 
 def _said(said: Said) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.control.diagnosis import declared_otherwise, readers
 from celery_throttle.control.reader import partly
-from celery_throttle.control.states import State, states
+from celery_throttle.control.states import State, key_states, states
 from celery_throttle.control.waits import keeps, reasons
 from celery_throttle.core.policy import limits_of
-from celery_throttle.core.wording import counted
 from celery_throttle.tasks.registry import policies_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _READ = 1000
 _MOST_HOURS = 300
 #: Lines with room whose first task is looked at, each with a call.
 _MOST_LINES = 50
-_OF_KEYS = {"paused": "paused", "held_back": "held back", "disabled": "disabled", "overrides": "overridden"}
+_OTHERWISE = State("declared", "declared otherwise by the worker that started last")
 
 
 @dataclass(frozen=True)
@@ -40,21 +41,17 @@ class Row:
         status: how it stands; of a limit with keys, what they have in common.
         keys: those of its keys that were read.
         keyed: whether it has keys, used or not.
-        partly: whether there are keys in use that were not read.
-        otherwise: whether the worker that started last has declared it otherwise than this code.
+        states: what is so of the limit, and of how many of its keys.
         since: when the oldest task in its lines came, None if nobody stands there.
         last_hour: what started on it, None if nothing did, or that was not looked at.
-        kept: what keeps tasks waiting that the numbers do not explain, None if they explain all.
     """
 
     status: LimitStatus
     keys: tuple[LimitStatus, ...]
     keyed: bool
-    partly: bool = False
-    otherwise: bool = False
+    states: tuple[State, ...] = ()
     since: datetime | None = None
     last_hour: LastHour | None = None
-    kept: State | None = None
 
     @property
     def unexplained(self) -> LimitStatus | None:
@@ -76,21 +73,6 @@ class Row:
     def fullest(self) -> LimitStatus:
         """The limit, or that of its keys which has least room."""
         return max((self.status, *self.keys), key=_fullness) if self.keyed else self.status
-
-    @property
-    def states(self) -> list[State]:
-        """What is so of the limit, and of how many of its keys."""
-        found = [each for each in states(self.status) if not (self.keyed and each.kind == "full")]
-        if self.otherwise:
-            found.append(State("declared", "declared otherwise by the worker that started last"))
-        least = "at least " if self.partly else ""
-        for what, word in _OF_KEYS.items() if self.keys else ():
-            count = sum(bool(getattr(each, what)) and not getattr(self.status, what) for each in self.keys)
-            if count:
-                found.append(State(word.replace(" ", "-"), f"{least}{counted(count, 'key')} {word}"))
-        full = sum(each.full for each in self.keys)
-        found += [State("full", f"{least}{counted(full, 'key')} full")] if full else []
-        return [*found, self.kept] if self.kept else found
 
     @property
     def attention(self) -> tuple[int, int, int, str]:
@@ -153,15 +135,13 @@ def overview(app: Any, wanted: str, most: int) -> Overview:
 def _rows(
     statuses: Iterable[LimitStatus], keyed: set[str], otherwise: set[str], not_all: Container[str]
 ) -> Iterator[Row]:
-    limits: dict[str, list[LimitStatus]] = {}
-    for each in statuses:
-        limits.setdefault(each.name, []).append(each)
-    for name, found in limits.items():
-        keys = tuple(each for each in found if each.key is not None)
-        whole = next((each for each in found if each.key is None), None)
-        if whole:  # a limit comes before its keys; without it, its name is not known yet
-            has_keys = bool(keys) or bool(whole.keys) or name in keyed
-            yield Row(whole, keys, keyed=has_keys, partly=name in not_all, otherwise=name in otherwise)
+    for name, found in groupby(statuses, attrgetter("name")):  # a limit comes before its keys
+        whole, *keys = found
+        if whole.key is None:  # else the name of the limit is not known yet
+            has_keys = bool(keys or whole.keys) or name in keyed
+            stands = [each for each in states(whole) if not (has_keys and each.kind == "full")]
+            stands += [_OTHERWISE] if name in otherwise else []
+            yield Row(whole, tuple(keys), has_keys, (*stands, *key_states(keys, cut=name in not_all)))
 
 
 def _completed(app: Any, rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
@@ -174,11 +154,11 @@ def _completed(app: Any, rows: list[Row], readers_of: dict[str, Reader]) -> Iter
         oldest = reader.oldest([row.status.name for row in mine])
         since |= {name: each.first.since for name, each in oldest.items() if each.first.since}
         last_hours |= reader.last_hours([row.status.name for row in mine if row.status.name in hours])
-    kept = reasons(app, [line for row in rows if (line := row.unexplained)], most=_MOST_LINES)
-    for row in rows:
-        name, line = row.status.name, row.unexplained
-        of_line = kept[line.bucket] if line else None
-        yield replace(row, since=since.get(name), last_hour=last_hours.get(name), kept=of_line)
+    lines = [row.unexplained for row in rows]
+    kept = reasons(app, filter(None, lines), most=_MOST_LINES)
+    for row, line in zip(rows, lines, strict=True):
+        name, reason = row.status.name, (kept[line.bucket],) if line else ()
+        yield replace(row, since=since.get(name), last_hour=last_hours.get(name), states=(*row.states, *reason))
 
 
 def _fullness(status: LimitStatus) -> float:

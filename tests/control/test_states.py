@@ -77,7 +77,7 @@ def test_numbers_of_a_limit_are_those_of_all_its_keys(app: Any, run: Run, worker
     worker.put("acme waits, too", of("acme"))
     ThrottleControl(app).limit("tenant", key="acme").pause(by="ana")
     ended = run("status")
-    assert ended.rows[1] == ["tenant", "2 (1 each)", "3", "2", "2 keys full; 1 key paused"]
+    assert ended.rows[1] == ["tenant", "2 (1 each)", "3", "2", "1 key paused; 2 keys full"]
     listed = [row[0] for row in run("status", "--keys").rows if row]
     assert listed == ["LIMIT", "tenant", "LIMIT", "tenant[acme]", "tenant[zeta]"]
 

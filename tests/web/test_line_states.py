@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.web import overview
+from tests.control.conftest import run_in
 from tests.control.test_looking import API, TENANT, of
 from tests.store.terms_caller import terms
 from tests.support.incident import incident
@@ -58,6 +59,21 @@ def test_every_waiting_key_has_a_state(page: Site, worker: TermsCaller) -> None:
     assert found["other"] == [IDLE]
     assert IDLE in text(page.get("limit?name=tenant&key=other"))
     assert states_of(page.get(""))["tenant"] == ["1 key full", IDLE]
+
+
+def test_states_of_keys_are_those_that_status_shows(page: Site, app: Any, worker: TermsCaller) -> None:
+    """Also of a key that was paused by itself, in a limit that is paused, and of one that waits for its rate."""
+    paced = Limit("paced", key="tenant", rate="1/h")
+    for tenant in ("acme", "other"):
+        worker.arrive(f"holds {tenant}", of(tenant))
+        worker.arrive(f"paced {tenant}", terms(paced).needs({"keys": {"paced": tenant}}))
+    limits = ThrottleControl(app)
+    limits.limit("tenant").pause(by="ana")
+    limits.limit("tenant", key="acme").pause(by="ben")
+    found = states_of(page.get(""))
+    assert found["tenant"] == ["paused by ana", "1 key paused", "2 keys full"]
+    assert found["paced"] == ["2 keys waiting for its rate"]
+    assert {row[0]: row[-1].split("; ") for row in run_in(app, "status").rows[1:]} == found
 
 
 def test_limit_page_names_what_keeps_its_line(page: Site, worker: TermsCaller) -> None:

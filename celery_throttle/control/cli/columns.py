@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.control.cli.layout import Column
 from celery_throttle.control.cli.output import span, when
-from celery_throttle.control.states import states
+from celery_throttle.control.states import key_states, states
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from celery_throttle.control.pace import Pace
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.control.states import State
-    from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked, Said
+    from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked
 
 __all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RUNNABLE", "LimitRow", "parked"]
 
@@ -57,24 +54,9 @@ def _keys(row: LimitRow) -> str:
 
 
 def _states(row: LimitRow) -> str:
-    found = [each.text for each in states(row.status)]
     not_all = sum(bool(key.held or key.parked) for key in row.keys) < row.status.keys
-    least = "at least " if not_all else ""
-    found += [f"{least}{counted(count, 'key')} {what}" for what, count in _of_keys(row.keys) if count]
-    return "; ".join([*found, row.waits.text] if row.waits else found)
-
-
-def _of_keys(keys: tuple[LimitStatus, ...]) -> Iterator[tuple[str, int]]:
-    """Yield what is so of keys by themselves, and of how many."""
-    yield "full", sum(key.full for key in keys)
-    for what, attribute in (("paused", "paused"), ("held back", "held_back"), ("disabled", "disabled")):
-        yield what, sum(_by_itself(key, getattr(key, attribute)) for key in keys)
-    yield "overridden", sum(any(_by_itself(key, said) for said in key.overrides) for key in keys)
-    yield "waiting for its rate", sum(key.next_start_in > 0 for key in keys)
-
-
-def _by_itself(key: LimitStatus, said: Said | None) -> bool:
-    return said is not None and key.scope(said) == key.bucket
+    found = [*states(row.status), *key_states(row.keys, cut=not_all), *([row.waits] if row.waits else [])]
+    return "; ".join(each.text for each in found)
 
 
 def _needs(row: Holder | Reclaimed) -> str:
