@@ -154,7 +154,7 @@ class TaskView:
 def statuses(raw: Any) -> tuple[LimitStatus, ...]:
     """Read the reply of status.lua."""
     now, rows = raw
-    return tuple(_status(row, now) for row in rows)
+    return _statuses(rows, now)
 
 
 def holders(raw: Any, names: TaskNames = _NO_NAMES) -> tuple[tuple[Holder, ...], bool]:
@@ -483,7 +483,7 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
         lent=bool(record.get("lent")),
         task_name=about.task_name or _name_of(record, names),
         needs=needs_from(record.get("needs", "")),
-        limits=tuple(_status(row, now) for row in limits),
+        limits=_statuses(limits, now),
         ahead=tuple(Ahead(BrokerQueue.parse(text(name)).name, count, passed > now) for name, count, passed in queues),
         settling=settling / 1000,
         verdict=plan["verdict"] if plan else "",
@@ -497,41 +497,53 @@ def task_view(raw: Any, names: TaskNames = _NO_NAMES) -> TaskView:
     )
 
 
-def _status(row: bytes, now: int) -> LimitStatus:
-    stands = json.loads(row.decode("utf-8", "surrogatepass"))
-    bucket = Bucket.parse(stands["bucket"])
-    permits, rates, most = _declared(stands["declared"])
+def _statuses(rows: bytes, now: int) -> tuple[LimitStatus, ...]:
+    return tuple(_status(now, *row) for row in json.loads(rows.decode("utf-8", "surrogatepass")))
+
+
+def _status(
+    now: int,
+    text_of_bucket: str,
+    declared: str,
+    of_limit: str,
+    of_bucket: str,
+    in_force: int,
+    held: int,
+    parked: int,
+    next_start_ms: float,
+    keys: int = 0,
+    held_of_keys: int = 0,
+    parked_of_keys: int = 0,
+) -> LimitStatus:
+    bucket = Bucket.parse(text_of_bucket)
+    permits, rates, most = _declared(declared)
+    said: dict[str, Any] = {}
     # What was said of the key comes before what was said of all.
-    scopes = ((bucket, stands["said_of_bucket"]), (Bucket(bucket.name), stands["said_of_limit"]))
-    said = [(scope, json.loads(packed)) for scope, packed in scopes if packed]
-
-    def find(what: str) -> Any:
-        if not said:  # as of nearly every one of thousands of keys
-            return None
-        return next(((scope, c[what]) for scope, c in said if what in c and not 0 < c[what][1] <= now), None)
-
-    bar = find("bar")
+    for scope, packed in ((Bucket(bucket.name), of_limit), (bucket, of_bucket)) if of_limit or of_bucket else ():
+        spoken = json.loads(packed) if packed else {}
+        said |= {what: (scope, one) for what, one in spoken.items() if not 0 < one[1] <= now}
+    bar = said.get("bar")
     return LimitStatus(
         name=bucket.name,
         key=bucket.key,
         permits=permits,
         rates=rates,
         max_parked=most,
-        declared=bool(stands["declared"]),
-        in_force=None if stands["permits"] < 0 else stands["permits"],
-        override=_said(find("override"), "permits"),
-        paused=_said(find("pause")),
-        disabled=_said(find("disable")),
-        held_back=_said(find("hold")),
-        held=stands["held"],
-        parked=stands["waiting"],
-        next_start_in=stands["next_start_ms"] / 1000,
+        declared=bool(declared),
+        in_force=None if in_force < 0 else in_force,
+        override=_said(said.get("override"), "permits"),
+        paused=_said(said.get("pause")),
+        disabled=_said(said.get("disable")),
+        held_back=_said(said.get("hold")),
+        held=held,
+        parked=parked,
+        next_start_in=next_start_ms / 1000,
         barred_by=bar[1][3] if bar else None,
         bar_ticket=bar[1][0] if bar else 0,
-        rate_override=_said(find("rate"), "rates"),
-        keys=stands["keys"],
-        held_of_keys=stands["held_of_keys"],
-        parked_of_keys=stands["waiting_of_keys"],
+        rate_override=_said(said.get("rate"), "rates"),
+        keys=keys,
+        held_of_keys=held_of_keys,
+        parked_of_keys=parked_of_keys,
     )
 
 

@@ -28,8 +28,8 @@ __all__ = ["SIGNED_IN", "asset", "fragment", "link", "live", "page", "version"]
 
 #: In the scope of a request whose sender has signed in with the token, and may sign out.
 SIGNED_IN = "celery_throttle.signed_in"
-#: What goes on by itself: the time, and what is between the tags of a moment.
-_MOMENTS = re.compile(r'(<time [^>]*>)[^<]*|data-now="[^"]*"')
+#: What goes on by itself: the time, and the text of each moment. As one expression they take five times as long.
+_NOW, _MOMENT = re.compile(r'data-now="[^"]*"'), re.compile(r"(<time [^>]*>)[^<]*")
 _ASSETS = {"page.css": "text/css", "page.js": "text/javascript"}
 
 
@@ -53,7 +53,7 @@ def fragment(request: Request, template: str, **values: Any) -> HTMLResponse:
 def live(request: Request, template: str, **values: Any) -> Response:
     """Return a page whose template has a part that is looked at again, or with ``?part=live`` that part alone."""
     html = _html(request, f"_{template}.html", values)
-    still = hashlib.sha256(_MOMENTS.sub(r"\1", html).encode()).hexdigest()
+    still = hashlib.sha256(_NOW.sub("", _MOMENT.sub(r"\1", html)).encode()).hexdigest()
     etag = f'W/"{still[:32]}"'
     if request.query_params.get("part") != "live":
         return page(request, f"{template}.html", part=Markup(html), etag=etag, **values)  # noqa: S704 - of a template

@@ -437,6 +437,21 @@ def test_reading_writes_nothing_and_costs_the_same_however_long_the_line_is(
     assert costs[0] == costs[1]
 
 
+def test_limit_without_keys_of_which_nothing_was_said_takes_five_commands(
+    worker: TermsCaller, steering: Steering, redis: Redis
+) -> None:
+    names = [f"limit-{number}" for number in range(60)]
+    worker.declare(*(Limit(name, 1) for name in names))
+    costs = []
+    for most in (0, 10, 60):
+        call = steering.store.status(names[:most])
+        execute(redis, call)
+        with commands(redis) as made:
+            assert [each.name for each in views.statuses(execute(redis, call))] == names[:most]
+        costs.append(sum(made.values()))
+    assert costs[2] - costs[1] <= 50 * 5
+
+
 def test_further_back_in_a_line_that_no_worker_serves(
     worker: TermsCaller, other: TermsCaller, steering: Steering
 ) -> None:

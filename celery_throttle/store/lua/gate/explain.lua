@@ -4,14 +4,15 @@
 -- Returns { now (ms), settling (ms), record ('' if it has none), end of its lease (ms, 0: none), line,
 -- head of its message, lock ('' or as in shared/locks.lua), 1 if another delivery of it waits for this
 -- one, { { queue, how many of it are before this task, until when it is passed over (ms, 0: it is not) },
--- ... }, rows of its limits as in shared/reading.lua, why it was set aside ('' if it was not) }; line: the
--- bucket whose permits it waits for, '' for nothing but a slot, or as in shared/places.lua. Writes nothing.
+-- ... }, rows of its limits as JSON, see shared/reading.lua, why it was set aside ('' if it was not) };
+-- line: the bucket whose permits it waits for, '' for nothing but a slot, or as in shared/places.lua. Writes
+-- nothing.
 state.only_reads = true
 local task = argument()
 local record = record_in(redis.call('HGET', RECORDS, task) or '')
 local aside = readable(redis.call('HGET', ASIDE, task) or '', 'aside')
 local settling_ms = settling()
-if not record then return { NOW, settling_ms, '', 0, '', '', '', 0, {}, {}, aside and aside.why or '' } end
+if not record then return { NOW, settling_ms, '', 0, '', '', '', 0, {}, '[]', aside and aside.why or '' } end
 
 local function before(each)
   local rank = rule_of(load_lane(each.lane).at or '').fair and record.place or record.ticket
@@ -30,5 +31,5 @@ local lock = record.lock and kept_lock(record.lock.identity)
 return {
   NOW, settling_ms, cjson.encode(record), till_of(redis.call('ZSCORE', LEASES, task) or 0),
   line, head_of(task), lock and cjson.encode(lock) or '',
-  redis.call('HEXISTS', SECONDS, task), queues, limits, aside and aside.why or '',
+  redis.call('HEXISTS', SECONDS, task), queues, cjson.encode(limits), aside and aside.why or '',
 }

@@ -1,7 +1,7 @@
 -- Say how limits stand.
 -- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets, other rates that they would have, as they are
 -- declared ('': those that they have).
--- Returns { now (ms), rows }, see shared/reading.lua. Writes nothing.
+-- Returns { now (ms), rows as JSON }, see shared/reading.lua. Writes nothing.
 state.only_reads = true
 local rows, buckets = {}, {}
 for i = 1, number() do buckets[i] = argument() end
@@ -10,4 +10,4 @@ for i, bucket in ipairs(buckets) do
   if rates then rule_of(bucket).rates = rates end
   rows[i] = standing(bucket)
 end
-return { NOW, rows }
+return { NOW, cjson.encode(rows) }

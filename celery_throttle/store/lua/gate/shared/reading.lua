@@ -14,26 +14,24 @@ local function declared_text(limit)
   return rule and cjson.encode(rule) or ''
 end
 
--- How a bucket stands, as the gate sees it: an object of bucket, declared, said_of_limit, said_of_bucket
--- (as in KEYS limits and said; '' if there is nothing), permits (-1: any number), held, waiting,
--- next_start_ms (until the rates allow it); of a limit: what all its keys have, see sums.lua.
+-- How a bucket stands, as the gate sees it: { bucket, declared, said of its limit, said of the bucket (as in
+-- KEYS limits and said; '' if there is nothing), permits (-1: any number), held, waiting, ms until the rates
+-- allow a start }; of a limit of which keys are in use also { keys, held, waiting } of all these (sums.lua).
 local function standing(bucket)
-  local limit = limit_of(bucket)
-  local said = redis.call('HMGET', SAID, limit, bucket)
-  local rule = rule_of(bucket)
-  return cjson.encode({
-    bucket = bucket,
-    declared = declared_text(limit),
-    said_of_limit = said_text(limit, said[1]),
-    said_of_bucket = limit ~= bucket and said_text(bucket, said[2]) or '',
-    permits = rule.permits < ANY_NUMBER and rule.permits or -1,
-    held = rule.used,
-    waiting = counted_in(WAITING, 'waiting', bucket),
-    next_start_ms = rule.rates and rate_wait_ms(bucket, rule, 1) or 0,
-    keys = limit == bucket and sum_of('keys', limit) or 0,
-    held_of_keys = limit == bucket and sum_of('used', limit) or 0,
-    waiting_of_keys = limit == bucket and sum_of('waiting', limit) or 0,
-  })
+  local limit, rule = limit_of(bucket), rule_of(bucket)
+  local of_limit, of_bucket = '', ''
+  if anything_said() then
+    local said = redis.call('HMGET', SAID, limit, bucket)
+    of_limit = said_text(limit, said[1])
+    of_bucket = limit ~= bucket and said_text(bucket, said[2]) or ''
+  end
+  local row = {
+    bucket, declared_text(limit), of_limit, of_bucket, rule.permits < ANY_NUMBER and rule.permits or -1,
+    rule.used, counted_in(WAITING, 'waiting', bucket), rule.rates and rate_wait_ms(bucket, rule, 1) or 0,
+  }
+  local keys = limit == bucket and sum_of('keys', limit) or 0
+  if keys > 0 then row[9], row[10], row[11] = keys, sum_of('used', limit), sum_of('waiting', limit) end
+  return row
 end
 
 -- The head of a parked message (see store/parcel.py), which has the task's name; '' if it is large.
