@@ -7,6 +7,7 @@ does, too). Each load is played several times on an empty store, and of each cal
 from __future__ import annotations
 
 import uuid
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,15 +26,15 @@ from celery_throttle.store.portions import MOST_ROWS, Portion
 from celery_throttle.store.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from benchmarks.site import Bench
     from celery_throttle.store.scripts import Call
 
-__all__ = ["first_load", "scripts"]
+__all__ = ["GOAL", "Clock", "first_load", "scripts", "server_with_scripts"]
 
 #: What no script may take (ms), on a machine that does nothing else.
-_GOAL = 5.0
+GOAL = 5.0
 #: Tasks that come to a worker at once, and slots that it offers.
 _ROWS, _SLOTS = 50, 50
 _TURN_STEP = 1_000_000
@@ -48,7 +49,7 @@ class Sizes(NamedTuple):
     tasks: int = 1000
 
 
-class _Clock:
+class Clock:
     """How long scripts take on a server."""
 
     def __init__(self, server: EmbeddedServer, client: Redis) -> None:
@@ -105,7 +106,7 @@ class _Timed(StandIn):
 class Play:
     """One load: a fleet of stand-ins on an empty store, and how many ms each of their calls took."""
 
-    def __init__(self, client: Redis, clock: _Clock, sizes: Sizes) -> None:
+    def __init__(self, client: Redis, clock: Clock, sizes: Sizes) -> None:
         self.client, self.clock, self.sizes, self.keys = client, clock, sizes, Keys("longest")
         self.times: list[tuple[str, float]] = []
 
@@ -224,7 +225,7 @@ def scripts(bench: Bench) -> list[Figure]:
         load = described.format(sizes)
         longest = _longest(bench, play, sizes)
         bench.say(f"{load}: " + ", ".join(f"{name} {took:.1f}" for name, took in longest.items()))
-        figures += [Figure(load, f"longest {name}", (took,), "ms", at_most=_GOAL) for name, took in longest.items()]
+        figures += [Figure(load, f"longest {name}", (took,), "ms", at_most=GOAL) for name, took in longest.items()]
     return figures
 
 
@@ -242,12 +243,19 @@ def _longest(bench: Bench, load: Callable[[Play], None], sizes: Sizes) -> dict[s
 
 def _times(load: Callable[[Play], None], sizes: Sizes) -> list[tuple[str, float]]:
     """Play a load on a server of its own, which knows all scripts; return the name and the time of each call."""
+    with server_with_scripts() as (server, client):
+        play = Play(client, Clock(server, client), sizes)
+        load(play)
+        return play.times
+
+
+@contextmanager
+def server_with_scripts() -> Iterator[tuple[EmbeddedServer, Redis]]:
+    """Start an empty server that knows all scripts; yield it with a client."""
     with EmbeddedServer(options=_SLOW_LOG) as server, Redis.from_url(server.url) as client:
         for script in _scripts():
             client.script_load(script.text)
-        play = Play(client, _Clock(server, client), sizes)
-        load(play)
-        return play.times
+        yield server, client
 
 
 _SLOW_LOG = {"slowlog-log-slower-than": "0", "slowlog-max-len": "10"}
@@ -265,7 +273,7 @@ def first_load(bench: Bench) -> list[Figure]:
     """Load each text into a server that does not know it: a worker does that once after a server's start."""
     took: dict[str, list[float]] = {}
     with EmbeddedServer(options=_SLOW_LOG) as server, Redis.from_url(server.url) as client:
-        clock = _Clock(server, client)
+        clock = Clock(server, client)
         for _ in range(max(bench.rounds, 3)):
             for script in _scripts():
                 client.script_flush()
@@ -279,7 +287,7 @@ def first_load(bench: Bench) -> list[Figure]:
     least = sorted(((min(times), named[Script.of_gate(name).sha]) for name, times in took.items()), reverse=True)
     load = "first load of a script"
     return [
-        *(Figure(load, name, (milliseconds,), "ms", at_most=_GOAL) for milliseconds, name in least),
+        *(Figure(load, name, (milliseconds,), "ms", at_most=GOAL) for milliseconds, name in least),
         Figure(load, "together", (sum(each for each, _ in least),), "ms"),
         Figure(load, "Lua's heap with all of them", (heap / 1024,), "kB"),
     ]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from benchmarks.site import Bench
 
-__all__ = ["overview"]
+__all__ = ["overview", "served"]
 
 _PREFIX = "page"
 #: Limits that have keys.
@@ -55,7 +55,7 @@ def overview(bench: Bench) -> list[Figure]:
     figures = []
     with EmbeddedServer() as server, Redis.from_url(server.url) as client:
         _fill(client, limits, keys)
-        with _served(server.url, limits) as url:
+        with served(_app(server.url, limits)) as url:
             for name, (path, goal) in _PAGES.items():
                 _took(url + path)  # templates, connections
                 values = []
@@ -97,12 +97,17 @@ def _names(limits: int) -> list[str]:
     return [f"limit-{number}" for number in range(limits)]
 
 
-@contextmanager
-def _served(store: str, limits: int) -> Iterator[str]:
+def _app(store: str, limits: int) -> Any:
     app: Any = Celery("page", broker=store, set_as_current=False)
     app.conf.throttle_prefix = _PREFIX
     for name in _names(limits):
         app.task(base=Throttled, limit=Limit(name, 1), name=name, shared=False)(_nothing)
+    return app
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """Serve the page of an app; yield its URL."""
     listener, url = listening("127.0.0.1", 0, None)
     page = behind(app, Commands(), None, "all", "127.0.0.1")
     server = uvicorn.Server(uvicorn.Config(page, log_level="warning", lifespan="off"))

@@ -53,10 +53,10 @@ _MENDED = (
     *("limits", "said", "workers", "seconds", "records", "locks", "ran", "awaited", "rates", "turns", "lanes"),
     *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
 )
-#: Limits, lines, holders, or parked tasks to be changed, of one call.
+#: Limits, lines, parked tasks or ids of one call.
 AT_ONCE = 100
-#: Ids of parked tasks that one call reads.
-_IDS = 500
+#: Holders that one call reads: the store decodes the record of each.
+_HOLDERS = 50
 #: Names of limits and keys, or holders, that are looked through for those of one limit.
 _NAMES = 20_000
 #: Lanes that are looked through for the queues of parked tasks.
@@ -239,8 +239,8 @@ class Reader:
         names = self._names()
         past, more = 0, True
         while more and len(found) < most and (bucket is None or past < _NAMES):
-            page, more = self._read(lambda raw: views.holders(raw, names), self.store.holders(past, AT_ONCE))
-            past += AT_ONCE
+            page, more = self._read(lambda raw: views.holders(raw, names), self.store.holders(past, _HOLDERS))
+            past += _HOLDERS
             found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
         return tuple(found.values())[:most]
 
@@ -289,7 +289,7 @@ class Reader:
         """Yield all who wait and need permits of this limit, or at all; lane by lane."""
         more = True
         while more:
-            call = self.store.parked_ids(bucket.text if bucket else "", after, _IDS)
+            call = self.store.parked_ids(bucket.text if bucket else "", after, AT_ONCE)
             following, page = self._read(views.parked_ids, call)
             yield from page
             # Lines that something else has put out of order, and which no worker has put right yet, could go round.

@@ -107,7 +107,6 @@ def test_lines_that_are_out_of_order_are_read_to_an_end(
         redis.zadd(KEY["lines"], {member: -1})
     (reader,) = readers(app)
     monkeypatch.setattr(reader_module, "AT_ONCE", pages)
-    monkeypatch.setattr(reader_module, "_IDS", pages)
     reader.parked(Bucket("api"), 50)
     assert {each.task for each in islice(reader.parked_ids(None), 1000)} <= {f"t{number:02}" for number in range(20)}
     assert len(list(islice(reader.parked_ids(None), 1000))) < 1000

@@ -1,0 +1,24 @@
+"""What operators read takes many short scripts where there is much, and no long one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.control.reader import readers
+from tests.store.lock_caller import PLAN, LockCaller
+from tests.store.test_pages import MOST_COMMANDS, Longest
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+
+def test_ids_of_very_many_parked_duplicates_are_read_in_short_scripts(app: Any, redis: Redis) -> None:
+    """The record of each tells whether it waits for an outcome."""
+    worker = LockCaller(redis, "aaaaaaaa", "q")
+    worker.start("first", PLAN)
+    for number in range(600):
+        worker.put_once(f"duplicate {number}", PLAN)
+    (reader,) = readers(app)
+    reader.ask = longest = Longest(redis)
+    assert len({each.task for each in reader.parked_ids(None)}) == 600
+    assert longest.commands < MOST_COMMANDS
