@@ -54,9 +54,10 @@ def spark(hour: LastHour) -> Spark:
 
 def _outline(values: Sequence[int], most: int) -> str:
     """Return bars side by side as one outline: a page may have a thousand of them."""
+    tops = {value: HEIGHT - max(round(value / most * HEIGHT), 1) if value else HEIGHT for value in {*values}}
     path, level = [f"M0 {HEIGHT}"], HEIGHT
     for x, value in enumerate(values):
-        top = HEIGHT - max(round(value / most * HEIGHT), 1) if value else HEIGHT
+        top = tops[value]
         if top != level:
             path.append(f"H{x}V{top}")
             level = top
