@@ -30,7 +30,9 @@ local function standing(bucket)
     rule.used, counted_in(WAITING, 'waiting', bucket), rule.rates and rate_wait_ms(bucket, rule, 1) or 0,
   }
   local keys = limit == bucket and sum_of('keys', limit) or 0
-  if keys > 0 then row[9], row[10], row[11] = keys, sum_of('used', limit), sum_of('waiting', limit) end
+  if keys > 0 then
+    for _, sum in ipairs({ keys, sum_of('used', limit), sum_of('waiting', limit) }) do row[#row + 1] = sum end
+  end
   return row
 end
 
