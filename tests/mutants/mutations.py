@@ -1,0 +1,76 @@
+"""Mutants of the shared Lua files: in each a line is gone, or a condition is inverted."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["SHARED", "Mutant", "mutants", "mutants_of"]
+
+#: Where the shared files are, from the root of the repository.
+SHARED = "celery_throttle/store/lua/gate/shared"
+
+_CONDITION = re.compile(r"^(\s*(?:if|elseif|while) )(.+)( then(?: .*)?| do)$")
+_UNTIL = re.compile(r"^(\s*until )(.+)()$")
+#: Without these a file is no Lua any more, or another function takes the name.
+_KEPT = re.compile(r"^\s*(?:local|return|if|for|while|elseif|until)\b|^\s*--")
+_WHOLE = re.compile(r"^\s*(?:[\w.\[\]#+, :-]+ = .+|[\w.]+\(.*\))(?: -- .*)?$")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one line.
+
+    Attributes:
+        file: the name of the shared file, without ``.lua``.
+        line: the number of the line, from 1 on.
+        what: ``"without"`` the statement, or the condition ``"inverted"``.
+        before: the line.
+        after: what stands there instead.
+    """
+
+    file: str
+    line: int
+    what: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.file}.lua:{self.line} {self.what}: {self.before.strip()}"
+
+    def applied(self, text: str) -> str:
+        """Return the text of the file with this change."""
+        lines = text.split("\n")
+        if lines[self.line - 1] != self.before:
+            raise ValueError(f"{self}: the file has another line there")
+        lines[self.line - 1] = self.after
+        return "\n".join(lines)
+
+
+def mutants() -> list[Mutant]:
+    """Return all mutants of all shared files, by file and line."""
+    folder = files("celery_throttle.store") / "lua" / "gate" / "shared"
+    named = sorted((each.name.removesuffix(".lua"), each.read_text("utf-8")) for each in folder.iterdir())
+    return [mutant for name, text in named if name != "begin" for mutant in mutants_of(name, text)]
+
+
+def mutants_of(file: str, text: str) -> Iterator[Mutant]:
+    """Yield the mutants of a text. Tables and statements of several lines stay as they are."""
+    depth = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        inside = depth > 0
+        code = re.sub(r"'[^'\n]*'", "''", line).split("--")[0]
+        depth += sum(code.count(each) for each in "{(") - sum(code.count(each) for each in "})")
+        if inside or depth > 0:
+            continue
+        condition = _CONDITION.match(line) or _UNTIL.match(line)
+        if condition:
+            head, asked, tail = condition.groups()
+            yield Mutant(file, number, "inverted", line, f"{head}not ({asked}){tail}")
+        elif _WHOLE.match(line) and not _KEPT.match(line):
+            yield Mutant(file, number, "without", line, "")

@@ -1,0 +1,81 @@
+"""Run the search, the store tests and simulated worlds on a mutant, until one is red."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from tests.mutants.mutations import SHARED
+
+if TYPE_CHECKING:
+    from tests.mutants.mutations import Mutant
+
+__all__ = ["STAGES", "Verdict", "judge"]
+
+ROOT = Path(__file__).parents[2]
+_PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider")
+#: What is run, the quickest first.
+STAGES: dict[str, tuple[str, ...]] = {
+    "the search": (*_PYTEST, "tests/explore"),
+    "the store tests": (*_PYTEST, "tests/store"),
+    "simulated worlds": ("-m", "tests.simulation", "--seeds", "300", "--steps", "200"),
+}
+#: Seconds for one of these: a mutant may go round for ever.
+_LONGEST = 900.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a mutant; ``killed_by``: the first of `STAGES` that was red, None if all were green."""
+
+    mutant: Mutant
+    killed_by: str | None
+
+    def __str__(self) -> str:
+        return f"dead   {self.mutant}  ({self.killed_by})" if self.killed_by else f"ALIVE  {self.mutant}"
+
+
+def judge(mutant: Mutant) -> Verdict:
+    """Run all stages on a copy of the repository that has this mutant, until one is red."""
+    with TemporaryDirectory(prefix="throttle-mutant-") as folder:
+        for name in ("celery_throttle", "tests", "pyproject.toml"):
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, Path(folder, name))
+        changed = Path(folder, SHARED, f"{mutant.file}.lua")
+        changed.write_text(mutant.applied(changed.read_text("utf-8")), "utf-8")
+        for stage, arguments in STAGES.items():
+            if not _is_green(folder, arguments):
+                return Verdict(mutant, stage)
+    return Verdict(mutant, None)
+
+
+def _is_green(folder: str, arguments: tuple[str, ...]) -> bool:
+    environment = os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            return process.wait(_LONGEST) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it and the servers that it has started, all of which are in its process group."""
+    try:
+        os.killpg(process.pid, 15)
+    except ProcessLookupError:
+        return
