@@ -1,0 +1,82 @@
+"""Search small worlds (``--world plain/3:lease``), or replay a trace (``--world NAME --trace 'call 0; ...'``)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from celery_throttle.embedded import EmbeddedServer
+from tests.explore.beside import Drift, replay_beside, walk_beside
+from tests.explore.gates import CannotReplay
+from tests.explore.search import replay, search
+from tests.explore.store import Server, explored
+from tests.explore.worlds import CI_WORLDS, FAULTS, STEERING, make
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.explore.store import Defect
+
+__all__ = ["serving"]
+
+
+@contextmanager
+def serving(defect: Defect | None = None) -> Iterator[Server]:
+    """Start a server of our own that knows the scripts."""
+    options = {"unixsocket": "{dir}/redis.sock"}
+    with explored(defect), EmbeddedServer(prefer=("wheel", "path"), options=options) as running:
+        server = Server(str(running.directory / "redis.sock"))
+        server.load_scripts()
+        yield server
+        server.close()
+
+
+def _say(text: object) -> None:
+    print(text, flush=True)  # noqa: T201
+
+
+def main() -> int:
+    about = "; ".join(f"{name}: {what}" for name, what in FAULTS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.explore",
+        description=__doc__,
+        epilog=f"Faults: {about}; {', '.join(STEERING)}: an operator does so",
+    )
+    parser.add_argument("--world", action="append", help="its name, see worlds.py; any number; else those of CI")
+    parser.add_argument("--states", type=int, default=20_000, help="at most, of each")
+    parser.add_argument("--seconds", type=float, default=1e9, help="at most, for each")
+    parser.add_argument("--trace", help="replay these steps, with ';' between")
+    parser.add_argument("--gates", action="store_true", help="with --trace: through the simulation's real gates, too")
+    parser.add_argument("--walks", type=int, help="take so many random walks through model and real gates instead")
+    options = parser.parse_args()
+    with serving() as server:
+        wrong = [_wrong(name, server, options) for name in options.world or CI_WORLDS]
+    return int(any(wrong))
+
+
+def _wrong(name: str, server: Server, options: argparse.Namespace) -> bool:
+    config = make(name)
+    if options.walks:
+        whole = sum(walk_beside(config, server, seed) for seed in range(options.walks))
+        _say(f"{name}: {whole} of {options.walks} walks through real gates, too")
+        return False
+    if options.trace:
+        steps = tuple(step.strip() for step in options.trace.split(";") if step.strip())
+        try:
+            (replay_beside if options.gates else replay)(config, server, steps)
+        except (AssertionError, Drift, CannotReplay) as error:
+            _say(f"{name}: {error}")
+            return True
+        _say(f"{name}: well")
+        return False
+    searched = search(config, server, most=options.states, seconds=options.seconds)
+    _say(searched)
+    for found in searched.found.values():
+        _say(f"  {found}\n  python -m tests.explore --world {name} --trace '{'; '.join(found.trace)}'")
+    return bool(searched.found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""What must hold in every state, and at the end."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING
+
+from tests.explore.rules import permits_of
+from tests.explore.store import CALLS, SETS
+from tests.explore.world import Violation, Worker, World, number_of
+from tests.store import peek
+
+if TYPE_CHECKING:
+    from tests.store.peek import Snapshot
+
+__all__ = ["check", "check_at_rest", "is_done"]
+
+_DAY_US = 86_400_000_000
+
+
+def check(world: World) -> None:
+    """What must hold in every state.
+
+    Raises:
+        Violation: it does not.
+    """
+    store = _snapshot(world)
+    _check_indexes(world, store)
+    _check_caps(world, store)
+    _check_ghosts(world, store)
+    _check_locks(world, store)
+    _check_nothing_lost(world)
+
+
+def _snapshot(world: World) -> Snapshot:
+    content = world.state.content
+    hashes = {
+        name: {field: value.encode() for field, value in content.get(name, {}).items()}
+        for name in peek.KEY
+        if name not in SETS
+    }
+    sets = {name: {member: float(score) for member, score in content.get(name, {}).items()} for name in SETS}
+    records, unreadable = peek._records(hashes["records"])
+    seconds, _ = peek._records(hashes["seconds"])
+    return peek.Snapshot(hashes, sets, records, seconds, unreadable, world.now_ms)
+
+
+def _check_indexes(world: World, store: Snapshot) -> None:
+    """Everything that is kept twice says the same, and what can start is known to be so."""
+    if store.unreadable or store.hashes["aside"]:
+        raise Violation(f"unreadable: {store.hashes['aside'] or store.unreadable}")
+    try:
+        peek.check(store)
+    except AssertionError as error:
+        line = traceback.extract_tb(error.__traceback__)[-1].line
+        raise Violation(f"index: {line} {str(error).splitlines()[:1]}") from None
+    if not store.hashes["said"] and not world.config.ticks and (lost := peek.startable(store, world.config.permits)):
+        raise Violation(f"can start, and nobody knows: {lost}")
+
+
+def _check_caps(world: World, store: Snapshot) -> None:
+    for bucket, used in store.used.items():
+        most = permits_of(world, bucket)
+        if most and used > most:
+            raise Violation(f"cap: {used} of {most} permits of {bucket} are held")
+
+
+def _check_ghosts(world: World, store: Snapshot) -> None:
+    """No holder of a live worker that knows nothing of it, and will not hear of it either."""
+    alive = {worker.name: worker for worker in world.alive}
+    for task, record in store.records.items():
+        worker = alive.get(record.nonce.partition(":")[0])
+        if worker is not None and store.leases.get(task, 0) > store.now and not _knows(world, worker, record.nonce):
+            raise Violation(f"ghost: {task} is held by a worker that knows nothing of it")
+
+
+def _knows(world: World, worker: Worker, nonce: str) -> bool:
+    told = {permit.told.nonce for permit in (*worker.permits.values(), *worker.spare.values())}
+    told |= {row.nonce for row in worker.say.ended} | {row.nonce for row in worker.say.passed}
+    sent = worker.sent
+    if nonce in told or (sent and nonce.encode() in sent.packed):
+        return True
+    if sent and (sent.reply is None or any(grant.nonce == nonce for grant in sent.reply.grants)):
+        # It may be answered with that, or is.
+        return nonce.startswith(f"{worker.name}:{worker.call}.") or sent.reply is not None
+    if any(name == worker.name or nonce.encode() in packed for name, packed, _ in world.state.strays):
+        return True
+    return worker.leaving and sent is None
+
+
+def _check_locks(world: World, store: Snapshot) -> None:
+    """A running lock has a holder, and a queued one somebody behind it."""
+    for identity, lock in store.locks.items():
+        if store.lock_ends(identity) <= store.now:
+            continue
+        task, record = lock["task"], store.records.get(lock["task"])
+        if lock["state"] == "running" and not (record and record.nonce == lock.get("nonce")):
+            raise Violation(f"lock: it runs for {task}, which does not hold")
+        dedup = world.config.tasks[number_of(task)].dedup
+        lasts = dedup is not None and dedup.lock_until == "expires"
+        if lock["state"] == "queued" and not lasts and not _is_somewhere(world, task, store):
+            raise Violation(f"lock: it is queued for {task}, and nobody is behind it")
+
+
+def _is_somewhere(world: World, task: str, store: Snapshot) -> bool:
+    if task in store.records or _is_at_broker_or_worker(world, task):
+        return True
+    for worker in world.alive:
+        said = [row.task for row in worker.say.ended] + [row[1] for row in worker.say.never]
+        if task in said or (worker.sent and task.encode() in worker.sent.packed):
+            return True
+    return any(task.encode() in packed for _, packed, _ in world.state.strays)
+
+
+def _is_at_broker_or_worker(world: World, task: str) -> bool:
+    if any(copy.task == number_of(task) for copy in world.state.broker):
+        return True
+    return any(run.task_id == task for worker in world.alive for run in worker.runs.values())
+
+
+def _check_nothing_lost(world: World) -> None:
+    content = world.state.content
+    for number, book in enumerate(world.state.books):
+        task = f"t{number}"
+        kept = task in content.get("messages", {}) or task in content.get("second_messages", {})
+        waits = book.published and not book.told and not book.revoked
+        if waits and not kept and not _is_at_broker_or_worker(world, task):
+            raise Violation(f"lost: {task} is nowhere")
+
+
+def is_done(world: World) -> bool:
+    """Whether nothing is left to do."""
+    state = world.state
+    store_is_empty = not state.content.get("records")
+    published = all(book.published for book in state.books) and state.steered == len(world.config.steering)
+    workers = all(worker.idle and not worker.leaving for worker in world.alive)
+    return published and store_is_empty and not state.broker and not state.strays and workers
+
+
+def check_at_rest(world: World) -> None:
+    """All is done: each task has ended, and nothing is kept, whether its time is over or not.
+
+    Raises:
+        Violation: it is not so.
+    """
+    if not is_done(world):
+        waits = sorted(world.state.content.get("records", {}))
+        raise Violation(f"waits for ever: {waits or [f't{copy.task}' for copy in world.state.broker]}")
+    if undone := [f"t{task}" for task, book in enumerate(world.state.books) if not book.told]:
+        raise Violation(f"never ended: {undone}")
+    store = _snapshot(world)
+    for identity, lock in store.locks.items():
+        left = store.lock_ends(identity) - store.now
+        dedup = world.config.tasks[number_of(lock["task"])].dedup
+        lasts = dedup is not None and dedup.lock_until == "expires"
+        if left > 0 and lock["state"] in ("queued", "running") and not lasts:
+            raise Violation(f"lock left: {lock['state']} for {lock['task']}, with {left / 1000:.0f} s to go")
+    if awaited := store.hashes["awaited"]:
+        raise Violation(f"count left: awaited {awaited}")
+    world.call(*(CALLS.leave(worker.name) for worker in world.alive))
+    world.state.now_us += 2 * _DAY_US
+    world.call(CALLS.reap(100), CALLS.reap(100))
+    if left_over := {name for name in world.state.content if name not in ("limits", "audit", "meta")}:
+        raise Violation(f"left in the store after two days: {sorted(left_over)}")

@@ -1,0 +1,313 @@
+"""What each step does.
+
+A step is text: what happens, then where, to whom, and how: ``end 0 w1:1 success``. So a trace can be read and replayed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from celery_throttle.store import replies
+from tests.explore import workers
+from tests.explore.possible import next_copy
+from tests.explore.store import CALLS
+from tests.explore.worlds import IDENTITY, STEERING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.explore.world import Worker, World
+
+__all__ = ["begin", "take"]
+
+_SECOND_US = 1_000_000
+#: More than half of a lease.
+_AGE_US = 7_000_000
+
+
+def begin(world: World) -> None:
+    """Start both workers, and publish what claims nothing."""
+    for place in (0, 1):
+        world.start_worker(place)
+    for number, task in enumerate(world.config.tasks):
+        if task.dedup is None:
+            take(world, f"publish {number}")
+
+
+def take(world: World, step: str) -> None:
+    """Let this happen.
+
+    Raises:
+        Violation: something happened that must not.
+    """
+    what, *rest = step.split()
+    _STEPS[what](world, *rest)
+    for place in (0, 1):
+        workers.pump(world, place)
+
+
+def _publish(world: World, number: str) -> None:
+    task = int(number)
+    config, book = world.config.tasks[task], world.state.books[task]
+    book.published = True
+    if config.dedup is None or config.by_name:
+        world.put(task, 0, None)
+        return
+    awaited = config.awaited and config.dedup.on_conflict != "raise"
+    spec = world.plan(task, None).spec
+    claimed = replies.claimed(world.call(CALLS.claim(f"t{task}", spec, 3600.0, awaited=awaited))[0])
+    if claimed.answer == replies.TAKEN and not awaited:
+        book.tell("swallowed")
+        return
+    book.header = (claimed.claim, claimed.other if claimed.answer == replies.TAKEN else "")
+    world.put(task, 0, book.header)
+    if claimed.answer == replies.REPLACED and claimed.other and config.heard:
+        _revoked(world, int(claimed.other[1:]))
+
+
+def _revoked(world: World, task: int) -> None:
+    world.state.books[task].revoked = True
+    for worker in world.alive:
+        worker.say.revoked.append(f"t{task}")
+
+
+def _revoke(world: World, task: str) -> None:
+    world.spend("revoke")
+    _revoked(world, int(task))
+
+
+def _call(world: World, place: str, how: str = "") -> None:
+    workers.carry_out(world, int(place))
+    if how == "killed":
+        _kill(world, place, "lost")
+    elif how == "cut":
+        _cut(world, place, "lost")
+    elif not how:
+        workers.hear(world, int(place))
+
+
+def _look(world: World, place: str) -> None:
+    workers.send(world, int(place))
+    _call(world, place)
+
+
+def _deliver(world: World, place: str) -> None:
+    copy = next_copy(world)
+    assert copy is not None, "no message waits"
+    workers.deliver(world, int(place), copy)
+
+
+def _end(world: World, place: str, nonce: str, outcome: str) -> None:
+    if outcome != "success":
+        world.spend(outcome)
+    workers.end(world, int(place), nonce, outcome)
+
+
+def _renew(world: World, place: str) -> None:
+    world.spend("late-renewal")
+    worker = world.worker(int(place))
+    worker.renewal = (*workers.renewal(worker), worker.call)
+
+
+def _renewal(world: World, place: str) -> None:
+    worker = world.worker(int(place))
+    assert worker.renewal is not None, "none is on its way"
+    calls, nonces, _ = worker.renewal
+    worker.renewal = None
+    _renewed(world, nonces, world.call(*calls))
+
+
+_RENEWED, _PUT_BACK, _LOST = 1, 2, 0
+
+
+def _renewed(world: World, nonces: list[str], raw: list[list[list[int]]]) -> None:
+    for nonce, answer in zip(nonces, [answer for held, _ in raw for answer in held], strict=True):
+        if answer in (_RENEWED, _PUT_BACK):
+            world.state.lapsed.discard(nonce)
+        elif answer == _LOST:
+            world.state.lapsed.add(nonce)
+
+
+def _cut(world: World, place: str, how: str) -> None:
+    """The connection to the store breaks; on the next one the worker renews, and asks again."""
+    world.spend("store")
+    worker = world.worker(int(place))
+    _leave_stray(world, worker, how)
+    workers.end_spare(worker)
+    if worker.sent:
+        worker.sent.carried, worker.sent.reply = False, None
+    calls, nonces = workers.renewal(worker)
+    _, *raw = world.call(CALLS.declare(world.state.birth, world.config.limits.items()), *calls)
+    _renewed(world, nonces, raw)
+
+
+def _leave_stray(world: World, worker: Worker, how: str) -> None:
+    if how == "stray" and worker.sent:
+        world.state.strays.append((worker.name, worker.sent.packed, worker.call))
+
+
+def _stray(world: World) -> None:
+    name, packed, _ = world.state.strays.pop()
+    (raw,) = world.call(packed)
+    if raw[0] != b"overtaken" and all(worker.name != name for worker in world.alive):
+        _withdrawn_unheard(world, [task.decode() for task, _ in raw[_WITHDRAWN]])
+
+
+_WITHDRAWN = 8
+
+
+def _withdrawn_unheard(world: World, tasks: list[str]) -> None:
+    """Nobody need be told of a revoked task that left its line for a worker that is gone."""
+    for task in tasks:
+        world.state.books[int(task[1:])].tell("revoked")
+
+
+def _kill(world: World, place: str, how: str) -> None:
+    world.spend("killed")
+    state, worker = world.state, world.worker(int(place))
+    sent = worker.sent
+    _leave_stray(world, worker, how)
+    if sent and sent.reply:
+        _withdrawn_unheard(world, [each.task for each in sent.reply.withdrawn])
+    for nonce, run in worker.runs.items():
+        state.bodies.pop(nonce, None)
+        if run.state in ("running", "back"):
+            state.books[run.task].credit += 1
+            if not world.task(run).late:
+                state.books[run.task].tell("died")
+    unheard = [row.task for row in worker.say.ended] + [permit.told.task for permit in worker.spare.values()]
+    if sent and not sent.carried:
+        unheard += [f"t{task}" for task in range(len(state.books)) if f'"task":"t{task}"'.encode() in sent.packed]
+    for task_id in unheard:
+        state.books[int(task_id[1:])].credit += 1
+    state.workers[int(place)] = None
+    world.take_back(int(place))
+    world.start_worker(int(place))
+
+
+def _broker_lost(world: World, place: str) -> None:
+    world.spend("broker")
+    worker, say = world.worker(int(place)), world.worker(int(place)).say
+    gone = {copy.number for copy in world.take_back(int(place))}
+    for nonce, run in list(worker.runs.items()):
+        if run.copy not in gone:
+            continue
+        if run.state == "running":
+            world.state.books[run.task].credit += 1
+        elif nonce in (*say.asked, *say.parked):
+            del worker.runs[nonce]
+        elif run.state in ("asking", "parking"):
+            run.state = "gone"
+    say.asked = [nonce for nonce in say.asked if nonce in worker.runs]
+    say.parked = [nonce for nonce in say.parked if nonce in worker.runs]
+    worker.epoch += 1
+
+
+def _stop(world: World, place: str) -> None:
+    world.spend("goodbye")
+    worker = world.worker(int(place))
+    worker.leaving = True
+    workers.end_spare(worker)
+    for nonce in worker.say.asked + worker.say.parked:
+        del worker.runs[nonce]
+    worker.say.asked, worker.say.parked = [], []
+    for run in worker.runs.values():
+        if run.state in ("asking", "parking"):
+            run.state = "gone"
+
+
+def _leave(world: World, place: str) -> None:
+    world.call(CALLS.leave(world.worker(int(place)).name))
+    world.state.workers[int(place)] = None
+    world.take_back(int(place))
+
+
+def _visible(world: World, number: str) -> None:
+    world.spend("visibility")
+    copy = next(copy for copy in world.state.broker if copy.number == int(number))
+    book = world.state.books[copy.task]
+    book.credit += 1
+    book.doubled = True
+    world.put(copy.task, copy.attempt, copy.header, again=True)
+
+
+def _lapse(world: World, task: str) -> None:
+    """The lease of a holder ends."""
+    state = world.state
+    nonce = str(world.record(task).get("nonce", ""))
+    if nonce.partition(":")[0] in {worker.name for worker in world.alive}:
+        world.spend("lease")
+    state.content["leases"][task] = str(world.now_ms - 1)
+    state.lapsed.add(nonce)
+    state.books[int(task[1:])].credit += 1
+    for worker in world.alive:
+        sent = worker.sent
+        if sent and sent.reply and nonce in (*sent.asked, *(grant.nonce for grant in sent.reply.grants)):
+            sent.late += 1
+
+
+def _tick(world: World) -> None:
+    """Time goes on, and all who live have renewed: leases and locks that have not ended go with it."""
+    content, now = world.state.content, world.now_ms
+    world.state.now_us += _SECOND_US
+    for name, kind in (("leases", ""), ("ends", "locks:")):
+        for member, till in content.get(name, {}).items():
+            if float(till) > now and member.startswith(kind):
+                content[name][member] = str(int(float(till)) + _SECOND_US // 1000)
+    for worker, packed in content.get("workers", {}).items():
+        said = json.loads(packed)
+        said["since"] += _SECOND_US // 1000
+        content["workers"][worker] = json.dumps(said, separators=(",", ":"))
+
+
+def _age(world: World) -> None:
+    """Time goes on, and nobody renews."""
+    world.state.now_us += _AGE_US
+
+
+def _steer(world: World) -> None:
+    state = world.state
+    what = world.config.steering[state.steered]
+    state.steered += 1
+    verb, value = STEERING[what]
+    bucket = next(iter(world.config.limits))
+    if value and verb == "override":
+        state.most[bucket] = max(int(value), world.config.permits[bucket])
+    world.call(CALLS.control(bucket, verb, value, "0", "me", ""), CALLS.wake(bucket, ""))
+
+
+def _unlock(world: World) -> None:
+    world.spend("unlock")
+    state = world.state
+    holders = {str(world.record(task).get("nonce", "")) for task in state.content.get("records", {})}
+    state.unlocked |= holders | state.bodies.keys()
+    world.call(CALLS.unlock(IDENTITY, "", name="n", by="me", why=""))
+
+
+_STEPS: dict[str, Callable[..., None]] = {
+    "age": _age,
+    "broker-lost": _broker_lost,
+    "call": _call,
+    "cut": _cut,
+    "deliver": _deliver,
+    "end": _end,
+    "hear": lambda world, place: workers.hear(world, int(place)),
+    "kill": _kill,
+    "lapse": _lapse,
+    "leave": _leave,
+    "look": _look,
+    "publish": _publish,
+    "renew": _renew,
+    "renewal": _renewal,
+    "revoke": _revoke,
+    "say": lambda world, place: workers.send(world, int(place)),
+    "start": lambda world, place: world.start_worker(int(place)),
+    "steer": _steer,
+    "stop": _stop,
+    "stray": _stray,
+    "stray-lost": lambda world: world.state.strays.pop(),
+    "tick": _tick,
+    "unlock": _unlock,
+    "visible": _visible,
+}

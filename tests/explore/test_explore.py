@@ -1,0 +1,73 @@
+"""Small worlds are searched whole, and what is wrong in the scripts is found."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.explore.__main__ import serving
+from tests.explore.defects import DEFECTS
+from tests.explore.search import replay, search
+from tests.explore.store import Defect
+from tests.explore.world import Violation
+from tests.explore.worlds import CI_WORLDS, KNOWN, make
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.explore.store import Server
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Iterator[Server]:
+    """A server that knows the scripts as they are."""
+    with serving() as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", CI_WORLDS)
+def test_every_state_is_as_it_has_to_be_and_comes_to_a_fair_end(name: str, scripts: Server) -> None:
+    searched = search(make(name), scripts)
+    assert not searched.found, "\n".join(map(str, searched.found.values()))
+    assert not searched.left
+    assert searched.states > CI_WORLDS[name] * 0.9, f"{searched}: it had {CI_WORLDS[name]}"
+
+
+def test_there_is_much_to_search() -> None:
+    assert len(CI_WORLDS) >= 15
+    assert sum(CI_WORLDS.values()) >= 15_000
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xfail(reason=why, strict=True)) for name, why in KNOWN.items()]
+)
+def test_what_is_known_is_there_no_more(name: str, scripts: Server) -> None:
+    """Then its world belongs to those of CI."""
+    assert not search(make(name), scripts, first=True).found
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_a_defect_of_the_scripts_is_found(defect: Defect, scripts: Server) -> None:
+    """Its trace shows it again, and nothing without the defect."""
+    config = make(DEFECTS[defect])
+    with serving(defect) as server:
+        (found,) = search(config, server, first=True).found.values()
+        with pytest.raises(Violation) as again:
+            replay(config, server, found.trace)
+    assert str(again.value) == found.what
+    steps = found.trace[:-1] if found.trace[-1] == "rest" else found.trace  # it may not be at rest then
+    with suppress(ValueError):  # a step cannot happen
+        replay(config, scripts, steps)
+
+
+def test_a_defect_that_is_in_no_file_is_not_taken_for_one() -> None:
+    with pytest.raises(ValueError, match="0 files"), serving(Defect("nothing", "no such line")):
+        pass
+
+
+@pytest.mark.parametrize("name", ["plain/2:no-such-fault", "no-such-shape/2", "once/2/no-such-option"])
+def test_a_world_that_there_is_not_says_what_there_is(name: str) -> None:
+    with pytest.raises(ValueError, match=name.partition(":")[0]):
+        make(name)

@@ -1,0 +1,215 @@
+"""Small worlds by name: what is published, and what may go wrong how often.
+
+A name is a shape, ``:``, and faults: ``plain/3:lease+late-renewal``, ``once/2/skip/gpu:killed``, ``plain/2:retry*2``.
+
+Shapes, all for two workers of one slot each, and limits of one permit:
+
+    plain/N   N tasks of one limit, acknowledged late; early/N acknowledged early
+    keys/N    of two keys of one limit, in turn
+    both/N    of a shared limit, of a tenant's, or of both
+    rate/N    of a limit with a rate, too
+    queues/N  of two queues, with a worker each
+    passing/N a worker with two slots, in which a permit passes from run to run
+    slots/N   a worker with two slots
+    once/N    N calls with one identity; then any of ``on_conflict``, ``lock_until`` and: remember; gpu: they need a
+              permit, too; early; by-name: all but the first are sent by name, and claim nothing; awaited: duplicates
+              are published, too; unheard: workers hear of no replacement; beside: one more task needs the permit
+
+Faults: see `FAULTS`; those of `STEERING` come in the order in which they are named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from celery_throttle.core.dedup import Dedup, LockUntil, OnConflict
+
+__all__ = ["CI_WORLDS", "FAULTS", "KNOWN", "STEERING", "Config", "Task", "make"]
+
+#: What may go wrong, and what happens then.
+FAULTS = {
+    "lease": "the lease of one that runs ends",
+    "late-renewal": "a renewal is on its way for a while",
+    "store": "a worker's connection to the store breaks; its last call may be lost, or arrive later",
+    "killed": "a worker is killed; its last call may arrive later",
+    "broker": "a worker's connection to the broker breaks: what it has not acknowledged is delivered again",
+    "visibility": "the broker delivers a message again that somebody has",
+    "goodbye": "a worker stops, warmly",
+    "revoke": "a task is revoked",
+    "unlock": "an operator takes an identity lock away",
+    "retry": "a run ends so",
+    "failure": "a run ends so",
+    "limited": "a run ends so (`RateLimited`)",
+}
+STEERING = {
+    "pause": ("pause", "1"),
+    "resume": ("pause", ""),
+    "override": ("override", "2"),
+    "reset": ("override", ""),
+}
+IDENTITY = "i" * 8
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is published once.
+
+    Attributes:
+        late: whether it is acknowledged late.
+        dedup: of one that runs once.
+        by_name: it is sent by name, so nothing is claimed before.
+        awaited: it is published, too, if it is a duplicate.
+        heard: whether workers hear whom it has replaced.
+    """
+
+    needs: str = "1:gpu"
+    late: bool = True
+    queue: str = "q"
+    dedup: Dedup | None = None
+    by_name: bool = False
+    awaited: bool = False
+    heard: bool = True
+
+    @property
+    def buckets(self) -> list[str]:
+        return [need.split(":", 1)[1] for need in self.needs.split("\1") if need]
+
+
+@dataclass(frozen=True)
+class Config:
+    """A small world.
+
+    Attributes:
+        limits: what is declared of each, by name.
+        budgets: how often each fault may happen.
+        steering: what an operator does, in this order.
+        slots: of each worker.
+        passes_on: whether permits pass from run to run within a worker.
+        prefetch: how many unacknowledged messages a worker has at most.
+        ticks: whether time goes on, by a second, when something is due.
+    """
+
+    name: str
+    tasks: tuple[Task, ...]
+    limits: dict[str, str] = field(default_factory=lambda: {"gpu": "1"})
+    permits: dict[str, int] = field(default_factory=lambda: {"gpu": 1})
+    budgets: dict[str, int] = field(default_factory=dict)
+    steering: tuple[str, ...] = ()
+    queues: tuple[str, str] = ("q", "q")
+    slots: tuple[int, int] = (1, 1)
+    passes_on: bool = False
+    prefetch: int = 2
+    ticks: bool = False
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether it does not matter which worker is which."""
+        return self.queues[0] == self.queues[1] and self.slots[0] == self.slots[1]
+
+
+def make(name: str) -> Config:
+    """Return the world of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    shape, _, faults = name.partition(":")
+    kind, count, *flags = shape.split("/")
+    config = _once(name, int(count), flags) if kind == "once" else _shaped(name, kind, int(count))
+    budgets: dict[str, int] = {}
+    steering: list[str] = []
+    for each in filter(None, faults.split("+")):
+        what, _, times = each.partition("*")
+        if what in STEERING:
+            steering.append(what)
+        elif what in FAULTS:
+            budgets[what] = int(times or 1)
+        else:
+            raise ValueError(f"{name}: no fault {what!r}, only {', '.join([*FAULTS, *STEERING])}")
+    return replace(config, budgets=budgets, steering=tuple(steering))
+
+
+def _shaped(name: str, kind: str, count: int) -> Config:
+    plain = Config(name, (Task(),) * count)
+    every = range(count)
+    one_each = {"api": 1, "gpu": 1}
+    paced = '{"permits":1,"rates":[[1,1000000,1]],"max_parked":0}'
+    both = ("1:gpu\x1fa\x011:api", "1:api", "1:gpu\x1fa\x011:api", "1:gpu\x1fa")
+    shapes = {
+        "plain": plain,
+        "early": replace(plain, tasks=(Task(late=False),) * count),
+        "slots": replace(plain, slots=(2, 1)),
+        "keys": replace(plain, tasks=tuple(Task(f"1:gpu\x1f{'ab'[i % 2]}") for i in every)),
+        "both": replace(
+            plain,
+            tasks=tuple(Task(both[i % 4]) for i in every),
+            permits=one_each,
+            limits=dict.fromkeys(one_each, "1"),
+        ),
+        "rate": replace(plain, limits={"gpu": paced}, ticks=True),
+        "queues": replace(plain, tasks=tuple(Task(queue="qz"[i % 2]) for i in every), queues=("q", "z"), ticks=True),
+        "passing": replace(plain, passes_on=True, slots=(2, 1), limits={"gpu": "2"}, permits={"gpu": 2}),
+    }
+    if kind not in shapes:
+        raise ValueError(f"{name}: no shape {kind!r}, only {', '.join([*shapes, 'once'])}")
+    return shapes[kind]
+
+
+def _once(name: str, count: int, flags: list[str]) -> Config:
+    dedup = Dedup(lock_ttl=3600.0, remember=60.0 if "remember" in flags else 0.0)
+    rest = set(flags) - {"remember", "gpu", "early", "by-name", "awaited", "unheard", "beside"}
+    for flag in sorted(rest):
+        if flag in get_args(LockUntil):
+            dedup = replace(dedup, lock_until=flag)  # type: ignore[arg-type]
+        elif flag in get_args(OnConflict):
+            dedup = replace(dedup, on_conflict=flag)  # type: ignore[arg-type]
+        else:
+            raise ValueError(f"{name}: no {flag!r}")
+    one = Task(
+        "1:gpu" if "gpu" in flags else "",
+        late="early" not in flags,
+        dedup=dedup,
+        awaited="awaited" in flags,
+        heard="unheard" not in flags,
+    )
+    tasks = tuple(replace(one, by_name="by-name" in flags and i > 0) for i in range(count))
+    return Config(name, (*((Task(),) if "beside" in flags else ()), *tasks))
+
+
+#: What CI searches, each whole, and how many states it had when it was last counted.
+CI_WORLDS = {
+    "plain/3": 519,
+    "plain/2:lease+late-renewal": 2361,
+    "plain/2:visibility": 1187,
+    "plain/2:broker": 2084,
+    "plain/2:retry": 592,
+    "plain/2:revoke": 604,
+    "plain/2:goodbye": 869,
+    "plain/2:store": 418,
+    "plain/2:pause+resume": 414,
+    "plain/2:override+reset": 365,
+    "plain/2:limited+late-renewal": 520,
+    "keys/3": 139,
+    "both/3": 611,
+    "rate/2": 180,
+    "queues/3": 270,
+    "once/2/gpu:killed": 889,
+    "once/2/gpu/awaited:unlock": 351,
+    "once/2/gpu:retry": 128,
+    "once/2/gpu:revoke": 128,
+    "once/2/early/gpu:killed": 894,
+    "once/2/replace/gpu:broker": 1192,
+    "once/2/skip/by-name:broker": 509,
+    "once/2/skip/by-name:visibility": 392,
+    "once/2/started/gpu:lease": 494,
+    "once/2/expires/awaited:lease": 353,
+    "once/2/remember/awaited/gpu:lease": 1085,
+}
+#: Worlds in which something is known and not repaired, and what that is.
+KNOWN = {
+    "passing/2:broker": (
+        "a permit that passes from run to run is told a moment later; if the broker connection of that worker ends "
+        "just then, the redelivery runs on another one beside the first"
+    ),
+}
