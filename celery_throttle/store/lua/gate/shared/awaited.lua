@@ -19,7 +19,7 @@ end
 local function outcome_told(plan, outcome)
   if plan.verdict ~= 'conclude' or plan.asked ~= plan.first then return end
   if outcome == 'waits' or outcome == 'lost' then return end
-  one_less_awaited(plan.first)
+  will_not_ask(plan.identity, plan.first)
 end
 
 -- The duplicates that were published while it was pending will ask for its outcome.
