@@ -50,12 +50,13 @@ local function lost_run_at(worker, nonce)
   end
 end
 
--- The run of this nonce has ended, or has its permits again.
+-- The run of this nonce has ended, or has its permits again. Returns its identity, if it was lost.
 local function forget_lost_run(worker, nonce)
   local lost, i = lost_run_at(worker, nonce)
-  if not lost then return end
-  table.remove(lost.runs, i)
+  if not lost then return nil end
+  local run = table.remove(lost.runs, i)
   save_lost_runs(worker, lost)
+  return run.identity
 end
 
 -- The worker renews this run, whose permits are another's.

@@ -1,11 +1,23 @@
 -- Over: a task that has succeeded in a run which had lost its lease. No copy of it starts any more: what is
 -- parked is dropped; a run that was started beside it goes on, and counts as a success however it ends.
 
+-- A lock that lasts longer than a lease (lock_until = 'expires') has the outcome of a run that had lost
+-- its own.
+local function keep_late_outcome(identity, task, result)
+  local lock = load_lock(identity)
+  if not lock or lock.task ~= task or lock.state ~= 'queued' or lock.floor <= NOW then return end
+  lock.state = result == 'success' and 'done' or 'failed'
+  save_lock(identity, lock, lock.floor)
+  to_settle('concluded', identity, task)
+end
+
 -- A run has ended that the store does not count as the holder any more. record: what there is of its task.
 local function ended_late(row, record)
   local attempt = row.attempt or 0
-  forget_lost_run(state.holder, row.nonce)
+  local identity = forget_lost_run(state.holder, row.nonce)
   if row.message ~= 'broker' then will_not_come(attempt .. ' ' .. row.task, row.nonce) end
+  local is_last = row.result == 'success' or row.result == 'failure' and row.message == 'nobody'
+  if identity and is_last and not record then keep_late_outcome(identity, row.task, row.result) end
   if row.result ~= 'success' or record and record.outside then return end
   if row.message == 'broker' then note_ran(row.task, { attempt = attempt }, true) end
   if not record then return end
