@@ -61,7 +61,8 @@ def comes_back(facts: Facts, *, stored: bool) -> bool:
 
 def second_goes_on(facts: Facts, *, later_attempt: bool) -> bool:
     """Whether another delivery of the same task, that waited for this one to end, goes on."""
-    return facts.result is Result.NOTHING or later_attempt
+    only_told = not facts.began and facts.message is Message.NOBODY
+    return later_attempt or (facts.result is Result.NOTHING and not only_told)
 
 
 def lock_outcome(facts: Facts, *, goes_on: bool) -> LockOutcome:

@@ -100,7 +100,7 @@ class Resuming:
         """Say what became of a task that does not run."""
         with self._or_back_in_line(run):
             told()
-        self._running.end(run, Facts(began=False, message=Message.NOBODY))
+        self._running.end(run, run.told)
 
     @contextmanager
     def _or_back_in_line(self, run: Run) -> Iterator[None]:

@@ -45,16 +45,17 @@ class Permit:
         run: who runs with it now; another one than the store knows if it was passed on; None when nobody does.
         result: of the run that the store knows, once it has ended.
         lost: whether the store said that its lease was lost.
+        goes_back: whether its run was told to slow down, so that a call says that it is not held any more.
         idle_since: when nobody had it any more, on the clock of ``time.monotonic``.
     """
 
-    __slots__ = ("idle_since", "lost", "result", "run", "told")
+    __slots__ = ("goes_back", "idle_since", "lost", "result", "run", "told")
 
     def __init__(self, run: Run) -> None:
         self.told = run.arrival
         self.run: Run | None = run
         self.result: Result | None = None
-        self.lost = False
+        self.lost = self.goes_back = False
         self.idle_since = 0.0
 
     def spare(self, result: Result) -> None:
@@ -74,6 +75,10 @@ class Permit:
         said = Succession(self.told.task, self.told.nonce, self.result, self.run.arrival, self.told.attempt)
         self.told, self.result = said.to, None
         return said
+
+    def go_back(self) -> None:
+        """A call will say that its run goes back in line."""
+        self.goes_back = True
 
     def renewed(self, *, lost: bool) -> None:
         """The store has said whether its lease goes on."""
@@ -222,6 +227,16 @@ class Run:
         if self.requeue:  # it is to run again, whatever else was said of it
             result = Result.NOTHING
         return Facts(began, self._message(result, epoch), result)
+
+    @property
+    def told(self) -> Facts:
+        """The facts of its end if it does not run, and something was said of it instead.
+
+        Whoever had the message before and is gone may have parked it with a call that is on its way: that must not run.
+        """
+        if self.redelivered:
+            return Facts(began=False, message=Message.BROKER, result=Result.FAILURE)
+        return Facts(began=False, message=Message.NOBODY)
 
     @property
     def at_broker(self) -> bool:

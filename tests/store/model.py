@@ -113,8 +113,9 @@ class Model:
                 entry.ticket = self._next_ticket()
             return before
         del self.entries[row.task]
-        only_told = not facts.began and facts.message is Message.NOBODY and entry.unacked
-        if only_told or (facts.began and facts.result is not Result.NOTHING):
+        only_told = not facts.began and facts.message is Message.NOBODY
+        began = facts.began or facts.message is Message.BROKER
+        if only_told or (began and facts.result is not Result.NOTHING):
             self._note_ran(row.task, entry, comes_again=facts.message is Message.BROKER)
         second = entry.second
         if second and second_goes_on(facts, later_attempt=second.attempt > entry.attempt):

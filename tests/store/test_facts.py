@@ -94,7 +94,7 @@ def follows(store: Snapshot, facts: Facts, case: Case) -> None:
         assert (store.parked["t"].queue, store.seconds) == ("q2", {}), case
     else:
         assert (store.records, store.messages, store.seconds) == ({}, {}, {}), case
-    ran = not back and facts.began and facts.message is Message.BROKER and facts.result is not Result.NOTHING
+    ran = not back and facts.message is Message.BROKER and facts.result is not Result.NOTHING
     assert ("0 t" in store.hashes["ran"]) == ran, case
     if case.locked:
         lock = store.live_lock()

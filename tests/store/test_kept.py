@@ -218,6 +218,8 @@ def test_one_that_was_only_told_something_is_over(
     worker.put("t", one, unacked=kept)
     (grant,) = peer.look().grants
     peer.release(grant, "never")
+    assert ran(redis) == {"0 t"}
+    worker.look()
     assert ran(redis) == ({"0 t"} if kept else set())
 
 

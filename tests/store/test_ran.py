@@ -125,12 +125,25 @@ def test_what_a_worker_ran_itself_while_it_was_not_acknowledged(worker: Caller, 
     assert not peek(redis).hashes["ran"]
 
 
-def test_what_never_began_has_not_run(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_what_never_began_and_comes_again_has_not_run(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.put("t", one)
+    (grant,) = peer.look().grants
+    peer.release(grant, Facts(began=False, message=Message.BROKER))
+    assert not peek(redis).hashes["ran"]
+    peer.take("t", one)
+
+
+def test_what_was_only_told_something_is_known_until_its_message_was_acknowledged(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """That it was revoked, is a duplicate, has expired: it must not run when it comes again."""
     worker.put("t", one)
     (grant,) = peer.look().grants
     peer.release(grant, "never")
+    assert peer.ask("t", one)[0] == Answer.HAS_RUN
+    peer.look()
+    worker.look()
     assert not peek(redis).hashes["ran"]
-    peer.take("t", one)
 
 
 def test_a_run_whose_message_the_broker_has_is_not_repeated(worker: Caller, peer: Caller, one: Limit) -> None:

@@ -184,3 +184,11 @@ def test_those_who_wait_outside_of_tasks_are_kept(worker: Caller, one: Limit, re
     let_come_due(redis, "task", "w2")
     worker.look()
     assert peek(redis).parked.keys() == {"w1"}, "it leaves nothing to be told"
+
+
+def test_what_has_gone_back_in_line_is_not_put_back(worker: Caller, one: Limit, redis: Redis) -> None:
+    """Its renewal was put together while the call was under way that says so: see `celery_throttle.worker.renewed`."""
+    run = worker.take("t", one)
+    worker.send_back(run, 0.0)
+    assert worker.renew(run, number=0) == [LATER]
+    assert not peek(redis).leases

@@ -15,8 +15,8 @@
 --   lock       success, failure: ends as the task's options say; retry, or the message is somewhere: waits
 --              for that delivery; else free, also one that a run took which did not begin
 --   ran        what the broker delivers again though something came of it is dropped then
---   second     another delivery of the same task: dropped after success, failure or retry unless its
---              attempt is later; else it goes on
+--   second     another delivery of the same task: dropped after success, failure or retry, and if the task
+--              was only told something, unless its attempt is later; else it goes on
 local BEFORE_ALL = 100000000000000
 
 -- Whether the store still has a message to put back in line.
@@ -38,12 +38,13 @@ local function line_up_again(task, record, began, message)
 end
 
 -- A run is over, and its message with it; whether another delivery of the task goes on. One that was only
--- told something is over too, and must not come again from the broker that still has it.
+-- told something is over too: no other message of it may run.
 local function run_over(task, record, began, message, result)
   forget_task(task)
-  local only_told = not began and message == 'nobody' and record.unacked
-  if only_told or began and result ~= 'nothing' then note_ran(task, record, message == 'broker') end
-  return settle_second(task, record, result)
+  local only_told = not began and message == 'nobody'
+  local is_over = (began or message == 'broker') and result ~= 'nothing'
+  if only_told or is_over then note_ran(task, record, message == 'broker') end
+  return settle_second(task, record, only_told and 'failure' or result)
 end
 
 -- A run has ended. Returns its record, or nil if it did not hold (any more).
