@@ -19,14 +19,14 @@ from celery_throttle.core.limits import described
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store import replies
-from celery_throttle.store.calls import MOST_RENEWED, take_rows
+from celery_throttle.store.calls import take_rows
 from celery_throttle.store.reclaimed import reclaimed_text
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.declaring import declare_in_pages
 from celery_throttle.worker.link import NoAnswer
 from celery_throttle.worker.outbox import MOST_BYTES, Outbox
-from celery_throttle.worker.renewed import judge
+from celery_throttle.worker.renewed import judge, renewals
 from celery_throttle.worker.tally import Tally
 
 if TYPE_CHECKING:
@@ -366,11 +366,8 @@ class Calls:
 
     def _renew(self) -> None:
         """Before anything else is asked: a store that was emptied has to know what is held here."""
-        held = list(self.held.values())
-        while held:
-            some = take_rows(held, MOST_RENEWED)
-            call = self.store.renew(self.worker, self.number, [permit.told for permit in some])
-            self.link.send(call, partial(_renewed, some))
+        for permits, call in renewals(self.store, self.worker, self.number, self.held.values()):
+            self.link.send(call, partial(_renewed, permits))
 
     def _heard(self, raw: Any) -> None:
         if isinstance(raw, NoAnswer):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from redis.exceptions import RedisError
 
-from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.store.scripts import execute
-from celery_throttle.worker.renewed import judge
+from celery_throttle.worker.renewed import judge, renewals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,12 +51,10 @@ class Leases:
             redis.exceptions.RedisError: the store did not answer, or refused.
         """
         number = group.calls.number  # first: what is held then was not ended by any call up to this one
-        held = list(group.calls.held.values())
-        while held:
-            some = take_rows(held, MOST_RENEWED)
-            call = group.calls.store.renew(group.calls.worker, number, [permit.told for permit in some])
+        calls = group.calls
+        for permits, call in renewals(calls.store, calls.worker, number, list(calls.held.values())):
             answers, _ = cast("tuple[list[int], Any]", execute(group.client, call))
-            judge(some, answers)
+            judge(permits, answers)
 
     def _renew_and_again(self, group: Group) -> None:
         pause = self._lease / 3

@@ -1,4 +1,4 @@
-"""What renewals bring to light."""
+"""Renewals: the calls, and what they bring to light."""
 
 from __future__ import annotations
 
@@ -6,18 +6,39 @@ import logging
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.policy import limits_text
+from celery_throttle.store.calls import MOST_RENEWED, take_rows
 from celery_throttle.worker.telling import tell_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from celery_throttle.store.calls import Store
+    from celery_throttle.store.scripts import Call
     from celery_throttle.worker.runs import Permit
 
-__all__ = ["judge"]
+__all__ = ["judge", "renewals"]
 
 logger = logging.getLogger(__name__)
 
 _LOST, _PUT_BACK = 0, 2
+#: The first call has a higher number.
+_ANY_CALL = 0
+
+
+def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit]) -> Iterator[tuple[list[Permit], Call]]:
+    """Yield the calls that renew these, each with its permits.
+
+    ``number`` is that of the worker's last call when the permits were listed: none of them was ended by it. But those
+    that go back with a call may be in line again by then, and nothing puts them back.
+    """
+    held = list(permits)
+    for rows, ended_by in (
+        ([permit for permit in held if not permit.goes_back], number),
+        ([permit for permit in held if permit.goes_back], _ANY_CALL),
+    ):
+        while rows:
+            some = take_rows(rows, MOST_RENEWED)
+            yield some, store.renew(worker, ended_by, [permit.told for permit in some])
 
 
 def judge(permits: Sequence[Permit], answers: Iterable[int]) -> None:

@@ -162,6 +162,7 @@ class Running:
         request.send_event("throttle-rate-limited", retry_after=error.retry_after)
         calls = self._groups[run.group]
         calls.outbox.settle(permit)
+        permit.go_back()
         calls.outbox.back.append((run, error.retry_after, needs_text(about)))
         calls.tally.add(run.needs.text, Place.SENT_BACK)
 

@@ -1,0 +1,44 @@
+"""The calls that renew leases."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.keys import Keys
+from celery_throttle.store.calls import MOST_RENEWED, Arrival, Store
+from celery_throttle.worker.renewed import renewals
+from celery_throttle.worker.runs import Permit
+
+if TYPE_CHECKING:
+    from celery_throttle.store.scripts import Call
+
+
+def permit(task: str, *, goes_back: bool = False) -> Permit:
+    run: Any = SimpleNamespace(arrival=Arrival(task, "1:gpu", nonce=f"w:{task}"))
+    made = Permit(run)
+    if goes_back:
+        made.go_back()
+    return made
+
+
+def said(call: Call) -> tuple[int, list[str]]:
+    """After which call it was put together, and what it renews."""
+    text = json.loads(str(call.arguments[-1]))
+    return text["number"], [row["task"] for row in text["held"]]
+
+
+def test_what_goes_back_with_a_call_is_renewed_and_never_put_back() -> None:
+    """The store puts nothing back if it knows a later call of the worker, as it does of any after this number."""
+    permits = [permit("a"), permit("b", goes_back=True), permit("c")]
+    pages = list(renewals(Store(Keys("x"), 12.0), "w", 7, permits))
+    assert [said(call) for _, call in pages] == [(7, ["a", "c"]), (0, ["b"])]
+    assert [some for some, _ in pages] == [[permits[0], permits[2]], [permits[1]]]
+
+
+def test_many_are_renewed_in_pages() -> None:
+    permits = [permit(str(number)) for number in range(MOST_RENEWED + 1)]
+    pages = [some for some, _ in renewals(Store(Keys("x"), 12.0), "w", 7, permits)]
+    assert [len(some) for some in pages] == [MOST_RENEWED, 1]
+    assert [each for some in pages for each in some] == permits
