@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.held import check_ghosts, check_nothing_is_kept
 from tests.simulation.invariants import Violation, check_end, check_order, is_missing, is_untold
 from tests.simulation.scene import LEASE
 from tests.simulation.workers import TASKS, leftovers, reap_calls
@@ -46,6 +47,7 @@ def peace(steps: Steps) -> None:
             world.change_queues(worker, queue)
     deadline = world.clock.after(_LONGEST)
     _settle(steps)
+    check_ghosts(world)
     world.unlock(world.in_vain)
     while not _is_over(steps):
         if world.clock.now_us > deadline:
@@ -53,6 +55,7 @@ def peace(steps: Steps) -> None:
             raise Violation(f"not over after {_LONGEST} s: {_what_is_left(steps)}")
         _pass(steps)
         _settle(steps)
+        check_ghosts(world)
 
 
 def last_questions(steps: Steps) -> None:
@@ -67,6 +70,7 @@ def last_questions(steps: Steps) -> None:
     for worker in world.workers:
         if worker.free_slots != worker.pool.num_processes:
             raise Violation(f"slots gone: {worker.inside()}")
+    check_nothing_is_kept(world)
     _probe(steps)
     steps.closing = True
     for limit in world.scene.permits:

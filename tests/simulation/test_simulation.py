@@ -39,9 +39,11 @@ def test_fewer_steps_are_the_beginning_of_more() -> None:
     assert more[: len(few)] == few
 
 
-@pytest.mark.parametrize(("broken", "said"), [("caps", "cap: "), ("rates", "rate: ")])
+@pytest.mark.parametrize(
+    ("broken", "said"), [("caps", "cap: "), ("rates", "rate: "), ("ends", "ghost: "), ("locks", "lock left: ")]
+)
 def test_a_broken_rule_is_found(monkeypatch: pytest.MonkeyPatch, broken: str, said: str) -> None:
-    """A gate that takes no notice of limits: the worlds must say so, or they would not notice anything."""
+    """A gate that takes no notice of limits, say: the worlds must say so, or they would not notice anything."""
     monkeypatch.setenv("SIMULATION_BREAKS", broken)
     printed = simulate("--seeds", "60", "--jobs", "1", "--most", "1")
     assert said in printed, printed

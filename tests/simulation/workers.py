@@ -239,6 +239,8 @@ def _put(stack: ExitStack, where: Any, name: str, new: Any) -> None:
 _BROKEN = {
     "caps": ("return rule.permits - rule.used >= ", "return 1 or "),
     "rates": ("start = math.max(start, ", "start = math.min(start, "),
+    "ends": ("if not record or record.nonce ~= nonce then return nil end", "if true then return nil end"),
+    "locks": ("rcall('HDEL', KEYS[16], identity)", ""),
 }
 
 
@@ -373,6 +375,7 @@ class Worker:
         revoked_here: tasks that it has dropped since they were revoked, while the store may not know.
         consumed: every queue that it has consumed.
         prefetch: how many messages it takes for each slot.
+        forgotten: holders that its pool has dropped with a broker connection; their leases say when that is over.
         withdrawn: tasks that the store took out of their lines for it, while it has not said so.
     """
 
@@ -394,6 +397,7 @@ class Worker:
         self.unsettled: list[Any] = []
         self.revoked_here: list[str] = []
         self.withdrawn: set[str] = set()
+        self.forgotten: set[str] = set()
         self.beginning: list[Any] = []
         self.pool = Pool(slots, self, here.network.outside, given, has_event_loop=has_event_loop)
         with here.acting(self):
@@ -512,6 +516,16 @@ class Worker:
         """Return what a request runs with, None if it needs nothing."""
         return next((run.permit for run in self.gate._running.runs if run.request is request), None)
 
+    @property
+    def name_in_store(self) -> str:
+        """As it begins every nonce."""
+        return str(self.gate.groups[0].worker)
+
+    def holds(self, nonce: str) -> bool:
+        """Whether it knows of this holder."""
+        held = [permit for calls in self.gate.groups for permit in calls.held.values()]
+        return nonce in self.forgotten or any(permit.told.nonce == nonce for permit in held)
+
     def knows_alone(self, tag: int) -> bool:
         """Whether this delivery runs with the permit of another, and the store may not have heard of that yet."""
         passed = [each.to.nonce for batch in self._under_way for each in batch.said.passed]
@@ -574,6 +588,7 @@ class Worker:
         """The consumer lost its connection: what Celery does, in its order. Returns the jobs that the pool dropped."""
         with self.here.acting(self):
             gone = self.pool.flush()
+            self.forgotten.update(job.permit.told.nonce for job in gone if job.permit is not None)
             self._throttling.loop.call(self._throttling.disconnected)
         self.channel = None
         return gone

@@ -88,6 +88,8 @@ class World:
         self.prompt = False
         #: Task ids that were given back to a broker which had given them to others since.
         self.in_vain: list[str] = []
+        #: When the store was emptied last.
+        self.emptied_us = -(10**18)
         self._started: list[Attempt] = []
         self.step = 0
         self._digest = hashlib.blake2b(digest_size=8)
@@ -617,6 +619,7 @@ class World:
     def _forgotten(self, answered: set[tuple[str, int]]) -> None:
         """The store has no data any more; of these its answer may be on the way, that it has them."""
         self.pass_time(1_000)  # a stamp is the time, or one more than the last: where time stands still it came twice
+        self.emptied_us = self.clock.now_us
         self.book.succeeded.clear()
         self.book.starts.clear()
         self.caps.said.clear()
