@@ -15,13 +15,6 @@ local function more_awaited(first, by, till)
   redis.call('ZADD', ENDS, 'GT', till, 'awaited:' .. first)
 end
 
--- One duplicate less will ask for the outcome of a task.
-local function outcome_told(plan, outcome)
-  if plan.verdict ~= 'conclude' or plan.asked ~= plan.first then return end
-  if outcome == 'waits' or outcome == 'lost' then return end
-  will_not_ask(plan.identity, plan.first)
-end
-
 -- The duplicates that were published while it was pending will ask for its outcome.
 local function keep_awaited(task, plan, lock)
   if lock.awaited == 0 then return end

@@ -131,3 +131,10 @@ local function will_not_ask(identity, first)
     write_lock(identity, lock)
   end
 end
+
+-- One duplicate less will ask for the outcome of a task.
+local function outcome_told(plan, outcome)
+  if plan.verdict ~= 'conclude' or plan.asked ~= plan.first then return end
+  if outcome == 'waits' or outcome == 'lost' then return end
+  will_not_ask(plan.identity, plan.first)
+end
