@@ -1,7 +1,7 @@
 """What is counted of a limit: how many started, how long they waited, what became of them.
 
 Counts are kept in rings of slots, one for each minute and one for each quarter of an hour; a slot is used again when
-its ring has come around. One slot more counts for ever. Each has the same places, as in ``count.lua``.
+its ring has come around. One slot more counts for ever. Each has the same places, as in ``add_history.lua``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ring(NamedTuple):
 MINUTES = Ring("minutes", 60, 60)
 QUARTERS = Ring("quarters", 900, 96)
 TOTALS = Ring("totals", 0, 1)
-#: In the order in which ``count.lua`` has them.
+#: In the order in which ``add_history.lua`` has them.
 RINGS = (MINUTES, QUARTERS, TOTALS)
 
 

@@ -45,7 +45,7 @@ class Needs:
     Attributes:
         buckets: that it takes permits of, those with a key first.
         text: the same with how many, as needs.lua says; "" for nothing.
-        turn: its turn among others, as turns.lua says: bucket, who, step; None where who comes first is first.
+        turn: its turn among others, as fair_queueing.lua says: bucket, who, step; None where who comes first is first.
         wait_ms: how long it may wait in line, None for ever.
         booked: whether its start was booked before.
     """

@@ -76,7 +76,7 @@ class Arrival(NamedTuple):
         lock: what it does with its identity lock, JSON as claims.lua says; "" if it has none.
         nonce: names this delivery.
         message: of one that is to be parked.
-        turn: of one that is to be parked: its turn among others, as turns.lua says.
+        turn: of one that is to be parked: its turn among others, as fair_queueing.lua says.
         wait_ms: of one that is to be parked: how long it may wait.
         outside: whether it is a holder outside of tasks.
         age: of one that is to be parked: how many seconds ago it came.
@@ -301,11 +301,11 @@ class Store:
 
     def saved(self, parked: Sequence[Delivery]) -> Call:
         """Ask what the store has of these, before waiting until that is safe."""
-        return self._call("saved", _WRITE(parked))
+        return self._call("parked_safely", _WRITE(parked))
 
     def leave(self, worker: str) -> Call:
         """Say goodbye for a worker."""
-        return self._call("leave", worker)
+        return self._call("worker_leaves", worker)
 
     def reap(self, most: int) -> Call:
         """Clear at most that many expired holders."""
@@ -393,7 +393,7 @@ class Store:
 
     def aside(self, most: int) -> Call:
         """Ask for the records that nobody could read."""
-        return self._call("aside", most)
+        return self._call("unreadable", most)
 
     def mend(self, key: str, after: str, *, mends: bool) -> Call:
         """Look through a key for what cannot be read, or does not agree with the records; and put it right."""
@@ -434,7 +434,7 @@ class Store:
         rows = list(counts)
         rings = [self.keys.ring(ring.name, row.limit) for row in rows for ring in RINGS]
         told = [(("" if row.has_keys else row.limit), _WRITE(row.counts)) for row in rows]
-        return self._call_with(rings, "count", *(value for each in told for value in each))
+        return self._call_with(rings, "add_history", *(value for each in told for value in each))
 
     def history(self, limits: Iterable[str], ring: Ring) -> Call:
         """Ask what was counted of limits."""

@@ -423,7 +423,7 @@ def _field(key: str, field: str) -> str:
 
 
 def set_aside(raw: Any) -> tuple[SetAside, ...]:
-    """Read the reply of aside.lua."""
+    """Read the reply of unreadable.lua."""
     return tuple(_aside(text(name), packed) for name, packed in raw)
 
 
@@ -564,7 +564,7 @@ def _rates(declared: Any) -> tuple[RateStatus, ...]:
 
 
 def _said(found: Any, value_is: Literal["", "permits", "rates", "both"] = "") -> Said | None:
-    """Read what was said, as said.lua has it, and of what; ``both``: of permits, with the rates behind."""
+    """Read what was said, as runtime_overrides.lua has it, and of what; ``both``: of permits, with the rates behind."""
     if found is None:
         return None
     scope, (value, until, by, why, since, *behind) = found

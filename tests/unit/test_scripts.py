@@ -146,7 +146,7 @@ def test_a_server_compiles_three_texts() -> None:
     assert len({gate_text(name) for name in NAMES}) == 3
     only_read = {name for name in NAMES if gate_text(name) == gate_text("status")}
     assert {"explain", "parked", "holders"} <= only_read
-    assert not only_read & {ALONE, "renew", "reap", "mend", "count"}
+    assert not only_read & {ALONE, "renew", "reap", "mend", "add_history"}
 
 
 def test_a_script_is_named_by_its_first_argument_but_for_the_one_that_is_alone(store: Store) -> None:
@@ -172,7 +172,7 @@ def test_no_constant_is_left(name: str) -> None:
 
 def test_every_call_begins_alike(store: Store) -> None:
     """The lease in milliseconds, then its own."""
-    assert arguments(store.leave("w")) == [60000, "leave", "w"]
+    assert arguments(store.leave("w")) == [60000, "worker_leaves", "w"]
     assert arguments(store.reap(7)) == [60000, "reap", 7]
 
 

@@ -18,7 +18,7 @@
 --   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua), code (see
 --            shared/records.lua): wants to start
 --   parked   the same, with age_ms: how long ago it came, wait_ms: how long it may wait,
---            turn: see shared/turns.lua, outside: a holder outside of tasks
+--            turn: see shared/fair_queueing.lua, outside: a holder outside of tasks
 --   unacked: true in a row: if it is parked, the broker keeps its message until acked says otherwise
 --   errors   how often the worker lost the store, or was refused a call, since it said so last
 --   back     as asked, with pause_ms and about: was told to slow down, so these buckets (as needs) start

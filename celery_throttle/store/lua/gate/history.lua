@@ -1,4 +1,4 @@
--- Return what was counted of limits, as count.lua keeps it.
+-- Return what was counted of limits, as add_history.lua keeps it.
 -- KEYS, ARGV[1] as in shared/begin.lua; the KEYS after those are the rings.
 -- Returns { now (ms), { ring, ... } }, '' for one that is not there. Writes nothing.
 state.only_reads = true

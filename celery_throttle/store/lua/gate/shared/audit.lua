@@ -4,9 +4,9 @@
 -- 'override', 'pause', 'disable', what ends them ('reset', 'resume', 'enable'), 'release-hold',
 -- 'drop', 'drain' or 'unlock'; by; why. Only
 -- where there is such a thing: bucket: which was changed; before, after: what was said of it until then,
--- and from then on, as in said.lua; permits_before, permits_after: in force (-1: any number); task, name: id
--- and name of the task whose lock it was, id of the one that was dropped; tasks: how many were dropped,
--- or drained; request: names one that several workers were told to carry out.
+-- and from then on, as in runtime_overrides.lua; permits_before, permits_after: in force (-1: any number);
+-- task, name: id and name of the task whose lock it was, id of the one that was dropped; tasks: how many were
+-- dropped, or drained; request: names one that several workers were told to carry out.
 local CHANGES_KEPT = 200
 
 local function note_change(change)

@@ -1,7 +1,7 @@
 -- What every script of the gate begins with: the keys, the store's time, what this call has gathered.
 --
 -- KEYS[1]  limits     HASH  limit -> what was declared of it last (see permits.lua)
--- KEYS[2]  said       HASH  bucket -> what was said of it at run time (see said.lua)
+-- KEYS[2]  said       HASH  bucket -> what was said of it at run time (see runtime_overrides.lua)
 -- KEYS[3]  used       HASH  bucket -> permits held now; no field when none is
 -- KEYS[4]  waiting    HASH  bucket -> how many parked tasks need permits of it; no field when none does
 -- KEYS[5]  leases     ZSET  task id -> when the lease of its holder ends (ms)
@@ -17,11 +17,12 @@
 --                           'limit:' and the bucket of a limit after which the others are to be looked at
 -- KEYS[13] seconds    HASH  task id -> record of another delivery that waits for this one to end
 -- KEYS[14] second_messages HASH  task id -> its message
--- KEYS[15] ran        HASH  attempt, a blank, task id -> that it has run, and what may come (see ran.lua)
+-- KEYS[15] ran        HASH  attempt, a blank, task id -> that it has run, and what may come (see
+--                           finished_attempts.lua)
 -- KEYS[16] locks      HASH  identity -> identity lock (see locks.lua)
 -- KEYS[17] awaited    HASH  task id -> how many duplicates that were published will ask for its outcome
 -- KEYS[18] rates      HASH  bucket -> until when its rates are booked (see rates.lua)
--- KEYS[19] turns      HASH  bucket, or bucket \30 who -> how far the turns are (see turns.lua)
+-- KEYS[19] turns      HASH  bucket, or bucket \30 who -> how far the turns are (see fair_queueing.lua)
 -- KEYS[20] aside      HASH  task id, or name of a key \0 field -> what could not be read (see aside.lua)
 -- KEYS[21] workers    HASH  worker id -> its last numbered call, and what came of it (see workers.lua)
 -- KEYS[22] meta       HASH  'birth': when this data began (us); 'settling': until when nothing is granted

@@ -1,30 +1,55 @@
--- Deliveries: which messages of a parked task the broker has, too; see told and unacked in records.lua.
+-- Deliveries: what a worker reports of messages beside its runs: which of them the broker has, which tasks
+-- were revoked, and which records it cannot read.
 
--- The broker has the message of this delivery, too: until its worker says otherwise, or calls again.
-local function await_acknowledgement(record, delivery)
-  if delivery.unacked then
-    record.unacked = record.unacked or {}
-    record.unacked[delivery.nonce] = 1
-  else
-    record.told = record.told or {}
-    record.told[state.worker] = state.call
+-- The broker has the message of this delivery, which is not needed. It is noted in the record of the task, in
+-- that of the delivery that waits beside a run, or for an attempt that a later one has taken the place of.
+-- One that has ended by now was noted then, since this call had not come.
+local function note_delivery(task, delivery)
+  local record, second, attempt = load_record(task), load_second(task), delivery.attempt
+  if second and (second.attempt or 0) == attempt then
+    await_acknowledgement(second, delivery)
+    write_second(task, second)
+  elseif record and (record.attempt or 0) == attempt then
+    await_acknowledgement(record, delivery)
+    save_record(task, record)
+  elseif math.max(record and record.attempt or 0, second and second.attempt or 0) > attempt
+    or has_run(task, attempt) then
+    local over = { attempt = attempt }
+    await_acknowledgement(over, delivery)
+    note_ran(task, over, false)
   end
 end
 
--- Two parked messages of one attempt become one.
-local function await_both(record, other)
-  for _, kind in ipairs({ 'told', 'unacked' }) do
-    for name, call in pairs(other[kind] or {}) do
-      record[kind] = record[kind] or {}
-      record[kind][name] = math.max(record[kind][name] or 0, call)
-    end
+local function note_acked(task, attempt, nonce)
+  local record, second = load_record(task), load_second(task)
+  if was_unacked(record, nonce) then save_record(task, record) end
+  if was_unacked(second, nonce) then write_second(task, second) end
+  will_not_come(attempt .. ' ' .. task, nonce)
+end
+
+local function hear_notes(said, before)
+  for _, each in ipairs(said.unread or {}) do hear_unread(unpack(each)) end
+  if said.unread then settle() end
+  for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
+  for _, each in ipairs(said.unacked or {}) do
+    local task, attempt, nonce = unpack(each)
+    note_delivery(task, { attempt = attempt, nonce = nonce, unacked = true })
+  end
+  confirm_parked(state.worker, before)
+  state.call_before = state.call
+  for _, each in ipairs(said.acked or {}) do note_acked(unpack(each)) end
+  for _, task in ipairs(said.revoked or {}) do withdraw(task) end
+  for _, each in ipairs(said.never or {}) do
+    local identity, task, first = unpack(each)
+    give_up_lock(identity, task)
+    will_not_ask(identity, first)
   end
 end
 
--- Whether its message was at the broker; it is not any more.
-local function was_unacked(record, nonce)
-  if not record or not record.unacked or not record.unacked[nonce] then return false end
-  record.unacked[nonce] = nil
-  if not next(record.unacked) then record.unacked = nil end
-  return true
+-- The caller was given a parked task, and can make nothing of its record.
+local function hear_unread(task, why)
+  local packed = redis.call('HGET', RECORDS, task)
+  local record = packed and record_in(packed)
+  local own = record and string.find(record.nonce or '', state.holder .. ':', 1, true) == 1
+  if packed and (own or not record) then to_settle('unreadable task', task, packed, why) end
 end

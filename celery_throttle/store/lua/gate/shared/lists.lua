@@ -21,7 +21,7 @@ local function is_turn(value)
   return more == nil and is_a(bucket, 'name') and is_a(who, 'name') and is_number(step)
 end
 
--- What was said of a part of a limit; see said.lua.
+-- What was said of a part of a limit; see runtime_overrides.lua.
 local function is_spoken(row, name)
   local value, till, by, why, since, more = unpack(row)
   local signed = type(by) == 'string' and type(why) == 'string'

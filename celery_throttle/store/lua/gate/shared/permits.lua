@@ -5,8 +5,8 @@
 local ANY_NUMBER, SETTLE_MS, SETTLE_MOST_MS = 1000000000, 4000, 300000
 
 -- What governs a bucket now: permits, used, rates, max_parked, fair; newly_paced: it has a rate by an
--- override alone; closed: nothing may start; bar: see bars.lua; wait_ms: after how long that may change by
--- itself (0: never).
+-- override alone; closed: nothing may start; bar: see anti_starvation.lua; wait_ms: after how long that may
+-- change by itself (0: never).
 local function rule_of(bucket)
   local rule = state.rules[bucket]
   if rule then return rule end

@@ -4,7 +4,7 @@
 -- queue: whose workers can start it; ticket: its place, which is when it came (see next_ticket), negative
 -- for one that goes before all others; attempt: grows by retry and replace; nonce: which delivery holds,
 -- absent while parked; since: when it got its permit (ms). Only where there is such a thing: place: its
--- place in the line of a limit whose tasks take turns; turn: { bucket, who, step }, see turns.lua;
+-- place in the line of a limit whose tasks take turns; turn: { bucket, who, step }, see fair_queueing.lua;
 -- deadline: until when it may wait (ms); expired: it waited for too long, and is only to be told so;
 -- dropped: the same, since an operator dropped it, and who did, as text; dropped_at: when (ms);
 -- over: another delivery of the task has succeeded, see over.lua; lent: its message is on the way to its

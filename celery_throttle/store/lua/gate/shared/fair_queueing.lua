@@ -1,4 +1,4 @@
--- Turns: the place in line of a task whose limit lets keys take turns.
+-- Fair queueing, by turns: the place in line of a task whose limit lets keys take turns.
 --
 -- Start-time fair queueing (Goyal, Vin, Cheng 1996): a place begins where the last one of its key ended,
 -- but not before the turn that is served now. A key that weighs more has the smaller step.

@@ -1,8 +1,8 @@
--- What was said of a limit, or of one key of it, at run time.
+-- Runtime overrides: what was said of a limit, or of one key of it, at run time.
 --
 -- An object of { value, until (ms, 0: for good), by, why, since (ms) }, one for each of override
 -- (permits), rate (value: other rates, as they are declared), pause, disable, hold (the outside said that it
--- is asked too often) and bar (value: a ticket, why: a task id; see bars.lua).
+-- is asked too often) and bar (value: a ticket, why: a task id; see anti_starvation.lua).
 local VALUE, UNTIL, BY, WHY, SINCE = 1, 2, 3, 4, 5
 
 local function anything_said()

@@ -1,4 +1,5 @@
--- Ran: attempts that are over while a message of theirs may still come from the broker: it is dropped then.
+-- Finished attempts: those that are over while a message of theirs may still come from the broker: it is
+-- dropped then.
 --
 -- KEYS ran: an object of what may come: the nonces of deliveries that the broker keeps, until it is said that
 -- they were acknowledged; the ids of workers whose next call tells that they have acknowledged theirs;

@@ -1,4 +1,5 @@
--- Bars: a task that needs several limits and went from one to the other too often goes first on all of them.
+-- Anti-starvation, by bars: a task that needs several limits and went from one to the other too often goes
+-- first on all of them.
 --
 -- Until it has left its line, nothing newer starts on any of its buckets; one such task to a bucket, so that
 -- none waits for another.

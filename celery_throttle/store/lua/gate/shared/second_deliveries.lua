@@ -1,4 +1,4 @@
--- Seconds: another delivery of a task that holds waits until that run has ended.
+-- Second deliveries: another delivery of a task that holds waits until that run has ended.
 
 local function load_second(task)
   local packed = redis.call('HGET', SECONDS, task)

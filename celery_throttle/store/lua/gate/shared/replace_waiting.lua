@@ -1,4 +1,4 @@
--- The newest: it takes the place of whoever waits, parked or on its way, and of whoever was to run next.
+-- Replace waiting: the newest takes the place of a task that waits, parked or on its way, or is to run next.
 --
 -- One that is parked makes room only when the newest has come: that may fail to be published. Until then
 -- (coming in the lock) it waits for that, in its place if that never comes.

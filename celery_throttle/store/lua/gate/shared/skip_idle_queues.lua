@@ -1,4 +1,4 @@
--- Passing over: a lane whose queue has no worker with a free slot does not hold up those behind it.
+-- Skip idle queues: a lane whose queue has no worker with a free slot does not hold up those behind it.
 local OFFER_MS, PASS_MS, PASS_MAX_MS = 100, 1000, 60000
 
 -- Nobody took what is its turn in time: others may go before it, until a worker of its queue comes or some
