@@ -8,13 +8,13 @@ end
 local function hear_ends(passed, ended_runs)
   for _, row in ipairs(passed) do
     if not passed_on(row) then ended_late(row, mend_record(row.task)) end
-    settle()
+    if next(state.unsettled) then settle() end
     name_buckets(row.to.needs)
   end
   for _, row in ipairs(ended_runs) do
     local record = ended(row.task, row.nonce, row.began, row.message, row.result)
     if record then name_buckets(record.needs) else ended_late(row, mend_record(row.task)) end
-    settle()
+    if next(state.unsettled) then settle() end
   end
 end
 
@@ -23,7 +23,7 @@ local function answer_asked(rows)
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
     answers[i] = admit(row.task, row)
-    settle()
+    if next(state.unsettled) then settle() end
     local runs = answers[i] == GRANTED or answers[i] > HAS_RUN
     -- Else its slot is for whoever's turn it is.
     if not runs then state.slots = state.slots + 1 end
@@ -44,7 +44,7 @@ local function answer_parked(rows)
     name_buckets(row.needs)
     row.message = argument()
     answers[i] = park(row.task, row)
-    settle()
+    if next(state.unsettled) then settle() end
     if answers[i] ~= CROWDED then note_unsure(row) end
   end
   return answers
@@ -55,7 +55,7 @@ local function hear_back(rows)
     name_buckets(row.needs)
     row.message = argument()
     send_back(row.task, row, row.pause_ms, row.about)
-    settle()
+    if next(state.unsettled) then settle() end
     note_unsure(row)
   end
 end

@@ -3,7 +3,7 @@ local MUST_PARK, GRANTED, KNOWN, HAS_RUN = 0, 1, 2, 3
 
 -- What a delivery finds of its own task: true if that is all there is to it for now, and what to answer.
 local function meet_record(task, arrival)
-  local record = mend_record(task)
+  local record = load_record(task) or next(state.unsettled) and mend_record(task) or nil
   if record and record.nonce and record.nonce ~= arrival.nonce then
     local till = tonumber(redis.call('ZSCORE', LEASES, task) or 0)
     if till > NOW or not prolong_if_away() then return true, MUST_PARK end

@@ -63,7 +63,7 @@ end
 local function park(task, arrival)
   -- Also where there is a record: an earlier attempt may have come again, too.
   if tell_if_ran(task, arrival.attempt) then return HAS_RUN end
-  local record = mend_record(task)
+  local record = load_record(task) or next(state.unsettled) and mend_record(task) or nil
   if not record then return park_new(task, arrival) end
   if record.nonce then
     keep_second(task, arrival)

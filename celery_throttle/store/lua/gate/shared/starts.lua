@@ -59,10 +59,10 @@ end
 
 -- Give the caller's slots to those whose turn it is, and hint to others.
 local function serve()
-  settle()
+  if next(state.unsettled) then settle() end
   if state.adds_ends then
     reap_ends(4) -- so what has ended does not pile up where there is no beat
-    settle()
+    if next(state.unsettled) then settle() end
   end
   if not anybody_waits() then return end
   refresh_touched()
@@ -78,10 +78,10 @@ local function serve()
     state.hot[lane] = nil
     left = left - 2 - #needs_of(parts_of(lane) or '')
     if is_listed(lane, listed) then start_first(lane) else drop_listed(lane, listed) end
-    settle()
+    if next(state.unsettled) then settle() end
     refresh_touched()
   end
-  settle()
+  if next(state.unsettled) then settle() end
   cool_down()
   for _, bucket in ipairs(state.touched) do again_at(bucket, NOW) end
   hint_ready()

@@ -41,7 +41,8 @@ end
 -- Some of all that time has ended.
 local function reap_all(leases)
   reap_leases(leases)
-  if not anybody_waits() then return settle() end
+  if next(state.unsettled) then settle() end
+  if not anybody_waits() then return end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, 64)) do
     local kind, name = string.match(member, '^(%l+):(.*)$')
     redis.call('ZREM', DUE, member)
@@ -51,10 +52,10 @@ local function reap_all(leases)
     elseif kind == 'lock' then go_on_with(name)
     elseif kind == 'limit' then go_on_after(limit_of(name), name)
     end
-    settle()
+    if next(state.unsettled) then settle() end
   end
   reap_ends(4)
-  settle()
+  if next(state.unsettled) then settle() end
 end
 
 local function deadline_passed(task)
@@ -85,13 +86,13 @@ local function end_lock_if_over(identity)
     local lease = redis.call('ZSCORE', LEASES, lock.task)
     if lease and tonumber(lease) <= NOW and prolong_if_away() then reclaim(lock.task) end
   end
-  settle()
+  if next(state.unsettled) then settle() end
 end
 
 -- Judge a task that is not in line, and settle what follows for others. Returns whether it may run.
 local function judge_arrival(task, record)
   end_lock_if_over(record.lock.identity)
   local runs = judge_record(task, record)
-  settle()
+  if next(state.unsettled) then settle() end
   return runs
 end
