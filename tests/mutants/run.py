@@ -23,7 +23,7 @@ _PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider")
 #: What is run, the quickest first.
 STAGES: dict[str, tuple[str, ...]] = {
     "the search": (*_PYTEST, "tests/explore"),
-    "the store tests": (*_PYTEST, "tests/store"),
+    "the store tests": (*_PYTEST, "tests/store", "tests/control/test_repair.py", "tests/control/test_unreadable.py"),
     "simulated worlds": ("-m", "tests.simulation", "--seeds", "300", "--steps", "200"),
 }
 #: Seconds for one of these: a mutant may go round for ever.

@@ -1,6 +1,6 @@
 -- Unsettled: what follows from what was read or changed stands on a list, which settle.lua works off, or
 -- ready.lua for buckets. So a function that reads writes nothing, and no rule calls another. A caller looks
--- whether anything is on the list before it calls settle: to make that function would cost more than the look.
+-- whether anything is on the list before it calls settle: making that function would cost more.
 
 -- Put on the list: the name of a rule in settle.lua, and what it is about.
 local function to_settle(...)
