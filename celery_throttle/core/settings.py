@@ -42,10 +42,11 @@ _ELSEWHERE = {
     **dict.fromkeys(("timeout", "ttl", "lock_ttl", "expiry", "lock_expiry", "renew_every"), "throttle_lease"),
     **dict.fromkeys(("fail_open", "on_error", "ignore_errors", "graceful"), "throttle_on_store_error"),
     **dict.fromkeys(("namespace", "key_prefix", "keyprefix"), "throttle_prefix"),
-    **dict.fromkeys(("state", "track_parked", "track_throttled"), "throttle_result_state"),
     **dict.fromkeys(("active", "on", "enable"), "throttle_enabled"),
     **dict.fromkeys(("env", "stage", "deployment"), "throttle_environment"),
 }
+#: What settings for the state of a parked task could be called.
+_OF_STATES = frozenset({"result_state", "state", "track_parked", "track_throttled"})
 #: What others have the other way round: the value that was given would turn every limit off.
 _OPPOSITES = frozenset({"disabled", "disable", "off", "inactive", "bypass", "skip"})
 #: What an action is called elsewhere.
@@ -82,7 +83,6 @@ class Settings:
             (``memory``), its disk, too (``disk``), or the memory of replicas, too (``replicas``).
         park_replicas: how many replicas.
         park_timeout: seconds after which what is not safe yet is asked for again; the broker keeps the message.
-        result_state: whether a parked task has the state ``THROTTLED`` in the result backend.
         enabled: False turns every limit off; workers and publishers then run as if the library were not there.
         environment: the name of this deployment (``production``), which each page for operators shows; "" for none.
     """
@@ -98,7 +98,6 @@ class Settings:
     park_durability: ParkDurability = "memory"
     park_replicas: int = 1
     park_timeout: float = 3.0
-    result_state: bool = False
     enabled: bool = True
     environment: str = ""
 
@@ -192,6 +191,11 @@ class Settings:
                     raise ConfigurationError(
                         f"Unknown setting {name!r}: throttle_enabled is the opposite: True enforces limits, and is the "
                         f"default, write throttle_enabled = False to turn all off"
+                    )
+                if own in _OF_STATES:
+                    raise ConfigurationError(
+                        f"Unknown setting {name!r}: leave it out, and connect a receiver to celery_throttle.signals."
+                        f"task_parked that writes the state, as docs/signals.md does in 'The state of a parked task'"
                     )
                 meant = _ELSEWHERE.get(own) or _closest(bare, known)
                 if not meant:
@@ -385,7 +389,6 @@ _CHECKS: Mapping[str, Callable[[object], object]] = {
     "park_durability": _durability,
     "park_replicas": _replicas,
     "park_timeout": _seconds("throttle_park_timeout", _MIN_PARK_TIMEOUT),
-    "result_state": _flag("throttle_result_state"),
     "enabled": _flag("throttle_enabled"),
     "environment": _environment,
 }

@@ -25,7 +25,6 @@ from celery_throttle.worker.notices import Notices
 from celery_throttle.worker.offers import Offers
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.prefetch import Prefetch
-from celery_throttle.worker.result_states import ResultStates
 from celery_throttle.worker.resuming import Resuming
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Here, Permit, Run, State
@@ -105,7 +104,6 @@ class Gate:
         self._resuming = Resuming(self._running, loop, timekeeper, self._notices, self._avoided)
         self._withdrawing = Withdrawing(loop, timekeeper)
         self._later = Later(loop, timekeeper, self._prefetch.change, self._notices)
-        self._states = ResultStates(loop, timekeeper, self._send_parked) if settings.result_state else None
         self._offers = Offers(loop)
         self._grow = grow
         self._closing = False
@@ -414,24 +412,7 @@ class Gate:
             run.needs = expiring(run.needs, run.request)
         self._undecided.park(run)
         run.asks = False
-        if self._states is None:
-            self._groups[run.group].outbox.parked.append(run)
-        else:
-            self._states.write_and_park(run)
-
-    def _send_parked(self, run: Run) -> None:
-        """The result has its state, which took a moment."""
-        if run in self._undecided:  # else it was dropped, or held, meanwhile
-            self._try(self._park_now, run)
-
-    def _park_now(self, run: Run) -> None:
-        calls = self._groups[run.group]
-        if not calls.link.up:
-            self._hold(run)
-        elif run.request.revoked():
-            self._undecided.decide(run, State.GONE)
-        else:
-            calls.outbox.parked.append(run)
+        self._groups[run.group].outbox.parked.append(run)
 
     def _shut(self, bucket: str, calls: Calls) -> None:
         """There is no room, or a line: those who wait here for a slot get in line, and no permit is passed on."""

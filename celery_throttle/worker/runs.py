@@ -113,7 +113,6 @@ class Run:
     """
 
     __slots__ = (
-        "_had_state",
         "asks",
         "came",
         "code",
@@ -157,7 +156,7 @@ class Run:
         self.permit: Permit | None = None
         self.held_since = 0.0
         self.job: Any = None
-        self.asks = self.requeue = self.keeps = self.told_begun = self._had_state = False
+        self.asks = self.requeue = self.keeps = self.told_begun = False
         self.refusals = 0
         self.waited = 0.0
         self.parcel = b""
@@ -214,13 +213,6 @@ class Run:
         about = self.request.request_dict
         about["fencing_token"] = token
         about[HEADER] = {**header_of(self.request), **carried}
-
-    def gets_state(self) -> bool:
-        """Whether its result is to say that it is parked: at most once, and not while somebody else may run it."""
-        first, self._had_state = not self._had_state, True
-        # Of the task, too: before Celery 5.7 that is not in a message that was sent by name.
-        ignored = self.request.ignore_result or self.request.task.ignore_result
-        return first and not self.redelivered and bool(self.needs.buckets) and not ignored
 
     def facts(self, result: Result, *, began: bool, epoch: int) -> Facts:
         """Return the facts of its end, in this epoch."""

@@ -31,7 +31,6 @@ STEERS = {
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap
     "celery_throttle.worker.prefetch": {"qos"},  # which says how many messages the worker may take
     "celery_throttle.worker.unthrottled": {"task"},  # as Celery's autoretry_for does
-    "celery_throttle.worker.result_states": {"backend"},  # which would try for long
     "celery_throttle.worker.remember": {"backends"},  # where a result that cannot be kept makes a failure of a success
     "celery_throttle.worker.slots": {"pool"},  # whose flush forgets too much before Celery 5.6
 }

@@ -599,7 +599,14 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
     ),
     (lambda: settings(throttle_on_store_error="open"), "must be 'hold', 'run' or 'fail', got 'open': write 'run'"),
     (lambda: settings(throttle_on_store_error="closed"), "got 'closed': write 'fail'"),
-    (lambda: settings(throttle_result_state=1), "throttle_result_state must be True or False, got 1: write True"),
+    (
+        lambda: settings(throttle_result_state=True),
+        "Unknown setting 'throttle_result_state': leave it out, and connect a receiver to celery_throttle.signals",
+    ),
+    (
+        lambda: settings(throttle_track_parked=True),
+        "Unknown setting 'throttle_track_parked': leave it out, and connect",
+    ),
     (lambda: settings(throttle_enabled="false"), "throttle_enabled must be True or False, got 'false': write False"),
     (lambda: settings(throttle_enabled=1), "got 1: write True"),
     (lambda: settings(throttle_timeout=60), "Unknown setting 'throttle_timeout', did you mean 'throttle_lease'?"),

@@ -62,7 +62,6 @@ def test_everything_can_be_set() -> None:
         throttle_park_durability="replicas",
         throttle_park_replicas=2,
         throttle_park_timeout=1,
-        throttle_result_state=True,
         throttle_enabled=False,
         throttle_environment=" production ",
     )
@@ -78,7 +77,6 @@ def test_everything_can_be_set() -> None:
         "replicas",
         2,
         1.0,
-        result_state=True,
         enabled=False,
         environment="production",
     )

@@ -34,7 +34,6 @@ SETTINGS = {
     "throttle_park_durability": "replicas",
     "throttle_park_replicas": 2,
     "throttle_park_timeout": 5,
-    "throttle_result_state": True,
     "throttle_enabled": False,
     "throttle_environment": "staging",
 }
@@ -68,7 +67,6 @@ def test_defaults() -> None:
         "throttle_park_durability": "memory",
         "throttle_park_replicas": 1,
         "throttle_park_timeout": 3.0,
-        "throttle_result_state": False,
         "throttle_enabled": True,
         "throttle_environment": "",
     }
@@ -103,6 +101,13 @@ def test_a_misspelt_setting_in_a_namespace_is_refused_by_name() -> None:
     app.config_from_object(SimpleNamespace(CELERY_BROKER_URL=REDIS, CELERY_THROTTLE_LEESE=5), namespace="CELERY")
     with pytest.raises(ConfigurationError, match="'CELERY_THROTTLE_LEESE', did you mean 'CELERY_THROTTLE_LEASE'"):
         settings_of(app)
+
+
+@pytest.mark.parametrize("name", ["throttle_result_state", "THROTTLE_RESULT_STATE"])
+@pytest.mark.parametrize("value", [True, False])
+def test_setting_of_a_parked_state_names_the_signal(name: str, value: bool) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{name}': leave it out, .*task_parked .*docs/signals"):
+        settings_of(make_app(**{name: value}))
 
 
 @pytest.mark.parametrize(

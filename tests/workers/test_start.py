@@ -36,13 +36,14 @@ def refused(workers: Workers, **how: Any) -> list[str]:
     ("conf", "said"),
     [
         ({"throttle_leese": 3}, "Error: Unknown setting 'throttle_leese', did you mean 'throttle_lease'?"),
+        ({"throttle_result_state": True}, "Error: Unknown setting 'throttle_result_state': leave it out, and connect"),
         ({"throttle_url": "redis://host/abc"}, "Error: throttle_url: the database must be a number, got 'abc'"),
         (
             {"task_annotations": {"tests.support.apps.basic.work": {"limit": "two"}}},
             "Error: Task tests.support.apps.basic.work: limit must be a whole number of 1 or more",
         ),
     ],
-    ids=["name", "database", "option"],
+    ids=["name", "state", "database", "option"],
 )
 def test_what_is_wrong_is_one_line(workers: Workers, conf: dict[str, Any], said: str) -> None:
     lines = refused(workers, conf=conf)

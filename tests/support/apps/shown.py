@@ -1,0 +1,23 @@
+"""The app of `tests.support.apps.doors`, with the receiver that docs/signals.md shows."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.support.apps.doors import app
+from tests.support.workers import ROOT
+
+__all__ = ["app"]
+
+
+def _block() -> str:
+    page = (ROOT / "docs" / "signals.md").read_text()
+    found = re.search(r"^## The state of a parked task$.*?^```python$(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert found
+    return found[1]
+
+
+#: Of the block; signals keep receivers weakly.
+names: dict[str, Any] = {"app": app}
+exec(_block(), names)
