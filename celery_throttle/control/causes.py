@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.explain import explained, in_words
 from celery_throttle.control.findings import Commands, Finding, waiting
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
+from celery_throttle.store.explain import explained, in_words
 from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:

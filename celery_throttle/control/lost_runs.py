@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.explain import LOCK_STATES, Explanation
 from celery_throttle.control.findings import Commands, Finding
 from celery_throttle.core.wording import at
+from celery_throttle.store.explain import LOCK_STATES, Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from celery_throttle.core.wording import span
+
 if TYPE_CHECKING:
+    from celery_throttle.store.explain import Explanation
     from celery_throttle.store.history import History
     from celery_throttle.store.rows import LimitStatus
 
-__all__ = ["ENOUGH_RUNS", "Pace", "pace_of"]
+__all__ = ["ENOUGH_RUNS", "Pace", "estimated", "pace_of"]
 
 #: A line in which nothing has started for so many run times, and so many seconds, stands still.
 _RUN_TIMES, _STANDS_STILL = 4, 120.0
@@ -65,3 +68,20 @@ def pace_of(status: LimitStatus, history: History, cost: int = 1) -> Pace:
         per_second = history.per_second
     each = 1 / min(per_second, slowest) if per_second else None
     return Pace(each, each or 0.0)
+
+
+def estimated(explanation: Explanation, pace: Pace) -> Explanation:
+    """Return the same with when it starts, where its line moves at this pace."""
+    if explanation.place is None or any(each.stopped for each in explanation.limits):
+        return explanation
+    starts_in = pace.starts_in(explanation.place)
+    if starts_in is not None:
+        moves = "At the rate of its limit" if pace.by_rate else "As fast as its line moves now,"
+        said = f"{moves} its turn comes in about {span(starts_in)}."
+    elif pace.idle is not None:
+        said = (
+            f"Nothing has started on limit {explanation.limit} for {span(pace.idle)}: when its turn comes is not known."
+        )
+    else:
+        return explanation
+    return replace(explanation, starts_in=starts_in, reasons=(*explanation.reasons, said))

@@ -1,4 +1,4 @@
-"""The remote control commands: what they are called and what each takes. A worker answers them (worker/remote.py).
+"""The remote control commands: what they are called and what each takes. A worker answers them (remote_step.py).
 
 Celery looks a command up in the process that sends it, too, so every call of ``celery`` loads this file. It loads
 nothing that Celery has not loaded.
@@ -67,22 +67,22 @@ def register() -> None:
 def _inspect(state: Any, **_: Any) -> Any:
     from celery_throttle.control.versions import versions  # noqa: PLC0415 - only a worker needs them
 
-    throttling = _throttling(state)
-    return {"versions": versions(), "groups": []} if throttling is None else throttling.remote.inspect()
+    remote = _remote(state)
+    return {"versions": versions(), "groups": []} if remote is None else remote.inspect()
 
 
 def _steer(name: str) -> Any:
     def steer(state: Any, **arguments: Any) -> Any:
-        throttling = _throttling(state)
-        if throttling is None:
+        remote = _remote(state)
+        if remote is None:
             return {"error": "no task of this worker is throttled"}
-        return throttling.remote.steer(name, arguments)
+        return remote.steer(name, arguments)
 
     return steer
 
 
-def _throttling(state: Any) -> Any:
-    return getattr(state.consumer.controller, "throttling", None)
+def _remote(state: Any) -> Any:
+    return getattr(state.consumer.controller, "throttle_remote", None)
 
 
 def _signed(limit: str) -> dict[str, str]:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from celery.result import AsyncResult
 
-    from celery_throttle.control.explain import Explanation
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.control.removal import StoredData
     from celery_throttle.control.report import Report
     from celery_throttle.control.runnable import Runnable
+    from celery_throttle.store.explain import Explanation
     from celery_throttle.store.rows import (
         Change,
         Drained,
@@ -236,8 +236,9 @@ class ThrottleControl:
         Raises:
             ConfigurationError: it is neither.
         """
-        from celery_throttle.control.explain import dropped_before, estimated, explained  # noqa: PLC0415 - most commands do without
         from celery_throttle.control.lost_runs import with_lost_run  # noqa: PLC0415 - most commands do without
+        from celery_throttle.control.pace import estimated  # noqa: PLC0415
+        from celery_throttle.store.explain import dropped_before, explained  # noqa: PLC0415
 
         task_id = task_id_of("explain", task_id)
         views = [(place.explain(task_id), place) for place in self._places()]

@@ -410,6 +410,7 @@ def _install(app: Any) -> None:
     # By name: a producer never needs what runs in a worker.
     app.steps["worker"].add(_STEP)
     app.steps["consumer"].add("celery_throttle.worker.bootsteps:ConsumerStep")
+    app.steps["worker"].add("celery_throttle.control.remote_step:RemoteStep")
     # What configures the app again, or sets another schedule before the app is used, drops the entry.
     for signal in (app.on_after_configure, app.on_after_finalize):
         signal.connect(_schedule_reaper, weak=False, dispatch_uid="celery_throttle.reap")

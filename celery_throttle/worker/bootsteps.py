@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from celery import __version__ as celery_version
 from celery import bootsteps
 
-from celery_throttle.control import panel
 from celery_throttle.core.store_url import shown
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.settings import settings_of
@@ -80,7 +79,6 @@ class WorkerStep(bootsteps.StartStopStep):
         _refuse_result_backends(worker.app)
         _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
-        panel.register()  # where no `celery` command has, as with `app.Worker()`
         if any(dedup.remember for dedup in dedups_of(worker.app).values()):
             remember.begin()  # now: the pool's processes are not there yet
         worker.process_task = worker.throttling.arrive

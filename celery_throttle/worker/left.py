@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery_throttle.control.reader import MOST, Reader
+from celery_throttle.clients import store_client
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
+from celery_throttle.store import views
+from celery_throttle.store.replies import read
 from celery_throttle.tasks.registry import groups_of
 
 __all__ = ["anybody_left"]
 
 logger = logging.getLogger(__name__)
+
+#: Ids of parked tasks of one call, and calls for those of one group.
+_IDS, _CALLS = 500, 20
 
 
 def anybody_left(app: Any) -> bool:
@@ -20,7 +25,7 @@ def anybody_left(app: Any) -> bool:
     if not settings_of(app).url:
         return False
     try:
-        left = {group: len(Reader(app, group).parked(None, MOST)) for group in groups_of(app)}
+        left = {group: _parked(app, group) for group in groups_of(app)}
     except StoreUnavailable as error:
         logger.warning(
             "celery_throttle: throttle_enabled is False, and whether tasks are still parked cannot be seen (%s): "
@@ -28,13 +33,25 @@ def anybody_left(app: Any) -> bool:
             error,
         )
         return False
-    for group, count in left.items():
-        if count:
+    for group, (count, more) in left.items():
+        if count or more:
             logger.warning(
                 "celery_throttle: throttle_enabled is False, and %s tasks are parked%s: this worker starts them under "
                 "their limits, and all others at once; ThrottleControl(app).limit(...).disable() lifts a limit for "
                 "them, too",
-                f"{count} or more" if count >= MOST else count,
+                f"{count} or more" if more else count,
                 f" in group {group!r}" if group else "",
             )
-    return any(left.values())
+    return any(count or more for count, more in left.values())
+
+
+def _parked(app: Any, group: str) -> tuple[int, bool]:
+    """Return how many tasks are parked in a group, and whether there may be more."""
+    client = store_client(app, group)
+    count, after = 0, ""
+    for _ in range(_CALLS):
+        after, page = read(views.parked_ids, client.ask(client.store.parked_ids("", after, _IDS)))
+        count += len(page)
+        if not after:
+            break
+    return count, bool(after)

@@ -9,14 +9,14 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.explain import explained
 from celery_throttle.core.wording import one_line, seconds, shortened
 from celery_throttle.store import views
+from celery_throttle.store.explain import explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_throttle.control.explain import Explanation
+    from celery_throttle.store.explain import Explanation
     from celery_throttle.store.rows import Holder
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.calls import Calls

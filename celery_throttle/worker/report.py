@@ -6,7 +6,6 @@ from datetime import datetime, timedelta, timezone
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.control.versions import versions
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.store_url import shown
@@ -35,7 +34,6 @@ def report(gate: Gate, slots: Slots, settings: Settings) -> dict[str, Any]:
     held = [permit for calls in gate.groups for permit in calls.held.values() if permit.run is not None]
     held_back = [(why, run) for why, runs in here.held_back.items() for run in runs]
     return {
-        "versions": versions(),
         "store": shown(settings.url),
         "slots": {"size": slots.size, "free": max(slots.size - taken, 0)},
         "groups": [_group(calls) for calls in gate.groups],

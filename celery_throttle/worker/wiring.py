@@ -23,7 +23,6 @@ from celery_throttle.worker.groups import Group, calls_of
 from celery_throttle.worker.leases import Leases
 from celery_throttle.worker.loop import Loop
 from celery_throttle.worker.queues import Queues
-from celery_throttle.worker.remote import Remote
 from celery_throttle.worker.report import report
 from celery_throttle.worker.requests import RequestFactory
 from celery_throttle.worker.revoked import Revoked
@@ -86,7 +85,6 @@ class Throttling:
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
         self._stopping = Stopping(loop, self.gate, settings.lease)
         self._leases = Leases(self.groups, settings.lease, timekeeper, self.gate.blocked)
-        self.remote = Remote(worker.app, worker.hostname, loop, partial(report, self.gate, self._slots, settings))
 
     def start(self) -> None:
         """Begin."""
@@ -103,6 +101,10 @@ class Throttling:
         for group in self.groups:
             group.calls.connect()
         self.loop.start()
+
+    def report(self) -> dict[str, Any]:
+        """Return what only this worker knows; on the loop."""
+        return report(self.gate, self._slots, self.settings)
 
     @property
     def arrive(self) -> Callable[[Any], None]:

@@ -14,9 +14,9 @@ from kombu.message import Message
 from celery_throttle import Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli import top
 from celery_throttle.control.cli.output import span
-from celery_throttle.control.explain import Explanation
 from celery_throttle.core.task_codes import code_of
 from celery_throttle.core.wording import one_line
+from celery_throttle.store.explain import Explanation
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.rows import Holder, LimitStatus, Parked
 from tests.control.conftest import make_app, run_in

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from celery_throttle.control.explain import explained
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import views
 from celery_throttle.store.calls import Store
+from celery_throttle.store.explain import explained
 from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS, LEASE
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from celery_throttle.control.explain import Explanation
+    from celery_throttle.store.explain import Explanation
     from celery_throttle.store.rows import Change, LimitStatus, Parked, SetAside
     from celery_throttle.store.views import Lent, ParkedId
 

@@ -16,8 +16,8 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_throttle.control.explain import Explanation
     from celery_throttle.control.limit_control import LimitControl
+    from celery_throttle.store.explain import Explanation
     from celery_throttle.store.rows import Parked
 
 #: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.

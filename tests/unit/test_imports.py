@@ -28,6 +28,7 @@ STEERS = {
     "celery_throttle.worker.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
     "celery_throttle.worker.queues": {"consumer"},  # as are those of its consumer
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
+    "celery_throttle.control.remote_step": {"worker"},
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap
     "celery_throttle.worker.prefetch": {"qos"},  # which says how many messages the worker may take
     "celery_throttle.worker.unthrottled": {"task"},  # as Celery's autoretry_for does

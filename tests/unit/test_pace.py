@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.control.explain import Explanation, estimated
-from celery_throttle.control.pace import Pace, pace_of
+from celery_throttle.control.pace import Pace, estimated, pace_of
+from celery_throttle.store.explain import Explanation
 from celery_throttle.store.history import History, Period
 from celery_throttle.store.rows import LimitStatus, RateStatus
 

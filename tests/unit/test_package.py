@@ -50,6 +50,11 @@ def test_what_a_limit_loads_of_the_building_blocks() -> None:
     assert ours == {"checks", "lease"}
 
 
+def test_what_a_worker_runs_loads_nothing_of_what_operators_use() -> None:
+    loaded = run("import celery_throttle.worker.bootsteps; print(json.dumps(sorted(sys.modules)))")
+    assert [name for name in loaded if name.startswith(("celery_throttle.control", "celery_throttle.web"))] == []
+
+
 def test_each_building_block_is_where_it_is_said_to_be() -> None:
     assert [name for name in primitives.__all__ if getattr(primitives, name).__name__ != name] == []
     assert set(primitives.__all__) <= set(dir(primitives))

@@ -9,9 +9,10 @@ import pytest
 from kombu.asynchronous import Hub
 from kombu.asynchronous.timer import Timer
 
-from celery_throttle.worker import remote
+from celery_throttle.control import remote_step
+from celery_throttle.control.remote_step import Remote
+from celery_throttle.control.versions import versions
 from celery_throttle.worker.loop import Loop
-from celery_throttle.worker.remote import Remote
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def door() -> Iterator[threading.Event]:
 
 def test_a_report_is_made_where_the_gate_lives(loop: Loop) -> None:
     told = Remote(None, "w", loop, lambda: {"thread": threading.current_thread().name}).inspect()
-    assert told == {"thread": "celery-throttle-gate"}
+    assert told == {"versions": versions(), "thread": "celery-throttle-gate"}
 
 
 def test_what_goes_wrong_there_is_heard_here(loop: Loop) -> None:
@@ -60,7 +61,7 @@ def test_a_loop_that_is_busy(loop: Loop, door: threading.Event) -> None:
     answers = Remote(None, "w", loop, dict)
     assert answers.inspect() == {"error": "the gate of this worker is busy: no answer within 0.5 s"}
     door.set()
-    until(lambda: answers.inspect() == {})
+    until(lambda: answers.inspect() == {"versions": versions()})
 
 
 def test_a_store_that_says_nothing(loop: Loop, door: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +72,7 @@ def test_a_store_that_says_nothing(loop: Loop, door: threading.Event, monkeypatc
         door.wait(WAITS)
         return {"ok": f"{command} {arguments} {by}"}
 
-    monkeypatch.setattr(remote, "carry_out", waits)
+    monkeypatch.setattr(remote_step, "carry_out", waits)
     answers = Remote(None, "w", loop, dict)
     late = "the store did not answer within 0.5 s: it may be done or not, do it again"
     assert answers.steer("a", {}) == {"error": late}
@@ -83,7 +84,7 @@ def test_a_store_that_says_nothing(loop: Loop, door: threading.Event, monkeypatc
 
 
 def test_what_nobody_foresaw_is_celerys_to_tell(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "carry_out", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr(remote_step, "carry_out", lambda *_, **__: 1 // 0)
     answers = Remote(None, "w", loop, dict)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from celery import Celery
@@ -12,6 +12,14 @@ from celery.contrib.testing.worker import start_worker
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
 from celery_throttle.settings import settings_of
+from celery_throttle.store.replies import Answer
+from celery_throttle.worker import left
+from tests.store.terms_caller import TermsCaller, terms
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from celery_throttle.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.usefixtures("log_as_before")
 
@@ -118,3 +126,24 @@ def test_what_is_wrong_is_refused_all_the_same() -> None:
         settings_of(make_app(throttle_lease="long"))
     with pytest.raises(ConfigurationError, match="throttle_url"):
         settings_of(make_app(throttle_url="amqp://rabbit"))
+
+
+@pytest.mark.parametrize(("calls", "said"), [(20, "620 tasks are parked"), (1, "500 or more tasks are parked")])
+def test_worker_start_counts_the_tasks_that_are_still_parked(
+    server: EmbeddedServer,
+    redis: Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    calls: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(left, "_CALLS", calls)
+    app = make_app(throttle_url=server.url)
+    app.finalize()
+    assert not left.anybody_left(app)
+    worker, needs = TermsCaller(redis, "aaaaaaaa", "q", prefix="throttle"), terms(gpu).needs({})
+    for number in range(622):
+        if worker.ask(f"t{number}", needs)[0] != Answer.GRANTED:
+            worker.put(f"t{number}", needs, message=b"m")
+    assert left.anybody_left(app)
+    assert [said in record.getMessage() for record in caplog.records] == [True]

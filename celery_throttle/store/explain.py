@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
-from celery_throttle.core.wording import at, listed, one_line, signature, span, times
+from celery_throttle.core.wording import at, listed, one_line, signature, times
 from celery_throttle.store.rows import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from celery_throttle.control.pace import Pace
     from celery_throttle.store.rows import Change, LimitStatus, Said
     from celery_throttle.store.views import TaskView
 
-__all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "estimated", "explained", "in_words"]
+__all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained", "in_words"]
 
 TaskState = Literal[
     "held", "parked", "waiting for its identity lock", "ended without running", "set aside", "lost", "unknown"
@@ -113,23 +112,6 @@ def explained(task_id: str, view: TaskView) -> Explanation:
         args=view.args,
         kwargs=view.kwargs,
     )
-
-
-def estimated(explanation: Explanation, pace: Pace) -> Explanation:
-    """Return the same with when it starts, where its line moves at this pace."""
-    if explanation.place is None or any(each.stopped for each in explanation.limits):
-        return explanation
-    starts_in = pace.starts_in(explanation.place)
-    if starts_in is not None:
-        moves = "At the rate of its limit" if pace.by_rate else "As fast as its line moves now,"
-        said = f"{moves} its turn comes in about {span(starts_in)}."
-    elif pace.idle is not None:
-        said = (
-            f"Nothing has started on limit {explanation.limit} for {span(pace.idle)}: when its turn comes is not known."
-        )
-    else:
-        return explanation
-    return replace(explanation, starts_in=starts_in, reasons=(*explanation.reasons, said))
 
 
 def _state(view: TaskView) -> TaskState:

@@ -1,4 +1,4 @@
-"""Answer Celery's remote control, in the thread that consumes: at once, or not much later."""
+"""Have a worker answer Celery's remote control, in the thread that consumes: at once, or not much later."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from typing import TYPE_CHECKING, Any
 
+from celery import bootsteps
+
+from celery_throttle.control import panel
 from celery_throttle.control.remote import carry_out
+from celery_throttle.control.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_throttle.worker.loop import Loop
 
-__all__ = ["Remote"]
+__all__ = ["Remote", "RemoteStep"]
 
 #: Seconds for which the consumer waits at most: it can only answer before it goes on, and whoever asked waits a second.
 _PATIENCE = 0.5
@@ -27,7 +31,7 @@ class Remote:
         app: the worker's.
         hostname: of the worker, as Celery calls it.
         loop: of the gate.
-        report: returns what `inspect` says; called on the loop.
+        report: returns what only the worker knows; called on the loop.
     """
 
     def __init__(self, app: Any, hostname: str, loop: Loop, report: Callable[[], dict[str, Any]]) -> None:
@@ -35,9 +39,9 @@ class Remote:
         self._one_at_a_time = threading.Lock()
 
     def inspect(self) -> dict[str, Any]:
-        """Return what only this worker knows."""
+        """Return which versions this worker runs, and what only it knows."""
         try:
-            return self._loop.ask(self._report, _PATIENCE)
+            return {"versions": versions(), **self._loop.ask(self._report, _PATIENCE)}
         except NotInTime:
             return {"error": f"the gate of this worker is busy: no answer within {_PATIENCE:g} s"}
 
@@ -64,3 +68,19 @@ class Remote:
             answer.set_exception(done)
         else:
             answer.set_result(done)
+
+
+class RemoteStep(bootsteps.Step):
+    """Puts the answers into a worker that throttles."""
+
+    requires = ("celery_throttle.worker.bootsteps:WorkerStep",)
+
+    def include_if(self, worker: Any) -> bool:
+        """Only together with the gate."""
+        return hasattr(worker, "throttling")
+
+    def create(self, worker: Any) -> None:
+        """Have Celery know the commands, also where no `celery` command has, as with `app.Worker()`."""
+        panel.register()
+        throttling = worker.throttling
+        worker.throttle_remote = Remote(worker.app, worker.hostname, throttling.loop, throttling.report)
