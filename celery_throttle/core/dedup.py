@@ -25,7 +25,7 @@ __all__ = [
     "task_dedup",
 ]
 
-LockUntil = Literal["finished", "success", "started", "expires"]
+LockUntil = Literal["finished", "started", "expires"]
 OnConflict = Literal["return_existing", "raise", "skip", "replace", "keep_last"]
 
 #: What needs ``singleton=True`` beside it.
@@ -96,8 +96,7 @@ class Dedup:
     Attributes:
         unique_on: the arguments that make calls the same: names or dotted paths, or a function of all arguments; None
             for all of them.
-        lock_until: when another call may come: when it has ended (``finished``), when it has succeeded (``success``:
-            after a failure only it may run again, until ``lock_ttl`` has passed), when it has begun (``started``), or
+        lock_until: when another call may come: when it has ended (``finished``), when it has begun (``started``), or
             ``lock_ttl`` after it was published, whatever became of it (``expires``).
         on_conflict: what happens to another call before that.
         remember: seconds for which the outcome of a success counts.
@@ -213,6 +212,8 @@ def task_dedup(
                 f"Task {task_name}: {names} needs singleton=True beside it: write singleton=True, {fix}"
             )
         return None
+    if given.get("lock_until") == "success":
+        raise ConfigurationError(_instead_of_success(task_name, given))
     dedup = Dedup(
         unique_on=_unique_on(task_name, given.get("unique_on")),
         lock_until=_one_of(task_name, "lock_until", given.get("lock_until", "finished"), LockUntil),
@@ -232,12 +233,27 @@ def _check_together(task_name: str, dedup: Dedup) -> None:
         (remember and until == "started", "remember", lock_until, "at its start the outcome is not known"),
         (remember and until == "expires", "remember", lock_until, "lock_ttl alone says how long it counts"),
         (remember and newest, "remember", on_conflict, "what is remembered does not run again"),
-        (until in ("expires", "success") and newest, lock_until, on_conflict, "use lock_until='finished'"),
+        (until == "expires" and newest, lock_until, on_conflict, "use lock_until='finished'"),
         (until == "started" and conflict == "keep_last", lock_until, on_conflict, "use 'replace'"),
     ):
         if wrong:
             fix = "" if why.startswith("use ") else ", so leave one of them out"
             raise ConfigurationError(f"Task {task_name}: {option} with {other} makes no sense: {why}{fix}")
+
+
+def _instead_of_success(task_name: str, given: Mapping[str, object]) -> str:
+    """Return what to write for a lock that only a success frees: there is none, because its failure would block."""
+    fix = (
+        f"remember=3600 or lock_until='expires', lock_ttl={given.get('lock_ttl', 3600)!r}: after a failure the first "
+        f"lets the next call run, the second does not"
+    )
+    if given.get("on_conflict") in _NEWEST:
+        fix = "lock_until='finished'"
+    elif "remember" in given:
+        counts = f"with remember={given['remember']!r} a success counts for so long"
+        fix = f"lock_until='finished': {counts}, and after a failure the next call may run"
+    known = ", ".join(map(repr, get_args(LockUntil)))
+    return f"Task {task_name}: lock_until must be one of {known}, got 'success': write {fix}"
 
 
 def _check_parameters(task_name: str, dedup: Dedup, parameters: set[str] | None) -> None:

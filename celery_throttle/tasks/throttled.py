@@ -84,8 +84,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         singleton: one call with the same arguments is pending or runs at a time; what follows needs it.
         unique_on: which arguments count: names, dotted paths (``["order.id"]``), or a function of the arguments; an
             empty list: none, one call of the task at a time. By default all count.
-        lock_until: when the next may come: the first has ``"finished"`` (default), ended in ``"success"``, or
-            ``"started"``; ``"expires"``: ``lock_ttl`` after the first was published.
+        lock_until: when the next may come: the first has ``"finished"`` (default) or ``"started"``; ``"expires"``:
+            ``lock_ttl`` after the first was published.
         on_conflict: what ``apply_async`` does with a duplicate: ``"return_existing"`` (default) returns the
             `AsyncResult` of the first, ``"raise"`` raises `DuplicateTask`, ``"skip"`` returns a result that has ended
             as REVOKED ("skipped: ..."), ``"replace"`` revokes the first if it does not run, ``"keep_last"`` has one

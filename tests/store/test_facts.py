@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tests.store.peek import Snapshot
 
 MAIL = Limit("mail", 9, rate="1/d", burst=2)
-PLAN = plan_of(lock_until="success", remember=600.0)
+PLAN = plan_of(remember=600.0)
 #: What becomes of the lock of this plan, which was claimed once more while its task ran.
 STATES = {
     LockOutcome.SUCCESS: "done",
-    LockOutcome.FAILURE: "failed",
+    LockOutcome.FAILURE: None,
     LockOutcome.WAITS: "queued",
     LockOutcome.LOST: "queued",
     LockOutcome.NOTHING: None,

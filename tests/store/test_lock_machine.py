@@ -43,8 +43,6 @@ untils: st.SearchStrategy[tuple[LockUntil, float]] = st.sampled_from(
         ("finished", 0.0),
         ("finished", 0.0),
         ("finished", 600.0),
-        ("success", 0.0),
-        ("success", 600.0),
         ("started", 0.0),
         ("expires", 0.0),
     )
@@ -110,7 +108,7 @@ class LockMachine(RuleBasedStateMachine):
     )
     def publish(self, identity: str, conflict: OnConflict, limited: bool, queue: int, how: str, at_once: bool) -> None:
         until, remember = self.policies[identity]
-        if conflict in {"replace", "keep_last"} and (remember or until in {"expires", "success"}):
+        if conflict in {"replace", "keep_last"} and (remember or until == "expires"):
             conflict = "return_existing"
         if conflict == "keep_last" and until == "started":
             conflict = "replace"

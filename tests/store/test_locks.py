@@ -469,19 +469,19 @@ def test_one_that_may_not_wait_any_longer_has_no_lock(worker: LockCaller, one: L
     assert worker.locked() is None
 
 
-def test_until_success_a_failure_keeps_the_lock(worker: LockCaller) -> None:
+def test_until_expires_a_failure_keeps_the_lock(worker: LockCaller) -> None:
     """Only the same task may run again."""
-    plan = plan_of(lock_until="success")
+    plan = plan_of(lock_until="expires")
     worker.end(worker.start("t1", plan), "failed")
     assert state_of(worker) == ("t1", "failed")
     assert worker.claim("t2", plan)[:2] == (TAKEN, "t1")
     assert told(worker.arrive("t2", plan, slots=1)) == [("t2", "conclude", "t1")]
     worker.end(worker.start("t1", plan))
-    assert worker.locked() is None
+    assert state_of(worker) == ("t1", "done")
 
 
 def test_a_failed_one_that_waits_to_run_again_has_no_outcome_yet(worker: LockCaller, one: Limit) -> None:
-    plan = plan_of(lock_until="success")
+    plan = plan_of(lock_until="expires")
     worker.end(worker.start("t1", plan), "failed")
     other = worker.start("other", plan_of("other"), one)
     assert worker.arrive("t1", plan, one) == ()
@@ -918,12 +918,17 @@ def test_a_grant_that_comes_to_nothing_leaves_the_lock_as_it_was(worker: LockCal
     assert worker.locked() is None
 
 
-def test_one_that_was_revoked_and_starts_again_waits_for_its_retry(worker: LockCaller, peer: LockCaller) -> None:
-    plan = plan_of(lock_until="success")
+def test_one_that_was_revoked_and_starts_again_waits_for_its_retry(
+    worker: LockCaller, peer: LockCaller, clock: StoreClock
+) -> None:
+    """Also if its lock would have ended by then: it was said of the run before this one."""
+    plan = plan_of(lock_until="expires", lock_ttl=5)
     held = worker.start("t1", plan)
     peer.exchange(never=[("same", "t1", "")])
     worker.end(held, "failed")
-    worker.end(worker.start("t1", plan), "retry")
+    again = worker.start("t1", plan)
+    clock.move(20_000_000)
+    worker.end(again, "retry")
     assert state_of(worker) == ("t1", "queued")
 
 
@@ -1209,7 +1214,7 @@ def test_when_all_is_over_nothing_is_left(
     assert_empty(redis)
 
 
-@pytest.mark.parametrize("until_", ["finished", "success", "expires"])
+@pytest.mark.parametrize("until_", ["finished", "expires"])
 def test_what_was_remembered_goes_when_its_time_has_passed(
     brief: LockCaller, redis: Redis, clock: StoreClock, until_: LockUntil
 ) -> None:

@@ -45,7 +45,8 @@ def test_a_timedelta_is_seconds() -> None:
         ({"remember": 5, "on_conflict": "replace"}, "on_conflict='replace'"),
         ({"remember": 5, "on_conflict": "keep_last"}, "on_conflict='keep_last'"),
         ({"lock_until": "expires", "on_conflict": "replace"}, "lock_until='expires'"),
-        ({"lock_until": "success", "on_conflict": "keep_last"}, "lock_until='success'"),
+        ({"lock_until": "success"}, "got 'success': write remember=3600"),
+        ({"lock_until": "expires", "on_conflict": "keep_last"}, "lock_until='expires'"),
         ({"lock_until": "started", "on_conflict": "keep_last"}, "lock_until='started'"),
     ],
 )

@@ -95,7 +95,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"rate": "1/s", "burst": 10**7}, "burst must be a whole number of 1 or more, 1000000 at the most, got 10000000"),
     (
         {"singleton": True, "lock_until": "done"},
-        "until must be one of 'finished', 'success', 'started', 'expires', got",
+        "until must be one of 'finished', 'started', 'expires', got",
     ),
     ({"singleton": True, "remember": "1h"}, "0 or more, 315360000 at the most, got '1h': write remember=3600"),
     ({"singleton": True, "unique_on": ["id"]}, "unique_on names 'id', but the task takes amount, order_id"),
@@ -213,6 +213,19 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"singleton": True, "lock_until": "executing"}, "got 'executing': write lock_until='started'"),
     ({"singleton": True, "lock_until": 60}, "got 60: write lock_until='expires', lock_ttl=60"),
     ({"singleton": True, "lock_until": True}, "got True: write lock_until='finished'"),
+    (
+        {"singleton": True, "lock_until": "success"},
+        "got 'success': write remember=3600 or lock_until='expires', lock_ttl=3600: after a failure the first lets the",
+    ),
+    (
+        {"singleton": True, "lock_until": "success", "remember": 60},
+        "got 'success': write lock_until='finished': with remember=60 a success counts for so long, and after a",
+    ),
+    ({"singleton": True, "lock_until": "success", "lock_ttl": 60}, "or lock_until='expires', lock_ttl=60: after"),
+    (
+        {"singleton": True, "lock_until": "success", "on_conflict": "replace"},
+        "got 'success': write lock_until='finished'",
+    ),
     ({"singleton": True, "on_conflict": "reject"}, "got 'reject': write on_conflict='skip'"),
     ({"singleton": True, "on_conflict": True}, "got True: write on_conflict='raise'"),
     ({"singleton": True, "on_conflict": "replaces"}, "got 'replaces': write on_conflict='replace'"),

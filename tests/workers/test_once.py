@@ -277,7 +277,7 @@ def test_until_started(app: Any, journal: Journal, state: State, let_go: Any) ->
     state.wait_empty()
 
 
-def test_until_success_a_failure_keeps_the_lock(app: Any, journal: Journal) -> None:
+def test_until_expires_a_failure_keeps_the_lock(app: Any, journal: Journal) -> None:
     first = app.fails.delay("a")
     with pytest.raises(ValueError, match="a"):
         first.get(timeout=QUICKLY)

@@ -145,7 +145,7 @@ def again_started(self: Any, label: str) -> str:
     return label
 
 
-@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="success")
+@app.task(shared=False, bind=True, base=Throttled, singleton=True, lock_until="expires")
 def fails(self: Any, label: str) -> None:
     _quick(self, label)
     raise ValueError(label)

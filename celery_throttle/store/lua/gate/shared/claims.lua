@@ -1,6 +1,6 @@
 -- Claims: who gets an identity lock, and what becomes of a task that does not.
 --
--- What a task does with its lock (in its record: lock): identity; how: until ('finished', 'success',
+-- What a task does with its lock (in its record: lock): identity; how: lock_until ('finished',
 -- 'started', 'expires'), remember_ms, ttl_ms (while queued), on_conflict; claim: '0' if nothing was
 -- claimed when it was published; first: the task that had it then, '' if none; and from here on verdict,
 -- fence (its token), unlocked: the lock was taken away while it ran; asked: the first it was a duplicate

@@ -57,8 +57,7 @@ end
 
 local function lasts(plan, lock, outcome)
   if plan.lock_until == 'expires' then return lock.floor end
-  if outcome == 'success' then return NOW + plan.remember_ms end
-  return plan.lock_until == 'success' and NOW + plan.ttl_ms or NOW
+  return outcome == 'success' and NOW + plan.remember_ms or NOW
 end
 
 -- The task does not run any more. outcome: success, failure, waits (for its next delivery), lost, nothing.
