@@ -224,7 +224,8 @@ class LockMachine(RuleBasedStateMachine):
     def lock_ends(self, identity: str) -> None:
         """The time of one that waits, or is remembered, has passed."""
         lock = peek(self.client).live_lock(identity)
-        if lock and lock["state"] in {"queued", "done", "failed"}:
+        holds = {started.task for started in self._holders(identity)}
+        if lock and lock["state"] in {"queued", "done", "failed"} and lock["task"] not in holds:
             end_lock(self.client, identity)
             self.freed = {identity}
 
@@ -360,6 +361,8 @@ class LockMachine(RuleBasedStateMachine):
         if mine and outcome in {"done", "failed"} and started.verdict == "run":
             self.outcomes.add(started.task)
             self.owed |= self._owed_by(started)
+        elif held and outcome == "done" and started.verdict == "run":
+            self.outcomes.add(started.task)  # of a task that another delivery of it has, which counts for that too
         if mine and outcome == "retry":
             message = self.messages[started.task]
             self.broker.append(message._replace(attempt=started.attempt + 1))

@@ -932,6 +932,23 @@ def test_one_that_was_revoked_and_starts_again_waits_for_its_retry(
     assert state_of(worker) == ("t1", "queued")
 
 
+def test_a_run_that_is_put_back_after_its_other_delivery_succeeded_keeps_what_is_remembered(
+    worker: LockCaller, peer: LockCaller, redis: Redis, clock: StoreClock
+) -> None:
+    """It goes on for longer than that, and another call would run beside it."""
+    plan = plan_of(remember=2.0)
+    held = worker.start("t1", plan)
+    end_lease(redis, held, lock=False)
+    peer.end(peer.start("t1", plan))
+    assert state_of(worker) == ("t1", "done")
+    assert worker.renew_once(held) == PUT_BACK
+    clock.move(3_000_000)
+    assert peer.claim("t2", plan)[:2] == (TAKEN, "t1")
+    worker.end(held, "failed")
+    clock.move(3_000_000)
+    assert peer.locked() is None, "it lasts from the end of the run"
+
+
 def test_a_lock_that_another_one_runs_with_is_lost(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", PLAN)
     redis.flushall()

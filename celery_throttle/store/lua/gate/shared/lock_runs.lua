@@ -38,7 +38,12 @@ local function renew_lock(task, record)
   if plan.verdict ~= 'run' or plan.unlocked then return true end
   if plan.lock_until == 'started' then return renew_started(task, plan.identity) end
   local lock = load_lock(plan.identity)
-  if lock and lock.task == task and lock.state == 'done' then return true end
+  if lock and lock.task == task and lock.state == 'done' then
+    -- Another delivery of it has succeeded: what is remembered lasts at least as long as this run.
+    lock.nonce = record.nonce
+    save_lock(plan.identity, lock, math.max(lock_till(plan.identity), NOW + RUNNING_LEASES * LEASE_MS))
+    return true
+  end
   if lock and lock.state ~= 'queued' and (lock.task ~= task or lock.state ~= 'running') then return false end
   -- Also one that has just ended: who waits for it is not forgotten.
   lock = lock or kept_lock(plan.identity)
