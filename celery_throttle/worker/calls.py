@@ -26,7 +26,7 @@ from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.declaring import declare_in_pages
 from celery_throttle.worker.link import NoAnswer
 from celery_throttle.worker.outbox import MOST_BYTES, Outbox
-from celery_throttle.worker.renewed import judge, renewals
+from celery_throttle.worker.renewals import judge, renewals
 from celery_throttle.worker.tally import Tally
 
 if TYPE_CHECKING:

@@ -20,17 +20,17 @@ from celery_throttle.worker.acknowledging import Acknowledging
 from celery_throttle.worker.avoided import Avoided
 from celery_throttle.worker.blocked import Blocked
 from celery_throttle.worker.later import Later
-from celery_throttle.worker.needs import expiring
 from celery_throttle.worker.notices import Notices
-from celery_throttle.worker.offers import Offers
 from celery_throttle.worker.outage import Outage, fail
 from celery_throttle.worker.prefetch import Prefetch
+from celery_throttle.worker.requirements import expiring
 from celery_throttle.worker.resuming import Resuming
+from celery_throttle.worker.revocation import Withdrawing
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Here, Permit, Run, State
-from celery_throttle.worker.telling import tell_parked
+from celery_throttle.worker.signals_and_events import tell_parked
+from celery_throttle.worker.slot_offers import Offers
 from celery_throttle.worker.undecided import Undecided
-from celery_throttle.worker.withdrawing import Withdrawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

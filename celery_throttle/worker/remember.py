@@ -20,7 +20,7 @@ from kombu.exceptions import EncodeError
 from celery_throttle.clients import store_client
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.tasks.registry import dedup_of, group_of
-from celery_throttle.worker.plans import plan_of
+from celery_throttle.worker.lock_plans import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

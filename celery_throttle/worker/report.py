@@ -10,7 +10,7 @@ from celery_throttle.core.policy import costs_of
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.store_url import shown
 from celery_throttle.worker.runs import State
-from celery_throttle.worker.telling import queue_of
+from celery_throttle.worker.signals_and_events import queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

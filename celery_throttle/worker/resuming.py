@@ -13,10 +13,10 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.core.policy import needs_again
 from celery_throttle.core.wording import one_line
+from celery_throttle.worker.duplicates import say
 from celery_throttle.worker.requests import Declined, sender_of
 from celery_throttle.worker.runs import Permit, Run
-from celery_throttle.worker.telling import tell_resumed
-from celery_throttle.worker.verdicts import say
+from celery_throttle.worker.signals_and_events import tell_resumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from celery_throttle.store.parcel import pack
 from celery_throttle.worker.outage import fail
 from celery_throttle.worker.rounds import count_round
 from celery_throttle.worker.runs import State
-from celery_throttle.worker.waits import with_wait
+from celery_throttle.worker.wait_header import with_wait
 from celery_throttle.worker.watch import unwatch, watch
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import NOTHING
 from celery_throttle.store.calls import Arrival, Delivery, Succession
 from celery_throttle.tasks.publish import HEADER
-from celery_throttle.worker.plans import header_of
+from celery_throttle.worker.lock_plans import header_of
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs

@@ -18,15 +18,15 @@ from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 from celery_throttle.worker import remember
 from celery_throttle.worker.autoscale import Growth
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
-from celery_throttle.worker.greeting import greet
 from celery_throttle.worker.groups import Group, calls_of
 from celery_throttle.worker.leases import Leases
 from celery_throttle.worker.loop import Loop
 from celery_throttle.worker.queues import Queues
 from celery_throttle.worker.report import report
 from celery_throttle.worker.requests import RequestFactory
-from celery_throttle.worker.revoked import Revoked
+from celery_throttle.worker.revocation import Revoked
 from celery_throttle.worker.slots import Slots
+from celery_throttle.worker.startup_log import greet
 from celery_throttle.worker.stopping import Stopping
 from celery_throttle.worker.tasks import Tasks
 from celery_throttle.worker.timekeeper import Timekeeper

@@ -39,12 +39,12 @@ from celery_throttle.worker import (
     groups,
     link,
     listener,
-    offers,
     outbox,
     remember,
     resuming,
     runs,
     saving,
+    slot_offers,
     stopping,
     tasks,
     wiring,
@@ -210,7 +210,7 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (gate, link, listener, offers, outbox, runs, saving, stopping):
+        for module in (gate, link, listener, slot_offers, outbox, runs, saving, stopping):
             put(module, "monotonic", now)
         for module in (resuming, tasks):
             put(module, "Run", _Run)

@@ -24,7 +24,7 @@ STEERS = {
     "celery_throttle.worker.later": {"run"},
     "celery_throttle.worker.undecided": {"run"},
     "celery_throttle.worker.acknowledging": {"run"},
-    "celery_throttle.worker.offers": {"calls"},
+    "celery_throttle.worker.slot_offers": {"calls"},
     "celery_throttle.worker.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
     "celery_throttle.worker.queues": {"consumer"},  # as are those of its consumer
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker

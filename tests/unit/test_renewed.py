@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.calls import MOST_RENEWED, Arrival, Store
-from celery_throttle.worker.renewed import renewals
+from celery_throttle.worker.renewals import renewals
 from celery_throttle.worker.runs import Permit
 
 if TYPE_CHECKING:

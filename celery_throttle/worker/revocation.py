@@ -1,10 +1,13 @@
-"""Say of revoked tasks that they have left their lines, as soon as somebody hears of it."""
+"""Revocation: which tasks were revoked, and saying of parked ones that they have left their lines."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import state
 
 from celery_throttle.worker.requests import Declined, sender_of
 
@@ -14,12 +17,28 @@ if TYPE_CHECKING:
     from celery_throttle.worker.requests import RequestFactory
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Withdrawing"]
+__all__ = ["Revoked", "Withdrawing"]
 
 logger = logging.getLogger(__name__)
 
 #: Seconds until the result backend is tried again.
 _PAUSE = 1.0
+
+
+class Revoked:
+    """Follows Celery's set, which keeps the newest so many in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+
+    def new(self) -> list[str]:
+        """Return what was added since the last call."""
+        # Not by the size: a full set stays as large as it is.
+        known = state.revoked._data.values()  # type: ignore[attr-defined]  # noqa: SLF001 - its own iterator sorts the whole set
+        added = list(takewhile(lambda entry: entry is not self._last, reversed(known)))
+        if added:
+            self._last = added[0]
+        return [str(task) for *_, task in reversed(added)]
 
 
 class Withdrawing:

@@ -17,7 +17,7 @@ __all__ = ["anybody_left"]
 logger = logging.getLogger(__name__)
 
 #: Ids of parked tasks of one call, and calls for those of one group.
-_IDS, _CALLS = 500, 20
+_IDS, _CALLS = 100, 100
 
 
 def anybody_left(app: Any) -> bool:

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.tasks.arguments import values_of
-from celery_throttle.worker.plans import header_of
+from celery_throttle.worker.lock_plans import header_of
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs, Policy
