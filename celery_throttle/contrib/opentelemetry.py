@@ -13,8 +13,8 @@ from celery_throttle.core.policy import costs_of
 from celery_throttle.errors import ConfigurationError
 from celery_throttle.tasks.arguments import values_of
 from celery_throttle.tasks.registry import policies_of
+from celery_throttle.worker.celery_side.wait_header import show_waits, waited
 from celery_throttle.worker.lock_plans import header_of
-from celery_throttle.worker.wait_header import show_waits, waited
 
 try:
     from opentelemetry.metrics import Observation

@@ -27,7 +27,7 @@ def register() -> None:
 
 def _add_to(app: Any) -> None:
     # No import in here: a thread that is importing what we want may be waiting for the lock of this app.
-    app.steps["worker"].add("celery_throttle.worker.remarks:RemarksStep")
+    app.steps["worker"].add("celery_throttle.worker.reported.remarks:RemarksStep")
 
     @app.task(name=REAP_TASK, bind=True, ignore_result=True, shared=False, lazy=False)  # type: ignore[untyped-decorator]
     def reap(self: Any) -> int:

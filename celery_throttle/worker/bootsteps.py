@@ -16,9 +16,9 @@ from celery_throttle.store.servers.doctor import refusal
 from celery_throttle.tasks.one_line import in_one_line
 from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.tasks.result_backends import check_result_backend
-from celery_throttle.worker import remember
+from celery_throttle.worker.celery_side import remember
+from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
 from celery_throttle.worker.parked_leftovers import anybody_left
-from celery_throttle.worker.unthrottled import fail_rate_limited
 from celery_throttle.worker.wiring import Throttling
 
 if TYPE_CHECKING:

@@ -16,33 +16,34 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.store.parcel import pack
-from celery_throttle.worker.acknowledging import Acknowledging
-from celery_throttle.worker.avoided import Avoided
 from celery_throttle.worker.blocked import Blocked
-from celery_throttle.worker.later import Later
-from celery_throttle.worker.notices import Notices
-from celery_throttle.worker.outage import Outage, fail
-from celery_throttle.worker.prefetch import Prefetch
-from celery_throttle.worker.requirements import expiring
+from celery_throttle.worker.celery_side.acknowledging import Acknowledging
+from celery_throttle.worker.celery_side.failing import fail
+from celery_throttle.worker.celery_side.prefetch import Prefetch
+from celery_throttle.worker.celery_side.requirements import expiring
+from celery_throttle.worker.celery_side.revocation import Withdrawing
+from celery_throttle.worker.held_back.avoided import Avoided
+from celery_throttle.worker.held_back.later import Later
+from celery_throttle.worker.held_back.outage import Outage
+from celery_throttle.worker.held_back.undecided import Undecided
+from celery_throttle.worker.reported.notices import Notices
+from celery_throttle.worker.reported.signals_and_events import tell_parked
 from celery_throttle.worker.resuming import Resuming
-from celery_throttle.worker.revocation import Withdrawing
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Here, Permit, Run, State
-from celery_throttle.worker.signals_and_events import tell_parked
-from celery_throttle.worker.slot_offers import Offers
-from celery_throttle.worker.undecided import Undecided
+from celery_throttle.worker.store_side.slot_offers import Offers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery_throttle.core.settings import Settings
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
-    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.celery_side.queues import Queues
+    from celery_throttle.worker.celery_side.requests import RequestFactory
+    from celery_throttle.worker.celery_side.slots import Slots
+    from celery_throttle.worker.celery_side.tasks import Tasks
     from celery_throttle.worker.loop import Loop
-    from celery_throttle.worker.queues import Queues
-    from celery_throttle.worker.requests import RequestFactory
-    from celery_throttle.worker.slots import Slots
-    from celery_throttle.worker.tasks import Tasks
+    from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Gate"]

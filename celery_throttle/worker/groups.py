@@ -8,18 +8,18 @@ from celery_throttle.core.store_url import shown
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.calls import Store
 from celery_throttle.store.servers.client import connection_factory, make_client
-from celery_throttle.worker.calls import Calls
-from celery_throttle.worker.link import Link
-from celery_throttle.worker.listener import Listener
-from celery_throttle.worker.saving import Saving
+from celery_throttle.worker.held_back.saving import Saving
+from celery_throttle.worker.store_side.calls import Calls
+from celery_throttle.worker.store_side.link import Link
+from celery_throttle.worker.store_side.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from celery_throttle.core.settings import Settings
     from celery_throttle.core.task_codes import TaskNames
-    from celery_throttle.worker.calls import Decisions
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.store_side.calls import Decisions
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Group", "calls_of"]

@@ -13,21 +13,21 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.core.policy import needs_again
 from celery_throttle.core.wording import one_line
-from celery_throttle.worker.duplicates import say
-from celery_throttle.worker.requests import Declined, sender_of
+from celery_throttle.worker.celery_side.duplicates import say
+from celery_throttle.worker.celery_side.requests import Declined, sender_of
+from celery_throttle.worker.reported.signals_and_events import tell_resumed
 from celery_throttle.worker.runs import Permit, Run
-from celery_throttle.worker.signals_and_events import tell_resumed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_throttle.store.replies import Grant
-    from celery_throttle.worker.avoided import Avoided
-    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.celery_side.requests import RequestFactory
+    from celery_throttle.worker.held_back.avoided import Avoided
     from celery_throttle.worker.loop import Loop
-    from celery_throttle.worker.notices import Notices
-    from celery_throttle.worker.requests import RequestFactory
+    from celery_throttle.worker.reported.notices import Notices
     from celery_throttle.worker.running import Running
+    from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Resuming"]

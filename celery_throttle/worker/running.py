@@ -15,23 +15,23 @@ from celery_throttle.core.policy import costs_of, needs_text
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError, StoreUnavailable, ThrottleError
 from celery_throttle.store.parcel import pack
-from celery_throttle.worker.outage import fail
-from celery_throttle.worker.rounds import count_round
+from celery_throttle.worker.celery_side.failing import fail
+from celery_throttle.worker.celery_side.wait_header import with_wait
+from celery_throttle.worker.celery_side.watch import unwatch, watch
 from celery_throttle.worker.runs import State
-from celery_throttle.worker.wait_header import with_wait
-from celery_throttle.worker.watch import unwatch, watch
+from celery_throttle.worker.store_side.rounds import count_round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.blocked import Blocked
-    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.celery_side.slots import Slots
+    from celery_throttle.worker.celery_side.tasks import Tasks
     from celery_throttle.worker.loop import Loop
-    from celery_throttle.worker.notices import Notices
+    from celery_throttle.worker.reported.notices import Notices
     from celery_throttle.worker.runs import Permit, Run
-    from celery_throttle.worker.slots import Slots
-    from celery_throttle.worker.tasks import Tasks
+    from celery_throttle.worker.store_side.calls import Calls
 
 __all__ = ["Running"]
 

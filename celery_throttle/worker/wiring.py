@@ -15,26 +15,26 @@ from celery_throttle.core.naming import worker_name
 from celery_throttle.settings import settings_of
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
-from celery_throttle.worker import remember
-from celery_throttle.worker.autoscale import Growth
+from celery_throttle.worker.celery_side import remember
+from celery_throttle.worker.celery_side.autoscale import Growth
+from celery_throttle.worker.celery_side.queues import Queues
+from celery_throttle.worker.celery_side.requests import RequestFactory
+from celery_throttle.worker.celery_side.revocation import Revoked
+from celery_throttle.worker.celery_side.slots import Slots
+from celery_throttle.worker.celery_side.tasks import Tasks
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
 from celery_throttle.worker.groups import Group, calls_of
-from celery_throttle.worker.leases import Leases
 from celery_throttle.worker.loop import Loop
-from celery_throttle.worker.queues import Queues
-from celery_throttle.worker.report import report
-from celery_throttle.worker.requests import RequestFactory
-from celery_throttle.worker.revocation import Revoked
-from celery_throttle.worker.slots import Slots
-from celery_throttle.worker.startup_log import greet
+from celery_throttle.worker.reported.report import report
+from celery_throttle.worker.reported.startup_log import greet
 from celery_throttle.worker.stopping import Stopping
-from celery_throttle.worker.tasks import Tasks
+from celery_throttle.worker.store_side.leases import Leases
 from celery_throttle.worker.timekeeper import Timekeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.store_side.calls import Calls
 
 __all__ = ["Throttling"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle import Limit
 from celery_throttle.control.reader import Reader
-from celery_throttle.worker import notices
+from celery_throttle.worker.reported import notices
 from tests.store.terms_caller import terms
 
 if TYPE_CHECKING:

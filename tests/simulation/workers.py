@@ -34,21 +34,10 @@ from celery_throttle.store.parcel import unpack
 from celery_throttle.store.replies import Reply
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
-from celery_throttle.worker import (
-    gate,
-    groups,
-    link,
-    listener,
-    outbox,
-    remember,
-    resuming,
-    runs,
-    saving,
-    slot_offers,
-    stopping,
-    tasks,
-    wiring,
-)
+from celery_throttle.worker import gate, groups, resuming, runs, stopping, wiring
+from celery_throttle.worker.celery_side import remember, tasks
+from celery_throttle.worker.held_back import saving
+from celery_throttle.worker.store_side import link, listener, outbox, slot_offers
 from tests.simulation.broker import Letter, tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe

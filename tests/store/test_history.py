@@ -18,7 +18,7 @@ from celery_throttle.store.history import History, by_limit, histories
 from celery_throttle.store.last_hour import last_hours
 from celery_throttle.store.scripts import execute
 from celery_throttle.worker.runs import Run
-from celery_throttle.worker.tally import Tally
+from celery_throttle.worker.store_side.tally import Tally
 from tests.store.caller import KEYS, needs_of
 from tests.store.counts import counts
 from tests.store.peek import expire

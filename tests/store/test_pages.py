@@ -12,9 +12,9 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store.calls import MOST_DECLARED
 from celery_throttle.store.scripts import Call, execute
-from celery_throttle.worker.declaring import declare_in_pages
-from celery_throttle.worker.outbox import Outbox
 from celery_throttle.worker.runs import Run
+from celery_throttle.worker.store_side.declaring import declare_in_pages
+from celery_throttle.worker.store_side.outbox import Outbox
 from tests.store.cost import commands
 from tests.store.peek import KEY, check, expire, peek
 from tests.store.steering import Steering

@@ -187,7 +187,7 @@ def test_those_who_wait_outside_of_tasks_are_kept(worker: Caller, one: Limit, re
 
 
 def test_what_has_gone_back_in_line_is_not_put_back(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Its renewal was put together while the call was under way that says so: see `celery_throttle.worker.renewals`."""
+    """Its renewal was put together while the call was under way that says so: see `worker/store_side/renewals.py`."""
     run = worker.take("t", one)
     worker.send_back(run, 0.0)
     assert worker.renew(run, number=0) == [LATER]

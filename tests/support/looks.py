@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 
-from celery_throttle.worker import gate, link, wiring
+from celery_throttle.worker import gate, wiring
 from celery_throttle.worker.gate import LOOK_EVERY
+from celery_throttle.worker.store_side import link
 
 __all__ = ["FRESH", "LOOK_EVERY", "PATIENCE", "VARIABLE", "look_every"]
 

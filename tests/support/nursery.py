@@ -46,7 +46,7 @@ _IMPORTED = (
     "celery.fixups.django", "celery.worker.autoscale", "celery.worker.components", "celery.worker.consumer",
     "celery.worker.consumer.delayed_delivery", "celery.worker.strategy",
     "celery_throttle.control.remote_step", "celery_throttle.permits", "celery_throttle.tasks.throttled",
-    "celery_throttle.worker.bootsteps", "celery_throttle.worker.remarks", "encodings.idna",
+    "celery_throttle.worker.bootsteps", "celery_throttle.worker.reported.remarks", "encodings.idna",
     "kombu.asynchronous.hub", "kombu.transport.filesystem", "kombu.transport.redis",
     "redis.asyncio", "tests.support.journal",
 )  # fmt: skip

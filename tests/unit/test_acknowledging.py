@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker.acknowledging import Acknowledging
-from celery_throttle.worker.outbox import Outbox
+from celery_throttle.worker.celery_side.acknowledging import Acknowledging
 from celery_throttle.worker.runs import Run
+from celery_throttle.worker.store_side.outbox import Outbox
 
 
 @pytest.mark.parametrize("keeps", [False, True])

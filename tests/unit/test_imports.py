@@ -21,19 +21,21 @@ STEERS = {
     "celery_throttle.worker.gate": {"run", "calls"},  # a run goes from state to state, and these are what moves it
     "celery_throttle.worker.running": {"run", "calls"},
     "celery_throttle.worker.resuming": {"run"},
-    "celery_throttle.worker.later": {"run"},
-    "celery_throttle.worker.undecided": {"run"},
-    "celery_throttle.worker.acknowledging": {"run"},
-    "celery_throttle.worker.slot_offers": {"calls"},
-    "celery_throttle.worker.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
-    "celery_throttle.worker.queues": {"consumer"},  # as are those of its consumer
+    "celery_throttle.worker.held_back.later": {"run"},
+    "celery_throttle.worker.held_back.undecided": {"run"},
+    "celery_throttle.worker.celery_side.acknowledging": {"run"},
+    "celery_throttle.worker.store_side.slot_offers": {"calls"},
+    "celery_throttle.worker.celery_side.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
+    "celery_throttle.worker.celery_side.queues": {"consumer"},  # as are those of its consumer
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
     "celery_throttle.control.remote_step": {"worker"},
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap
-    "celery_throttle.worker.prefetch": {"qos"},  # which says how many messages the worker may take
-    "celery_throttle.worker.unthrottled": {"task"},  # as Celery's autoretry_for does
-    "celery_throttle.worker.remember": {"backends"},  # where a result that cannot be kept makes a failure of a success
-    "celery_throttle.worker.slots": {"pool"},  # whose flush forgets too much before Celery 5.6
+    "celery_throttle.worker.celery_side.prefetch": {"qos"},  # which says how many messages the worker may take
+    "celery_throttle.worker.celery_side.unthrottled": {"task"},  # as Celery's autoretry_for does
+    "celery_throttle.worker.celery_side.remember": {
+        "backends"
+    },  # where a result that cannot be kept makes a failure of a success
+    "celery_throttle.worker.celery_side.slots": {"pool"},  # whose flush forgets too much before Celery 5.6
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker.calls import Calls
+from celery_throttle.worker.store_side.calls import Calls
 
 
 class Sender:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker import later as later_module
-from celery_throttle.worker.later import Later
+from celery_throttle.worker.held_back import later as later_module
+from celery_throttle.worker.held_back.later import Later
 from celery_throttle.worker.runs import State
 from tests.support.timers import Timers
 

@@ -21,8 +21,8 @@ from celery_throttle.store.calls import Store
 from celery_throttle.store.replies import UnreadableReply, read
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT, connection_factory
-from celery_throttle.worker.link import Link, NoAnswer
 from celery_throttle.worker.loop import Loop
+from celery_throttle.worker.store_side.link import Link, NoAnswer
 from celery_throttle.worker.timekeeper import Timekeeper
 from tests.support.ports import free_port
 from tests.support.waiting import until

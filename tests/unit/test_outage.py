@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.worker.outage import fail
+from celery_throttle.worker.celery_side.failing import fail
 
 
 class Request:

@@ -10,10 +10,10 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import Needs
-from celery_throttle.worker import outbox as outbox_module
 from celery_throttle.worker import runs
-from celery_throttle.worker.outbox import Outbox
 from celery_throttle.worker.runs import Permit, Run
+from celery_throttle.worker.store_side import outbox as outbox_module
+from celery_throttle.worker.store_side.outbox import Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

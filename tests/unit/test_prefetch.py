@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.common import QoS
 
-from celery_throttle.worker.prefetch import Extra, Prefetch
+from celery_throttle.worker.celery_side.prefetch import Extra, Prefetch
 
 SLOTS = 4
 SHORT = 0xFFFF

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.keys import Keys
 from celery_throttle.store.calls import MOST_RENEWED, Arrival, Store
-from celery_throttle.worker.renewals import renewals
 from celery_throttle.worker.runs import Permit
+from celery_throttle.worker.store_side.renewals import renewals
 
 if TYPE_CHECKING:
     from celery_throttle.store.scripts import Call

@@ -9,10 +9,10 @@ from celery.exceptions import TaskRevokedError
 
 from celery_throttle.core.facts import Facts, Message
 from celery_throttle.core.policy import Needs
-from celery_throttle.worker.outbox import Outbox
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Permit, Run
-from celery_throttle.worker.tally import Tally
+from celery_throttle.worker.store_side.outbox import Outbox
+from celery_throttle.worker.store_side.tally import Tally
 
 
 class Request:

@@ -11,7 +11,7 @@ from celery import Celery, shared_task
 from celery_throttle import ConfigurationError, Limit, Throttled
 from celery_throttle.core.settings import Settings
 from celery_throttle.tasks.registry import policies_of
-from celery_throttle.worker.tasks import Tasks
+from celery_throttle.worker.celery_side.tasks import Tasks
 
 
 @pytest.fixture(autouse=True)

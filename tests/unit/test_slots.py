@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery import Celery
 from celery.concurrency.prefork import TaskPool
 
-from celery_throttle.worker.slots import Slots
+from celery_throttle.worker.celery_side.slots import Slots
 
 
 def test_a_pool_that_has_stopped_has_no_slots() -> None:

@@ -7,7 +7,7 @@ from celery import Celery
 
 from celery_throttle import RateLimited, Throttled
 from celery_throttle.errors import ThrottleError
-from celery_throttle.worker.unthrottled import fail_rate_limited
+from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
 
 
 def test_a_second_worker_of_one_app_changes_nothing() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from celery_throttle.store.replies import Withdrawn
-from celery_throttle.worker.revocation import Withdrawing
+from celery_throttle.worker.celery_side.revocation import Withdrawing
 from tests.support.timers import Timers
 
 

@@ -66,7 +66,9 @@ class Spans:
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
     made = Spans()
-    monkeypatch.setattr("celery_throttle.worker.wait_header._shown", False)  # as it is again when the test has ended
+    monkeypatch.setattr(
+        "celery_throttle.worker.celery_side.wait_header._shown", False
+    )  # as it is again when the test has ended
     from celery_throttle.contrib.opentelemetry import _mark, mark_spans  # noqa: PLC0415 - what it needs may not be there
 
     task_prerun.connect(made.begin)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from celery_throttle.worker import outage
-from celery_throttle.worker.outage import Outage
+from celery_throttle.worker.held_back import outage
+from celery_throttle.worker.held_back.outage import Outage
 from tests.support.relay import Relay
 from tests.support.tls import TlsFront, make_certificate
 from tests.workers.conftest import FEATURES
@@ -173,7 +173,7 @@ def test_an_outage_is_told_of_every_minute(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr(outage, "monotonic", lambda: now)
-    caplog.set_level(logging.ERROR, "celery_throttle.worker.outage")
+    caplog.set_level(logging.ERROR, "celery_throttle.worker.held_back.outage")
     away = Outage(action, lambda run: None, lambda run, error: None, lambda count: None)
     nobody: Any = None
     if action == "hold":

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from celery_throttle.store.explain import Explanation
     from celery_throttle.store.rows import Holder
     from celery_throttle.tasks.rate_limited import RateLimited
-    from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Notices"]

@@ -10,7 +10,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.link import Wire, tell
+from celery_throttle.worker.store_side.link import Wire, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable

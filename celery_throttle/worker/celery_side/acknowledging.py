@@ -10,10 +10,10 @@ from celery_throttle.worker.runs import State
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.running import Running
     from celery_throttle.worker.runs import Run
+    from celery_throttle.worker.store_side.calls import Calls
 
 __all__ = ["Acknowledging"]
 

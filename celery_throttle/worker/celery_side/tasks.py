@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.policy import NOTHING, limits_of
 from celery_throttle.core.task_codes import TaskNames, code_of, limits_by_task
+from celery_throttle.worker.celery_side.requirements import needs_of
 from celery_throttle.worker.lock_plans import plan_of
-from celery_throttle.worker.requirements import needs_of
 from celery_throttle.worker.runs import Run
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup, LockPlan
     from celery_throttle.core.policy import Policy
     from celery_throttle.core.settings import Settings
-    from celery_throttle.worker.queues import Queues
+    from celery_throttle.worker.celery_side.queues import Queues
 
 __all__ = ["Tasks"]
 

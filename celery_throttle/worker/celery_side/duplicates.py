@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import DuplicateTask
 from celery_throttle.tasks.publish import skipped
-from celery_throttle.worker.outage import fail
-from celery_throttle.worker.signals_and_events import tell_duplicate
+from celery_throttle.worker.celery_side.failing import fail
+from celery_throttle.worker.reported.signals_and_events import tell_duplicate
 
 if TYPE_CHECKING:
     from celery_throttle.store.replies import LockState

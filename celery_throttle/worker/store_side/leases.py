@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from redis.exceptions import RedisError
 
 from celery_throttle.store.scripts import execute
-from celery_throttle.worker.renewals import judge, renewals
+from celery_throttle.worker.store_side.renewals import judge, renewals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-
-from billiard.einfo import ExceptionInfo
+from typing import TYPE_CHECKING
 
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.worker.prefetch import Extra
+from celery_throttle.worker.celery_side.prefetch import Extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.settings import StoreErrorAction
     from celery_throttle.worker.runs import Run
 
-__all__ = ["Outage", "fail"]
+__all__ = ["Outage"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,33 +30,6 @@ _SAID: dict[StoreErrorAction, str] = {
     "run": "throttled tasks run without a permit",
     "fail": "throttled tasks fail",
 }
-
-
-def fail(request: Any, error: Exception) -> None:
-    """End a request with an error, visibly: result, signal, event and log; let go of its message last.
-
-    With ``acks_late`` Celery does that before it writes the result, which may not be possible.
-    """
-    rejected: list[bool] = []
-    attributes = vars(request)
-    deferred: dict[str, Callable[..., None]] = {
-        "acknowledge": lambda: None,
-        "reject": lambda requeue=False: rejected.append(requeue),
-    }
-    before = {name: attributes[name] for name in deferred if name in attributes}
-    attributes.update(deferred)
-    try:
-        raise error
-    except type(error):
-        request.on_failure(ExceptionInfo())
-    finally:
-        for name in deferred:
-            if attributes.pop(name, None) and name in before:  # else nobody watches it any more
-                attributes[name] = before[name]
-    if rejected:
-        request.reject(requeue=rejected[-1])
-    else:
-        request.acknowledge()
 
 
 class Outage:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_throttle.store.scripts import Call
-    from celery_throttle.worker.link import Link
+    from celery_throttle.worker.store_side.link import Link
 
 __all__ = ["declare_in_pages"]
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.store_url import shown
+from celery_throttle.worker.reported.signals_and_events import queue_of
 from celery_throttle.worker.runs import State
-from celery_throttle.worker.signals_and_events import queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_throttle.core.settings import Settings
-    from celery_throttle.worker.calls import Calls
+    from celery_throttle.worker.celery_side.slots import Slots
     from celery_throttle.worker.gate import Gate
     from celery_throttle.worker.runs import Permit, Run
-    from celery_throttle.worker.slots import Slots
+    from celery_throttle.worker.store_side.calls import Calls
 
 __all__ = ["report"]
 

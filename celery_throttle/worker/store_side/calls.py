@@ -23,11 +23,11 @@ from celery_throttle.store.calls import take_rows
 from celery_throttle.store.reclaimed import reclaimed_text
 from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.declaring import declare_in_pages
-from celery_throttle.worker.link import NoAnswer
-from celery_throttle.worker.outbox import MOST_BYTES, Outbox
-from celery_throttle.worker.renewals import judge, renewals
-from celery_throttle.worker.tally import Tally
+from celery_throttle.worker.store_side.declaring import declare_in_pages
+from celery_throttle.worker.store_side.link import NoAnswer
+from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox
+from celery_throttle.worker.store_side.renewals import judge, renewals
+from celery_throttle.worker.store_side.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from celery_throttle.store.calls import Store
     from celery_throttle.store.replies import Grant, Reply, Withdrawn
     from celery_throttle.store.scripts import Call
-    from celery_throttle.worker.link import Link
-    from celery_throttle.worker.listener import Listener
-    from celery_throttle.worker.outbox import Batch
+    from celery_throttle.worker.held_back.saving import Saving
     from celery_throttle.worker.runs import Permit, Run
-    from celery_throttle.worker.saving import Saving
+    from celery_throttle.worker.store_side.link import Link
+    from celery_throttle.worker.store_side.listener import Listener
+    from celery_throttle.worker.store_side.outbox import Batch
 
 __all__ = ["Calls", "Decisions"]
 

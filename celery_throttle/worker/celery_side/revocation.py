@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
-from celery_throttle.worker.requests import Declined, sender_of
+from celery_throttle.worker.celery_side.requests import Declined, sender_of
 
 if TYPE_CHECKING:
     from celery_throttle.store.replies import Withdrawn
+    from celery_throttle.worker.celery_side.requests import RequestFactory
     from celery_throttle.worker.loop import Loop
-    from celery_throttle.worker.requests import RequestFactory
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Revoked", "Withdrawing"]

@@ -6,8 +6,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_throttle.worker.calls import Calls
     from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.store_side.calls import Calls
 
 __all__ = ["Offers"]
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.replies import SavedAnswer
-from celery_throttle.worker.prefetch import Extra
+from celery_throttle.worker.celery_side.prefetch import Extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_throttle.core.durability import Durability
     from celery_throttle.store.calls import Store
-    from celery_throttle.worker.link import Link
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.runs import Run
+    from celery_throttle.worker.store_side.link import Link
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Keeper", "Saving"]
@@ -40,7 +40,7 @@ _PAUSE, _SAY_EVERY = 1.0, 60.0
 
 
 class Keeper(Protocol):
-    """What the gate hears; see `celery_throttle.worker.calls.Decisions`."""
+    """What the gate hears; see `celery_throttle.worker.store_side.calls.Decisions`."""
 
     def saved(self, run: Run) -> None:
         """What was parked is safe, or nobody needs it any more."""

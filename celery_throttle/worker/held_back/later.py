@@ -6,14 +6,14 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from celery_throttle.worker.prefetch import Extra
+from celery_throttle.worker.celery_side.prefetch import Extra
 from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_throttle.worker.loop import Loop
-    from celery_throttle.worker.notices import Notices
+    from celery_throttle.worker.reported.notices import Notices
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.timekeeper import Timekeeper
 

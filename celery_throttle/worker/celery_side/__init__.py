@@ -1,0 +1,1 @@
+"""What touches Celery: its requests, pool, prefetch count, acknowledgements and signals."""

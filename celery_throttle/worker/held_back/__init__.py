@@ -1,0 +1,1 @@
+"""What waits in a worker unacknowledged, and why."""

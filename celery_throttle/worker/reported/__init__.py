@@ -1,0 +1,1 @@
+"""What a worker reports: its log, signals, events, and what `inspect` returns."""
