@@ -908,6 +908,17 @@ def test_one_that_was_revoked_elsewhere_while_it_had_its_grant_keeps_no_lock(
     assert told(worker.end(held, outcome, slots=1)) == [("t2", "run", "")]
 
 
+@pytest.mark.parametrize("outcome", ["retry", "again", "return"])
+def test_until_started_one_that_was_revoked_elsewhere_while_it_ran_keeps_no_lock(
+    worker: LockCaller, peer: LockCaller, outcome: str
+) -> None:
+    plan = plan_of(lock_until="started")
+    held = worker.start("t1", worker.publish("t1", plan))
+    peer.exchange(never=[("same", "t1", "")])
+    worker.end(held, outcome)
+    assert peer.claim("t2", plan)[0] == CLAIMED
+
+
 def test_a_grant_that_comes_to_nothing_leaves_the_lock_as_it_was(worker: LockCaller, peer: LockCaller) -> None:
     """Its call was late: another worker had said before it that the task was revoked."""
     plan = worker.publish("t1", PLAN)

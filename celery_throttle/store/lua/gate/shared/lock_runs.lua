@@ -119,7 +119,8 @@ local function give_up_lock(identity, task)
     wake_next(identity) -- another delivery of it may wait still
     return 1
   end
-  if lock.task == task and lock.state == 'running' then keep_no_longer(identity, lock) end
+  local runs = lock.state == 'running' or lock.state == 'started'
+  if lock.task == task and runs then keep_no_longer(identity, lock) end
   if lock.task ~= task or lock.state ~= 'queued' then return 0 end
   pass_lock_on(identity, lock, LEASE_MS)
   return 1
