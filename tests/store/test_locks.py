@@ -919,6 +919,23 @@ def test_until_started_one_that_was_revoked_elsewhere_while_it_ran_keeps_no_lock
     assert peer.claim("t2", plan)[0] == CLAIMED
 
 
+@pytest.mark.parametrize("by", ["time", "what cannot be read"])
+def test_the_next_one_comes_before_who_waits_for_the_outcome(
+    worker: LockCaller, peer: LockCaller, redis: Redis, by: str
+) -> None:
+    """The first waits for its retry, which never comes; the newest call is not lost for an older one."""
+    held = worker.start("t1", worker.publish("t1", KEEP_LAST))
+    assert peer.arrive("t2", peer.publish("t2", PLAN)) == ()
+    assert peer.arrive("t3", peer.publish("t3", KEEP_LAST)) == ()
+    worker.end(held, "retry")
+    if by == "time":
+        end_lock(redis)
+    else:
+        redis.hset(KEY["locks"], "same", "{")
+        assert peer.claim("t9", PLAN)[:2] == (TAKEN, "t3")
+    assert told(peer.look_once(2)) == [("t3", "run", "")]
+
+
 def test_a_grant_that_comes_to_nothing_leaves_the_lock_as_it_was(worker: LockCaller, peer: LockCaller) -> None:
     """Its call was late: another worker had said before it that the task was revoked."""
     plan = worker.publish("t1", PLAN)

@@ -39,10 +39,10 @@ end
 -- A lock that could not be read is gone, and with it whom they waited for.
 local function all_go_on(identity)
   local name = 'follow:' .. identity
+  each_goes_on('next:' .. identity)
   for _, what in ipairs(names_from(LINES, '[' .. name .. ':', '(' .. name .. ';', 20)) do
     each_goes_on(what)
   end
-  wake_next(identity)
 end
 
 -- Go on with more than could be done at once.

@@ -74,6 +74,6 @@ local function lock_lapsed(identity)
   state.locks[identity] = false
   redis.call('HDEL', LOCKS, identity)
   if not lock then return end
-  wake_followers(identity, lock.task)
   wake_next(identity)
+  wake_followers(identity, lock.task)
 end
