@@ -36,6 +36,8 @@ class Event(str, Enum):
     ARRIVES = "a delivery of the first arrives, its limit is full"
     STARTS = "a delivery of the first arrives, and there is room"
     ANOTHER_ARRIVES = "another task arrives"
+    RAISING_ARRIVES = "another task arrives, `raise`"
+    SKIPPED_ARRIVES = "another task arrives, `skip`"
     NEWER_ARRIVES = "a newer task arrives, `replace`"
     LAST_ARRIVES = "a newer task arrives, `keep_last`"
     OLDER_ARRIVES = "an older task arrives, `replace` or `keep_last`"
@@ -148,6 +150,14 @@ TABLE: dict[Event, dict[State, Cell]] = {
         **_another("run", *_FREE, _S.STARTED),
         **_same(_S.QUEUED, _S.RUNNING, answer="follow"),
         **_same(_S.DONE, _S.FAILED, answer="conclude"),
+    },
+    _E.RAISING_ARRIVES: {
+        **_another("run", *_FREE, _S.STARTED),
+        **_same(_S.QUEUED, _S.RUNNING, _S.DONE, _S.FAILED, answer="duplicate"),
+    },
+    _E.SKIPPED_ARRIVES: {
+        **_another("run", *_FREE, _S.STARTED),
+        **_same(_S.QUEUED, _S.RUNNING, _S.DONE, _S.FAILED, answer="skip"),
     },
     _E.NEWER_ARRIVES: {
         **_another("run", *_FREE, _S.STARTED),

@@ -34,9 +34,12 @@ RUNS_END = {
 #: What happens to a task that runs.
 OF_A_RUN = {*RUNS_END, Event.VAIN, Event.RENEWED, Event.TOLD, Event.LOST, Event.LOST_AGAIN}
 LASTS = {Event.FAILS_KEPT, Event.NOTHING_KEPT}
-NEWEST: dict[Event, OnConflict] = {
+CONFLICTS: dict[Event, OnConflict] = {
     Event.PUBLISHED_REPLACE: "replace", Event.PUBLISHED_LAST: "keep_last", Event.NEWER_ARRIVES: "replace",
-    Event.LAST_ARRIVES: "keep_last",
+    Event.LAST_ARRIVES: "keep_last", Event.RAISING_ARRIVES: "raise", Event.SKIPPED_ARRIVES: "skip",
+}  # fmt: skip
+ARRIVALS = {
+    Event.ANOTHER_ARRIVES, Event.RAISING_ARRIVES, Event.SKIPPED_ARRIVES, Event.NEWER_ARRIVES, Event.LAST_ARRIVES,
 }  # fmt: skip
 WITH_NEXT = (State.RUNNING, State.QUEUED)
 ANSWERS = {CLAIMED: "claimed", TAKEN: "taken", OURS: "ours", REPLACED: "replaces"}
@@ -152,8 +155,8 @@ class World:
             return self.publishes()
         if self.event in (Event.ARRIVES, Event.STARTS):
             return self.arrives("first", self.claimed)
-        if self.event in (Event.ANOTHER_ARRIVES, Event.NEWER_ARRIVES, Event.LAST_ARRIVES):
-            return self.arrives("another", self.like(on_conflict=NEWEST.get(self.event, "return_existing")))
+        if self.event in ARRIVALS:
+            return self.arrives("another", self.like(on_conflict=CONFLICTS.get(self.event, "return_existing")))
         if self.event is Event.OLDER_ARRIVES:
             return self.arrives("another", self.older)
         if self.event is Event.GIVEN_UP:
@@ -169,7 +172,7 @@ class World:
 
     def publishes(self) -> str:
         again = self.event is Event.PUBLISHED_AGAIN
-        plan = self.claimed if again else self.like(on_conflict=NEWEST.get(self.event, "return_existing"))
+        plan = self.claimed if again else self.like(on_conflict=CONFLICTS.get(self.event, "return_existing"))
         answer = ANSWERS[self.peer.claim("first" if again else "another", plan)[0]]
         lock = peek(self.redis).live_lock()
         return "next" if lock and lock.get("next") == "another" else answer
@@ -183,7 +186,7 @@ class World:
         assert answer == Answer.MUST_PARK
         self.peer.put_once(task, plan, GPU, attempt=self.attempt(task))
         store = peek(self.redis)
-        return "second" if task in store.seconds else store.parked[task].verdict
+        return "second" if task in store.seconds else store.records[task].verdict
 
     def attempt(self, task: str) -> int:
         """A failed one may be published again, as a later attempt."""
@@ -192,7 +195,7 @@ class World:
     def of_a_run(self) -> None:
         run, worker = self.running, self.worker
         if self.event is Event.RENEWED:
-            worker.renew_once(run)
+            assert worker.renew_once(run) > 0, "it may go on"
         elif self.event is Event.TOLD:
             worker.succeeded(run, "same", KEPT)
         elif self.event is Event.VAIN:
@@ -274,7 +277,7 @@ def leads_where_the_table_says(world: World) -> None:
     there = follower, last and event is not Event.NEXT_GIVEN_UP
     assert ((lock["state"], lock["task"]) if lock else None) == after(cell, *there)
     if follower:
-        follows(store.records["follower"], cell.follower, lock)
+        follows(store.records["follower"], cell.follower, state, lock)
     if there[1]:
         verdict = store.records["next"].verdict
         assert verdict in ({"replaced"} if cell.next is Fate.REPLACED else {"next", "follow", "run"})
@@ -298,7 +301,7 @@ def after(cell: Cell, follower: bool, last: bool) -> tuple[str, str] | None:
     return ("queued", "follower") if follower and cell.follower is Fate.WAITS else None
 
 
-def follows(record: object, fate: Fate, lock: dict[str, object] | None) -> None:
+def follows(record: object, fate: Fate, state: State, lock: dict[str, object] | None) -> None:
     plan = record.lock  # type: ignore[attr-defined]
     if fate is Fate.OUTCOME:
         assert (plan["verdict"], plan["first"]) == ("conclude", "first")
@@ -306,7 +309,8 @@ def follows(record: object, fate: Fate, lock: dict[str, object] | None) -> None:
         assert plan["verdict"] == "run"
     else:
         assert plan["verdict"] == "follow"
-        assert plan["first"] in {lock["task"] if lock else "", "first"}
+        # From the start on the lock is free, and the follower waits for the first all the same.
+        assert plan["first"] == ("first" if state is State.STARTED else lock and lock["task"])
 
 
 # -- cells that there are not -----------------------------------------------------------------------------------
@@ -324,7 +328,7 @@ OPTIONS_OF_STATES: dict[State, dict[str, object]] = {
     State.STARTED: {"lock_until": "started"}, State.DONE: {"remember": 5}, State.FAILED: {"lock_until": "expires"},
 }  # fmt: skip
 OPTIONS_OF_EVENTS: dict[Event, dict[str, object]] = {
-    **{event: {"on_conflict": conflict} for event, conflict in NEWEST.items()},
+    **{event: {"on_conflict": conflict} for event, conflict in CONFLICTS.items()},
     Event.OLDER_ARRIVES: {"on_conflict": "replace"}, Event.TOLD: {"remember": 5}, Event.SUCCEEDS_KEPT: {"remember": 5},
     Event.FAILS_KEPT: {"lock_until": "expires"}, Event.NOTHING_KEPT: {"lock_until": "expires"},
 }  # fmt: skip
