@@ -480,6 +480,18 @@ def test_until_expires_a_failure_keeps_the_lock(worker: LockCaller) -> None:
     assert state_of(worker) == ("t1", "done")
 
 
+@pytest.mark.parametrize("outcome", ["done", "failed", "retry", "ignored"])
+def test_until_expires_a_failed_one_that_runs_again_makes_the_lock_no_longer(
+    worker: LockCaller, redis: Redis, clock: StoreClock, outcome: str
+) -> None:
+    plan = worker.publish("t1", plan_of(lock_until="expires"))
+    till = peek(redis).lock_ends()
+    worker.end(worker.start("t1", plan), "failed")
+    clock.move(1_800_000_000)
+    worker.end(worker.start("t1", plan, attempt=1), outcome)
+    assert peek(redis).lock_ends() == till
+
+
 def test_a_failed_one_that_waits_to_run_again_has_no_outcome_yet(worker: LockCaller, one: Limit) -> None:
     plan = plan_of(lock_until="expires")
     worker.end(worker.start("t1", plan), "failed")

@@ -31,7 +31,8 @@ local function claim_again(task, plan, lock)
   if lock.state == 'done' then return 'done', task end
   if lock.state == 'failed' or lock.state == 'started' then
     lock.state = 'queued'
-    save_lock(plan.identity, lock, NOW + plan.ttl_ms)
+    local till = plan.lock_until == 'expires' and lock_till(plan.identity) or NOW + plan.ttl_ms
+    save_lock(plan.identity, lock, till)
   elseif lock.state == 'queued' and plan.lock_until ~= 'expires' then
     save_lock(plan.identity, lock, math.max(lock_till(plan.identity), NOW + plan.ttl_ms))
   end
