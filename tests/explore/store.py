@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from celery_throttle.core.keys import _NAMES, Keys
 from celery_throttle.store import gate_script, scripts
 from celery_throttle.store.calls import Store
 from celery_throttle.store.scripts import Script, pack
+from tests.support.resp import RespConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,13 +64,13 @@ class Defect:
     wrong: str = ""
 
 
-class Server:
+class Server(RespConnection):
     """One raw connection to a server of our own; redis-py would take longer than the scripts."""
 
+    failed = ScriptFailed
+
     def __init__(self, path: str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(path)
-        self._buffer, self._at = b"", 0
+        super().__init__(path)
         self._known: dict[bytes, tuple[list[Any], bytes]] = {}
         keys = CALLS.keys.all
         put, take = (self._load(text) for text in (_PUT, _TAKE))
@@ -122,36 +122,6 @@ class Server:
         if isinstance(sha, ScriptFailed):
             raise sha
         return str(sha.decode())
-
-    def _line(self) -> bytes:
-        while (end := self._buffer.find(b"\r\n", self._at)) < 0:
-            self._more()
-        line, self._at = self._buffer[self._at : end], end + 2
-        return line
-
-    def _more(self) -> None:
-        data = self._socket.recv(1 << 18)
-        if not data:
-            raise EOFError("the server is gone")
-        self._buffer += data
-
-    def _text(self, size: int) -> bytes:
-        end = self._at + size
-        while len(self._buffer) < end + 2:
-            self._more()
-        self._at = end + 2
-        return self._buffer[end - size : end]
-
-    def _read(self) -> Any:
-        line = self._line()
-        kind, rest = line[:1], line[1:]
-        if kind == b":":
-            return int(rest)
-        if kind == b"$":
-            return self._text(int(rest)) if rest != b"-1" else None
-        if kind == b"*":
-            return [self._read() for _ in range(int(rest))]
-        return ScriptFailed(rest.decode()) if kind == b"-" else rest
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from tests.simulation.clock import wait
+from tests.support.resp import Push, RespConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def packed(*arguments: Any) -> bytes:
     return b"*%d\r\n" % len(values) + b"".join(b"$%d\r\n%b\r\n" % (len(value), value) for value in values)
 
 
-class Server:
+class Server(RespConnection):
     """One raw connection to a real server; what is published on any channel comes between the replies.
 
     Args:
@@ -44,9 +44,7 @@ class Server:
     """
 
     def __init__(self, path: str, channel: str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(path)
-        self._buffer, self._at = b"", 0
+        super().__init__(path)
         self.pushed: list[bytes] = []
         self.ask(packed("HELLO", 3))
         self._socket.sendall(packed("SUBSCRIBE", channel))
@@ -60,7 +58,7 @@ class Server:
         reply = None
         for _ in range(replies):
             reply = self._read()
-            while type(reply) is _Push:
+            while type(reply) is Push:
                 self._note(reply)
                 reply = self._read()
         while self._at < len(self._buffer):
@@ -75,49 +73,6 @@ class Server:
     def _note(self, push: Any) -> None:
         if push[0] == b"message":
             self.pushed.append(push[2])
-
-    def _line(self) -> bytes:
-        while (end := self._buffer.find(b"\r\n", self._at)) < 0:
-            self._more()
-        line = self._buffer[self._at : end]
-        self._at = end + 2
-        return line
-
-    def _more(self) -> None:
-        data = self._socket.recv(1 << 18)
-        if not data:
-            raise EOFError("the server is gone")
-        self._buffer += data
-
-    def _text(self, size: int) -> bytes:
-        end = self._at + size
-        while len(self._buffer) < end + 2:
-            self._more()
-        self._at = end + 2
-        return self._buffer[end - size : end]
-
-    def _read(self) -> Any:  # noqa: PLR0911 - one for each type
-        line = self._line()
-        kind, rest = line[:1], line[1:]
-        if kind == b":":
-            return int(rest)
-        if kind == b"$":
-            return self._text(int(rest)) if rest != b"-1" else None
-        if kind in (b"*", b"~"):
-            return [self._read() for _ in range(int(rest))]
-        if kind == b">":
-            return _Push(self._read() for _ in range(int(rest)))
-        if kind == b"%":
-            return [self._read() for _ in range(2 * int(rest))]
-        if kind == b",":
-            return float(rest)
-        if kind == b"-":
-            return ResponseError(rest.decode())
-        return None if kind == b"_" else rest
-
-
-class _Push(list[Any]):
-    """Not a reply."""
 
 
 class Network:

@@ -25,7 +25,7 @@ local function renew_held(arrival)
   held.nonce = nonce
   if not fits(needs_of(takes(held))) then return LOST end
   if held.lock and not renew_lock(task, held) then return LOST end
-  settle() -- it may have waited for whoever had the lock meanwhile, and is judged again
+  settle() -- it may have waited for the task that had the lock meanwhile, and is judged again
   if record then step_back(task, load_record(task)) end
   hold(task, held, nonce, false)
   return PUT_BACK

@@ -18,7 +18,7 @@ end
 
 local function claim_free(task, plan)
   state.adds_ends = true
-  -- Those who waited for one that has lapsed are judged again.
+  -- Tasks that waited for one that has lapsed are judged again.
   if kept_lock(plan.identity) and lock_till(plan.identity) <= NOW then lock_lapsed(plan.identity) end
   if plan.claim == '0' then plan.claim = next_stamp() end
   plan.fresh = 1

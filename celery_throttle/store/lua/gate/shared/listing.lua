@@ -46,7 +46,7 @@ end
 
 -- A member of an index that names nothing. lane: of KEYS lines, where it stood.
 local function drop_stray(key, member, lane)
-  redis.call('ZREM', key, member)
+  if redis.call('ZREM', key, member) == 0 then return end -- it was read, and noted, more than once
   state.heads, state.firsts = {}, {}
   if lane and not waits_for_lock(lane) then list_lane(lane) end
 end
