@@ -2,8 +2,8 @@
 
 The shared files (``lua/gate/shared``) are plain functions of one subject each, in any order; nothing in them says what
 a script pays for. Lua makes every function of a script anew in every call, and pays for each local that a function
-uses, so here constants are written in as values, functions that a script cannot reach are left out, and each of the
-others is made when it is first called.
+uses, so here constants are written in as values, and functions that a script cannot reach are left out. Those that
+nearly every call needs (`AT_ONCE`) are made at once; each of the others is made when it is first called.
 
 A server compiles three texts: that of ``exchange``, one of all scripts that only read, and one of all others; the first
 argument of the latter two names the script to run. Each text has the shared functions, so a text for each script would
@@ -20,6 +20,7 @@ from importlib.resources import files
 
 __all__ = [
     "ALONE",
+    "AT_ONCE",
     "SharedFunction",
     "gate_scripts",
     "gate_text",
@@ -32,12 +33,23 @@ __all__ = [
 #: The script with a text of its own.
 ALONE = "exchange"
 
+#: What nearly every exchange calls, or every start and end of a run: found by counting what is made where.
+AT_ONCE = (
+    *("is_known", "load_worker", "id_of", "readable", "wrong_part", "unwritable_part", "wrong_in_worker", "is_digits"),
+    *("is_answer_to", "hear_ends", "hear_notes", "confirm_parked", "answer_asked", "answer_parked", "hear_back"),
+    *("reap_all", "reap_leases", "first_lease_ends", "anybody_waits", "serve", "save_worker", "say", "told_of"),
+    *("next_look_ms", "name_buckets", "needs_of", "takes", "limit_of", "rule_of", "declared_of", "held_of"),
+    *("anything_said", "settling", "room_for", "has_permits", "barred", "change_used", "add_count", "touch"),
+    *("load_record", "named_record", "record_in", "wrong_in_record", "wrong_in_odd_record", "save_record"),
+    *("admit", "meet_record", "tell_if_ran", "has_run", "record_of", "hold", "take"),
+    *("ended", "give", "comes_back", "run_over", "forget_task", "note_ran", "settle_second"),
+)
+
 _VALUE = r"(?:\d+|KEYS\[\d+\])"
 _CONSTANTS = re.compile(rf"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) = ({_VALUE}(?:, {_VALUE})*)$", re.MULTILINE)
 _NAME_OR_STRING = re.compile(r"'[^'\n]*'|\b[A-Z][A-Z_]*\b")
 _FUNCTION = re.compile(r"^local function (\w+)(\(.*?^end)$", re.MULTILINE | re.DOTALL)
 _CALL_OR_STRING = re.compile(r"'[^'\n]*'|(?<![.\w:])(\w+)(?=\()")
-_BARE_CALL = re.compile(r"^(\s*)\(F\[", re.MULTILINE)
 _ONLY_READS = "\nstate.only_reads = true\n"
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 # A server reads these, too, when it compiles. Line ends stay, for the line numbers in error messages.
@@ -80,22 +92,35 @@ def _text_of_several(only_read: bool) -> str:
 
 
 def _whole(own: str) -> str:
-    numbers = {each: number for number, each in enumerate(sorted(reached(own)), 1)}
+    found = reached(own)
+    at_once = [each for each in AT_ONCE if each in found]
+    later = sorted(found.difference(at_once))
+    # Not by a metatable, which would take the interpreter out of its loop and into another one, each time.
+    names = {each: f"F[{number}]" for number, each in enumerate(at_once, 1)}
+    names |= {each: f"make({number})" for number, each in enumerate(later, len(at_once) + 1)}
     bodies = [
-        f"F[{number}] = function{_renamed(shared_functions()[each].body, numbers)}" for each, number in numbers.items()
+        f"F[{number}] = function{_renamed(shared_functions()[each].body, names)}"
+        for number, each in enumerate(names, 1)
     ]
-    made = _MADE.replace("NILS", ", ".join(["nil"] * len(bodies))).replace("CASES", _cases(bodies, 1))
-    parts = [_read(_FIRST), *_constants(), made, _renamed(own, numbers)]
+    first = len(at_once)
+    made = _MADE.replace("NILS", ", ".join(["nil"] * _ROOM)).replace("CASES", _cases(bodies[first:], first + 1))
+    made = made.replace("BODIES", "\n".join(bodies[:first]))
+    parts = [_read(_FIRST), *_constants(), made, _renamed(own, names)]
     text = "local rcall = redis.call\n" + inlined("\n".join(parts)).replace("redis.call(", "rcall(")
     return _NOT_CODE.sub("", text)
 
 
-#: F has every shared function under a number, once it was called: making functions is what costs. It has room for all.
+#: F has every shared function under a number, once it was made: making functions is what costs.
 _MADE = """local F = { NILS }
 local function make(which)
+local made = F[which]
+if made then return made end
 CASES
 return F[which]
-end"""
+end
+BODIES"""
+#: Room in F from the start: what few calls need would only make the table larger.
+_ROOM = 64
 
 
 def _cases(bodies: list[str], first: int) -> str:
@@ -116,18 +141,9 @@ def inlined(text: str) -> str:
     return _NAME_OR_STRING.sub(lambda match: values.get(match.group(), match.group()), _CONSTANTS.sub("", text))
 
 
-def _renamed(text: str, numbers: dict[str, int]) -> str:
+def _renamed(text: str, names: dict[str, str]) -> str:
     """Return a text whose calls of shared functions go through F."""
-
-    def rename(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in numbers:
-            return match.group()
-        # Not by a metatable, which would take the interpreter out of its loop and into another one, each time.
-        return f"(F[{numbers[name]}] or make({numbers[name]}))"
-
-    # A line that begins with a call is a statement; with a parenthesis it could go on with the line before.
-    return _BARE_CALL.sub(r"\1local _ = (F[", _CALL_OR_STRING.sub(rename, text))
+    return _CALL_OR_STRING.sub(lambda match: names.get(match.group(1), match.group()), text)
 
 
 def reached(text: str) -> set[str]:

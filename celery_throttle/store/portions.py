@@ -14,7 +14,7 @@ __all__ = ["MOST_ROWS", "Portion"]
 #: ``unacked`` that a worker has without a broker: what is not among them counts as acknowledged.
 MOST_ROWS = 50
 #: What one exchange may have the server do: 2 for each row, and 1 for each limit that it is about. Some 20 us each.
-_MOST_WORK = 28
+_MOST_WORK = 24
 
 
 class Portion:

@@ -1,7 +1,7 @@
 -- Starting: the caller's slots go to the oldest tasks that can start in them, whatever they wait for.
 
 -- What one call may start: 2 for each task, and 1 for each limit that it needs.
-local MOST_WORK = 22
+local MOST_WORK = 19
 
 -- The first bucket that keeps a task from starting, if one does: also that where its lane is listed, since
 -- another may have come before it there after it was made ready; and after how long (ms) to look again.
