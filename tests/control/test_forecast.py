@@ -49,9 +49,11 @@ def said(app: Any, permits: int, limit: str = "api", key: str | None = None) -> 
 def all_started(worker: TermsCaller) -> int:
     """How many really start, where there are slots for all."""
     count = 0
-    while found := started(worker.look(50)):
-        count += len(found)
-    return count
+    while True:
+        reply = worker.look(50)
+        count += len(started(reply))
+        if not reply.more and not reply.grants:
+            return count
 
 
 # -- how many start ----------------------------------------------------------------------------------------------------

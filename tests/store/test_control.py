@@ -288,7 +288,7 @@ def test_of_many_keys_all_start_in_a_few_looks(worker: TermsCaller, other: Terms
     other.put("elsewhere", of("999"))
     steering.unsay("tenant", "pause")
     found: set[str] = set()
-    for _ in range(40):
+    for _ in range(60):
         reply = worker.look(1000)
         found |= set(started(reply))
         if not reply.more:
