@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 #: The keys that are looked through: indexes after what they are made of, what was found last.
 _MENDED = (
-    *("limits", "said", "workers", "seconds", "records", "locks", "ran", "awaited", "rates", "turns", "lanes"),
+    *("limits", "said", "workers", "records", "locks", "rates", "turns", "lanes"),
     *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
 )
 #: Limits, lines, parked tasks or ids of one call.

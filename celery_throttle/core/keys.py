@@ -11,7 +11,7 @@ LAYOUT = 2
 
 _NAMES = (
     *("limits", "said", "used", "waiting", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "due"),
-    *("seconds", "second_messages", "ran", "locks", "awaited", "rates", "turns", "aside", "workers", "meta", "ends"),
+    *("locks", "rates", "turns", "aside", "workers", "meta", "ends"),
     *("audit", "oldest", "sums"),
 )
 

@@ -35,14 +35,26 @@ ALONE = "exchange"
 
 #: What nearly every exchange calls, or every start and end of a run: found by counting what is made where.
 AT_ONCE = (
-    *("is_known", "load_worker", "id_of", "readable", "wrong_part", "unwritable_part", "wrong_in_worker", "is_digits"),
-    *("is_answer_to", "hear_ends", "hear_notes", "confirm_parked", "answer_asked", "answer_parked", "hear_back"),
+    *(
+        "is_known",
+        "load_worker",
+        "id_of",
+        "readable",
+        "decoded",
+        "wrong_part",
+        "unwritable_part",
+        "wrong_in_worker",
+        "is_digits",
+    ),
+    *("is_answer_to", "hear_ends", "hear_notes", "confirm_copies", "answer_asked", "answer_parked", "hear_back"),
     *("reap_all", "reap_leases", "first_lease_ends", "anybody_waits", "serve", "save_worker", "say", "told_of"),
     *("next_look_ms", "name_buckets", "needs_of", "takes", "limit_of", "rule_of", "declared_of", "held_of"),
     *("anything_said", "settling", "room_for", "has_permits", "barred", "change_used", "add_count", "touch"),
-    *("load_record", "named_record", "record_in", "wrong_in_record", "wrong_in_odd_record", "save_record"),
-    *("admit", "meet_record", "tell_if_ran", "has_run", "record_of", "hold", "take"),
-    *("ended", "give", "comes_back", "run_over", "forget_task", "note_ran", "settle_second"),
+    *("record_of", "load_record", "wrong_in_record", "wrong_in_delivery", "save_record"),
+    *("mark_changed", "write_records", "packed_record"),
+    *("admit", "meet_record", "tell_if_finished", "has_run", "delivery_of", "hold", "take"),
+    *("ended", "give", "comes_back", "run_over", "forget_task", "forget_delivery", "finish", "settle_second"),
+    "load_second",
 )
 
 _VALUE = r"(?:\d+|KEYS\[\d+\])"
@@ -76,7 +88,7 @@ def gate_scripts() -> list[str]:
 
 def gate_text(name: str) -> str:
     """Return the text that has ``lua/gate/<name>.lua``, with all that it needs before it."""
-    return _whole(_read(f"gate/{ALONE}")) if name == ALONE else _text_of_several(only_reads(name))
+    return _whole(_writing(_read(f"gate/{ALONE}"))) if name == ALONE else _text_of_several(only_reads(name))
 
 
 def only_reads(name: str) -> bool:
@@ -88,7 +100,13 @@ def only_reads(name: str) -> bool:
 def _text_of_several(only_read: bool) -> str:
     names = [name for name in _names("gate") if name != ALONE and only_reads(name) is only_read]
     scripts = [f"if script == '{name}' then\n{inlined(_COMMENT.sub('', _read(f'gate/{name}')))}\nend" for name in names]
-    return _whole("\n".join(["local script = argument()", *scripts]))
+    own = "\n".join(["local script = argument()", *scripts])
+    return _whole(own if only_read else _writing(own))
+
+
+def _writing(own: str) -> str:
+    """Return the text of a script that writes the records that it has changed, wherever it returns."""
+    return f"local function carry_out()\n{own}\nend\nlocal reply = carry_out()\nwrite_records()\nreturn reply"
 
 
 def _whole(own: str) -> str:

@@ -70,7 +70,7 @@ __all__ = [
 T = TypeVar("T")
 
 #: Keys of the store whose fields are no limits, and no keys of limits.
-_OF_TASKS = {"records", "messages", "locks", "ran", "awaited", "seconds", "workers"}
+_OF_TASKS = {"records", "messages", "locks", "workers"}
 #: A ticket is when a task came, in tenths of ms; of one that goes before all others it is less by this (facts.lua).
 _TICKS, _BEFORE_ALL = 10_000, 100_000_000_000_000
 #: What the lines of those who wait for an identity lock begin with.

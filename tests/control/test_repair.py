@@ -56,10 +56,10 @@ SPOILED = [
     ("said", "api", b"[[]]"),
     ("rates", "api", b"["),
     ("turns", "api", b"now"),
-    ("ran", "0 t9", b"7"),
+    ("records", "t9", b'{"v":2,"finished":{"0":7}}'),
     ("locks", "same", b"{}"),
-    ("awaited", "t9", b"-1"),
-    ("seconds", "t9", b"null"),
+    ("records", "t9", b'{"v":2,"awaited":-1}'),
+    ("records", "t9", b'{"v":2,"second":null}'),
     ("meta", "stamp", b"?"),
     ("aside", "t8", b"?"),
 ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["canonical"]
 
-_JSON = frozenset(("records", "seconds", "lanes", "workers", "locks", "said", "rates"))
+_JSON = frozenset(("records", "lanes", "workers", "locks", "said", "rates"))
 #: What is only read by people, and what never changes.
 _LEFT_OUT = frozenset(("audit", "limits"))
 # Times, tickets and places; ids of workers, nonces, and worker#call. Found fast by their first character.
@@ -81,10 +81,13 @@ def _of_worker(worker: str, packed: str, needed: bool) -> str:
 @lru_cache(200_000)
 def _of_json(name: str, packed: str) -> str:
     said = json.loads(packed)
-    if name in ("records", "seconds"):
+    if name == "records":
         said.pop("since", None)
-        if "told" in said:
-            said["told"] = [f"{worker}#{call}" for worker, call in sorted(said["told"].items())]
+        for each in (said, said.get("second", {})):
+            if "out" in each:
+                each["out"] = _copies(each["out"])
+        if "finished" in said:
+            said["finished"] = {attempt: _copies(out) for attempt, out in said["finished"].items()}
     elif name == "locks":
         said.pop("since", None)
     elif name == "rates":
@@ -92,6 +95,10 @@ def _of_json(name: str, packed: str) -> str:
     elif name == "said":
         said = {what: [row[0], row[1], row[3] if what == "bar" else 0] for what, row in said.items()}
     return json.dumps(said, sort_keys=True)
+
+
+def _copies(out: dict[str, int]) -> list[str]:
+    return [f"{name}#{call}" if call and name != "again" else name for name, call in sorted(out.items())]
 
 
 def _renamed(text: str, now: int, workers: Mapping[str, tuple[int, bool]]) -> str:

@@ -40,9 +40,7 @@ def _snapshot(world: World) -> Snapshot:
         if name not in SETS
     }
     sets = {name: {member: float(score) for member, score in content.get(name, {}).items()} for name in SETS}
-    records, unreadable = peek._records(hashes["records"])
-    seconds, _ = peek._records(hashes["seconds"])
-    return peek.Snapshot(hashes, sets, records, seconds, unreadable, world.now_ms)
+    return peek.snapshot(hashes, sets, world.now_ms)
 
 
 def _check_indexes(world: World, store: Snapshot) -> None:
@@ -122,7 +120,7 @@ def _check_nothing_lost(world: World) -> None:
     content = world.state.content
     for number, book in enumerate(world.state.books):
         task = f"t{number}"
-        kept = task in content.get("messages", {}) or task in content.get("second_messages", {})
+        kept = {task, f"\0{task}"} & content.get("messages", {}).keys()
         waits = book.published and not book.told and not book.revoked
         if waits and not kept and not _is_at_broker_or_worker(world, task):
             raise Violation(f"lost: {task} is nowhere")
@@ -131,10 +129,15 @@ def _check_nothing_lost(world: World) -> None:
 def is_done(world: World) -> bool:
     """Whether nothing is left to do."""
     state = world.state
-    store_is_empty = not state.content.get("records")
+    store_is_empty = not _tasks_left(world)
     published = all(book.published for book in state.books) and state.steered == len(world.config.steering)
     workers = all(worker.idle and not worker.leaving for worker in world.alive)
     return published and store_is_empty and not state.broker and not state.strays and workers
+
+
+def _tasks_left(world: World) -> list[str]:
+    """Those that hold or are parked."""
+    return sorted(task for task in world.state.content.get("records", {}) if "needs" in world.record(task))
 
 
 def check_at_rest(world: World) -> None:
@@ -144,7 +147,7 @@ def check_at_rest(world: World) -> None:
         Violation: it is not so.
     """
     if not is_done(world):
-        waits = sorted(world.state.content.get("records", {}))
+        waits = _tasks_left(world)
         raise Violation(f"waits for ever: {waits or [f't{copy.task}' for copy in world.state.broker]}")
     if undone := [f"t{task}" for task, book in enumerate(world.state.books) if not book.told]:
         raise Violation(f"never ended: {undone}")
@@ -155,7 +158,7 @@ def check_at_rest(world: World) -> None:
         lasts = dedup is not None and dedup.lock_until == "expires"
         if left > 0 and lock["state"] in ("queued", "running") and not lasts:
             raise Violation(f"lock left: {lock['state']} for {lock['task']}, with {left / 1000:.0f} s to go")
-    if awaited := store.hashes["awaited"]:
+    if awaited := store.awaited:
         raise Violation(f"count left: awaited {awaited}")
     world.call(*(CALLS.leave(worker.name) for worker in world.alive))
     world.state.now_us += 2 * _DAY_US

@@ -19,7 +19,7 @@ DEFECTS = {
     ): "plain/2:store",
     Defect(
         "nobody knows that a task has run",
-        "if only_told or is_over then note_ran(task, record, message == 'broker') end",
+        "if only_told or is_over then finish(task, record, message == 'broker') end",
     ): "plain/2:broker",
     Defect("who waits to run next is forgotten", "    wake_next(identity)\n  else", "  else"): "once/2/keep_last/gpu",
     Defect("there is always room", "return rule.permits - rule.used >= ", "return 1 or "): "plain/2",

@@ -103,7 +103,8 @@ def check_order(world: World, before: Content, granted: list[str]) -> None:
 
 
 def _records(content: Content) -> dict[str, dict[str, Any]]:
-    return {task: json.loads(packed) for task, packed in content.get("records", {}).items()}
+    found = {task: json.loads(packed) for task, packed in content.get("records", {}).items()}
+    return {task: record for task, record in found.items() if "needs" in record}
 
 
 def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:

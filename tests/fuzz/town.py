@@ -68,7 +68,7 @@ class Town:
 
     def tasks(self) -> set[str]:
         """Every task that the store knows of."""
-        found: list[Any] = [task for name in ("records", "seconds") for task in self.client.hkeys(KEY[name])]
+        found: list[Any] = self.client.hkeys(KEY["records"])
         return {task.decode(errors="replace") for task in found}
 
     def _take(self, which: int, task: str, what: Any, **options: Any) -> None:

@@ -166,9 +166,9 @@ class Network:
             found[key.decode()] = value
         return {key: value for key, value in found.items() if key not in CLOCK_KEYS}
 
-    def size(self, key: str) -> int:
-        """Return how many fields a hash has."""
-        return int(self._server.ask(packed("HLEN", key)))
+    def tasks(self, key: str) -> int:
+        """Return how many of these records have a delivery that holds or is parked."""
+        return sum(b'"needs"' in record for record in self._server.ask(packed("HVALS", key)))
 
     def lose_scripts(self) -> None:
         """SCRIPT FLUSH."""

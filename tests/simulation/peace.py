@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.held import check_ghosts, check_nothing_is_kept
 from tests.simulation.invariants import Violation, check_end, check_order, is_missing, is_untold
 from tests.simulation.scene import LEASE
-from tests.simulation.workers import TASKS, leftovers, reap_calls
+from tests.simulation.workers import RECORDS, leftovers, reap_calls
 
 if TYPE_CHECKING:
     from tests.simulation.book import Entry
@@ -231,7 +231,7 @@ def _is_over(steps: Steps) -> bool:
         or any(broker.queues.values())
         or any(channel.unacked for channel in broker.channels)
         or not all(worker.quiet for worker in world.workers)
-        or any(map(world.network.size, TASKS))
+        or world.network.tasks(RECORDS)
     )
 
 
@@ -243,7 +243,7 @@ def _what_is_left(steps: Steps) -> str:
         ],
         "in queues": [letter.task_id for queue in broker.queues.values() for letter in queue],
         "running": [str(run.attempt) for run in world.book.running],
-        "in the store": [world.network.size(key) for key in TASKS],
+        "in the store": [world.network.tasks(RECORDS)],
         "not quiet": [str(worker) for worker in world.workers if not worker.quiet],
     }
     return ", ".join(f"{name} {what}" for name, what in left.items() if what)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHANNEL",
     "FRESH",
-    "TASKS",
+    "RECORDS",
     "Here",
     "Operator",
     "Worker",
@@ -73,7 +73,7 @@ CHANNEL = Keys(PREFIX).wake
 #: Seconds before which no visibility timeout strikes, in this world.
 FRESH = 0.05
 #: Where the store has tasks that hold or wait.
-TASKS = (Keys(PREFIX).key("records"), Keys(PREFIX).key("seconds"))
+RECORDS = Keys(PREFIX).key("records")
 
 
 class Here:

@@ -38,6 +38,8 @@ class Entry:
     unacked: set[str] = field(default_factory=set)
     #: its lease has ended
     expired: bool = False
+    #: another run of its task, which had lost its lease, succeeded
+    over: bool = False
     second: Entry | None = None
 
     def await_(self, delivery: Entry) -> None:
@@ -104,9 +106,12 @@ class Model:
         """A run has ended: the entry as it was, or None if nobody held it by that nonce."""
         entry = self.entries.get(row.task)
         if not entry or entry.nonce != row.nonce or not entry.nonce:
+            self._ended_late(row)
             return None
         before, facts = replace(entry), row.facts
-        if comes_back(facts, stored=entry.message is not None):
+        if entry.over:
+            facts = self._end_over(row, entry)
+        if comes_back(facts, stored=entry.message is not None) and not entry.over:
             entry.nonce, entry.expired = "", False
             entry.deliveries += facts.began and facts.message is not Message.HEAD
             if facts.message is Message.TAIL:
@@ -123,6 +128,33 @@ class Model:
         elif second:
             self._note_ran(row.task, second, comes_again=False)
         return before
+
+    def _ended_late(self, row: Ended) -> None:
+        """A run has ended that had lost its lease: if it succeeded, no copy of its task starts any more."""
+        entry, again = self.entries.get(row.task), row.facts.message is Message.BROKER
+        if not again:
+            self._will_not_come(row.attempt, row.task, row.nonce)
+        if row.facts.result is not Result.SUCCESS:
+            return
+        if again:
+            self._note_ran(row.task, Entry("", row.attempt), comes_again=True)
+        if entry and entry.second:
+            self._note_ran(row.task, entry.second, comes_again=False)
+            entry.second = None
+        if entry and entry.nonce:
+            entry.over = True
+        elif entry:
+            del self.entries[row.task]
+            self._note_ran(row.task, entry, comes_again=again)
+
+    def _end_over(self, row: Ended, entry: Entry) -> Facts:
+        """A run beside which another has succeeded ends: a success, and what may come of it is dropped then."""
+        message, result = row.facts.message, row.facts.result
+        if message is Message.LOST:
+            entry.unacked.add(entry.nonce)
+        elif result is Result.RETRY:
+            self._note_ran(row.task, Entry("", entry.attempt + 1), comes_again=True)
+        return Facts(True, message, Result.SUCCESS)
 
     def _note_ran(self, task: str, entry: Entry, *, comes_again: bool) -> None:
         left = set(entry.unacked)
@@ -251,8 +283,8 @@ class Model:
                 self._note(parcel.task, parcel.attempt, delivery)
         elif parcel.attempt > entry.attempt:
             self._note_ran(parcel.task, entry, comes_again=False)
-            entry.attempt, entry.message = parcel.attempt, parcel.message
-            entry.told, entry.unacked = delivery.told, delivery.unacked
+            entry.attempt, entry.message, entry.queue = parcel.attempt, parcel.message, parcel.queue
+            entry.told, entry.unacked, entry.deliveries = delivery.told, delivery.unacked, 0
         else:
             self._note(parcel.task, parcel.attempt, delivery)
         self._is_told(worker, parcel)
@@ -332,8 +364,6 @@ def _delivery(worker: str, number: int, parcel: Arrival) -> Entry:
 def _entry(store: Snapshot, task: str, *, second: bool = False) -> Entry:
     record = (store.seconds if second else store.records)[task]
     message = (store.second_messages if second else store.messages).get(task)
-    raw = record.raw
     ((limit, _),) = record.needs
-    told = {str(worker): int(call) for worker, call in raw.get("told", {}).items()}
     place = 0, record.queue, record.deliveries  # its ticket is for the caller to tell
-    return Entry(limit, record.attempt, *place, message, record.nonce, told, record.unacked)
+    return Entry(limit, record.attempt, *place, message, record.nonce, record.told, record.unacked)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KEY = dict(zip(_NAMES, KEYS.all, strict=True))
 _LOCK_LANES = ("follow:", "next:")
 #: Kinds of what ends by itself, as KEYS ends names them.
-_ENDING = ("locks", "awaited", "rates", "turns", "said", "aside", "workers", "ran")
+_ENDING = ("locks", "rates", "turns", "said", "aside", "workers")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,12 @@ class Record:
     @property
     def unacked(self) -> set[str]:
         """Which of its deliveries the broker keeps."""
-        return set(self.raw.get("unacked", ()))
+        return {name for name, call in self.raw.get("out", {}).items() if not call}
+
+    @property
+    def told(self) -> dict[str, int]:
+        """The workers that have still to acknowledge its message, and the calls that told them so."""
+        return {name: int(call) for name, call in self.raw.get("out", {}).items() if call}
 
     @property
     def lock(self) -> dict[str, Any]:
@@ -111,6 +116,10 @@ class Snapshot:
     sets: dict[str, dict[str, float]]
     records: dict[str, Record]
     seconds: dict[str, Record]
+    #: how many duplicates will ask for the outcome of a task
+    awaited: dict[str, int]
+    #: what may still come of attempts that are over, by attempt and task: "0 t"
+    finished: dict[str, set[str]]
     #: whose record nobody can read
     unreadable: frozenset[str]
     #: server time in milliseconds
@@ -128,11 +137,8 @@ class Snapshot:
     @property
     def ran(self) -> dict[tuple[int, str], set[str]]:
         """What may still come of attempts that have run."""
-        members = {member: member.partition(" ") for member in self.hashes["ran"]}
-        return {
-            (int(attempt), task): set(json.loads(self.hashes["ran"][member]))
-            for member, (attempt, _, task) in members.items()
-        }
+        members = {member: member.partition(" ") for member in self.finished}
+        return {(int(attempt), task): self.finished[member] for member, (attempt, _, task) in members.items()}
 
     @property
     def leases(self) -> dict[str, float]:
@@ -140,11 +146,11 @@ class Snapshot:
 
     @property
     def messages(self) -> dict[str, bytes]:
-        return self.hashes["messages"]
+        return {task: message for task, message in self.hashes["messages"].items() if not task.startswith("\0")}
 
     @property
     def second_messages(self) -> dict[str, bytes]:
-        return self.hashes["second_messages"]
+        return {task[1:]: message for task, message in self.hashes["messages"].items() if task.startswith("\0")}
 
     @property
     def meta(self) -> dict[str, str]:
@@ -215,9 +221,21 @@ def peek(client: Redis) -> Snapshot:
             sets[name] = {member.decode(): score for member, score in content}
         else:
             hashes[name] = {field.decode(): value for field, value in content.items()}
-    records, unreadable = _records(hashes["records"])
-    others, _ = _records(hashes["seconds"])
-    return Snapshot(hashes, sets, records, others, unreadable, seconds * 1000 + microseconds // 1000)
+    return snapshot(hashes, sets, seconds * 1000 + microseconds // 1000)
+
+
+def snapshot(hashes: dict[str, dict[str, bytes]], sets: dict[str, dict[str, float]], now: float) -> Snapshot:
+    """Return what these hashes and sorted sets say at this time (ms)."""
+    found, unreadable = _records(hashes["records"])
+    records = {task: record for task, record in found.items() if "needs" in record.raw}
+    others = {task: Record(record.raw["second"]) for task, record in found.items() if record.raw.get("second")}
+    awaited = {task: int(record.raw["awaited"]) for task, record in found.items() if "awaited" in record.raw}
+    finished = {
+        f"{attempt} {task}": {*out} if isinstance(out, dict) else set()
+        for task, record in found.items()
+        for attempt, out in record.raw.get("finished", {}).items()
+    }
+    return Snapshot(hashes, sets, records, others, awaited, finished, unreadable, now)
 
 
 _SETS = frozenset(("leases", "lines", "heads", "ready", "due", "ends", "audit", "oldest"))
@@ -307,6 +325,8 @@ def _check_lanes(store: Snapshot) -> None:
 
 def _check_ends(store: Snapshot) -> None:
     """Whatever ends by itself is known to do so."""
+    noted = {f"records:{task}" for task in {*store.awaited, *(task for _, task in store.ran)}}
+    assert noted == {member for member in store.sets["ends"] if member.startswith("records:")}
     for name in _ENDING:
         fields = {f"{name}:{field}" for field, packed in store.hashes[name].items() if not _for_good(name, packed)}
         ends = {member for member in store.sets["ends"] if member.startswith(f"{name}:")}

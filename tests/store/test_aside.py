@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.replies import Answer
 from tests.store.caller import ended, message_of, started
 from tests.store.lock_caller import LockCaller, plan_of
@@ -114,16 +115,62 @@ def test_another_delivery_of_it_runs(worker: Caller, one: Limit, redis: Redis, p
     assert peek(redis).holders("gpu") == ["t1"]
 
 
+def spoil_delivery(redis: Redis, task: str) -> None:
+    """What holds cannot be read; what else its record has can be."""
+    record = json.loads(redis.hget(KEY["records"], task) or "{}")
+    spoil(redis, task, json.dumps({**record, "needs": 7}).encode())
+
+
+def test_another_delivery_that_waited_for_it_goes_on(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+    worker.take("t", one)
+    peer.put("t", one)
+    spoil_delivery(redis, "t")
+    expire(redis, "t")
+    assert started(peer.look()) == ("t",)
+    assert [each.task_id for each in Steering(redis).aside()] == ["t"]
+
+
 @each_kind
-def test_another_delivery_that_waited_for_it_goes_on(
+def test_of_a_record_that_is_no_record_both_messages_are_kept(
     worker: Caller, peer: Caller, one: Limit, redis: Redis, packed: bytes
 ) -> None:
     worker.take("t", one)
     peer.put("t", one)
     spoil(redis, "t", packed)
     expire(redis, "t")
-    assert started(peer.look()) == ("t",)
+    assert started(peer.look()) == ()
     assert [each.task_id for each in Steering(redis).aside()] == ["t"]
+    assert peek(redis).second_messages == {"t": message_of("t")}
+    lapse(redis, "aside:t")
+    peer.reap()
+    assert not redis.exists(KEY["messages"])
+
+
+def test_a_run_goes_on_when_the_delivery_beside_it_cannot_be_read(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    held = worker.take("t", one)
+    peer.put("t", one, attempt=1)
+    record = json.loads(redis.hget(KEY["records"], "t") or "{}")
+    spoil(redis, "t", json.dumps({**record, "second": {"needs": 7}}).encode())
+    assert worker.renew(held, number=worker.number) == [1]
+    assert [(each.task_id, each.why) for each in Steering(redis).aside()] == [("t", "not readable: second")]
+    worker.release(held)
+    assert not peek(redis).records
+    lapse(redis, "aside:t")
+    peer.reap()
+    assert not redis.exists(KEY["messages"])
+
+
+def test_what_may_come_of_a_task_is_known_though_a_delivery_of_it_cannot_be_read(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    held = worker.take("t", one)
+    worker.release(held, Facts(True, Message.BROKER, Result.SUCCESS))
+    worker.take("t", one, attempt=1)
+    spoil_delivery(redis, "t")
+    assert peer.ask("t", one)[0] == Answer.HAS_RUN
+    assert peek(redis).finished.keys() == {"0 t"}
 
 
 @pytest.mark.parametrize("how", ["ask", "park", "put back", "end", "send back", "save"])
@@ -132,7 +179,7 @@ def test_another_delivery_that_waited_for_it_goes_on_whoever_finds_it(
 ) -> None:
     held = worker.take("t", one)
     peer.put("t", one)
-    spoil(redis, "t", b"{")
+    spoil_delivery(redis, "t")
     found: tuple[Grant, ...] = ()
     if how == "ask":
         reply = peer.exchange(asked=[peer.arrival("t", one)])
@@ -164,7 +211,7 @@ def test_another_delivery_of_one_in_line_that_nobody_can_read_goes_on(
     (first,) = worker.put("t", one, slots=1).grants
     peer.put("t", one, message=b"second")
     worker.release(first, "requeue")
-    spoil(redis, "t", b"{")
+    spoil_delivery(redis, "t")
     (grant,) = peer.look().grants
     assert grant.message == b"second"
     peer.release(grant)
@@ -179,27 +226,13 @@ def test_another_delivery_of_one_that_waits_for_a_lock_and_nobody_can_read_goes_
     other = once.start("other", plan)
     assert once.end(first, "again", slots=1) == ()
     assert peek(redis).parked["t"].verdict == "follow"
-    spoil(redis, "t", b"{")
+    spoil_delivery(redis, "t")
     (last,) = (*once.end(other, slots=1), *once.look_once())
     assert last.task == "t"
     once.end(last)
     store = peek(redis)
     assert not store.records
     assert not store.sets["lines"]
-
-
-@each_kind
-def test_another_delivery_that_nobody_can_read_is_set_aside(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis, packed: bytes
-) -> None:
-    worker.take("t", one)
-    peer.put("t", one)
-    redis.hset(KEY["seconds"], "t", packed)
-    expire(redis, "t")
-    peer.look()
-    (aside,) = Steering(redis).aside()
-    assert (aside.task_id, aside.why) == ("t", WHY[packed])
-    assert peek(redis).messages == {"t": message_of("t")}
 
 
 @each_kind
@@ -262,14 +295,3 @@ def test_it_does_not_take_the_message_of_a_new_one_along(worker: Caller, one: Li
     lapse(redis, "aside:t1")
     worker.reap()
     assert peek(redis).messages == {"t1": message_of("t1")}
-
-
-def test_another_delivery_that_nobody_can_read_is_dropped_with_the_first(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
-    held = worker.take("t", one)
-    peer.put("t", one, attempt=1)
-    redis.hset(KEY["seconds"], "t", json.dumps({"v": 1}))
-    worker.release(held, "retry")
-    assert not peek(redis).hashes["seconds"]
-    assert not peek(redis).second_messages

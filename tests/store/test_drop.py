@@ -219,9 +219,9 @@ def test_what_was_acknowledged_is_forgotten(worker: TermsCaller, steering: Steer
     assert held
     worker.put("t1", ONE)
     steering.drop(API)
-    assert peek(redis).hashes["ran"]
+    assert peek(redis).finished
     (grant,) = worker.look(4).grants
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
     worker.end(grant, "never")
     worker.end(held)
     assert nothing_left(redis)

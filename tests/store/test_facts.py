@@ -95,7 +95,7 @@ def follows(store: Snapshot, facts: Facts, case: Case) -> None:
     else:
         assert (store.records, store.messages, store.seconds) == ({}, {}, {}), case
     ran = not back and facts.message is Message.BROKER and facts.result is not Result.NOTHING
-    assert ("0 t" in store.hashes["ran"]) == ran, case
+    assert ("0 t" in store.finished) == ran, case
     if case.locked:
         lock = store.live_lock()
         outcome = LockOutcome.WAITS if back else lock_outcome(facts, goes_on=goes_on)

@@ -22,7 +22,7 @@ LOST, THERE, DONE = SavedAnswer
 
 def ran(redis: Redis) -> set[str]:
     """What is known to have run."""
-    return set(peek(redis).hashes["ran"])
+    return set(peek(redis).finished)
 
 
 def test_it_is_known_whenever_it_runs(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:

@@ -305,7 +305,7 @@ class LockMachine(RuleBasedStateMachine):
         me.reap()
         store = peek(self.client)
         assert not store.hashes["locks"]
-        assert not store.hashes["awaited"]
+        assert not store.awaited
         assert not store.sets["ends"]
 
     # -- helpers ------------------------------------------------------------------------------------------------

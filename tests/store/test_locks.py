@@ -1098,7 +1098,7 @@ def test_an_awaited_duplicate_that_is_revoked_asks_for_nothing(worker: LockCalle
     worker.exchange(never=[("same", "t2", second.first)])
     assert told(worker.arrive("t3", third, slots=1)) == [("t3", "conclude", "t1")]
     worker.exchange(never=[("same", "t3", third.first)])
-    assert not peek(redis).hashes["awaited"]
+    assert not peek(redis).awaited
 
 
 def test_an_unannounced_duplicate_does_not_take_the_place_of_an_awaited_one(worker: LockCaller) -> None:

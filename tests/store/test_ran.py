@@ -10,7 +10,7 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.store.calls import Back, Delivery
 from celery_throttle.store.replies import Answer, ParkAnswer
 from tests.store.caller import ended, held_by, started
-from tests.store.peek import KEY, peek
+from tests.store.peek import KEY, lapse, peek
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -61,10 +61,10 @@ def test_a_retry_that_has_run_is_known_though_its_first_attempt_comes_again_too(
 def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """It has acknowledged what it parked; the same id may be published again."""
     run_elsewhere(worker, peer, one)
-    assert "0 t" in peek(redis).hashes["ran"]
+    assert "0 t" in peek(redis).finished
     worker.look()
-    assert not peek(redis).hashes["ran"]
-    assert "ran:0 t" not in peek(redis).sets["ends"]
+    assert not peek(redis).finished
+    assert "records:t" not in peek(redis).sets["ends"]
     peer.take("t", one)
 
 
@@ -72,7 +72,7 @@ def test_it_is_forgotten_when_its_worker_says_goodbye(worker: Caller, peer: Call
     """Before that it has said what it could not acknowledge."""
     run_elsewhere(worker, peer, one)
     worker.leave()
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_what_ran_after_its_worker_called_again_leaves_no_trace(
@@ -82,7 +82,7 @@ def test_what_ran_after_its_worker_called_again_leaves_no_trace(
     worker.look(0)
     (grant,) = peer.look().grants
     peer.release(grant)
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
@@ -93,7 +93,7 @@ def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
     worker.exchange(unacked=worker.parcelled("t"))
     (grant,) = peer.look().grants
     peer.release(grant)
-    assert "0 t" in peek(redis).hashes["ran"]
+    assert "0 t" in peek(redis).finished
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
 
 
@@ -104,7 +104,7 @@ def test_what_could_not_be_acknowledged_and_ran_in_its_own_worker_meanwhile_is_k
     (grant,) = worker.put("t", one, slots=1).grants
     worker.number += 1
     worker.exchange(unacked=worker.parcelled("t"), ended=[ended(grant)])
-    assert "0 t" in peek(redis).hashes["ran"]
+    assert "0 t" in peek(redis).finished
     assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
 
 
@@ -113,7 +113,7 @@ def test_what_could_not_be_acknowledged_and_has_run_by_then_is_known(
 ) -> None:
     run_elsewhere(worker, peer, one)
     worker.exchange(unacked=worker.parcelled("t"))
-    assert "0 t" in peek(redis).hashes["ran"]
+    assert "0 t" in peek(redis).finished
     worker.look()
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
 
@@ -122,14 +122,14 @@ def test_what_a_worker_ran_itself_while_it_was_not_acknowledged(worker: Caller, 
     """Its call that says so tells also that all before was acknowledged."""
     (grant,) = worker.put("t", one, slots=1).grants
     worker.release(grant)
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_what_never_began_and_comes_again_has_not_run(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     worker.put("t", one)
     (grant,) = peer.look().grants
     peer.release(grant, Facts(began=False, message=Message.BROKER))
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
     peer.take("t", one)
 
 
@@ -143,7 +143,7 @@ def test_what_was_only_told_something_is_known_until_its_message_was_acknowledge
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
     peer.look()
     worker.look()
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_a_run_whose_message_the_broker_has_is_not_repeated(worker: Caller, peer: Caller, one: Limit) -> None:
@@ -162,11 +162,10 @@ def test_a_run_that_came_to_nothing_is_repeated(worker: Caller, peer: Caller, on
 def test_what_has_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     run_elsewhere(worker, peer, one)
     store = peek(redis)
-    assert store.sets["ends"]["ran:0 t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
-    assert redis.pttl(KEY["ran"]) == pytest.approx(86_400_000, abs=60_000)  # where nobody clears
-    redis.zadd(KEY["ends"], {"ran:0 t": 1})
+    assert store.sets["ends"]["records:t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
+    lapse(redis, "records:t")
     peer.reap()
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_what_a_worker_parked_that_was_forgotten_since(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -184,7 +183,7 @@ def test_a_call_that_parks_and_is_sent_again_confirms_nothing(
     """It says the same as before: what it parked is not acknowledged yet."""
     run_elsewhere(worker, peer, one)
     worker.again()
-    assert "0 t" in peek(redis).hashes["ran"]
+    assert "0 t" in peek(redis).finished
 
 
 def test_another_delivery_that_was_parked_beside_a_run_is_known_too(
@@ -195,7 +194,7 @@ def test_another_delivery_that_was_parked_beside_a_run_is_known_too(
     peer.put("t", one)
     (second,) = worker.release(held, "again", slots=1).grants
     worker.release(second)
-    assert "0 t" in peek(redis).hashes["ran"]
+    assert "0 t" in peek(redis).finished
     assert worker.ask("t", one)[0] == Answer.HAS_RUN
 
 
@@ -209,7 +208,7 @@ def test_another_delivery_that_waited_beside_a_run_for_nothing_is_known_until_it
     assert worker.ask("t", one)[0] == Answer.HAS_RUN
     for each in (worker, peer):
         each.look(0)
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_what_was_sent_back_with_a_copy_of_a_refused_call_runs_once(
@@ -229,9 +228,9 @@ def test_what_was_sent_back_and_ran_leaves_no_trace(worker: Caller, peer: Caller
     worker.send_back(worker.take("t", one), 0.0)
     (grant,) = peer.look().grants
     peer.release(grant)
-    assert "0 t" in peek(redis).hashes["ran"]  # its worker may have died before it acknowledged the message
+    assert "0 t" in peek(redis).finished  # its worker may have died before it acknowledged the message
     worker.look(0)
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_who_sends_back_does_not_answer_for_who_parked(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
@@ -241,9 +240,9 @@ def test_who_sends_back_does_not_answer_for_who_parked(worker: Caller, peer: Cal
     peer.send_back(held_by(grant), 0.0)
     (again,) = peer.look().grants
     peer.release(again)
-    assert "0 t" in peek(redis).hashes["ran"]
+    assert "0 t" in peek(redis).finished
     worker.look(0)
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_what_waits_beside_a_run_and_could_not_be_acknowledged_is_known_when_it_has_run(
@@ -255,7 +254,7 @@ def test_what_waits_beside_a_run_and_could_not_be_acknowledged_is_known_when_it_
     peer.exchange(unacked=peer.parcelled("t"))
     (grant,) = worker.release(held, "retry", slots=1).grants
     worker.release(grant)
-    assert peek(redis).hashes["ran"].keys() == {"1 t"}
+    assert peek(redis).finished.keys() == {"1 t"}
     assert peer.ask("t", one, attempt=1)[0] == Answer.HAS_RUN
 
 
@@ -268,7 +267,7 @@ def test_a_second_delivery_that_could_not_be_acknowledged_is_known(
     peer.exchange(unacked=peer.parcelled("t"))
     (grant,) = worker.release(held, "ignored", slots=1).grants
     worker.release(grant)
-    assert peek(redis).hashes["ran"].keys() == {"0 t"}
+    assert peek(redis).finished.keys() == {"0 t"}
 
 
 def test_what_a_retry_has_taken_the_place_of_does_not_come_again(
@@ -279,7 +278,7 @@ def test_what_a_retry_has_taken_the_place_of_does_not_come_again(
     worker.put("t", one)
     peer.put("t", one, attempt=1)
     worker.exchange(unacked=worker.parcelled("t"))
-    assert peek(redis).hashes["ran"].keys() == {"0 t"}
+    assert peek(redis).finished.keys() == {"0 t"}
     assert not peek(redis).records["t"].unacked
 
 
@@ -289,17 +288,17 @@ def test_what_a_retry_has_taken_the_place_of_is_kept_by_the_broker(
     worker.take("first", one)
     worker.put("t", one, unacked=True)
     peer.put("t", one, attempt=1, unacked=True)
-    assert peek(redis).hashes["ran"].keys() == {"0 t"}
+    assert peek(redis).finished.keys() == {"0 t"}
     assert peek(redis).records["t"].unacked == {each.nonce for each in peer.parcelled("t")}
     worker.exchange(acked=worker.parcelled("t"))
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_what_a_retry_has_taken_the_place_of_was_acknowledged_before(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.take("first", one)
     worker.put("t", one)
     worker.put("t", one, attempt=1)
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 def test_what_a_retry_has_taken_the_place_of_beside_a_run_is_kept_by_the_broker(
@@ -308,7 +307,7 @@ def test_what_a_retry_has_taken_the_place_of_beside_a_run_is_kept_by_the_broker(
     held = worker.take("t", one)
     worker.put("t", one, unacked=True)
     peer.put("t", one, attempt=1, unacked=True)
-    assert peek(redis).hashes["ran"].keys() == {"0 t"}
+    assert peek(redis).finished.keys() == {"0 t"}
     (grant,) = worker.release(held, "retry", slots=1).grants
     worker.release(grant)
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
@@ -323,7 +322,7 @@ def test_what_was_parked_with_the_call_before_is_acknowledged_and_not_what_came_
     peer.withdraw("t")
     peer.release(peer.take("t", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
     assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
-    assert "0 t" in peek(redis).hashes["ran"]
+    assert "0 t" in peek(redis).finished
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -340,9 +339,9 @@ def test_who_parked_first_does_not_answer_for_another_delivery(
     worker.look(0)
     assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
     worker.look(0)
-    assert peek(redis).hashes["ran"]
+    assert peek(redis).finished
     peer.look(0)
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
@@ -386,4 +385,4 @@ def test_a_delivery_of_what_has_run_is_known_until_its_own_worker_calls_again(
     assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
     worker.look(0)
     peer.look(0)
-    assert not peek(redis).hashes["ran"]
+    assert not peek(redis).finished

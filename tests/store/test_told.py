@@ -81,7 +81,7 @@ def test_nothing_is_kept_of_an_outcome_that_was_asked_for_before_the_first_said_
     assert concluding.verdict == "conclude"
     b.end(concluding)
     a.end(run)
-    assert not peek(redis).hashes["awaited"]
+    assert not peek(redis).awaited
     lock = peek(redis).live_lock()
     assert lock
     assert (lock["state"], lock["awaited"]) == ("done", 0)

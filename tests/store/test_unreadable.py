@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
 from celery_throttle.store import views
 from celery_throttle.store.calls import Exchange
@@ -237,27 +238,36 @@ def test_an_identity_lock(redis: Redis, garbage: bytes) -> None:
     assert dropped(redis) == {("locks", plan.identity)}
 
 
-@each_garbage
-def test_outcomes_that_are_awaited(redis: Redis, garbage: bytes) -> None:
+PARTS = [7, -1, "x", None, [], [1], {"0": 7}, {"x": {"y": 1}}, {"0": {"y": "z"}}]
+
+
+def spoil_part(redis: Redis, task: str, part: str, value: object) -> None:
+    record = json.loads(redis.hget(KEY["records"], task) or "{}")
+    assert part in record
+    redis.hset(KEY["records"], task, json.dumps({**record, part: value}))
+
+
+@pytest.mark.parametrize("value", PARTS)
+def test_outcomes_that_are_awaited(redis: Redis, value: object) -> None:
     once, plan = LockCaller(redis, "bbbbbbbb", "q"), plan_of(remember=60)
     first = once.start("t1", plan)
     once.claim("t2", plan, awaited=True)
     once.end(first)
     once.claim("t3", plan, awaited=True)
-    spoil(redis, "awaited", "t1", garbage)
+    spoil_part(redis, "t1", "awaited", value)
     once.claim("t4", plan, awaited=True)
     once.give_up(plan.identity, "t4", "t1")
     once.look()
 
 
-@each_garbage
-def test_what_has_run(worker: Caller, one: Limit, redis: Redis, garbage: bytes) -> None:
+@pytest.mark.parametrize("value", PARTS)
+def test_what_has_run(worker: Caller, one: Limit, redis: Redis, value: object) -> None:
+    """It may run once more; nothing else is lost."""
     held = worker.take("t", one)
-    worker.release(held, "requeue")
-    worker.exchange(unacked=worker.parcelled())
-    redis.hset(KEY["ran"], "0 t", garbage)
-    redis.zadd(KEY["ends"], {"ran:0 t": 4e12})
-    assert worker.ask("t", one)[0] == Answer.HAS_RUN
+    worker.release(held, Facts(True, Message.BROKER, Result.SUCCESS))
+    spoil_part(redis, "t", "finished", value)
+    answer, _ = worker.ask("t", one)
+    assert answer in (Answer.GRANTED, Answer.HAS_RUN)
     worker.put("t", one)
     worker.look()
 

@@ -151,4 +151,4 @@ def _content(client: Redis, key: bytes) -> Iterator[bytes]:
 
 
 def _lasting(members: Any) -> list[bytes]:
-    return [member for member in members if not member.startswith(b"ran:")]
+    return [member for member in members if not member.startswith(b"records:")]

@@ -41,7 +41,7 @@ for _, queue in ipairs(said.queues) do state.serves[queue] = true end
 
 if not is_known(said.birth) then return { 'declare' } end
 local before = load_worker(state.worker)
-state.call_before = before.number
+state.call_before, state.confirms = before.number, before.confirms or {}
 if is_answer_to(before, said) then return answer_again(before, said.asked or {}) end
 -- Of a connection that is gone; it was sent again on the next one, and this time nobody hears the answer.
 if before.number > state.call then return { 'overtaken', string.format('%.0f', math.ceil(before.number)) } end
@@ -54,7 +54,7 @@ else
   redis.call('ZREM', LEASES, '')
 end
 hear_ends(said.passed or {}, said.ended or {})
-hear_notes(said, before)
+hear_notes(said)
 if said.errors then
   redis.call('HSET', META, 'errors', string.format('%.0f', meta_number('errors', STAMPS_END) + said.errors))
 end
@@ -66,7 +66,7 @@ hear_back(said.back or {})
 for bucket in pairs(state.named) do touch(bucket) end
 serve()
 save_worker(state.worker, {
-  number = state.call, asked = asked, parked = parked, granted = state.grants, unsure = state.unsure,
-  withdrawn = next(state.withdrawn) and state.withdrawn,
+  number = state.call, asked = asked, parked = parked, granted = state.grants,
+  withdrawn = next(state.withdrawn) and state.withdrawn, confirms = next(state.confirms) and state.confirms,
 }, before)
 return say(asked, parked)

@@ -31,5 +31,5 @@ local lock = record.lock and kept_lock(record.lock.identity)
 return {
   NOW, settling_ms, cjson.encode(record), till_of(redis.call('ZSCORE', LEASES, task) or 0),
   line, head_of(task), lock and cjson.encode(lock) or '',
-  redis.call('HEXISTS', SECONDS, task), queues, cjson.encode(limits), aside and aside.why or '',
+  record.second and 1 or 0, queues, cjson.encode(limits), aside and aside.why or '',
 }

@@ -8,19 +8,10 @@ local name, from, mends = argument(), argument(), argument() == '1'
 state.only_reads, state.wrong = not mends, {}
 
 local hashes = {
-  records = RECORDS, seconds = SECONDS, locks = LOCKS, workers = WORKERS, limits = LIMITS, said = SAID,
-  used = USED, waiting = WAITING, awaited = AWAITED, rates = RATES, turns = TURNS, ran = RAN, lanes = LANES,
+  records = RECORDS, locks = LOCKS, workers = WORKERS, limits = LIMITS, said = SAID,
+  used = USED, waiting = WAITING, rates = RATES, turns = TURNS, lanes = LANES,
   meta = META, aside = ASIDE, sums = SUMS,
 }
-
-local function look_at_second(task)
-  local packed = redis.call('HGET', SECONDS, task)
-  local second, why = record_in(packed or '')
-  if packed and not second then
-    note_unreadable(SECONDS, 'seconds', task, packed, why)
-    if mends then redis.call('HDEL', SECOND_MESSAGES, task) end
-  end
-end
 
 local function look_at_aside(field, packed)
   if readable(packed, 'aside') then return end
@@ -37,7 +28,6 @@ end
 
 local function look(field, packed)
   if name == 'records' then check_record(field)
-  elseif name == 'seconds' then look_at_second(field)
   elseif name == 'locks' then kept_lock(field)
   elseif name == 'workers' then load_worker(field)
   elseif name == 'limits' then declared_of(field)
@@ -45,10 +35,8 @@ local function look(field, packed)
   elseif name == 'used' then held_of(field)
   elseif name == 'waiting' then counted_in(WAITING, name, field)
   elseif name == 'sums' then counted_in(SUMS, name, field)
-  elseif name == 'awaited' then counted_in(AWAITED, name, field)
   elseif name == 'rates' then load_booked(field)
   elseif name == 'turns' then kept_turn(field)
-  elseif name == 'ran' then load_ran(field)
   elseif name == 'lanes' then load_lane(field)
   elseif name == 'meta' then look_at_number(field, packed)
   elseif name == 'aside' then look_at_aside(field, packed)

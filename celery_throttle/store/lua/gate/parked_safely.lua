@@ -11,7 +11,7 @@ local function look(task, attempt)
   if not record then return LOST end
   if redis.call('HEXISTS', MESSAGES, task) == 1 then return THERE end
   -- It was acknowledged early, and has begun. Or a holder has put itself back, without its message.
-  return record.unacked and DONE or LOST
+  return is_unacked(record) and DONE or LOST
 end
 
 local found = {}

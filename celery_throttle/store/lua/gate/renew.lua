@@ -20,7 +20,7 @@ local function renew_held(arrival)
   end
   -- A later call may have said that it has ended.
   if load_worker(id_of(said.worker)).number > said.number then return LATER end
-  local held = record_of(arrival)
+  local held = delivery_of(arrival)
   if held.lock then held.lock.fence = arrival.lock.fence end
   held.nonce = nonce
   if not fits(needs_of(takes(held))) then return LOST end

@@ -8,7 +8,8 @@ local name = argument()
 local worker = id_of(name)
 local before = load_worker(worker)
 -- It has acknowledged at the broker what it parked last, but for what it has said.
-confirm_parked(worker, before)
+state.confirms = before.confirms or {}
+confirm_copies(worker)
 -- Between that call and the next, should there be something to say all the same.
 redis.call('HSET', WORKERS, worker, cjson.encode({ number = math.floor(before.number) + 0.5, since = NOW }))
 redis.call('ZADD', ENDS, NOW + GONE_MS, 'workers:' .. worker)

@@ -27,15 +27,8 @@ local function answer_asked(rows)
     local runs = answers[i] == GRANTED or answers[i] > HAS_RUN
     -- Else its slot is for whoever's turn it is.
     if not runs then state.slots = state.slots + 1 end
-    if answers[i] == KNOWN or answers[i] == HAS_RUN then note_unsure(row) end
   end
   return answers
-end
-
--- The caller acknowledges it at the broker before its next call.
-local function note_unsure(row)
-  state.unsure = state.unsure or {}
-  state.unsure[#state.unsure + 1] = row.attempt .. ' ' .. row.task
 end
 
 local function answer_parked(rows)
@@ -45,7 +38,6 @@ local function answer_parked(rows)
     row.message = argument()
     answers[i] = park(row.task, row)
     if next(state.unsettled) then settle() end
-    if answers[i] ~= CROWDED then note_unsure(row) end
   end
   return answers
 end
@@ -56,7 +48,6 @@ local function hear_back(rows)
     row.message = argument()
     send_back(row.task, row, row.pause_ms, row.about)
     if next(state.unsettled) then settle() end
-    note_unsure(row)
   end
 end
 

@@ -20,11 +20,11 @@ local function meet_record(task, arrival)
     note_delivery(task, arrival)
     return true, KNOWN
   end
-  if tell_if_ran(task, arrival.attempt) then return true, HAS_RUN end
+  if tell_if_finished(task, arrival.attempt) then return true, HAS_RUN end
   return false
 end
 
-local function record_of(arrival)
+local function delivery_of(arrival)
   if arrival.lock then arrival.lock.verdict = arrival.lock.verdict or 'run' end
   return {
     v = VERSION, needs = arrival.needs, queue = arrival.queue, ticket = 0, lock = arrival.lock,
@@ -36,7 +36,7 @@ end
 local function admit(task, arrival)
   local met, answer = meet_record(task, arrival)
   if met then return answer end
-  local record = record_of(arrival)
+  local record = delivery_of(arrival)
   -- The lock comes before the permit, so nobody waits for a lock while holding a permit.
   if record.lock and (settling() > 0 or not judge_arrival(task, record)) then return MUST_PARK end
   local needs = needs_of(arrival.needs)

@@ -12,5 +12,7 @@ end
 
 local function forget_aside(task)
   redis.call('HDEL', ASIDE, task)
-  if redis.call('HEXISTS', RECORDS, task) == 0 then redis.call('HDEL', MESSAGES, task) end
+  if not load_second(task) then redis.call('HDEL', MESSAGES, '\0' .. task) end
+  local is_there = state.changed[task] or redis.call('HEXISTS', RECORDS, task) == 1
+  if not is_there then redis.call('HDEL', MESSAGES, task) end
 end

@@ -1,18 +1,26 @@
 -- Awaited: outcomes that duplicates will ask for, which were published while the first of them was pending.
+-- awaited, of a record: how many. It and finished copies end with the record's time in KEYS ends.
+
+local function forget_end(task, record)
+  if not record.finished and not record.awaited then redis.call('ZREM', ENDS, 'records:' .. task) end
+end
+
+local function is_awaited(first)
+  return record_of(first).awaited ~= nil
+end
 
 local function one_less_awaited(first)
-  local awaited = counted_in(AWAITED, 'awaited', first)
-  if awaited > 1 then
-    redis.call('HSET', AWAITED, first, awaited - 1)
-  elseif awaited == 1 then
-    redis.call('HDEL', AWAITED, first)
-    redis.call('ZREM', ENDS, 'awaited:' .. first)
-  end
+  local record = record_of(first)
+  record.awaited = record.awaited > 1 and record.awaited - 1 or nil
+  forget_end(first, record)
+  mark_changed(first)
 end
 
 local function more_awaited(first, by, till)
-  redis.call('HSET', AWAITED, first, string.format('%.0f', counted_in(AWAITED, 'awaited', first) + by))
-  redis.call('ZADD', ENDS, 'GT', till, 'awaited:' .. first)
+  local record = record_of(first)
+  record.awaited = (record.awaited or 0) + by
+  redis.call('ZADD', ENDS, 'GT', till, 'records:' .. first)
+  mark_changed(first)
 end
 
 -- The duplicates that were published while it was pending will ask for its outcome.
@@ -20,4 +28,11 @@ local function keep_awaited(task, plan, lock)
   if lock.awaited == 0 then return end
   more_awaited(task, lock.awaited, NOW + plan.ttl_ms)
   lock.awaited = 0
+end
+
+-- Neither copies nor duplicates come any more.
+local function record_lapsed(task)
+  local record = record_of(task)
+  record.finished, record.awaited = nil, nil
+  mark_changed(task)
 end

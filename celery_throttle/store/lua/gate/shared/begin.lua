@@ -15,40 +15,35 @@
 --                           again, 'lane:' and one that was passed over and is in turn again, 'task:' and one
 --                           that may not wait any longer, 'lock:' and a lane of those who wait for one,
 --                           'limit:' and the bucket of a limit after which the others are to be looked at
--- KEYS[13] seconds    HASH  task id -> record of another delivery that waits for this one to end
--- KEYS[14] second_messages HASH  task id -> its message
--- KEYS[15] ran        HASH  attempt, a blank, task id -> that it has run, and what may come (see
---                           finished_attempts.lua)
--- KEYS[16] locks      HASH  identity -> identity lock (see locks.lua)
--- KEYS[17] awaited    HASH  task id -> how many duplicates that were published will ask for its outcome
--- KEYS[18] rates      HASH  bucket -> until when its rates are booked (see rates.lua)
--- KEYS[19] turns      HASH  bucket, or bucket \30 who -> how far the turns are (see fair_queueing.lua)
--- KEYS[20] aside      HASH  task id, or name of a key \0 field -> what could not be read (see aside.lua)
--- KEYS[21] workers    HASH  worker id -> its last numbered call, and what came of it (see workers.lua)
--- KEYS[22] meta       HASH  'birth': when this data began (us); 'settling': until when nothing is granted
+-- KEYS[13] locks      HASH  identity -> identity lock (see locks.lua)
+-- KEYS[14] rates      HASH  bucket -> until when its rates are booked (see rates.lua)
+-- KEYS[15] turns      HASH  bucket, or bucket \30 who -> how far the turns are (see fair_queueing.lua)
+-- KEYS[16] aside      HASH  task id, or name of a key \0 field -> what could not be read (see aside.lua)
+-- KEYS[17] workers    HASH  worker id -> its last numbered call, and what came of it (see workers.lua)
+-- KEYS[18] meta       HASH  'birth': when this data began (us); 'settling': until when nothing is granted
 --                           (ms); 'ticket': the last one given; 'stamp': the last fencing token or claim;
 --                           'moment': until when holders had time to renew after an outage (ms); 'errors':
 --                           how often workers lost this store, or had a call refused;
 --                           'broker:' and a code: the description of a broker that has workers here;
 --                           'declared:' and the name of a worker: all that it declares, JSON;
 --                           'lost:' and the name of a worker: see lost_runs.lua
--- KEYS[23] ends       ZSET  a hash ('locks', 'awaited', 'rates', 'turns', 'said', 'aside', 'workers',
---                           'ran', 'meta'), ':' and a field of it -> when the field goes (ms)
--- KEYS[24] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)
--- KEYS[25] oldest     ZSET  all scores 0; limit \0 ticket lane: the lanes that wait for each limit, all keys
+-- KEYS[19] ends       ZSET  a hash ('locks', 'records', 'rates', 'turns', 'said', 'aside', 'workers',
+--                           'meta'), ':' and a field of it -> when the field goes (ms); of a record finished
+--                           and awaited
+-- KEYS[20] audit      ZSET  what people changed at run time -> number of the change (see audit.lua)
+-- KEYS[21] oldest     ZSET  all scores 0; limit \0 ticket lane: the lanes that wait for each limit, all keys
 --                           together, in order of when their first tasks came
--- KEYS[26] sums       HASH  what all keys of a limit have together (see sums.lua)
--- KEYS[27] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
+-- KEYS[22] sums       HASH  what all keys of a limit have together (see sums.lua)
+-- KEYS[23] wake       channel of the hints: 'ready' and a queue, whose workers can start something; 'line'
 --                     and a bucket that has a line now, or of which something was said; 'birth' and when the
 --                     data of this store began: who holds something says so
 -- ARGV[1]  lease_ms; then the name of the script, unless it is exchange; each goes on from there.
 local LIMITS, SAID, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MESSAGES, LINES, LANES, HEADS, READY, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local SECONDS, SECOND_MESSAGES, RAN, LOCKS, AWAITED = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
-local RATES, TURNS, ASIDE, WORKERS = KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-local META, ENDS, AUDIT, OLDEST, SUMS, WAKE = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26], KEYS[27]
+local LOCKS, RATES, TURNS, ASIDE, WORKERS, META = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local ENDS, AUDIT, OLDEST, SUMS, WAKE = KEYS[19], KEYS[20], KEYS[21], KEYS[22], KEYS[23]
 -- What a script has beside these comes after them.
-local LAST_KEY = 27
+local LAST_KEY = 23
 -- Of the layout of records; one of another release is set aside.
 local VERSION = 2
 
@@ -66,19 +61,21 @@ local LEASE_MS = tonumber(ARGV[1])
 -- buckets that had no line before; later: queues of which something can start after a time; withdrawn:
 -- what was taken out of its line; reclaimed: rows of holders whose lease had ended; named:
 -- buckets that the caller hears of; hot: lanes that are ready for the caller itself, and the ticket of the
--- first; saved: records as they were written; lanes, firsts, heads, oldest: what was read of lanes, their
--- first tasks, the first lanes of buckets and the first that are ready for a queue; needs: what was read of
--- texts; looks: how many more buckets and lanes this call looks at (see ready.lua). What is found out when it
--- matters: said, settling, settled, away, parked, all_served, first_lease, mute, reaping; clock_ms, newest,
--- unsure: see workers.lua; shapes: see shapes.lua; recounted: whether USED was; only_reads: this script
+-- first; records: of tasks, as they were read or changed; changed: tasks whose records are to be written;
+-- packed: records as text; confirms: see workers.lua; lanes, firsts, heads, oldest: what was read of lanes,
+-- their first tasks, the first lanes of buckets and the first that are ready for a queue; needs: what was
+-- read of texts; looks: how many more buckets and lanes this call looks at (see ready.lua). What is found out
+-- when it matters: said, settling, settled, away, parked, all_served, first_lease, mute, reaping; clock_ms,
+-- newest: see workers.lua; shapes: see shapes.lua; recounted: whether USED was; only_reads: this script
 -- writes nothing; wrong: what mend.lua has found; locks: identity locks as they were read, false: none;
 -- unsettled: see unsettled.lua; adds_ends: something was added that time ends; prolonged: leases were given a
 -- moment; counted: permits held by bucket, as the records say.
 local state = {
   worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
-  withdrawn = {}, reclaimed = {}, named = {}, hot = {}, saved = {}, lanes = {}, firsts = {}, heads = {},
-  needs = {}, oldest = {}, shapes = {}, looks = 20, locks = {}, unsettled = {},
+  withdrawn = {}, reclaimed = {}, named = {}, hot = {}, records = {}, changed = {}, packed = {},
+  confirms = {}, lanes = {}, firsts = {}, heads = {}, needs = {}, oldest = {}, shapes = {}, looks = 20,
+  locks = {}, unsettled = {},
 }
 
 local next_argument = 1

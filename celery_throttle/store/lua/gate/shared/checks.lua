@@ -73,7 +73,7 @@ local function check_member(member)
   if lane then
     state.firsts[lane] = nil
     -- It was counted when it was parked.
-    local unreadable = not record and redis.call('HEXISTS', RECORDS, task) == 1
+    local unreadable = not record and not readable(redis.call('HGET', RECORDS, task) or '{"v":2}', 'record')
     local counted = string.match(lane, '^%d') and (unreadable or redis.call('HEXISTS', ASIDE, task) == 1)
     if counted then count_waiting({ needs = parts_of(lane) }, -1) end
     if not waits_for_lock(lane) then list_lane(lane) end

@@ -49,7 +49,7 @@ end
 local function judge(task, plan, attempt, was_parked)
   -- It was a duplicate when it was published, and the first has ended since.
   local waited = plan.first ~= '' and plan.verdict ~= 'next'
-  if waited and redis.call('HEXISTS', AWAITED, plan.first) == 1 then
+  if waited and is_awaited(plan.first) then
     return conclude(plan.first, plan.identity)
   end
   local lock = load_lock(plan.identity)

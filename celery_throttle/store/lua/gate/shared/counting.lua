@@ -15,8 +15,8 @@ local function holders_counted(most)
   for first = 0, most, 100 do
     local tasks = redis.call('ZRANGE', LEASES, first, first + 99)
     if #tasks == 0 then break end
-    for _, packed in ipairs(redis.call('HMGET', RECORDS, unpack(tasks))) do
-      local record = record_in(packed or '')
+    for _, task in ipairs(tasks) do
+      local record = load_record(task)
       if record and record.nonce then count_needs(used, takes(record)) end
     end
   end

@@ -7,27 +7,26 @@
 local function note_delivery(task, delivery)
   local record, second, attempt = load_record(task), load_second(task), delivery.attempt
   if second and (second.attempt or 0) == attempt then
-    await_acknowledgement(second, delivery)
-    write_second(task, second)
+    await_copy(second, delivery)
+    mark_changed(task)
   elseif record and (record.attempt or 0) == attempt then
-    await_acknowledgement(record, delivery)
-    save_record(task, record)
+    await_copy(record, delivery)
+    mark_changed(task)
   elseif math.max(record and record.attempt or 0, second and second.attempt or 0) > attempt
     or has_run(task, attempt) then
     local over = { attempt = attempt }
-    await_acknowledgement(over, delivery)
-    note_ran(task, over, false)
+    await_copy(over, delivery)
+    finish(task, over, false)
   end
 end
 
 local function note_acked(task, attempt, nonce)
-  local record, second = load_record(task), load_second(task)
-  if was_unacked(record, nonce) then save_record(task, record) end
-  if was_unacked(second, nonce) then write_second(task, second) end
-  will_not_come(attempt .. ' ' .. task, nonce)
+  local record = record_of(task)
+  if drop_copy(record, nonce) or drop_copy(record.second, nonce) then mark_changed(task) end
+  will_not_come(task, attempt, nonce)
 end
 
-local function hear_notes(said, before)
+local function hear_notes(said)
   for _, each in ipairs(said.unread or {}) do hear_unread(unpack(each)) end
   if said.unread then settle() end
   for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
@@ -35,7 +34,7 @@ local function hear_notes(said, before)
     local task, attempt, nonce = unpack(each)
     note_delivery(task, { attempt = attempt, nonce = nonce, unacked = true })
   end
-  confirm_parked(state.worker, before)
+  confirm_copies(state.worker)
   state.call_before = state.call
   for _, each in ipairs(said.acked or {}) do note_acked(unpack(each)) end
   for _, task in ipairs(said.revoked or {}) do withdraw(task) end
@@ -48,8 +47,7 @@ end
 
 -- The caller was given a parked task, and can make nothing of its record.
 local function hear_unread(task, why)
-  local packed = redis.call('HGET', RECORDS, task)
-  local record = packed and record_in(packed)
+  local record = load_record(task)
   local own = record and string.find(record.nonce or '', state.holder .. ':', 1, true) == 1
-  if packed and (own or not record) then to_settle('unreadable task', task, packed, why) end
+  if own then to_settle('unreadable task', task, packed_record(task), why) end
 end

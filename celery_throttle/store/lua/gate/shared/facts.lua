@@ -43,7 +43,7 @@ local function run_over(task, record, began, message, result)
   forget_task(task)
   local only_told = not began and message == 'nobody'
   local is_over = (began or message == 'broker') and result ~= 'nothing'
-  if only_told or is_over then note_ran(task, record, message == 'broker') end
+  if only_told or is_over then finish(task, record, message == 'broker') end
   return settle_second(task, record, only_told and 'failure' or result)
 end
 
@@ -120,10 +120,10 @@ end
 local function end_over(task, record, message, result)
   if message == 'lost' then
     -- Its worker may come back and say that the task has to run again, or the broker may deliver it.
-    record.unacked = record.unacked or {}
-    record.unacked[record.nonce] = 1
+    record.out = record.out or {}
+    record.out[record.nonce] = 0
   elseif result == 'retry' then
-    note_ran(task, { attempt = (record.attempt or 0) + 1 }, true)
+    finish(task, { attempt = (record.attempt or 0) + 1 }, true)
   end
   return 'success'
 end

@@ -26,8 +26,10 @@ end
 local function told_of(tasks)
   local grants = {}
   for i, task in ipairs(tasks) do
-    local record = state.saved[task] or redis.call('HGET', RECORDS, task)
-    if record then grants[#grants + 1] = { task, record, redis.call('HGET', MESSAGES, task) or '' } end
+    if load_record(task) then
+      state.packed[task] = packed_record(task) -- nothing changes it any more in this call
+      grants[#grants + 1] = { task, state.packed[task], redis.call('HGET', MESSAGES, task) or '' }
+    end
   end
   return grants
 end

@@ -3,16 +3,15 @@
 local function withdraw(task)
   local record = mend_record(task)
   if record and not record.nonce then
-    if record.unacked then note_ran(task, record, false) end
+    if is_unacked(record) then finish(task, record, false) end
     leave_line(task, record)
     -- That it asks for no outcome is said by the worker that says that it was revoked (`never`).
     if record.lock then give_up_lock(record.lock.identity, task) end
     state.withdrawn[#state.withdrawn + 1] = { task, redis.call('HGET', MESSAGES, task) or '' }
     forget_task(task)
   end
-  local second = redis.call('HGET', SECOND_MESSAGES, task)
-  if second then
-    state.withdrawn[#state.withdrawn + 1] = { task, second }
+  if load_second(task) then
+    state.withdrawn[#state.withdrawn + 1] = { task, second_message(task) }
     forget_second(task)
   end
 end
@@ -26,7 +25,7 @@ local function drop_parked(task, reason)
   leave_line(task, record)
   if record.lock then give_up_lock(record.lock.identity, task) end
   drop_second(task)
-  note_ran(task, record, false)
+  finish(task, record, false)
   enqueue(task, {
     v = VERSION, needs = '', queue = record.queue, ticket = record.ticket, attempt = record.attempt,
     deliveries = record.deliveries, expired = true, dropped = reason, dropped_at = NOW,

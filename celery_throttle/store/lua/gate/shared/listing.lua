@@ -40,8 +40,7 @@ local function out_of_line(member, task, record)
   redis.call('ZREM', LINES, member)
   state.firsts = {}
   if not record or record.nonce or redis.call('ZSCORE', LINES, member_of(task, record)) then return end
-  local packed = redis.call('HGET', RECORDS, task)
-  to_settle('unreadable task', task, packed, 'not where it says that it stands in line')
+  to_settle('unreadable task', task, packed_record(task), 'not where it says that it stands in line')
 end
 
 -- A member of an index that names nothing. lane: of KEYS lines, where it stood.

@@ -129,7 +129,7 @@ end
 -- A duplicate that would have asked for the outcome of a task will not.
 local function will_not_ask(identity, first)
   if first == '' then return end
-  if redis.call('HEXISTS', AWAITED, first) == 1 then return one_less_awaited(first) end
+  if is_awaited(first) then return one_less_awaited(first) end
   local lock = load_lock(identity)
   if lock and lock.task == first and lock.awaited > 0 then
     lock.awaited = lock.awaited - 1

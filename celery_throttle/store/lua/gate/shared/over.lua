@@ -15,11 +15,11 @@ end
 local function ended_late(row, record)
   local attempt = row.attempt or 0
   local identity = forget_lost_run(state.holder, row.nonce)
-  if row.message ~= 'broker' then will_not_come(attempt .. ' ' .. row.task, row.nonce) end
+  if row.message ~= 'broker' then will_not_come(row.task, attempt, row.nonce) end
   local is_last = row.result == 'success' or row.result == 'failure' and row.message == 'nobody'
   if identity and is_last and not record then keep_late_outcome(identity, row.task, row.result) end
   if row.result ~= 'success' or record and record.outside then return end
-  if row.message == 'broker' then note_ran(row.task, { attempt = attempt }, true) end
+  if row.message == 'broker' then finish(row.task, { attempt = attempt }, true) end
   if not record then return end
   drop_second(row.task)
   if record.nonce then

@@ -24,9 +24,9 @@ end
 
 -- The record of one that is set aside now, in the place of an earlier attempt if there is one.
 local function parked_record(arrival, earlier)
-  local record = record_of(arrival)
+  local record = delivery_of(arrival)
   record.ticket = earlier and earlier.ticket or give_ticket(arrival)
-  await_acknowledgement(record, arrival)
+  await_copy(record, arrival)
   if arrival.turn then
     record.turn = arrival.turn
     record.place = earlier and earlier.place or take_turn(arrival.turn, record.ticket)
@@ -37,7 +37,7 @@ end
 
 -- earlier: the record of an earlier attempt that waits, and may have had other arguments.
 local function park_new(task, arrival, earlier)
-  local record = record_of(arrival)
+  local record = delivery_of(arrival)
   if record.lock and settling() == 0 then judge_arrival(task, record) end
   -- Whoever does not run itself takes no place in the line.
   if not earlier and is_crowded(needs_of(takes(record))) then return CROWDED end
@@ -56,19 +56,19 @@ local function keep_second(task, arrival)
     note_delivery(task, arrival)
     return
   end
-  if second then note_ran(task, second, false) end -- there was a retry since
+  if second then finish(task, second, false) end -- there was a retry since
   save_second(task, parked_record(arrival, second), arrival.message)
 end
 
 local function park(task, arrival)
   -- Also where there is a record: an earlier attempt may have come again, too.
-  if tell_if_ran(task, arrival.attempt) then return HAS_RUN end
+  if tell_if_finished(task, arrival.attempt) then return HAS_RUN end
   local record = load_record(task) or next(state.unsettled) and mend_record(task) or nil
   if not record then return park_new(task, arrival) end
   if record.nonce then
     keep_second(task, arrival)
   elseif arrival.attempt > (record.attempt or 0) then
-    note_ran(task, record, false)
+    finish(task, record, false)
     leave_line(task, record)
     park_new(task, arrival, record)
   else
@@ -82,18 +82,18 @@ local function send_back(task, arrival, pause_ms, about)
   local record = mend_record(task)
   if record and record.nonce ~= arrival.nonce then return end
   -- With a call that was refused before, a copy of which was on its way.
-  if not record and tell_if_ran(task, arrival.attempt) then return end
+  if not record and tell_if_finished(task, arrival.attempt) then return end
   redis.call('HSET', MESSAGES, task, arrival.message)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
   if record then
     record.queue = arrival.queue
-    await_acknowledgement(record, arrival)
+    await_copy(record, arrival)
     save_record(task, record)
     ended(task, arrival.nonce, true, 'head', 'nothing')
   else
     -- The store was emptied meanwhile.
-    record = record_of(arrival)
-    await_acknowledgement(record, arrival)
+    record = delivery_of(arrival)
+    await_copy(record, arrival)
     line_up_again(task, record, true, 'head')
   end
 end

@@ -15,13 +15,18 @@ local function wrong_part(object, kind)
   return kind == 'lost' and not is_list(object.runs, 'lost runs') and 'runs' or nil
 end
 
--- The object that was stored; else nil, and why it cannot be read.
-local function readable(packed, kind)
+-- The value that was stored. Messages are any bytes, and what was set aside; all else is text.
+local function decoded(packed, kind)
   local decodes, value = pcall(cjson.decode, packed)
-  -- Messages are any bytes, and what was set aside.
   local text = kind ~= 'aside' and kind ~= 'worker'
   local odd = text and string.find(packed, '[\128-\255]') and not is_utf8(packed)
-  if not decodes or odd then return nil, 'not readable' end
+  if decodes and not odd then return value end
+end
+
+-- The object that was stored; else nil, and why it cannot be read.
+local function readable(packed, kind)
+  local value = decoded(packed, kind)
+  if value == nil then return nil, 'not readable' end
   if type(value) ~= 'table' then return nil, 'written by another release' end
   if kind == 'spoken' or kind == 'counts' then
     if is_list(value, kind) then return value end
@@ -32,4 +37,17 @@ local function readable(packed, kind)
   local wrong = wrong_part(value, kind)
   if wrong then return nil, 'not readable: ' .. wrong end
   return value
+end
+
+-- Add to a record the parts that can be read of one that cannot be as a whole.
+local function add_readable(record, packed)
+  local value = decoded(packed, 'record')
+  if type(value) ~= 'table' or value.v ~= VERSION then return end
+  if value.second ~= nil and is_wrong_second(value.second) then value.second = nil end
+  if value.finished ~= nil and is_wrong_finished(value.finished) then value.finished = nil end
+  if value.awaited ~= nil and not is_a(value.awaited, 'whole') then value.awaited = nil end
+  if wrong_part(value, 'record') then
+    value = { second = value.second, finished = value.finished, awaited = value.awaited }
+  end
+  for name, part in pairs(value) do record[name] = record[name] or part end
 end

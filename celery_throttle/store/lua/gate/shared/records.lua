@@ -1,6 +1,9 @@
--- Records: what the store knows of a task that holds permits or is parked.
+-- Records: what the store knows of a task: each is read and decoded once a call, and written once at its end.
 --
--- A record is a JSON object: v (VERSION); needs: the permits it takes (see needs.lua), '' for none;
+-- A record is a JSON object of v (VERSION) and what there is of: second: another delivery of the task, which
+-- waits for this one to end (see second_deliveries.lua); finished: see copies.lua; awaited: see awaited.lua;
+-- and, if a delivery holds permits or is parked, the parts of that: needs: the permits it takes (see
+-- needs.lua), '' for none;
 -- queue: whose workers can start it; ticket: its place, which is when it came (see next_ticket), negative
 -- for one that goes before all others; attempt: grows by retry and replace; nonce: which delivery holds,
 -- absent while parked; since: when it got its permit (ms). Only where there is such a thing: place: its
@@ -11,72 +14,83 @@
 -- queue, and holds no permits;
 -- deliveries: how often it was started before; lock: what it does with its identity lock, see claims.lua;
 -- code: which task it is, where no limit is called as it (see core/task_codes.py);
--- outside: nobody's message, but a holder outside of tasks; told: an object of the workers that were told
--- that it is parked, each with the number of that call, who have acknowledged the broker's message when their
--- next call comes; unacked: an object of the nonces of those of its deliveries that the broker keeps all the
--- same; moves: how often it went from the lane of one bucket to another's.
+-- outside: nobody's message, but a holder outside of tasks; out: see copies.lua; moves: how often it went
+-- from the lane of one bucket to another's.
 
--- The record, or nil and why it cannot be read.
+-- A record with a delivery that holds or is parked; else nil, and why it cannot be read.
 local function record_in(packed)
-  return readable(packed, 'record')
+  local record, why = readable(packed, 'record')
+  return record and record.needs and record or nil, why
 end
 
--- The same, of a task that a worker can name in a call.
-local function named_record(task, packed)
-  if string.find(task, '[\128-\255]') and not is_utf8(task) then return nil, 'not readable: task id' end
-  return record_in(packed)
-end
-
-local function load_record(task)
+-- What there is of a task; nothing if it cannot be read.
+local function record_of(task)
+  local record, why = state.records[task], nil
+  if record then return record end
   local packed = redis.call('HGET', RECORDS, task)
-  if not packed then return nil end
-  local record, why = named_record(task, packed)
-  if not record then
-    note_wrong('records', task, why)
-    to_settle('unreadable task', task, packed, why)
+  local is_named = not string.find(task, '[\128-\255]') or is_utf8(task)
+  if packed and is_named then
+    record, why = readable(packed, 'record')
+  elseif packed then
+    why = 'not readable: task id'
   end
+  if why then
+    note_wrong('records', task, why)
+    to_settle('unreadable task', task, packed, why, is_named)
+  end
+  record = record or { v = VERSION }
+  state.records[task] = record
   return record
 end
 
--- How far the clock may have been set back (tenths of a ms), and where numbers stop being exact.
-local AHEAD_MOST, STAMPS_END = 8640000000, 9007199254740000
-
-local function save_record(task, record)
-  state.saved[task] = cjson.encode(record)
-  redis.call('HSET', RECORDS, task, state.saved[task])
+-- The same if a delivery holds or is parked.
+local function load_record(task)
+  local record = record_of(task)
+  return record.needs and record or nil
 end
 
+local function mark_changed(task)
+  if state.changed[task] then return end
+  state.changed[task] = true
+  state.changed[#state.changed + 1] = task
+end
+
+-- Keep this of the delivery that holds or is parked, beside what else there is of the task.
+local function save_record(task, record)
+  local kept = record_of(task)
+  if kept ~= record then
+    record.second, record.finished, record.awaited = kept.second, kept.finished, kept.awaited
+    record.v, state.records[task] = VERSION, record
+  end
+  mark_changed(task)
+end
+
+-- That delivery is gone.
+local function forget_delivery(task)
+  local kept = record_of(task)
+  local second, finished, awaited = kept.second, kept.finished, kept.awaited
+  state.records[task] = { v = VERSION, second = second, finished = finished, awaited = awaited }
+  mark_changed(task)
+end
+
+-- And its message.
 local function forget_task(task)
   redis.call('HDEL', MESSAGES, task)
-  redis.call('HDEL', RECORDS, task)
+  forget_delivery(task)
 end
 
--- A number that META keeps; 0 if there is none, or if it cannot be read, or is more than it can be.
-local function meta_number(field, most)
-  local kept = redis.call('HGET', META, field)
-  if not kept then return 0 end
-  local number = tonumber(kept)
-  if number and number >= 0 and number <= most then return number end
-  -- Too large also if the clock was set back.
-  local too_large = number and number > most and number < NUMBERS_END
-  if not too_large then note_unreadable(META, 'meta', field, kept) end
-  return 0
+-- What was changed is written, at the end of a call; gate_script.py makes each script that writes end so.
+local function write_records()
+  for _, task in ipairs(state.changed) do
+    local record = state.records[task]
+    if record.needs or record.second or record.finished or record.awaited then
+      redis.call('HSET', RECORDS, task, packed_record(task))
+    else
+      redis.call('HDEL', RECORDS, task)
+    end
+  end
 end
 
--- A place in line is when it came, in tenths of a ms (cjson keeps 14 digits), never twice the same but for
--- those that a worker had for a while (age_ms) before the store heard of them.
-local function next_ticket(age_ms)
-  -- One from far in the future was never given.
-  local last, now = meta_number('ticket', math.floor(NOW_US / 100) + AHEAD_MOST), math.floor(NOW_US / 100)
-  local ticket = math.max(now, last + 1)
-  redis.call('HSET', META, 'ticket', string.format('%.0f', ticket))
-  return ticket - math.floor((age_ms or 0) * 10)
-end
-
--- Fencing tokens and claims. The clock keeps them growing when the last one is lost with the data, the
--- last one when the clock is set back. Text: cjson loses digits of numbers beyond 10^14.
-local function next_stamp()
-  local stamp = string.format('%.0f', math.max(meta_number('stamp', STAMPS_END) + 1, NOW_US))
-  redis.call('HSET', META, 'stamp', stamp)
-  return stamp
+local function packed_record(task)
+  return state.packed[task] or cjson.encode(state.records[task])
 end

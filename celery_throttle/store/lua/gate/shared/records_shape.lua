@@ -1,6 +1,28 @@
 -- Shapes of records, workers and lanes, which are read in each call: part by part, as shapes.lua has others.
 
 local function wrong_in_record(record)
+  if record.second ~= nil and is_wrong_second(record.second) then return 'second' end
+  if record.finished ~= nil and is_wrong_finished(record.finished) then return 'finished' end
+  if record.awaited ~= nil and not is_a(record.awaited, 'whole') then return 'awaited' end
+  local has_delivery = record.needs ~= nil or record.queue ~= nil or record.ticket ~= nil
+  if has_delivery then return wrong_in_delivery(record) end
+  return not record.second and not record.finished and not record.awaited and 'needs' or nil
+end
+
+local function is_wrong_second(second)
+  if type(second) ~= 'table' then return true end
+  return unwritable_part(second, 'record') ~= nil or wrong_in_delivery(second) ~= nil
+end
+
+local function is_wrong_finished(finished)
+  if type(finished) ~= 'table' or not next(finished) then return true end
+  for attempt, out in pairs(finished) do
+    if type(attempt) ~= 'string' or not is_digits(attempt) or not is_list(out, 'counts') then return true end
+  end
+  return false
+end
+
+local function wrong_in_delivery(record)
   local needs, queue, nonce, since = record.needs, record.queue, record.nonce, record.since
   if type(needs) ~= 'string' or needs_of(needs).wrong then return 'needs' end
   if type(queue) ~= 'string' or string.find(queue, '%z') then return 'queue' end
@@ -11,22 +33,21 @@ local function wrong_in_record(record)
   if place ~= nil and type(place) ~= 'number' then return 'place' end
   if deadline ~= nil and type(deadline) ~= 'number' then return 'deadline' end
   if code ~= nil and type(code) ~= 'string' then return 'code' end
-  local lock, told, turn = record.lock, record.told, record.turn
+  local lock, out, turn = record.lock, record.out, record.turn
   if lock ~= nil and wrong_by_shape(lock, 'plan') then return 'lock' end
-  if told ~= nil and not is_list(told, 'counts') then return 'told' end
+  if out ~= nil and not is_list(out, 'counts') then return 'out' end
   if turn ~= nil and not is_turn(turn) then return 'turn' end
-  return wrong_in_odd_record(record)
+  return wrong_in_odd_delivery(record)
 end
 
--- What few records have.
-local function wrong_in_odd_record(record)
+-- What few deliveries have.
+local function wrong_in_odd_delivery(record)
   local attempt, deliveries, moves = record.attempt, record.deliveries, record.moves
   if attempt ~= nil and not is_a(attempt, 'whole') then return 'attempt' end
   if deliveries ~= nil and not is_a(deliveries, 'whole') then return 'deliveries' end
   if moves ~= nil and not is_a(moves, 'whole') then return 'moves' end
   if record.dropped ~= nil and type(record.dropped) ~= 'string' then return 'dropped' end
   if record.dropped_at ~= nil and type(record.dropped_at) ~= 'number' then return 'dropped_at' end
-  if record.unacked ~= nil and not is_list(record.unacked, 'counts') then return 'unacked' end
   return nil
 end
 
@@ -38,7 +59,7 @@ local function wrong_in_worker(worker)
   if till ~= nil and type(till) ~= 'number' then return 'till' end
   if broker ~= nil and type(broker) ~= 'string' then return 'broker' end
   if clock_off ~= nil and type(clock_off) ~= 'number' then return 'clock_off' end
-  if worker.unsure ~= nil and not is_list(worker.unsure, 'texts') then return 'unsure' end
+  if worker.confirms ~= nil and not is_list(worker.confirms, 'texts') then return 'confirms' end
   if worker.newest ~= nil and wrong_by_shape(worker.newest, 'newest') then return 'newest' end
   return nil
 end

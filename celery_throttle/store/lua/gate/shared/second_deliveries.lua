@@ -1,44 +1,47 @@
--- Second deliveries: another delivery of a task that holds waits until that run has ended.
+-- Second deliveries: another delivery of a task that holds waits until that run has ended. It is a part of
+-- the task's record, with the same parts as one that is parked.
 
 local function load_second(task)
-  local packed = redis.call('HGET', SECONDS, task)
-  return packed and record_in(packed) or nil
+  return record_of(task).second
 end
 
-local function write_second(task, second)
-  redis.call('HSET', SECONDS, task, cjson.encode(second))
+-- In KEYS messages, beside that of the delivery that holds.
+local function second_message(task)
+  return redis.call('HGET', MESSAGES, '\0' .. task) or ''
 end
 
 local function save_second(task, second, message)
-  write_second(task, second)
-  redis.call('HSET', SECOND_MESSAGES, task, message)
+  second.v, second.second, second.finished, second.awaited = nil, nil, nil, nil
+  record_of(task).second = second
+  redis.call('HSET', MESSAGES, '\0' .. task, message)
+  mark_changed(task)
 end
 
 local function forget_second(task)
-  redis.call('HDEL', SECONDS, task)
-  redis.call('HDEL', SECOND_MESSAGES, task)
+  record_of(task).second = nil
+  redis.call('HDEL', MESSAGES, '\0' .. task)
+  mark_changed(task)
 end
 
 -- The task is over, or is not to run: neither is this delivery.
 local function drop_second(task)
   local second = load_second(task)
-  if second then note_ran(task, second, false) end
+  if not second then return end
+  finish(task, second, false)
   forget_second(task)
 end
 
 -- Another delivery waited for this one to end. Returns its record if it goes on.
 local function settle_second(task, record, result)
-  local packed = redis.call('HGET', SECONDS, task)
-  if not packed then return nil end
-  local second, why = record_in(packed)
-  local message = redis.call('HGET', SECOND_MESSAGES, task)
+  local second = load_second(task)
+  if not second then return nil end
+  local message = second_message(task)
   forget_second(task)
-  if second and result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then
-    note_ran(task, second, false)
+  if result ~= 'nothing' and (second.attempt or 0) <= (record.attempt or 0) then
+    finish(task, second, false)
     return nil
   end
-  redis.call('HSET', MESSAGES, task, message or '')
-  if not second then return keep_aside(task, why, packed) end
+  redis.call('HSET', MESSAGES, task, message)
   -- Whom it waited for before it stepped back may wait for it by now.
   if second.lock and second.lock.verdict then judge_record(task, second) end
   enqueue(task, second)
@@ -50,13 +53,13 @@ end
 local function step_back(task, parked)
   leave_line(task, parked)
   local second, message = load_second(task), redis.call('HGET', MESSAGES, task) or ''
-  redis.call('HDEL', MESSAGES, task)
+  forget_task(task)
   local newer = second and (parked.attempt or 0) - (second.attempt or 0)
   if newer == 0 then
     await_both(second, parked)
-    write_second(task, second)
+    mark_changed(task)
     return
   end
-  if newer then note_ran(task, newer > 0 and second or parked, false) end
+  if newer then finish(task, newer > 0 and second or parked, false) end
   if not newer or newer > 0 then save_second(task, parked, message) end
 end

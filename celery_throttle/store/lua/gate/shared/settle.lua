@@ -26,12 +26,18 @@ local function mend_record(task)
   return load_record(task)
 end
 
--- A record that nobody can read must not stop the others: it goes where people can look at it, with its
--- message. Another delivery of its task goes on.
-local function set_aside(task, packed, why)
+-- A record that cannot be read, or a delivery that a worker can make nothing of, must not stop the others: it
+-- goes where people can look at it, with its message. What can be read of a record stays.
+local function set_aside(task, packed, why, is_unreadable)
   keep_aside(task, why, packed)
-  if redis.call('HGET', RECORDS, task) ~= packed then return end -- it was written anew
-  redis.call('HDEL', RECORDS, task)
+  local record = record_of(task)
+  if is_unreadable then
+    if record.needs then return end -- it was written anew
+    add_readable(record, packed)
+    forget_end(task, record)
+    if record.needs then return mark_changed(task) end
+  end
+  forget_delivery(task)
   redis.call('ZREM', DUE, 'task:' .. task)
   if redis.call('ZREM', LEASES, task) == 1 then recount() end
   settle_second(task, {}, 'nothing')

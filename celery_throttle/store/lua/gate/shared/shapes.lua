@@ -85,8 +85,8 @@ local function unwritable_part(object, kind)
     if its == 'number' then
       if not (value > -NUMBERS_END and value < NUMBERS_END) then return name end
     elseif its == 'table' and kind ~= 'worker' then
-      local looked_at = name == 'lock' or name == 'told' or name == 'turn' or name == 'unacked'
-      if not looked_at and not pcall(cjson.encode, value) then return name end
+      local looked_at = name == 'lock' or name == 'out' or name == 'turn' or name == 'second'
+      if not looked_at and name ~= 'finished' and not pcall(cjson.encode, value) then return name end
     end
   end
   return nil

@@ -2,8 +2,8 @@
 -- whose reply was lost is sent again and answered with the same.
 --
 -- KEYS workers: an object of number; since (ms); asked, parked: the answers to what it asked for and
--- parked; granted: ids of the parked tasks that it got; unsure: 'attempt task' of those it parked or sent
--- back, or was told are parked or have run, which it has acknowledged at the broker when its next call comes;
+-- parked; granted: ids of the parked tasks that it got; confirms: 'attempt task' of those that are over, and
+-- which it has acknowledged at the broker when its next call comes;
 -- withdrawn: { task id, message } of those that left their line, which nobody else knows of any more; newest:
 -- when the newest that it parked came, by its clock (ms), and its place in line; clock_off: how far its clock
 -- is from the store's (ms); broker: the code of its broker; till: until when all this is kept (ms).
@@ -28,6 +28,16 @@ end
 local function has_acknowledged(worker, call)
   local number = worker == state.worker and state.call_before or load_worker(worker).number
   return number == 0 or number > call
+end
+
+-- It acknowledges a copy of an attempt that is over before its next call.
+local function confirm_later(worker, task, attempt)
+  local known = worker ~= state.worker and load_worker(worker)
+  local confirms = known and known.confirms or not known and state.confirms or {}
+  confirms[#confirms + 1] = attempt .. ' ' .. task
+  if not known then return end
+  known.confirms = confirms
+  redis.call('HSET', WORKERS, worker, cjson.encode(known))
 end
 
 -- How much later than usual this call comes, by the clock of its worker: what is usual is the least, since a

@@ -1,0 +1,94 @@
+-- Copies: messages of a task that the broker may still have, beside what the store has of it.
+--
+-- out, of a delivery: an object of them: the id of a worker, with the number of the call that told it that
+-- the store has the message, which it acknowledges before its next call; or the nonce of a delivery whose
+-- message could not be acknowledged, with 0, until it is.
+-- finished, of a record: an object of attempts that are over (text), each with such an object: what comes of
+-- them is dropped. 'again' in it: a copy is known to come.
+local FINISHED_MS = 86400000
+
+local function await_copy(delivery, arrival)
+  delivery.out = delivery.out or {}
+  if arrival.unacked then
+    delivery.out[arrival.nonce] = 0
+  else
+    delivery.out[state.worker] = state.call
+  end
+end
+
+-- Two parked messages of one attempt become one.
+local function await_both(delivery, other)
+  delivery.out = delivery.out or {}
+  for name, call in pairs(other.out or {}) do
+    delivery.out[name] = math.max(delivery.out[name] or 0, call)
+  end
+end
+
+-- Whether the broker keeps a message of this delivery until a worker reports that it is acknowledged.
+local function is_unacked(delivery)
+  for _, call in pairs(delivery.out or {}) do
+    if call == 0 then return true end
+  end
+  return false
+end
+
+-- This copy will not come any more; returns whether it was awaited.
+local function drop_copy(delivery, name)
+  if not delivery or not delivery.out or not delivery.out[name] then return false end
+  delivery.out[name] = nil
+  if not next(delivery.out) then delivery.out = nil end
+  return true
+end
+
+local function has_run(task, attempt)
+  local finished = record_of(task).finished
+  return finished ~= nil and finished[tostring(attempt)] ~= nil
+end
+
+-- A message that is not acknowledged at the broker may be delivered again: know that something came of it.
+-- Else one more run does no harm, and a task that was replaced (self.replace) has given its id to another.
+local function finish(task, delivery, comes_again)
+  if not delivery.out and not comes_again then return end
+  local coming = { again = comes_again and 1 or nil }
+  for name, call in pairs(delivery.out or {}) do
+    if call == 0 or not has_acknowledged(name, call) then coming[name] = call end
+    if call ~= 0 and coming[name] then confirm_later(name, task, delivery.attempt or 0) end
+  end
+  if not next(coming) then return end
+  local record, attempt = record_of(task), tostring(delivery.attempt or 0)
+  record.finished = record.finished or {}
+  local out = record.finished[attempt] or {}
+  for name, call in pairs(coming) do out[name] = call end
+  record.finished[attempt] = out
+  redis.call('ZADD', ENDS, 'GT', NOW + FINISHED_MS, 'records:' .. task)
+  mark_changed(task)
+end
+
+-- Whether a delivery is of an attempt that is over. If so its worker is told, and acknowledges it.
+local function tell_if_finished(task, attempt)
+  if not has_run(task, attempt) then return false end
+  finish(task, { attempt = attempt, out = { [state.worker] = state.call } }, false)
+  return true
+end
+
+-- This copy of an attempt that is over will not come any more.
+local function will_not_come(task, attempt, name)
+  local record = record_of(task)
+  local out = record.finished and record.finished[tostring(attempt)]
+  if not out or not out[name] then return end
+  out[name] = nil
+  if not next(out) then record.finished[tostring(attempt)] = nil end
+  if not next(record.finished) then record.finished = nil end
+  forget_end(task, record)
+  mark_changed(task)
+end
+
+-- The next call of a worker tells that it has acknowledged what it was told of with the one before, but for
+-- those that it says it could not (unacked).
+local function confirm_copies(worker)
+  for _, each in ipairs(state.confirms) do
+    local attempt, task = string.match(each, '^(%d+) (.*)$')
+    if task then will_not_come(task, attempt, worker) end
+  end
+  state.confirms = {}
+end
