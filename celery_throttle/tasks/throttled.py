@@ -18,7 +18,7 @@ from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, WrongArguments
 from celery_throttle.settings import settings_of, throttles
-from celery_throttle.store import replies
+from celery_throttle.store.identity_locks import read_locked
 from celery_throttle.tasks.arguments import by_name, values_of
 from celery_throttle.tasks.fencing import token_of, token_or_none
 from celery_throttle.tasks.max_parked import check_max_parked
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.limits import Limit, Part
     from celery_throttle.core.policy import Policy
     from celery_throttle.core.rates import Rate
-    from celery_throttle.store.replies import Locked
+    from celery_throttle.store.identity_locks import Locked
 
 __all__ = ["Throttled"]
 
@@ -279,7 +279,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         client, identity = self._lock(args, kwargs)
         if client is None:
             return None
-        return replies.locked(client.ask(client.store.locked(identity)))
+        return read_locked(client.ask(client.store.locked(identity)))
 
     def unlock(self, *args: Any, **kwargs: Any) -> bool:
         """Forget the lock of a call with these arguments, whoever has it; False if nobody has.
