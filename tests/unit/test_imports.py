@@ -46,7 +46,6 @@ LONG = {
     "celery_throttle.control.reader",
     "celery_throttle.control.throttle_control",
     "celery_throttle.permits.outside",
-    "celery_throttle.tasks.throttled",
     "celery_throttle.worker.gate",
     "celery_throttle.worker.store_side.calls",
 }
