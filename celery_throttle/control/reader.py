@@ -9,18 +9,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import store_client
-from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.history import MINUTES
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
 from celery_throttle.store.audit import read_changes
-from celery_throttle.store.draining import read_lent
-from celery_throttle.store.history import histories
 from celery_throttle.store.holders import read_holders
 from celery_throttle.store.identity_locks import read_locks
-from celery_throttle.store.last_hour import last_hours
 from celery_throttle.store.limit_status import read_names, read_statuses
 from celery_throttle.store.needs import needs_from
 from celery_throttle.store.parked_tasks import (
@@ -34,7 +29,7 @@ from celery_throttle.store.parked_tasks import (
 )
 from celery_throttle.store.reading import read
 from celery_throttle.store.task_view import read_task_view
-from celery_throttle.store.unreadable import read_set_aside, read_wrong
+from celery_throttle.store.unreadable import read_set_aside
 from celery_throttle.store.workers import read_declared, read_lost_runs, read_services
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
@@ -42,30 +37,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from celery_throttle.core.history import Ring
     from celery_throttle.store.audit import Change
-    from celery_throttle.store.draining import Lent
-    from celery_throttle.store.history import History
     from celery_throttle.store.holders import Holder
     from celery_throttle.store.identity_locks import LockStatus
-    from celery_throttle.store.last_hour import LastHour
     from celery_throttle.store.limit_status import LimitStatus
     from celery_throttle.store.needs import Need
     from celery_throttle.store.parked_tasks import First, Oldest, Parked, ParkedId, ParkedInQueue, Waiter
     from celery_throttle.store.scripts import Call
     from celery_throttle.store.task_view import TaskView
-    from celery_throttle.store.unreadable import SetAside, Wrong
+    from celery_throttle.store.unreadable import SetAside
     from celery_throttle.store.workers import Declared, LostRun, Service
 
 __all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "partly", "readers"]
 
 T = TypeVar("T")
 
-#: The keys that are looked through: indexes after what they are made of, what was found last.
-_MENDED = (
-    *("limits", "said", "workers", "records", "locks", "rates", "turns", "lanes"),
-    *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
-)
 #: Limits, lines, parked tasks or ids of one call.
 AT_ONCE = 100
 #: Holders that one call reads: the store decodes the record of each.
@@ -74,8 +60,6 @@ _HOLDERS = 50
 _NAMES = 20_000
 #: Lanes that are looked through for the queues of parked tasks.
 MOST_LANES = 20_000
-#: Of messages that one call reads.
-_BYTES = 4_000_000
 #: Where the lanes of those begin that wait for an outcome (locks.lua); no other lane comes between them.
 _FOLLOWERS = "[follow:"
 #: Parked tasks that one call reads.
@@ -122,12 +106,13 @@ class Reader:
         """Whether a queue of this broker is one of the app's own; an app without a broker cannot tell them apart."""
         return not broker or not self.broker or broker == self.broker
 
-    def _read(self, reader: Callable[[Any], T], call: Call) -> T:
+    def read(self, reader: Callable[[Any], T], call: Call) -> T:
+        """Return what a reader makes of the reply to a call."""
         return read(reader, self.ask(call))
 
     def services(self) -> list[Service]:
         """Return the brokers whose workers use this group of limits."""
-        return self._read(read_services, self.store.services())
+        return self.read(read_services, self.store.services())
 
     def declared(self) -> list[Declared]:
         """Return what each worker of this group of limits has declared."""
@@ -143,12 +128,12 @@ class Reader:
 
     def clock(self) -> tuple[datetime, float]:
         """Return the store's time, and for how many seconds nothing starts since it has just lost its data."""
-        view = self._read(read_task_view, self.store.explain(""))
+        view = self.read(read_task_view, self.store.explain(""))
         return view.now, view.settling
 
     def store_errors(self) -> int:
         """Return how often workers lost the store, or had a call refused, as far as they could tell it."""
-        return self._read(int, self.store.errors())
+        return self.read(int, self.store.errors())
 
     def status(
         self,
@@ -178,7 +163,7 @@ class Reader:
     def explain(self, task_id: str) -> TaskView:
         """Return what the store knows of a task."""
         names = self._names()
-        view = self._read(lambda raw: read_task_view(raw, names), self.store.explain(task_id))
+        view = self.read(lambda raw: read_task_view(raw, names), self.store.explain(task_id))
         if self.is_ours(view.broker):
             return view
         known = {each.code: each.broker for each in self.services()}
@@ -214,13 +199,13 @@ class Reader:
         return Keys(tuple(found), cut=False)
 
     def _pages(self, source: Any) -> Iterator[list[str]]:
-        return self._paged(read_names, partial(self.store.limits, source))
+        return self.paged(read_names, partial(self.store.limits, source))
 
-    def _paged(self, reader: Callable[[Any], tuple[str, T]], call: Callable[[str], Call]) -> Iterator[T]:
+    def paged(self, reader: Callable[[Any], tuple[str, T]], call: Callable[[str], Call]) -> Iterator[T]:
         """Yield the pages of a script that returns where to go on, and is called with it."""
         after, more = "", True
         while more:
-            after, page = self._read(reader, call(after))
+            after, page = self.read(reader, call(after))
             yield page
             more = bool(after)
 
@@ -233,7 +218,7 @@ class Reader:
     ) -> list[T]:
         """Return what the pages of a script have, each by its name once, until there are so many."""
         found: dict[str, T] = {}
-        for page in self._paged(reader, call):
+        for page in self.paged(reader, call):
             found.update((name(each), each) for each in page)
             if len(found) >= most:
                 break
@@ -243,7 +228,7 @@ class Reader:
         """Return how these buckets stand; when each could start next with other rates, if there are any."""
         found: list[LimitStatus] = []
         for first in range(0, len(buckets), AT_ONCE):
-            found += self._read(read_statuses, self.store.status(buckets[first : first + AT_ONCE], rates))
+            found += self.read(read_statuses, self.store.status(buckets[first : first + AT_ONCE], rates))
         return tuple(found)
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
@@ -252,7 +237,7 @@ class Reader:
         names = self._names()
         past, more = 0, True
         while more and len(found) < most and (bucket is None or past < _NAMES):
-            page, more = self._read(lambda raw: read_holders(raw, names), self.store.holders(past, _HOLDERS))
+            page, more = self.read(lambda raw: read_holders(raw, names), self.store.holders(past, _HOLDERS))
             past += _HOLDERS
             found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
         return tuple(found.values())[:most]
@@ -266,7 +251,7 @@ class Reader:
         found: list[First | None] = []
         for first in range(0, len(buckets), AT_ONCE):
             some = [each.text for each in buckets[first : first + AT_ONCE]]
-            found += self._read(read_firsts, self.store.firsts(some))
+            found += self.read(read_firsts, self.store.firsts(some))
         return found
 
     def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
@@ -274,7 +259,7 @@ class Reader:
         found: dict[str, Oldest] = {}
         for first in range(0, len(limits), AT_ONCE):
             some = limits[first : first + AT_ONCE]
-            rows = self._read(read_oldest, self.store.oldest(some))
+            rows = self.read(read_oldest, self.store.oldest(some))
             found |= {limit: row for limit, row in zip(some, rows, strict=True) if row}
         return found
 
@@ -288,7 +273,7 @@ class Reader:
         after, left = b"", min(most, MOST)
         while left > 0:
             call = self.store.parked(bucket.text if bucket else None, min(left, AT_ONCE), after)
-            after, rows = self._read(parked_rows, call)
+            after, rows = self.read(parked_rows, call)
             for row in rows:
                 found.setdefault(row[2], row)
             left = left - len(rows) if after else 0
@@ -303,7 +288,7 @@ class Reader:
         more = True
         while more:
             call = self.store.parked_ids(bucket.text if bucket else "", after, AT_ONCE)
-            following, page = self._read(read_parked_ids, call)
+            following, page = self.read(read_parked_ids, call)
             yield from page
             # Lines that something else has put out of order, and which no worker has put right yet, could go round.
             more = following[1:] > after[1:]
@@ -317,7 +302,7 @@ class Reader:
         found: dict[str, ParkedInQueue] = {}
         after = ""
         for _ in range(0, most_lanes, AT_ONCE):
-            following, page = self._read(read_parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
+            following, page = self.read(read_parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
             for each in page:
                 name = each.queue.name
                 if name and not is_outside(name) and self.is_ours(each.queue.broker):
@@ -337,38 +322,9 @@ class Reader:
             dropped += count
         return dropped
 
-    def borrow(self, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
-        """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
-        return self._read(read_lent, self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
-
     def locks(self, most: int) -> tuple[LockStatus, ...]:
         """Return the identity locks that somebody has."""
         return tuple(self._each(read_locks, self.store.locks, lambda each: each.identity, most)[:most])
-
-    def history(self, limits: Sequence[str], ring: Ring) -> list[History]:
-        """Return what was counted of limits."""
-        found: list[History] = []
-        for first in range(0, len(limits), AT_ONCE):
-            some = limits[first : first + AT_ONCE]
-            found += self._read(partial(histories, limits=some, ring=ring), self.store.history(some, ring))
-        return found
-
-    def last_hours(self, limits: Sequence[str]) -> dict[str, LastHour]:
-        """Return what started on limits in the last hour, in short; without those on which nothing did."""
-        found: dict[str, LastHour] = {}
-        for first in range(0, len(limits), AT_ONCE):
-            some = limits[first : first + AT_ONCE]
-            found |= self._read(partial(last_hours, limits=some), self.store.history(some, MINUTES))
-        return found
-
-    def with_last_hour(self, rows: Sequence[LimitStatus]) -> list[LimitStatus]:
-        """Return rows of limits and keys with what started in the last hour."""
-        found = self.last_hours([row.name for row in rows if row.key is None])
-        return [replace(row, last_hour=found.get(row.name)) if row.key is None else row for row in rows]
-
-    def pace(self, status: LimitStatus, cost: int = 1) -> Pace:
-        """Return how fast the line of a limit or key moves, where each of its tasks takes so many permits."""
-        return pace_of(status, self.history([status.name], MINUTES)[0], cost)
 
     def unlock(self, identity: str, name: str, by: str, why: str) -> bool:
         """Take an identity lock away from whoever has it; ``name`` is that of the task."""
@@ -376,19 +332,11 @@ class Reader:
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
-        return self._read(read_set_aside, self.store.aside(min(most, MOST)))
-
-    def mend(self, *, dry_run: bool) -> list[Wrong]:
-        """Drop or set aside what cannot be read, and put right what does not agree with the records; return it."""
-        found: dict[Wrong, None] = {}
-        for key in _MENDED:
-            for page in self._paged(read_wrong, partial(self.store.mend, key, mends=not dry_run)):
-                found.update(dict.fromkeys(page))
-        return list(found)
+        return self.read(read_set_aside, self.store.aside(min(most, MOST)))
 
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
         """Return who changed what at run time, of this limit or at all, newest first."""
-        changes = self._read(read_changes, self.store.audit())
+        changes = self.read(read_changes, self.store.audit())
         return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
 
     def reap(self) -> Iterator[Reclaimed]:

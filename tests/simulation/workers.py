@@ -26,6 +26,8 @@ from kombu.common import QoS
 from redis.exceptions import NoScriptError
 
 from celery_throttle import ThrottleControl, clients
+from celery_throttle.control.drain import borrow as borrow_messages
+from celery_throttle.control.reader import readers
 from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
@@ -748,13 +750,13 @@ class Operator:
 
     def borrow(self, nonce: str, most: int) -> list[Letter]:
         """Borrow the oldest that are parked, as a drain does, to be published again."""
-        (place,) = self._throttle._places()
+        (place,) = readers(self._app)
         ids = [each.task for each in sorted(place.parked_ids(None)) if each.what == "runs"]
-        return [_letter(each) for each in place.borrow(nonce, ids[:most])[1]]
+        return [_letter(each) for each in borrow_messages(place, nonce, ids[:most])[1]]
 
     def published(self, nonce: str, task_id: str) -> bool:
         """Say that one of them is; whether it was still lent out."""
-        (place,) = self._throttle._places()
+        (place,) = readers(self._app)
         return bool(place.ask(place.store.unparked(nonce, "sim", "", "", [task_id], []))[1])
 
     def unlock(self, task: str, arguments: dict[str, Any], task_id: str) -> None:
