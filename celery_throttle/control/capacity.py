@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.queues import BrokerQueue
-    from celery_throttle.store.rows import LimitStatus
-    from celery_throttle.store.views import Waiter
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Waiter
 
 __all__ = ["asked_workers", "slots_for", "starts_per_second"]
 

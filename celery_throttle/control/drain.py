@@ -13,14 +13,15 @@ from kombu import Producer
 from celery_throttle.control.queues import reached
 from celery_throttle.core.wording import signature
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.draining import Drained
 from celery_throttle.store.parcel import unpack
-from celery_throttle.store.rows import Drained
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.views import Lent, ParkedId
+    from celery_throttle.store.draining import Lent
+    from celery_throttle.store.parked_tasks import ParkedId
 
 __all__ = ["drain"]
 

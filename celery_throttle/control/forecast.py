@@ -20,13 +20,13 @@ from celery_throttle.control.taking_back import TakingBack, without
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, often, one_line, span
-from celery_throttle.store.rows import Said, rates_text
+from celery_throttle.store.limit_status import Said, rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import LimitStatus, RateStatus
+    from celery_throttle.store.limit_status import LimitStatus, RateStatus
 
 __all__ = ["Bound", "Forecast", "forecast"]
 

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
     from celery_throttle.control.taking_back import TakingBack
     from celery_throttle.core.rates import Rates
+    from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Parked
 
 __all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
 

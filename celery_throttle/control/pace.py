@@ -10,7 +10,7 @@ from celery_throttle.core.wording import span
 if TYPE_CHECKING:
     from celery_throttle.store.explain import Explanation
     from celery_throttle.store.history import History
-    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["ENOUGH_RUNS", "Pace", "estimated", "pace_of"]
 

@@ -15,11 +15,27 @@ from celery_throttle.core.history import MINUTES
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
-from celery_throttle.store import views
+from celery_throttle.store.audit import read_changes
+from celery_throttle.store.draining import read_lent
 from celery_throttle.store.history import histories
+from celery_throttle.store.holders import read_holders
+from celery_throttle.store.identity_locks import read_locks
 from celery_throttle.store.last_hour import last_hours
-from celery_throttle.store.replies import read
-from celery_throttle.store.rows import needs_from
+from celery_throttle.store.limit_status import read_names, read_statuses
+from celery_throttle.store.needs import needs_from
+from celery_throttle.store.parked_tasks import (
+    parked_rows,
+    read_firsts,
+    read_oldest,
+    read_parked,
+    read_parked_by_queue,
+    read_parked_ids,
+    read_waiters,
+)
+from celery_throttle.store.reading import read
+from celery_throttle.store.task_view import read_task_view
+from celery_throttle.store.unreadable import read_set_aside, read_wrong
+from celery_throttle.store.workers import read_declared, read_lost_runs, read_services
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
 if TYPE_CHECKING:
@@ -27,22 +43,19 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from celery_throttle.core.history import Ring
+    from celery_throttle.store.audit import Change
+    from celery_throttle.store.draining import Lent
     from celery_throttle.store.history import History
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.identity_locks import LockStatus
     from celery_throttle.store.last_hour import LastHour
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside, Wrong
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.needs import Need
+    from celery_throttle.store.parked_tasks import First, Oldest, Parked, ParkedId, ParkedInQueue, Waiter
     from celery_throttle.store.scripts import Call
-    from celery_throttle.store.views import (
-        Declared,
-        First,
-        Lent,
-        LostRun,
-        Oldest,
-        ParkedId,
-        ParkedInQueue,
-        Service,
-        TaskView,
-        Waiter,
-    )
+    from celery_throttle.store.task_view import TaskView
+    from celery_throttle.store.unreadable import SetAside, Wrong
+    from celery_throttle.store.workers import Declared, LostRun, Service
 
 __all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "partly", "readers"]
 
@@ -114,15 +127,15 @@ class Reader:
 
     def services(self) -> list[Service]:
         """Return the brokers whose workers use this group of limits."""
-        return self._read(views.services, self.store.services())
+        return self._read(read_services, self.store.services())
 
     def declared(self) -> list[Declared]:
         """Return what each worker of this group of limits has declared."""
-        return self._each(views.declared, self.store.declared, lambda each: each.worker, MOST)
+        return self._each(read_declared, self.store.declared, lambda each: each.worker, MOST)
 
     def lost_runs(self) -> list[LostRun]:
         """Return the runs of tasks that run once whose leases have ended, and which may go on; by worker and task."""
-        found = self._each(views.lost_runs, self.store.lost, lambda each: each.nonce, MOST)
+        found = self._each(read_lost_runs, self.store.lost, lambda each: each.nonce, MOST)
         return sorted(found, key=lambda each: (each.worker, each.task, each.nonce))
 
     def _names(self) -> TaskNames:
@@ -130,7 +143,7 @@ class Reader:
 
     def clock(self) -> tuple[datetime, float]:
         """Return the store's time, and for how many seconds nothing starts since it has just lost its data."""
-        view = self._read(views.task_view, self.store.explain(""))
+        view = self._read(read_task_view, self.store.explain(""))
         return view.now, view.settling
 
     def store_errors(self) -> int:
@@ -165,7 +178,7 @@ class Reader:
     def explain(self, task_id: str) -> TaskView:
         """Return what the store knows of a task."""
         names = self._names()
-        view = self._read(lambda raw: views.task_view(raw, names), self.store.explain(task_id))
+        view = self._read(lambda raw: read_task_view(raw, names), self.store.explain(task_id))
         if self.is_ours(view.broker):
             return view
         known = {each.code: each.broker for each in self.services()}
@@ -201,7 +214,7 @@ class Reader:
         return Keys(tuple(found), cut=False)
 
     def _pages(self, source: Any) -> Iterator[list[str]]:
-        return self._paged(views.names, partial(self.store.limits, source))
+        return self._paged(read_names, partial(self.store.limits, source))
 
     def _paged(self, reader: Callable[[Any], tuple[str, T]], call: Callable[[str], Call]) -> Iterator[T]:
         """Yield the pages of a script that returns where to go on, and is called with it."""
@@ -230,7 +243,7 @@ class Reader:
         """Return how these buckets stand; when each could start next with other rates, if there are any."""
         found: list[LimitStatus] = []
         for first in range(0, len(buckets), AT_ONCE):
-            found += self._read(views.statuses, self.store.status(buckets[first : first + AT_ONCE], rates))
+            found += self._read(read_statuses, self.store.status(buckets[first : first + AT_ONCE], rates))
         return tuple(found)
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
@@ -239,21 +252,21 @@ class Reader:
         names = self._names()
         past, more = 0, True
         while more and len(found) < most and (bucket is None or past < _NAMES):
-            page, more = self._read(lambda raw: views.holders(raw, names), self.store.holders(past, _HOLDERS))
+            page, more = self._read(lambda raw: read_holders(raw, names), self.store.holders(past, _HOLDERS))
             past += _HOLDERS
             found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
         return tuple(found.values())[:most]
 
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return who waits, for this limit or at all."""
-        return read(views.parked, self._parked_rows(bucket, most))
+        return read(read_parked, self._parked_rows(bucket, most))
 
     def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
         """Return who is first in each of these lines; None: nobody stands in it."""
         found: list[First | None] = []
         for first in range(0, len(buckets), AT_ONCE):
             some = [each.text for each in buckets[first : first + AT_ONCE]]
-            found += self._read(views.firsts, self.store.firsts(some))
+            found += self._read(read_firsts, self.store.firsts(some))
         return found
 
     def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
@@ -261,13 +274,13 @@ class Reader:
         found: dict[str, Oldest] = {}
         for first in range(0, len(limits), AT_ONCE):
             some = limits[first : first + AT_ONCE]
-            rows = self._read(views.oldest, self.store.oldest(some))
+            rows = self._read(read_oldest, self.store.oldest(some))
             found |= {limit: row for limit, row in zip(some, rows, strict=True) if row}
         return found
 
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
         """Return who stands in the lines of this limit, or in any and in none, and what each takes."""
-        return read(views.waiters, self._parked_rows(bucket, most))
+        return read(read_waiters, self._parked_rows(bucket, most))
 
     def _parked_rows(self, bucket: Bucket | None, most: int) -> list[Any]:
         """Return rows of parked tasks, read a page at a time; one that moves meanwhile is there once."""
@@ -275,7 +288,7 @@ class Reader:
         after, left = b"", min(most, MOST)
         while left > 0:
             call = self.store.parked(bucket.text if bucket else None, min(left, AT_ONCE), after)
-            after, rows = self._read(views.parked_rows, call)
+            after, rows = self._read(parked_rows, call)
             for row in rows:
                 found.setdefault(row[2], row)
             left = left - len(rows) if after else 0
@@ -290,7 +303,7 @@ class Reader:
         more = True
         while more:
             call = self.store.parked_ids(bucket.text if bucket else "", after, AT_ONCE)
-            following, page = self._read(views.parked_ids, call)
+            following, page = self._read(read_parked_ids, call)
             yield from page
             # Lines that something else has put out of order, and which no worker has put right yet, could go round.
             more = following[1:] > after[1:]
@@ -304,7 +317,7 @@ class Reader:
         found: dict[str, ParkedInQueue] = {}
         after = ""
         for _ in range(0, most_lanes, AT_ONCE):
-            following, page = self._read(views.parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
+            following, page = self._read(read_parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
             for each in page:
                 name = each.queue.name
                 if name and not is_outside(name) and self.is_ours(each.queue.broker):
@@ -326,11 +339,11 @@ class Reader:
 
     def borrow(self, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
         """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
-        return self._read(views.lent, self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
+        return self._read(read_lent, self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
 
     def locks(self, most: int) -> tuple[LockStatus, ...]:
         """Return the identity locks that somebody has."""
-        return tuple(self._each(views.locks, self.store.locks, lambda each: each.identity, most)[:most])
+        return tuple(self._each(read_locks, self.store.locks, lambda each: each.identity, most)[:most])
 
     def history(self, limits: Sequence[str], ring: Ring) -> list[History]:
         """Return what was counted of limits."""
@@ -363,19 +376,19 @@ class Reader:
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
-        return self._read(views.set_aside, self.store.aside(min(most, MOST)))
+        return self._read(read_set_aside, self.store.aside(min(most, MOST)))
 
     def mend(self, *, dry_run: bool) -> list[Wrong]:
         """Drop or set aside what cannot be read, and put right what does not agree with the records; return it."""
         found: dict[Wrong, None] = {}
         for key in _MENDED:
-            for page in self._paged(views.wrong, partial(self.store.mend, key, mends=not dry_run)):
+            for page in self._paged(read_wrong, partial(self.store.mend, key, mends=not dry_run)):
                 found.update(dict.fromkeys(page))
         return list(found)
 
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
         """Return who changed what at run time, of this limit or at all, newest first."""
-        changes = self._read(views.changes, self.store.audit())
+        changes = self._read(read_changes, self.store.audit())
         return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
 
     def reap(self) -> Iterator[Reclaimed]:

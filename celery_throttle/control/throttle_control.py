@@ -31,17 +31,14 @@ if TYPE_CHECKING:
     from celery_throttle.control.removal import StoredData
     from celery_throttle.control.report import Report
     from celery_throttle.control.runnable import Runnable
+    from celery_throttle.store.audit import Change
+    from celery_throttle.store.draining import Drained
     from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.rows import (
-        Change,
-        Drained,
-        Holder,
-        LimitStatus,
-        LockStatus,
-        Parked,
-        SetAside,
-        Wrong,
-    )
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.identity_locks import LockStatus
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Parked
+    from celery_throttle.store.unreadable import SetAside, Wrong
 
 __all__ = ["ThrottleControl", "as_shown"]
 

@@ -29,17 +29,17 @@ from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.permits.bell import Bell
 from celery_throttle.permits.line import Asking, Batch, fail, settle
 from celery_throttle.settings import settings_of
-from celery_throttle.store import replies
-from celery_throttle.store.calls import MOST_RENEWED, Arrival, Ended, take_rows
-from celery_throttle.store.replies import Answer, ParkAnswer
+from celery_throttle.store.exchange import Arrival, Ended
+from celery_throttle.store.exchange_reply import Answer, Overtaken, ParkAnswer, read_exchanged
+from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.servers.client import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from weakref import WeakMethod
 
-    from celery_throttle.store.calls import Exchange
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange import Exchange
+    from celery_throttle.store.exchange_reply import Reply
 
     Renewed = WeakMethod[Callable[[float | None], None]]
 
@@ -250,8 +250,8 @@ class Outside:
         batch, said = self._under_way = self._under_way or self._next_said()
         call = self._store.exchange(self._worker, self._number, (self._queue,), said, self._birth)
         try:
-            reply = replies.exchanged(self._call(call))
-        except replies.Overtaken as later:  # by nothing that was said here
+            reply = read_exchanged(self._call(call))
+        except Overtaken as later:  # by nothing that was said here
             logger.error("celery_throttle: %s: going on after it", later)  # noqa: TRY400
             self._number = later.number + 1
             return

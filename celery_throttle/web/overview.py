@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.store.last_hour import LastHour
-    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["Overview", "Row", "overview"]
 

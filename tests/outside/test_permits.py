@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.store.calls import Arrival
+    from celery_throttle.store.exchange import Arrival
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ from celery_throttle import ThrottleControl, clients
 from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.gate_script import ALONE, gate_text
 from celery_throttle.store.parcel import unpack
-from celery_throttle.store.replies import Reply
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
 from celery_throttle.worker import gate, groups, resuming, runs, stopping, wiring
@@ -47,8 +47,8 @@ from tests.simulation.scene import LEASE, PREFIX, ResultsAway
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from celery_throttle.store.draining import Lent
     from celery_throttle.store.scripts import Call
-    from celery_throttle.store.views import Lent
     from tests.simulation.broker import Channel
     from tests.simulation.clock import Clock
     from tests.simulation.network import Network

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.rows import Parked
+    from celery_throttle.store.parked_tasks import Parked
 
 #: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.
 IDS_KEPT = 0
