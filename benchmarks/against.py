@@ -1,7 +1,7 @@
 """``python -m benchmarks.against COMMIT``: the server time of the scripts here, as ratios to those of another commit.
 
-Both have to keep the same things under the same keys: each piece of work is done by the one and by the other in turn,
-on the same server and the same data.
+Each has its own data in a database of one server, and does each piece of work in turn with the other. Both have to take
+the same rows; what they keep, and under which keys, may differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import uuid
 from contextlib import contextmanager
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from redis import Redis
@@ -24,24 +24,33 @@ from redis import Redis
 from benchmarks.figures import Figure, table
 from benchmarks.site import ROOT, BenchmarkError
 from benchmarks.stand_in import DONE, StandIn
+from celery_throttle.core import keys
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
 from celery_throttle.store.exchange import Ended, Exchange
 from celery_throttle.store.scripts import Script, execute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from celery_throttle.store.scripts import Call
 
 _PARKED, _PIECE = 1000, 20
 _DUMP = """\
 import json
+from celery_throttle.core import keys
 from celery_throttle.store import gate_script
 names = ("declare", "exchange", "wake", "reap", "renew")
-print(json.dumps({name: gate_script.gate_text(name) for name in names}))
+print(json.dumps([keys._NAMES, {name: gate_script.gate_text(name) for name in names}]))
 """
 _HERE, _THERE = "here", "there"
+
+
+class _Side(NamedTuple):
+    """What one of the two commits has: the names of its keys, and the texts of its scripts."""
+
+    keys: Sequence[str]
+    texts: Mapping[str, str]
 
 
 def main() -> int:
@@ -50,46 +59,51 @@ def main() -> int:
     parser.add_argument("commit", help="whose scripts are the measure, 1.00")
     parser.add_argument("--rounds", type=int, default=100, help="how often each piece of work is done by both")
     asked = parser.parse_args()
-    with EmbeddedServer() as server, Redis.from_url(server.url) as client:
-        figures = _figures(client, {_HERE: _texts(str(ROOT)), _THERE: _texts_of(asked.commit)}, asked.rounds)
+    sides = {_HERE: _side(str(ROOT)), _THERE: _side_of(asked.commit)}
+    with EmbeddedServer() as server:
+        base = server.url.rpartition("/")[0]
+        with Redis.from_url(f"{base}/0") as here, Redis.from_url(f"{base}/1") as there:
+            figures = _figures({_HERE: here, _THERE: there}, sides, asked.rounds)
     print(table(figures))
     return 0
 
 
-def _texts(folder: str) -> dict[str, str]:
+def _side(folder: str) -> _Side:
     answer = subprocess.run([sys.executable, "-c", _DUMP], cwd=folder, capture_output=True, text=True, check=True)
-    return dict(json.loads(answer.stdout))
+    return _Side(*json.loads(answer.stdout))
 
 
-def _texts_of(commit: str) -> dict[str, str]:
+def _side_of(commit: str) -> _Side:
     packed = subprocess.run(["git", "archive", commit, "celery_throttle"], cwd=ROOT, capture_output=True, check=False)
     if packed.returncode:
         raise BenchmarkError(f"git archive {commit}: {packed.stderr.decode().strip()}")
     with TemporaryDirectory() as folder:
         with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:
             tar.extractall(folder, filter="data")
-        return _texts(folder)
+        return _side(folder)
 
 
 @contextmanager
-def _scripts(texts: dict[str, str]) -> Iterator[None]:
-    scripts = {name: Script.of(name, text) for name, text in texts.items()}
-    with patch.object(Script, "of_gate", scripts.__getitem__):
+def _in_use(side: _Side) -> Iterator[None]:
+    scripts = {name: Script.of(name, text) for name, text in side.texts.items()}
+    with patch.object(Script, "of_gate", scripts.__getitem__), patch.object(keys, "_NAMES", side.keys):
         yield
 
 
-def _figures(client: Redis, texts: dict[str, dict[str, str]], rounds: int) -> list[Figure]:
+def _figures(clients: Mapping[str, Redis], sides: Mapping[str, _Side], rounds: int) -> list[Figure]:
     times: dict[tuple[str, str], list[float]] = {}
-    with _scripts(texts[_THERE]):
-        work = _Work(client)
+    works: dict[str, _Work] = {}
+    for name, side in sides.items():
+        with _in_use(side):
+            works[name] = _Work(clients[name])
     for number in range(rounds):
-        for side in (_HERE, _THERE) if number % 2 else (_THERE, _HERE):
-            with _scripts(texts[side]):
-                for what, piece in work.pieces.items():
-                    times.setdefault((what, side), []).append(piece())
+        for name in (_HERE, _THERE) if number % 2 else (_THERE, _HERE):
+            with _in_use(sides[name]):
+                for what, piece in works[name].pieces.items():
+                    times.setdefault((what, name), []).append(piece())
     load = f"server time of one call, {rounds} pieces each"
     figures = []
-    for what in work.pieces:
+    for what in works[_HERE].pieces:
         here, there = times[what, _HERE], times[what, _THERE]
         figures.append(Figure(load, f"{what}, there", (median(there),), "us"))
         # The lower quarter: what else the machine does only makes calls longer.

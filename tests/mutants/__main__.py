@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.mutants.mutations import mutants
-from tests.mutants.run import judge
+from tests.mutants.run import first_red, judge
 
 
 def _say(text: object) -> None:
@@ -27,6 +27,9 @@ def main() -> int:
     found = [each for each in mutants() if not asked.file or each.file in asked.file]
     random.Random(asked.seed).shuffle(found)
     taken = found[: asked.most or None]
+    if red := first_red(None):
+        _say(f"{red}: red without any mutant, so nothing can be judged")
+        return 2
     began, alive = time.monotonic(), 0
     with ThreadPoolExecutor(asked.jobs) as pool:
         for verdict in pool.map(judge, taken):

@@ -16,15 +16,15 @@ from tests.mutants.mutations import SHARED
 if TYPE_CHECKING:
     from tests.mutants.mutations import Mutant
 
-__all__ = ["STAGES", "Verdict", "judge"]
+__all__ = ["STAGES", "Verdict", "first_red", "judge"]
 
 ROOT = Path(__file__).parents[2]
 _PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider")
 #: What is run, the quickest first.
 STAGES: dict[str, tuple[str, ...]] = {
+    "simulated worlds": ("-m", "tests.simulation", "--seeds", "300", "--steps", "200"),
     "the search": (*_PYTEST, "tests/explore"),
     "the store tests": (*_PYTEST, "tests/store", "tests/control/test_repair.py", "tests/control/test_unreadable.py"),
-    "simulated worlds": ("-m", "tests.simulation", "--seeds", "300", "--steps", "200"),
 }
 #: Seconds for one of these: a mutant may go round for ever.
 _LONGEST = 900.0
@@ -42,17 +42,20 @@ class Verdict:
 
 
 def judge(mutant: Mutant) -> Verdict:
-    """Run all stages on a copy of the repository that has this mutant, until one is red."""
+    """Run all stages on this mutant, until one is red."""
+    return Verdict(mutant, first_red(mutant))
+
+
+def first_red(mutant: Mutant | None) -> str | None:
+    """Run the stages on a copy of the repository that has this mutant, or none, and return the first that is red."""
     with TemporaryDirectory(prefix="throttle-mutant-") as folder:
         for name in ("celery_throttle", "tests", "pyproject.toml"):
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, Path(folder, name))
-        changed = Path(folder, SHARED, f"{mutant.file}.lua")
-        changed.write_text(mutant.applied(changed.read_text("utf-8")), "utf-8")
-        for stage, arguments in STAGES.items():
-            if not _is_green(folder, arguments):
-                return Verdict(mutant, stage)
-    return Verdict(mutant, None)
+        if mutant:
+            changed = Path(folder, SHARED, f"{mutant.file}.lua")
+            changed.write_text(mutant.applied(changed.read_text("utf-8")), "utf-8")
+        return next((stage for stage, arguments in STAGES.items() if not _is_green(folder, arguments)), None)
 
 
 def _is_green(folder: str, arguments: tuple[str, ...]) -> bool:

@@ -66,7 +66,8 @@ hear_back(said.back or {})
 for bucket in pairs(state.named) do touch(bucket) end
 serve()
 save_worker(state.worker, {
-  number = state.call, asked = asked, parked = parked, granted = state.grants,
-  withdrawn = next(state.withdrawn) and state.withdrawn, confirms = next(state.confirms) and state.confirms,
+  number = state.call, asked = next(asked) and asked, parked = next(parked) and parked,
+  granted = next(state.grants) and state.grants, withdrawn = next(state.withdrawn) and state.withdrawn,
+  confirms = next(state.confirms) and state.confirms,
 }, before)
 return say(asked, parked)
