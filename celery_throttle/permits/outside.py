@@ -5,7 +5,6 @@ One thread makes them, one at a time, for everybody who asks, waits, holds or gi
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import math
@@ -17,7 +16,6 @@ import uuid
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from redis.exceptions import ResponseError
 
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
 
     Renewed = WeakMethod[Callable[[float | None], None]]
 
-__all__ = ["Outside", "outside_of"]
+__all__ = ["Outside"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +53,6 @@ _LOOK_EVERY = 2.0
 _RENEW_EVERY = 2.0
 #: Seconds for which the thread stays when there is nobody.
 _LINGER = 1.0
-
-#: Seconds for which a program's end waits until the store has what it gives back, and after which it looks again.
-_AT_EXIT, _AGAIN = 1.0, 0.005
 
 #: What renew.lua says of one that is held: renewed, or put back.
 _HELD = (1, 2)
@@ -140,7 +135,7 @@ class Outside:
         self._go_on()
 
     def drop(self, asking: Asking) -> None:
-        """Nobody wants the permit any more: give it back if it came, or if it still comes."""
+        """Give back a permit that is not wanted any more, if it came or if it still comes."""
         self.leave(asking)
         with self._guard:
             if asking.drop():
@@ -403,25 +398,3 @@ class Outside:
         """Whether the store has heard everything."""
         with self._guard:
             return not (self._has_something or self._waiting)
-
-
-_all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()
-
-
-def outside_of(app: Any, group: str | None) -> Outside:
-    """Return what this process is to a group of an app's store; a forked process gets its own."""
-    groups = _all.setdefault(app, {})
-    if group not in groups or groups[group].process != os.getpid():
-        groups[group] = Outside(app, group)
-    return groups[group]
-
-
-@atexit.register
-def _end_all() -> None:
-    """Give back what a program still holds at its normal end; the leases of one that was killed have to end."""
-    ends = [each for groups in _all.values() for each in groups.values() if each.process == os.getpid()]
-    for each in ends:
-        each.end()
-    till = time.monotonic() + _AT_EXIT
-    while time.monotonic() < till and not all(each.is_idle for each in ends):
-        time.sleep(_AGAIN)

@@ -20,7 +20,8 @@ from redis import Redis
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.permits import permit as permits
-from celery_throttle.permits.outside import Outside, outside_of
+from celery_throttle.permits.outside import Outside
+from celery_throttle.permits.registry import outside_of
 from celery_throttle.tasks.publish import HEADER
 from tests.failures.tools import script_calls
 from tests.support.relay import Relay
@@ -495,6 +496,24 @@ def test_held_until_the_store_is_back(how: str, gpu: Limit, own_server: Embedded
         until(lambda: len(relay.attempts) > 1)
         assert not got.done()
         relay.accept()
+        assert got.result(20).release()
+        thread.join(20)
+        close(far)
+
+
+def test_a_store_that_is_away_is_asked_twice_a_second(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
+    got: Future[Permit] = Future()
+    with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
+        far = Celery("far", broker=relay.url, set_as_current=False)
+        thread = threading.Thread(target=lambda: got.set_result(gpu.acquire(app=far)), daemon=True)
+        with gpu.acquire(app=shop):
+            thread.start()
+            State(client).wait_parked(1)
+            known = len(relay.attempts)
+            relay.refuse()
+            asked = until(lambda: relay.attempts[known:][4:] and relay.attempts[known:])
+            assert asked[4] - asked[1] > 0.75, "three pauses"
+            relay.accept()
         assert got.result(20).release()
         thread.join(20)
         close(far)

@@ -42,7 +42,6 @@ STEERS = {
 MOST_LINES = 400
 #: Files that are longer, for now.
 LONG = {
-    "celery_throttle.permits.outside",
     "celery_throttle.worker.gate",
     "celery_throttle.worker.store_side.calls",
 }
