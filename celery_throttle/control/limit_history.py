@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from celery_throttle.control.reader import AT_ONCE
+from celery_throttle.control.reader import portions
 from celery_throttle.core.history import MINUTES
 from celery_throttle.store.history import histories
 from celery_throttle.store.last_hour import last_hours
@@ -26,8 +26,7 @@ __all__ = ["histories_of", "last_hours_of", "with_last_hour"]
 def histories_of(reader: Reader, limits: Sequence[str], ring: Ring) -> list[History]:
     """Return what was counted of limits."""
     found: list[History] = []
-    for first in range(0, len(limits), AT_ONCE):
-        some = limits[first : first + AT_ONCE]
+    for some in portions(limits):
         found += reader.read(partial(histories, limits=some, ring=ring), reader.store.history(some, ring))
     return found
 
@@ -35,8 +34,7 @@ def histories_of(reader: Reader, limits: Sequence[str], ring: Ring) -> list[Hist
 def last_hours_of(reader: Reader, limits: Sequence[str]) -> dict[str, LastHour]:
     """Return what started on limits in the last hour, in short; without those on which nothing did."""
     found: dict[str, LastHour] = {}
-    for first in range(0, len(limits), AT_ONCE):
-        some = limits[first : first + AT_ONCE]
+    for some in portions(limits):
         found |= reader.read(partial(last_hours, limits=some), reader.store.history(some, MINUTES))
     return found
 

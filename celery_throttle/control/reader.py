@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import store_client
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.unreadable import SetAside
     from celery_throttle.store.workers import Declared, LostRun, Service
 
-__all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "partly", "readers"]
+__all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "partly", "portions", "readers"]
 
 T = TypeVar("T")
 
@@ -226,10 +226,8 @@ class Reader:
 
     def stand(self, buckets: list[str], rates: Sequence[tuple[int, int, int]] = ()) -> tuple[LimitStatus, ...]:
         """Return how these buckets stand; when each could start next with other rates, if there are any."""
-        found: list[LimitStatus] = []
-        for first in range(0, len(buckets), AT_ONCE):
-            found += self.read(read_statuses, self.store.status(buckets[first : first + AT_ONCE], rates))
-        return tuple(found)
+        pages = (self.read(read_statuses, self.store.status(some, rates)) for some in portions(buckets))
+        return tuple(chain.from_iterable(pages))
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
         """Return who holds permits, of this limit (looked for among so many that a fleet rarely has) or of all."""
@@ -248,17 +246,13 @@ class Reader:
 
     def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
         """Return who is first in each of these lines; None: nobody stands in it."""
-        found: list[First | None] = []
-        for first in range(0, len(buckets), AT_ONCE):
-            some = [each.text for each in buckets[first : first + AT_ONCE]]
-            found += self.read(read_firsts, self.store.firsts(some))
-        return found
+        names = portions([each.text for each in buckets])
+        return [each for some in names for each in self.read(read_firsts, self.store.firsts(some))]
 
     def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
         """Return the parked task that waits for longest of each limit; without those in whose lines nobody stands."""
         found: dict[str, Oldest] = {}
-        for first in range(0, len(limits), AT_ONCE):
-            some = limits[first : first + AT_ONCE]
+        for some in portions(limits):
             rows = self.read(read_oldest, self.store.oldest(some))
             found |= {limit: row for limit, row in zip(some, rows, strict=True) if row}
         return found
@@ -315,8 +309,7 @@ class Reader:
     def drop(self, bucket: Bucket | None, tasks: list[str], by: str, why: str) -> int:
         """Drop parked tasks; return how many were still parked, and to run."""
         change, dropped = b"", 0
-        for first in range(0, len(tasks), AT_ONCE):
-            some = tasks[first : first + AT_ONCE]
+        for some in portions(tasks):
             text = bucket.text if bucket else ""
             change, count = self.ask(self.store.drop(text, by, why, change.decode(), some))
             dropped += count
@@ -343,6 +336,11 @@ class Reader:
         """Clear the holders whose lease has ended, and yield them."""
         for each in self._client.reap(patient=True):
             yield Reclaimed(each.task, needs_from(each.needs))
+
+
+def portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield as many of these as one call has, until all were there."""
+    return (items[first : first + AT_ONCE] for first in range(0, len(items), AT_ONCE))
 
 
 def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:
