@@ -27,7 +27,7 @@ local function rate_of(number, booking, back_us)
     burst_us = tonumber(ARGV[at + 5]), burst_parts = tonumber(ARGV[at + 6]),
     us = math.max(us - back_us, 0),
   }
-  rate.parts = math.min(parts, rate.in_us - 1) -- the field may stem from another rate
+  rate.parts = math.min(parts, rate.in_us - 1) -- the rate may have changed since
   if before_us ~= '' then
     rate.before_us, rate.before_parts = math.max(before_us - back_us, 0), before_parts
   end
