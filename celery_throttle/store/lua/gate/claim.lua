@@ -1,7 +1,9 @@
 -- Claim an identity lock for a task that is about to be published.
--- KEYS, ARGV[1] as in shared/begin.lua; then task id, its plan for the lock (JSON, see shared/claims.lua),
--- how long the lock lasts at least (ms: until its ETA or while the task may wait), and 1 if the task is
--- published even if another task has the lock.
+-- KEYS, ARGV[1] as in shared/begin.lua; then
+--   task id
+--   its plan for the lock (JSON, see shared/claims.lua)
+--   how long the lock lasts at least (ms: until its ETA or while the task may wait)
+--   1 if the task is published even if another task has the lock
 -- Returns one text, which is read faster than an array: answer, claim, other task id, with blanks between.
 -- Answers:
 --   1  claimed
@@ -16,7 +18,7 @@ local task, plan, least_ms, is_awaited = argument(), object(), number(), argumen
 local identity, conflict = plan.identity, plan.on_conflict
 local replaces_others = conflict == 'replace' or conflict == 'keep_last'
 
--- The task may be parked already as a duplicate; it has the lock now.
+-- A task that is parked as a duplicate has the lock now.
 local function claim_for_parked(lock)
   local record = load_record(task)
   if record and not record.nonce and record.lock and record.lock.verdict ~= 'run' then

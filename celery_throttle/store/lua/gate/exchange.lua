@@ -1,9 +1,14 @@
 -- Take all reports and requests of a worker at once, and give its free slots to parked tasks. Calls are
 -- numbered; a repeated call only gets its answer again.
--- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of worker (its name), number (of the call),
--- slots, queues (of the worker), birth (of the data that the worker has declared to), clock_ms (when the call
--- was built, by the clock of the worker), and arrays of objects or of arrays. All but the first four may be
--- left out:
+-- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON), of which all but the first four parts may
+-- be left out:
+--   worker   its name
+--   number   of the call
+--   slots    how many parked tasks the worker takes
+--   queues   that the worker serves
+--   birth    of the data that the worker has declared its limits to
+--   clock_ms when the call was built, by the clock of the worker
+-- and arrays of objects or of arrays:
 --   ended    task, nonce, message, result, began: see shared/facts.lua; attempt, unless it is 0
 --   passed   as ended (message: nobody), and to (as asked): the permit passed to another task in the same
 --   worker;

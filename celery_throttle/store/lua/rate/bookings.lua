@@ -3,7 +3,7 @@
 --
 -- KEYS[1] rate  HASH  one field a rate -> '<us> <parts> <us> <parts>': the end of its bookings, now and
 -- before
---                     the last booking (only now, once the last one was cancelled);
+--                     the last booking (once that was cancelled, only now);
 --                     'seen' -> store time (us) of the last booking;
 --                     'last' -> its id;
 --                     'start' -> its start (us), no field once the booking was cancelled
@@ -40,7 +40,7 @@ local function read_bookings()
   local fields = { 'seen', 'last', 'start' }
   for number = 1, count do fields[3 + number] = ARGV[COUNT_AT + WIDTH * (number - 1) + 1] end
   local found = redis.call('HMGET', RATE, unpack(fields))
-  -- If the clock was set back, move the bookings with it. Otherwise nothing could start until the clock has
+  -- If the clock was set back, move the bookings back, too. Otherwise nothing could start until the clock has
   -- caught up.
   local back_us = math.max(tonumber(found[1] or 0) - now_us, 0)
   local rates, start_us = {}, now_us

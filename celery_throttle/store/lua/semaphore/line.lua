@@ -1,5 +1,5 @@
--- Shared by the scripts that can move the line of a fair semaphore (put in front of them, after permits.lua):
--- the order of the waiting permits, and handing free permits over.
+-- Shared by the scripts that can move the line of a fair semaphore (put in front of them, after permits.lua).
+-- It has the order of the waiting permits, and hands free permits over.
 --
 -- KEYS[3] line     ZSET  awaited permit -> ticket; the lowest is next
 -- KEYS[4] looks    ZSET  awaited permit -> store time (ms) when it leaves the line without another look

@@ -22,12 +22,13 @@ local function limit_now()
   return tonumber(redis.call('GET', LIMIT) or default_limit)
 end
 
--- Write first with a command that a full server allows, because it then allows the rest.
+-- Write first with a command that a full server allows, because the server then allows the rest.
 local function begin_to_write()
   redis.call('HDEL', HOLDERS, '')
 end
 
--- Keep a group of keys until this time at least. Set twice the time left, so that few calls have to write it.
+-- Keep a group of keys until this time at least. Set twice the time left, so that few calls have to set a
+-- time.
 local function keep(till_ms, ...)
   if redis.call('PTTL', (...)) >= till_ms - now_ms then return end
   for _, key in ipairs({ ... }) do redis.call('PEXPIREAT', key, text(2 * till_ms - now_ms)) end

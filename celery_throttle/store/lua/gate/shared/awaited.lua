@@ -1,7 +1,7 @@
 -- Awaited: outcomes that duplicates will ask for. These duplicates were published while the first task was
 -- pending.
--- awaited, in a record: the number of these duplicates. It and the finished copies end with the time of the
--- record in KEYS ends.
+-- awaited, in a record: the number of these duplicates. This number and the finished copies end with the
+-- time of the record in KEYS ends.
 
 local function forget_end(task, record)
   if not record.finished and not record.awaited then redis.call('ZREM', ENDS, 'records:' .. task) end

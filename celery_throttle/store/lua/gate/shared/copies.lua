@@ -4,8 +4,9 @@
 --   id of a worker -> the number of the call whose reply confirmed that the store has the message; the worker
 --                     acknowledges the message before its next call
 --   nonce of a delivery -> 0, while its message is not acknowledged
+--
 -- finished, of a record: an object of attempts that are over (text), each with such an object: their copies
--- are dropped on arrival. 'again' in it: a copy is known to come.
+-- are dropped on arrival. An entry 'again' means that a copy is known to come.
 local FINISHED_MS = 86400000
 
 local function await_copy(delivery, arrival)
@@ -65,8 +66,8 @@ local function finish(task, delivery, comes_again)
   mark_changed(task)
 end
 
--- Return whether the attempt of a delivery is over. If it is, expect a copy until the worker has acknowledged
--- the message, which it does after this reply.
+-- Return whether the attempt of a delivery is over. If the attempt is over, expect a copy until the worker
+-- has acknowledged the message, as it does after this reply.
 local function tell_if_finished(task, attempt)
   if not has_run(task, attempt) then return false end
   finish(task, { attempt = attempt, out = { [state.worker] = state.call } }, false)

@@ -4,7 +4,7 @@
 -- Store that the broker has the message of this delivery, which is not needed. The copy belongs to the
 -- delivery with the same attempt: the second one, or that of the record. The copy of an attempt that is over,
 -- or that a later one has replaced, is stored as finished. An attempt that ended before this call has kept
--- its copies, so has_run finds it.
+-- its copies, so has_run is true.
 local function note_delivery(task, delivery)
   local record, second, attempt = load_record(task), load_second(task), delivery.attempt
   if second and (second.attempt or 0) == attempt then

@@ -1,5 +1,5 @@
--- Followers: parked tasks that wait for an identity lock. They need no slot for the next step: each goes to
--- the lane where it waits next.
+-- Followers: parked tasks that wait for an identity lock. These tasks need no slot for the next step: each
+-- goes to the lane where it waits next.
 local AT_ONCE, MANY = 500, 1000000
 
 local function judge_again(task, record)
@@ -8,7 +8,7 @@ local function judge_again(task, record)
   enqueue(task, record)
 end
 
--- Move on the tasks in the lanes of this name, in all queues. They get this verdict (and lost, as in
+-- Move on the tasks in the lanes of this name, in all queues. The tasks get this verdict (and lost, as in
 -- claims.lua), or are judged again. Returns how many.
 local function each_goes_on(what, verdict, first, lost)
   local from, last = '[' .. what .. '\0', '(' .. what .. '\1'

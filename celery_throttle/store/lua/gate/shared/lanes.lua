@@ -8,8 +8,8 @@
 --   offered   until when its queue has the time to take its turn (ms)
 --   passed    true while the lane is passed over, because its queue did not
 --   pass_ms   for how long, twice as long each time
--- A lane is in KEYS heads at one bucket, unless it is passed over. It is in KEYS ready while nothing is known
--- to keep its first task from starting.
+-- A lane is in KEYS heads at one bucket, unless it is passed over. A lane is in KEYS ready while nothing is
+-- known to keep its first task from starting.
 
 local function load_lane(lane)
   local entry = state.lanes[lane]

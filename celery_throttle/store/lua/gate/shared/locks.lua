@@ -65,7 +65,7 @@ local function drop_lock(identity)
   redis.call('ZREM', ENDS, 'locks:' .. identity)
 end
 
--- Free the lock for another task: the next task gets it. Without a next task the lock is deleted.
+-- Pass the lock to the next task. Without a next task, delete the lock.
 local function pass_lock_on(identity, lock, ttl_ms)
   if lock.next then
     local new = new_lock(lock.next, lock.next_claim)

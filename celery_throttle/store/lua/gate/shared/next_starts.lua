@@ -25,7 +25,8 @@ local function oldest_startable()
   return oldest, listed
 end
 
--- Return whether a lane is ready by this member of KEYS ready. Without a member it became ready in this call.
+-- Return whether a lane is ready by this member of KEYS ready. Without a member, the lane became ready in
+-- this call.
 local function is_listed(lane, listed)
   if not listed then return true end
   local what, queue = parts_of(lane)

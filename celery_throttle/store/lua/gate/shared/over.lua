@@ -1,5 +1,5 @@
 -- Over: a task that has succeeded in a run without a lease. No copy of the task starts any more. A parked
--- copy is dropped. A run that was started beside goes on, and counts as a success however it ends.
+-- copy is dropped. A run that was started beside the first goes on, and counts as a success however it ends.
 
 -- A lock that lasts longer than a lease (lock_until = 'expires') takes the outcome of a run that had lost its
 -- lease.

@@ -1,4 +1,4 @@
--- Reading: functions that status, holders, parked and explain share. They write nothing.
+-- Reading: functions that status, holders, parked and explain share. None of them writes.
 local LONGEST_HEAD, LONGEST_MESSAGE = 16384, 1048576
 
 -- Return the overrides of a bucket as JSON that readers outside of Lua can decode; '' if there are none, or

@@ -16,7 +16,7 @@ local function give_way(lock, was_parked)
   return lock.next and 'next' or 'follow'
 end
 
--- The newest has come: judge the tasks that waited for it.
+-- The newest has come: judge again the tasks that waited for that.
 local function newest_came(identity, lock)
   lock.coming = nil
   write_lock(identity, lock)

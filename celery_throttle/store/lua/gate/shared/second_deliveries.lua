@@ -1,5 +1,5 @@
--- Second deliveries: another delivery of a task that holds permits waits until that run has ended. It is a
--- part of the record of the task, with the same parts as a parked delivery.
+-- Second deliveries: another delivery of a task that holds permits waits until that run has ended. The second
+-- delivery is a part of the record of the task, and has the same parts as a parked delivery.
 
 local function load_second(task)
   return record_of(task).second
@@ -42,7 +42,7 @@ local function settle_second(task, record, result)
     return nil
   end
   redis.call('HSET', MESSAGES, task, message)
-  -- The task that it waited for before it stepped back may wait for this one by now.
+  -- The task that this delivery waited for may wait for this delivery by now.
   if second.lock and second.lock.verdict then judge_record(task, second) end
   enqueue(task, second)
   return second

@@ -27,7 +27,7 @@ local function mend_record(task)
 end
 
 -- Set aside a record that is unreadable, here or for a worker, with its message, so that the other tasks go
--- on. Operators can look at it there. The readable parts of the record stay.
+-- on. Operators can look at the record there. The readable parts of the record stay.
 local function set_aside(task, packed, why, is_unreadable)
   keep_aside(task, why, packed)
   local record = record_of(task)
@@ -43,7 +43,7 @@ local function set_aside(task, packed, why, is_unreadable)
   settle_second(task, {}, 'nothing')
 end
 
--- Drop an unreadable field of any other hash. The tasks and limits of the field go on without it.
+-- Drop an unreadable field of any other hash. Its tasks and limits go on without the value.
 local function drop_unreadable(hash, key, field, packed, why)
   keep_aside(key .. '\0' .. field, why, packed, key)
   if redis.call('HGET', hash, field) == packed then -- else a new value was written

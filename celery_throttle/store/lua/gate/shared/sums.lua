@@ -1,5 +1,5 @@
--- Sums: the totals over all keys of a limit. They change with the counts of the keys, so that a reader need
--- not add up pages of keys.
+-- Sums: the totals over all keys of a limit. The sums change with the counts of the keys, so that a reader
+-- need not add up pages of keys.
 
 -- KEYS sums: 'used', 'waiting' or 'keys', \0 and a limit -> permits held on its keys, tasks that wait on its
 -- keys, and the number of its keys with either; no field for 0.

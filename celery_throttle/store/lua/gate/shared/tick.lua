@@ -1,4 +1,4 @@
--- Tick: the work that time alone brings about. Every caller does some of it.
+-- Tick: the work that time alone brings about. Every caller does some of this work.
 
 local function reap_leases(most)
   local first = first_lease_ends()

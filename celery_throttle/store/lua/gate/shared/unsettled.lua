@@ -38,8 +38,8 @@ local function again_at(bucket, ms)
   redis.call('ZADD', DUE, 'LT', ms, 'bucket:' .. bucket)
 end
 
--- A task has lost its lock without an outcome. One of the tasks that waited for it gets the lock, and the
--- others wait for that one.
+-- A task has lost its lock without an outcome. One of the tasks that waited gets the lock, and the others
+-- wait for that one.
 local function wake_followers(identity, first)
   to_settle('waiting', 'follow:' .. identity .. ':' .. first)
 end
