@@ -3,8 +3,7 @@
 --   bucket
 --   kind     'override', 'pause', 'disable' or 'hold'
 --   value    '': end it; of an override permits, or an object of permits, rates or both (rates in the form of
---   a
---            declaration); else 1
+--            a declaration); else 1
 --   until    '0': for good, '+ms': for so long, or ms
 --   by, why
 --   request  '': none; names a request that was sent to several workers

@@ -2,42 +2,36 @@
 -- numbered; a repeated call only gets its answer again.
 -- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON), of which all but the first four parts may
 -- be left out:
---   worker   its name
---   number   of the call
---   slots    how many parked tasks the worker takes
---   queues   that the worker serves
---   birth    of the data that the worker has declared its limits to
---   clock_ms when the call was built, by the clock of the worker
+--   worker    its name
+--   number    of the call
+--   slots     how many parked tasks the worker takes
+--   queues    that the worker serves
+--   birth     of the data that the worker has declared its limits to
+--   clock_ms  when the call was built, by the clock of the worker
 -- and arrays of objects or of arrays:
 --   ended    task, nonce, message, result, began: see shared/facts.lua; attempt, unless it is 0
 --   passed   as ended (message: nobody), and to (as asked): the permit passed to another task in the same
---   worker;
---            carried out before ended
+--            worker; carried out before ended
 --   began    { task id, nonce }: an early-ack task began, so its message is not needed any more
 --   unacked  { task id, attempt, nonce }: the store has the message, or the task has run, but the broker did
---   not
---            take the acknowledgement
+--            not take the acknowledgement
 --   acked    the same: parked as unacked, and acknowledged now
 --   revoked  task ids: take them out of their lines
 --   never    { identity, task id, first }: the task will never run, so its lock is free; first: the task that
---   it was
---            a duplicate of when it was published, '' if none
+--            it was a duplicate of when it was published, '' if none
 --   unread   { task id, why }: the worker was granted the task, and cannot read its record
 --   asked    task, nonce, needs, queue, attempt, lock (see shared/claims.lua), code (see shared/records.lua):
---   a task
---            that asks to start
+--            a task that asks to start
 --   parked   the same, with age_ms: how long ago the task came; wait_ms: how long it may wait; turn: see
 --            shared/fair_queueing.lua; outside: a holder outside of tasks
---   unacked: true in a row: if the task is parked, the broker keeps its message until a row of acked
+--            a row may have unacked: true, if the broker keeps the message until a row of acked
 --   errors   how often the worker lost the store, or was refused a call, since its last report
 --   back     as asked, with pause_ms and about: an outside service asked to slow down, so no task starts on
---   these
---            buckets (as needs) for so long
+--            these buckets (as needs) for so long
 -- ARGV[3..] the messages of the parked rows, then of the back rows.
 -- Returns { number, asked, parked, grants, wait_ms, more, closed, open, withdrawn, hints, reclaimed }:
 --   asked      0 must be parked; 1 granted; 2 is parked or waits already; 3 has run before; else granted,
---   with this
---              fencing token
+--              with this fencing token
 --   parked     1 parked; 0 not, because the line is full; 3 has run before
 --   grants     parked tasks that start here: { task id, record, message }
 --   wait_ms    look again after that time (0: no need)

@@ -4,7 +4,7 @@
 --   record  '' if there is none
 --   lease   its end (ms, 0: none)
 --   line    the bucket whose permits the task waits for; '' for nothing but a slot; else as in
---   shared/places.lua
+--           shared/places.lua
 --   head    of its message
 --   lock    '' or as in shared/locks.lua
 --   second  1 if another delivery of the task waits for this one

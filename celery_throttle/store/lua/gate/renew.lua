@@ -1,6 +1,6 @@
 -- Renew the leases of all holders of a worker; a holder that the store lost is put back if there is room.
 -- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of
---   worker   its id
+--   worker   its name
 --   number   of its last call when this one was built
 --   held     { task, nonce, needs, queue, attempt, lock, code } each
 --   waiting  task ids of its holders outside of tasks that wait

@@ -2,8 +2,7 @@
 -- and the first microsecond at which all rates allow a start.
 --
 -- KEYS[1] rate  HASH  one field a rate -> '<us> <parts> <us> <parts>': the end of its bookings, now and
--- before
---                     the last booking (once that was cancelled, only now);
+--                     before the last booking (once that was cancelled, only now);
 --                     'seen' -> store time (us) of the last booking;
 --                     'last' -> its id;
 --                     'start' -> its start (us), no field once the booking was cancelled

@@ -32,9 +32,8 @@
 --                           'declared:' and the name of a worker: all its declarations, JSON
 --                           'lost:' and the name of a worker: see lost_runs.lua
 -- KEYS[19] ends       ZSET  a hash ('locks', 'records', 'rates', 'turns', 'said', 'aside', 'workers',
--- 'meta'),
---                           ':' and a field of it -> when the field ends (ms); of a record only its parts
---                           finished and awaited end
+--                           'meta'), ':' and a field of it -> when the field ends (ms); of a record only its
+--                           parts finished and awaited end
 -- KEYS[20] audit      ZSET  a change made by people at run time -> number of the change (see audit.lua)
 -- KEYS[21] oldest     ZSET  all scores 0; limit \0 ticket lane: the lanes that wait for each limit, all keys
 --                           together, by the arrival of their first tasks

@@ -13,10 +13,9 @@
 --   permit     always free
 --   rate       the start is free again if the body did not begin
 --   lock       success, failure: ends by the options of the task; retry, or the message is in the broker or
---   the
---              store: waits for that delivery; else free, also if the run took the lock and did not begin
+--              the store: waits for that delivery; else free, also if the run took the lock and did not begin
 --   finished   an attempt with a result, whose message the broker delivers again: that delivery is dropped
---   second     another delivery of the same task: dropped after success, failure or retry, or if the task was
+--   second     another delivery of the same task: dropped after success, failure or retry, or if the task
 --              ended without a run, unless its attempt is later; else it goes on
 local BEFORE_ALL = 100000000000000
 
@@ -39,7 +38,7 @@ local function line_up_again(task, record, began, message)
 end
 
 -- End a run together with its message. Returns the second delivery of its task, if that goes on. A task that
--- was settled without a run is over too: no other message of the task may run.
+-- ended without a run is over too: no other message of the task may run.
 local function run_over(task, record, began, message, result)
   forget_task(task)
   local only_told = not began and message == 'nobody'

@@ -6,7 +6,7 @@
 --   by                    the nonce of that start
 --   at                    when that start is, if later (us)
 --   'count/period/burst'  one field a rate, 'us parts us parts': the end of its bookings, now and before the
---   last start
+--                         last start
 local LATE_US = 100000
 
 local function moved_back(booked_till, back)

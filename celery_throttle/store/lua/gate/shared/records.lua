@@ -10,7 +10,7 @@
 --   needs       the permits that it takes (see needs.lua), '' for none
 --   queue       whose workers can start it
 --   ticket      its place, the time of arrival (see next_ticket), negative for a task that goes before all
---   others
+--               others
 --   attempt     grows by retry and replace
 --   nonce       of the delivery that holds; absent while parked
 --   since       when the delivery got its permits (ms)

@@ -7,10 +7,10 @@
 --   asked, parked  the answers to these rows
 --   granted        ids of the parked tasks that the worker got
 --   withdrawn      { task id, message } of tasks that left their line; no other place has these messages any
---   more
+--                  more
 --   confirms       'attempt task' of finished attempts whose copies its next call confirms as acknowledged
 --   newest         of the newest task that the worker parked: came, by the clock of the worker (ms), and
---   ticket
+--                  ticket
 --   clock_off      how far the clock of the worker is from that of the store (ms)
 --   broker         the code of its broker
 --   till           until when all this is kept (ms)
