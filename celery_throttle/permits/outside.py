@@ -91,6 +91,8 @@ class Outside:
         self._ends = False
         self._limits: dict[str, str] = {}
         self._next = Batch()
+        #: By task: each that was asked for, until its caller holds it or has dropped it.
+        self._asked: dict[str, Asking] = {}
         self._held: dict[str, tuple[Arrival, Renewed]] = {}
         # Its put() may be called from within the garbage collector, which the guard must not be.
         self._later: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -123,6 +125,7 @@ class Outside:
                 raise RuntimeError(f"Limit {limit[0]}: no permits are given any more, since the program ends")
             self._limits.setdefault(*limit)
             self._next.asking.append(asking)
+            self._asked[asking.arrival.task] = asking
         self._go_on()
         return asking
 
@@ -138,6 +141,7 @@ class Outside:
         """Give back a permit that is not wanted any more, if it came or if it still comes."""
         self.leave(asking)
         with self._guard:
+            self._asked.pop(asking.arrival.task, None)
             if asking.drop():
                 self._end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
         self._go_on()
@@ -158,7 +162,7 @@ class Outside:
         self._bell.ring()
 
     def hold(self, arrival: Arrival, renewed: Renewed) -> None:
-        """Renew from now on.
+        """Renew from now on, unless the program ends: then `end` has given the permit back.
 
         Args:
             arrival: who holds.
@@ -166,6 +170,9 @@ class Outside:
                 wants the permit any more.
         """
         with self._guard:
+            self._asked.pop(arrival.task, None)
+            if self._ends:
+                return
             self._held[arrival.nonce] = arrival, renewed
         self._go_on()
 
@@ -386,9 +393,8 @@ class Outside:
         with self._guard:
             self._ends = True
             held = [arrival for arrival, _ in self._held.values()]
-            asked = self._under_way[0].asking if self._under_way else []
-            waiting = [*self._waiting.values(), *asked, *self._next.asking, *self._next.lining]
-        for asking in waiting:
+            asked = list(self._asked.values())
+        for asking in asked:
             self.drop(asking)
         for arrival in held:
             self.release(arrival)

@@ -30,7 +30,8 @@ HABITS: dict[str, re.Pattern[str]] = {
         r"\b(?:is|are|was|were|be|been) (?:said|told|heard)\b|\bhears?\b|\bsays so\b", re.IGNORECASE
     ),
 }
-_SENTENCE = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n|\n\s*[-*|#]")
+# A field of a list stands on a line of its own, a little to the right.
+_SENTENCE = re.compile(r"(?<=[.!?:;])\s+|\n\s*\n|\n\s*[-*|#]|\n {1,4}(?=\S)|\n(?=KEYS|ARGV)")
 _LUA_COMMENT = re.compile(r"--\s?(.*)$")
 _CODE_IN_PROSE = re.compile(r"^```.*?^```|``[^`]*``|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 

@@ -763,6 +763,24 @@ began.wait()
 """
 
 
+def test_a_permit_that_no_thread_has_taken_over_yet_goes_back_at_the_end(
+    shop: Celery, own_server: EmbeddedServer
+) -> None:
+    outside = outside_of(shop, None)
+    asking = outside.ask("1:gpu", ("gpu", "1"), waits=False)
+    assert asking.permit.result(10)
+    outside.end()
+    until(lambda: outside.is_idle)
+    outside.hold(asking.arrival, weakref.WeakMethod(_Caller().renewed))
+    with Redis.from_url(own_server.url) as client:
+        assert State(client).empty()
+
+
+class _Caller:
+    def renewed(self, began: float | None) -> None:
+        """Take no notice."""
+
+
 def test_a_thread_that_goes_on_gets_no_permit_at_the_end_of_its_program(server: EmbeddedServer, state: State) -> None:
     subprocess.run([sys.executable, "-c", _GOES_ON, server.url], capture_output=True, check=True)
     assert state.empty()
