@@ -25,6 +25,7 @@ from celery_throttle.core.naming import outside_queue, worker_name
 from celery_throttle.core.policy import limits_text
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.permits.bell import Bell
+from celery_throttle.permits.declarations import Declarations
 from celery_throttle.permits.line import Asking, Batch, fail, settle
 from celery_throttle.settings import settings_of
 from celery_throttle.store.exchange import Arrival, Ended
@@ -80,6 +81,7 @@ class Outside:
         client = store_client(app, group)
         self._call, self._store, self.lease = client.ask, client.store, client.store.lease
         self._breaker = client.breaker
+        self._declarations = Declarations(client)
         keys, settings = self._store.keys, settings_of(app)
         self.on_store_error = settings.on_store_error
         self._unthrottled = False
@@ -89,7 +91,6 @@ class Outside:
         self._thread: threading.Thread | None = None
         self._nonces = itertools.count(1)
         self._ends = False
-        self._limits: dict[str, str] = {}
         self._next = Batch()
         #: By task: each that was asked for, until its caller holds it or has dropped it.
         self._asked: dict[str, Asking] = {}
@@ -97,8 +98,6 @@ class Outside:
         # Its put() may be called from within the garbage collector, which the guard must not be.
         self._later: SimpleQueue[Callable[[], object]] = SimpleQueue()
         # For the thread alone.
-        self._birth = ""
-        self._declared: set[str] = set()
         self._number = 0
         self._under_way: tuple[Batch, Exchange] | None = None
         self._waiting: dict[str, Asking] = {}
@@ -123,7 +122,7 @@ class Outside:
         with self._guard:
             if self._ends:
                 raise RuntimeError(f"Limit {limit[0]}: no permits are given any more, since the program ends")
-            self._limits.setdefault(*limit)
+            self._declarations.add(*limit)
             self._next.asking.append(asking)
             self._asked[asking.arrival.task] = asking
         self._go_on()
@@ -248,9 +247,9 @@ class Outside:
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        self._declare()
+        self._declarations.send()
         batch, said = self._under_way = self._under_way or self._next_said()
-        call = self._store.exchange(self._worker, self._number, (self._queue,), said, self._birth)
+        call = self._store.exchange(self._worker, self._number, (self._queue,), said, self._declarations.birth)
         try:
             reply = read_exchanged(self._call(call))
         except Overtaken as later:  # by nothing that was said here
@@ -263,7 +262,7 @@ class Outside:
             self._refused(batch, error)
             return
         if reply is None:  # the store was emptied
-            self._declared.clear()
+            self._declarations.forget()
             self._renewed_at = -math.inf
             return
         self._under_way, self._unthrottled = None, False
@@ -272,19 +271,6 @@ class Outside:
         at_once = reply.more or (self._waiting and self._bell.listen())  # there may have been a hint before
         wait = min(reply.wait or _LOOK_EVERY, _LOOK_EVERY, self.lease / 3)
         self._look_at = time.monotonic() + (0.0 if at_once else wait)
-
-    def _declare(self) -> None:
-        if len(self._declared) == len(self._limits):
-            return
-        with self._guard:
-            undeclared = {name: text for name, text in self._limits.items() if name not in self._declared}
-        pages = self._store.declarations(self._birth, undeclared.items(), keeps=True)
-        births = {self._call(page)[0] for page in pages}
-        if len(births) > 1:  # the store was emptied between two of them
-            self._declare()
-            return
-        self._birth = births.pop().decode()
-        self._declared |= undeclared.keys()
 
     def _next_said(self) -> tuple[Batch, Exchange]:
         with self._guard:
@@ -382,7 +368,7 @@ class Outside:
     def _line_up_again(self, unknown: list[Asking]) -> None:
         """The store was emptied, and they were in line there."""
         if unknown:
-            self._declared.clear()
+            self._declarations.forget()
         for each in unknown:
             del self._waiting[each.arrival.task]
         with self._guard:
