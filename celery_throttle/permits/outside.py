@@ -16,6 +16,7 @@ import uuid
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from redis.exceptions import ResponseError
 
@@ -92,8 +93,9 @@ class Outside:
         self._nonces = itertools.count(1)
         self._ends = False
         self._next = Batch()
-        #: By task: each that was asked for, until its caller holds it or has dropped it.
-        self._asked: dict[str, Asking] = {}
+        #: By task: each that was asked for, until its caller holds it or has dropped it. Weakly: a caller that is
+        #: collected gives back by `later`.
+        self._asked: WeakValueDictionary[str, Asking] = WeakValueDictionary()
         self._held: dict[str, tuple[Arrival, Renewed]] = {}
         # Its put() may be called from within the garbage collector, which the guard must not be.
         self._later: SimpleQueue[Callable[[], object]] = SimpleQueue()
