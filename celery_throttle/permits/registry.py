@@ -13,7 +13,7 @@ from celery_throttle.permits.outside import Outside
 __all__ = ["outside_of"]
 
 #: Seconds for which the end of a program waits until the store has the permits back, and between two looks.
-_AT_EXIT, _LOOK_EVERY = 1.0, 0.005
+_AT_EXIT, _LOOK_EVERY = 3.0, 0.005
 
 _all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()
 
