@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from celery_throttle.core.settings import Settings
-    from celery_throttle.store.replies import Grant, Reply, Withdrawn
+    from celery_throttle.store.exchange_reply import Grant, Reply, Withdrawn
     from celery_throttle.worker.celery_side.queues import Queues
     from celery_throttle.worker.celery_side.requests import RequestFactory
     from celery_throttle.worker.celery_side.slots import Slots

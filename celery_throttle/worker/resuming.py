@@ -21,7 +21,7 @@ from celery_throttle.worker.runs import Permit, Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange_reply import Grant
     from celery_throttle.worker.celery_side.requests import RequestFactory
     from celery_throttle.worker.held_back.avoided import Avoided
     from celery_throttle.worker.loop import Loop

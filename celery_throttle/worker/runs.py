@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import NOTHING
-from celery_throttle.store.calls import Arrival, Delivery, Succession
+from celery_throttle.store.exchange import Arrival, Delivery, Succession
 from celery_throttle.tasks.publish import HEADER
 from celery_throttle.worker.lock_plans import header_of
 

@@ -26,12 +26,14 @@ from kombu.common import QoS
 from redis.exceptions import NoScriptError
 
 from celery_throttle import ThrottleControl, clients
+from celery_throttle.control.drain import borrow as borrow_messages
+from celery_throttle.control.reader import readers
 from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.gate_script import ALONE, gate_text
 from celery_throttle.store.parcel import unpack
-from celery_throttle.store.replies import Reply
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
 from celery_throttle.worker import gate, groups, resuming, runs, stopping, wiring
@@ -47,8 +49,8 @@ from tests.simulation.scene import LEASE, PREFIX, ResultsAway
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from celery_throttle.store.draining import Lent
     from celery_throttle.store.scripts import Call
-    from celery_throttle.store.views import Lent
     from tests.simulation.broker import Channel
     from tests.simulation.clock import Clock
     from tests.simulation.network import Network
@@ -748,13 +750,13 @@ class Operator:
 
     def borrow(self, nonce: str, most: int) -> list[Letter]:
         """Borrow the oldest that are parked, as a drain does, to be published again."""
-        (place,) = self._throttle._places()
+        (place,) = readers(self._app)
         ids = [each.task for each in sorted(place.parked_ids(None)) if each.what == "runs"]
-        return [_letter(each) for each in place.borrow(nonce, ids[:most])[1]]
+        return [_letter(each) for each in borrow_messages(place, nonce, ids[:most])[1]]
 
     def published(self, nonce: str, task_id: str) -> bool:
         """Say that one of them is; whether it was still lent out."""
-        (place,) = self._throttle._places()
+        (place,) = readers(self._app)
         return bool(place.ask(place.store.unparked(nonce, "sim", "", "", [task_id], []))[1])
 
     def unlock(self, task: str, arguments: dict[str, Any], task_id: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.calls import Exchange
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange import Exchange
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.store.caller import ended
 from tests.store.lock_caller import LockCaller, plan_of

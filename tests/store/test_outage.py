@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_throttle.store.replies import TAKEN
+from celery_throttle.store.identity_locks import TAKEN
 from celery_throttle.store.scripts import execute
 from tests.store.lock_caller import LockCaller, end_lock, plan_of
 from tests.store.peek import KEY, be_away, end_moment, expire, lapse, peek

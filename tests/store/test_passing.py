@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Caller, ended, started
 from tests.store.peek import KEY, let_come_due, pass_over, peek
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.calls import Arrival
+    from celery_throttle.store.exchange import Arrival
     from tests.primitives.faults import StoreClock
     from tests.store.conftest import Hints
 

@@ -9,9 +9,9 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import views
-from celery_throttle.store.calls import Exchange
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange import Exchange
+from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.store.parked_tasks import read_oldest
 from celery_throttle.store.scripts import execute
 from tests.store.caller import started
 from tests.store.lock_caller import LockCaller, plan_of
@@ -311,7 +311,7 @@ def test_a_lane_that_is_listed_as_the_oldest_and_is_none(worker: Caller, one: Li
     worker.put("t2", one)
     for member in (b"", b"short", b"0" * 16 + b"not a lane", b"0" * 16 + b"1:nope\0q"):
         redis.zadd(KEY["oldest"], {one.name.encode() + b"\0" + member: 0})
-    (found,) = views.oldest(execute(redis, worker.store.oldest([one.name])))
+    (found,) = read_oldest(execute(redis, worker.store.oldest([one.name])))
     assert found
     assert found.first.task_id == "t2"
     worker.reap()

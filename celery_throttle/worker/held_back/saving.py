@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.store.replies import SavedAnswer
+from celery_throttle.store.exchange_reply import SavedAnswer
 from celery_throttle.worker.celery_side.prefetch import Extra
 
 if TYPE_CHECKING:

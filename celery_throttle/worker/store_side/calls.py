@@ -18,10 +18,10 @@ from celery_throttle.core.history import Place
 from celery_throttle.core.limits import described
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.signals import tell_reclaimed
-from celery_throttle.store import replies
-from celery_throttle.store.calls import take_rows
+from celery_throttle.store.exchange_reply import Answer, Overtaken, ParkAnswer, read_exchanged
+from celery_throttle.store.portions import take_rows
+from celery_throttle.store.reading import read
 from celery_throttle.store.reclaimed import reclaimed_text
-from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.store_side.declaring import declare_in_pages
 from celery_throttle.worker.store_side.link import NoAnswer
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.store.calls import Store
-    from celery_throttle.store.replies import Grant, Reply, Withdrawn
+    from celery_throttle.store.exchange_reply import Grant, Reply, Withdrawn
     from celery_throttle.store.scripts import Call
     from celery_throttle.worker.held_back.saving import Saving
     from celery_throttle.worker.runs import Permit, Run
@@ -354,7 +354,7 @@ class Calls:
             return
         self._away_since, self._lost = None, False
         known = self._birth
-        self._birth, *changed = replies.read(_texts, raw)
+        self._birth, *changed = read(_texts, raw)
         if self._under_way is not None and known != self._birth:  # it was for the data that is lost
             batch, _ = self._under_way
             self._under_way = batch, self._call_of(batch)
@@ -381,14 +381,14 @@ class Calls:
             self._refused(raw)
             return
         try:
-            reply = replies.exchanged(raw)
-        except replies.Overtaken as later:
+            reply = read_exchanged(raw)
+        except Overtaken as later:
             self._go_on_after(later)
             return
         if reply is None:  # the store was emptied
             self.up()
             return
-        replies.read(self._under_way[0].fits, reply)
+        read(self._under_way[0].fits, reply)
         if self.took > self.store.lease / 3 and self._late < _LATE_MOST:
             # This worker was stopped, and what it was granted may have been given to others since.
             self._late += 1
@@ -410,7 +410,7 @@ class Calls:
         self._most_bytes = min(self._most_bytes * 2, MOST_BYTES)
         self._patience = max(self._patience / 2, TIMEOUT)
 
-    def _go_on_after(self, later: replies.Overtaken) -> None:
+    def _go_on_after(self, later: Overtaken) -> None:
         """What the store keeps of this worker's calls is not what was sent: this one comes after that, whatever it is.
 
         It may have been carried out before, and does no harm twice: each row names its delivery.
@@ -506,7 +506,7 @@ class Calls:
 
 def _renewed(permits: list[Permit], raw: Any) -> None:
     if not isinstance(raw, Exception):
-        judge(permits, replies.read(lambda answers: [int(each) for each in answers[0]], raw))
+        judge(permits, read(lambda answers: [int(each) for each in answers[0]], raw))
 
 
 def _texts(raw: Any) -> list[str]:

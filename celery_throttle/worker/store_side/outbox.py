@@ -6,13 +6,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message
-from celery_throttle.store.calls import Back, Ended, Exchange, Succession, take_messages, take_rows
-from celery_throttle.store.portions import MOST_ROWS, Portion
+from celery_throttle.store.exchange import Back, Ended, Exchange, Succession
+from celery_throttle.store.portions import MOST_ROWS, Portion, take_messages, take_rows
 
 if TYPE_CHECKING:
     from celery_throttle.core.facts import Result
-    from celery_throttle.store.calls import Delivery
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange import Delivery
+    from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.worker.runs import Permit, Run
 
 __all__ = ["MOST_BYTES", "Batch", "Outbox"]

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.policy import limits_text
-from celery_throttle.store.calls import MOST_RENEWED, take_rows
+from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.worker.reported.signals_and_events import tell_lost
 
 if TYPE_CHECKING:

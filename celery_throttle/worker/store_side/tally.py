@@ -14,7 +14,7 @@ from celery_throttle.core.history import SLOT, Place, place_of
 from celery_throttle.store.history import by_limit
 
 if TYPE_CHECKING:
-    from celery_throttle.store.calls import Counted
+    from celery_throttle.store.history import Counted
     from celery_throttle.worker.runs import Run
 
 __all__ = ["Tally"]

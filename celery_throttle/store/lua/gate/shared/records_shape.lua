@@ -1,4 +1,5 @@
--- Shapes of records, workers and lanes, which are read in each call: part by part, as shapes.lua has others.
+-- Shapes of records, workers and lanes. Each call reads these, so they are checked part by part; shapes.lua
+-- has the others.
 
 local function wrong_in_record(record)
   if record.second ~= nil and is_wrong_second(record.second) then return 'second' end
@@ -40,7 +41,7 @@ local function wrong_in_delivery(record)
   return wrong_in_odd_delivery(record)
 end
 
--- What few deliveries have.
+-- Check the parts that few deliveries have.
 local function wrong_in_odd_delivery(record)
   local attempt, deliveries, moves = record.attempt, record.deliveries, record.moves
   if attempt ~= nil and not is_a(attempt, 'whole') then return 'attempt' end
@@ -51,7 +52,7 @@ local function wrong_in_odd_delivery(record)
   return nil
 end
 
--- Of its answer see is_answer_to.
+-- The answer of a worker is checked by is_answer_to.
 local function wrong_in_worker(worker)
   local since, till, broker, clock_off = worker.since, worker.till, worker.broker, worker.clock_off
   if type(worker.number) ~= 'number' then return 'number' end
