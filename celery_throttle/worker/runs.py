@@ -28,10 +28,14 @@ class State(Enum):
 
     WAITING = auto()  #: for a slot; the store knows nothing of it
     ASKING = auto()  #: has a slot, and the store is asked for its permits
-    UNSURE = auto()  #: the same, but the store is out of reach, and the slot somebody else's
+    UNSURE = auto()  #: the same, but the connection was lost during the call; it has no slot
     PARKING = auto()  #: the store is told to set it aside
+    MAYBE_PARKED = auto()  #: the same, but the connection was lost during the call
+    STORE_AWAY = auto()  #: the store is out of reach, and has not been asked
+    STORE_REFUSES = auto()  #: the store refuses calls (it is full, say)
+    BACKEND_AWAY = auto()  #: the result backend is out of reach
+    CROWDED = auto()  #: as many are parked as may be
     SAVING = auto()  #: parked; the broker keeps its message until that is safe
-    LATER = auto()  #: held here for a while, unacknowledged: the store is out of reach, full, or as many wait as may
     GRANTED = auto()  #: has its permits, and waits for a slot
     RUNNING = auto()  #: given to the pool
     GONE = auto()  #: ended, parked, or left to the broker
