@@ -101,7 +101,8 @@ class Admission:
 
     def enter(self, run: Run) -> None:
         """Start a run that needs no permit; have another one ask for its permits, or be parked."""
-        self._backend.attempt(self._go_in, run)
+        if not self._stops():  # else the broker delivers it again
+            self._backend.attempt(self._go_in, run)
 
     def _go_in(self, run: Run) -> None:
         if not run.guarded:

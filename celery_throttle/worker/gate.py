@@ -308,15 +308,14 @@ class Gate:
         if self._broker.requests is not None:
             self._withdrawing.say(each, self._broker.requests)
 
-    def put_off(self, runs: list[Run], group: str) -> None:
+    def put_off(self, runs: list[Run], go_on: Callable[[], None]) -> None:
         """See `Decisions`."""
-        calls = self._groups[group]
         again = [run for run in runs if run in self._held]
         for run in again:
             run.asks = True
 
         def try_again(here: list[Run]) -> None:
-            calls.go_on()
+            go_on()
             self._held.wait_first(here)
 
         self._held.pause(again, State.STORE_REFUSES, PAUSE, try_again)

@@ -126,3 +126,12 @@ def test_failure_that_cannot_be_written_after_a_lost_connection_is_left_to_the_b
     assert not worker.loop.ring()
     assert request.told == 1
     assert not request.message.acknowledged
+
+
+def test_stopped_worker_lets_no_run_enter() -> None:
+    """A signal has begun a cold shutdown while those that waited were let in, one by one."""
+    worker = Worker(Plain())
+    run: Any = Run(Request(), epoch=0)
+    worker.slots.gone = True
+    worker.gate._admission.enter(run)
+    assert not worker.slots.given

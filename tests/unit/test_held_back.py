@@ -147,3 +147,27 @@ def test_lost_store_lets_others_in_for_runs_of_its_last_call() -> None:
     outage.begin(ConnectionError("lost again"), set())
     outage.over()
     assert here.more[-1] == 2, "until their call is answered"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_outage_leaves_runs_to_the_broker_when_the_worker_stops_in_it(*, again: bool) -> None:
+    """A signal has begun a cold shutdown while the first run fails."""
+    here = Here()
+    runs: list[Any] = [Held(), Held()]
+    failed: list[Any] = []
+
+    def fail(run: Any, error: Exception) -> None:  # noqa: ARG001 - as in BackendAway
+        failed.append(run)
+        here.held.forget()
+
+    nothing: Any = None
+    outage = Outage("", "fail", here.held, nothing, fail)
+    if again:  # the connection came back, and broke before the store answered
+        outage.unreachable(ConnectionError("refused"))
+    for run in runs:
+        here.held.hold(run, State.ASKING)
+    if again:
+        outage.begin(ConnectionError("lost"), set(runs))
+    else:
+        outage.unreachable(ConnectionError("refused"))
+    assert failed == runs[:1]

@@ -74,13 +74,17 @@ class Outage:
         else:
             self._fail(run, StoreUnavailable("no permit: the store is out of reach, throttle_on_store_error is 'fail'"))
 
+    def _meet_again(self, run: Run) -> None:
+        if run in self._held:  # else the worker has begun to stop
+            self.meet(run)
+
     def begin(self, error: Exception, unsent: Collection[Run]) -> None:
         """The connection broke, and no call has these runs: all that wait for an answer wait without a slot."""
         logger.warning("celery_throttle: lost the store, connecting again: %s", error)
         for run in self._held.of(*UNDECIDED, group=self._group):
             if run in unsent:
-                self.meet(run)
-            else:  # its call is sent again, and answered then
+                self._meet_again(run)
+            elif run in self._held:  # its call is sent again, and answered then
                 asks = run.state in (State.ASKING, State.UNSURE)
                 self._held.hold(run, State.UNSURE if asks else State.MAYBE_PARKED)
 
@@ -96,7 +100,7 @@ class Outage:
         if self._action != "hold":
             # One whose parking is under way waits for the answer: the store may have it.
             for run in self._held.of(State.STORE_AWAY, State.ASKING, State.UNSURE, group=self._group):
-                self.meet(run)
+                self._meet_again(run)
 
     def over(self) -> None:
         """The store is back: what was held waits for a slot, before all others."""

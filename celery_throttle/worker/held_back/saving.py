@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.replies import SavedAnswer
+from celery_throttle.worker.held_back.held_back import PAUSE
 from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 #: Tasks that one call asks about.
 _MOST_ROWS = 500
-#: Seconds until a call that the store refused is tried again, and after which trouble that goes on is told of again.
-_PAUSE, _SAY_EVERY = 1.0, 60.0
+#: Seconds after which trouble that goes on is logged again.
+_SAY_EVERY = 60.0
 
 
 class _Round:
@@ -87,7 +88,7 @@ class Saving:
         self._group, self._store, self._durability, self._gate, self._held = group, store, durability, gate, held
         self._loop, self._timekeeper = loop, timekeeper
         self._round: _Round | None = None
-        self._paused = False
+        self._pause: object = None  # the last one, since the store refuses
         self._said_at: float | None = None  # that they are not safe; None while they are
         self.link = connect(self)
         loop.every_turn(self.tick)
@@ -100,7 +101,7 @@ class Saving:
     @property
     def settled(self) -> bool:
         """Whether there is nothing to wait for: all are safe, or the store refuses."""
-        return self._paused or not self._held.has(State.SAVING, self._group)
+        return self._pause is not None or not self._held.has(State.SAVING, self._group)
 
     @property
     def _runs(self) -> list[Run]:
@@ -113,7 +114,7 @@ class Saving:
 
     def hurry(self) -> None:
         """The worker stops: try now, while the broker is there to be told."""
-        self._paused = False
+        self._pause = None
         self.link.hurry()
 
     def say_left(self) -> None:
@@ -175,11 +176,12 @@ class Saving:
     def _refused(self, error: Exception) -> None:
         self._round = None
         self._say(f"the store refuses: {error}")
-        self._paused = True
-        self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._go_on))
+        self._pause = pause = object()
+        self._timekeeper.later(PAUSE, lambda: self._loop.post(self._go_on, pause))
 
-    def _go_on(self) -> None:
-        self._paused = False
+    def _go_on(self, pause: object) -> None:
+        if self._pause is pause:
+            self._pause = None
 
     def _say(self, why: str) -> None:
         if self._said_at is None or monotonic() - self._said_at >= _SAY_EVERY:

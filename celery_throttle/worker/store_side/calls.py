@@ -73,7 +73,6 @@ class Calls:
         offered: slots that the call under way offers to parked tasks.
         hungry: whether there may be something to start, so that the gate looks when it has a slot.
         look_at: when the store said that something may change, on the clock of ``time.monotonic``.
-        paused: whether nothing is sent, since the store answers, but refuses.
         freed: runs that ended since the last call and whose bucket has a line.
         lazy_since: when there first was something to say that can wait.
         asked_at: when a call was sent last, on the clock of ``time.monotonic``; None if none was.
@@ -101,7 +100,7 @@ class Calls:
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
         self.hungry = True
-        self.paused = False
+        self._pause_asked: object = None  # the last pause, while nothing is sent since the store refuses
         self.look_at: float | None = None
         self.lazy_since: float | None = None
         self.asked_at: float | None = None
@@ -120,6 +119,11 @@ class Calls:
         self._away_since: float | None = None  # the connection broke
         self._lost = False  # it was lost, or never reached, which has been counted
         self.link, self._listener = connect(self)
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is sent, since the store answers, but refuses."""
+        return self._pause_asked is not None
 
     @property
     def free(self) -> bool:
@@ -189,7 +193,7 @@ class Calls:
 
     def hurry(self) -> None:
         """The worker stops: connect and send now, not after a pause."""
-        self.paused = False  # a store that refuses to park still takes what is given back
+        self._pause_asked = None  # a store that refuses to park still takes what is given back
         self.link.hurry()
         if self.saving is not None:
             self.saving.hurry()
@@ -369,9 +373,9 @@ class Calls:
     def _pause(self, error: Exception, runs: list[Run]) -> None:
         logger.warning("celery_throttle: the store refused a call: %s", error)
         self._count_error()
-        before, self.paused = self.paused, True
-        if runs or not before:  # else it is tried again already
-            self._gate.put_off(runs, self.group)
+        if runs or not self.paused:  # else it is tried again already
+            self._pause_asked = pause = object()
+            self._gate.put_off(runs, partial(self._go_on, pause))
 
     def _count_lost(self) -> None:
         if not self._lost:
@@ -382,10 +386,11 @@ class Calls:
         self.errors += 1
         self.outbox.erred()
 
-    def go_on(self) -> None:
-        """The store may not refuse any more."""
-        self.paused = False
-        if self._unheard and self.link.up:
+    def _go_on(self, pause: object) -> None:
+        """The store may not refuse any more, unless a later pause was asked for."""
+        if self._pause_asked is pause:
+            self._pause_asked = None
+        if not self.paused and self._unheard and self.link.up:
             self.up()
 
 

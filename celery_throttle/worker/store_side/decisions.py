@@ -46,7 +46,7 @@ class Decisions(Protocol):
     def sent_back(self, run: Run) -> None:
         """The store has the message of a task that had begun, and its permits."""
 
-    def put_off(self, runs: list[Run], group: str) -> None:
+    def put_off(self, runs: list[Run], go_on: Callable[[], None]) -> None:
         """The store is there but refused a call, which had no effect: ask again after a while."""
 
     def resumed(self, grant: Grant, group: str) -> None:
