@@ -21,13 +21,13 @@ from celery_throttle.worker.celery_side.broker import Broker
 from celery_throttle.worker.celery_side.revocation import Revoked, Withdrawing
 from celery_throttle.worker.held_back.backend_away import BackendAway
 from celery_throttle.worker.held_back.crowded import Crowded
-from celery_throttle.worker.held_back.held_back import PAUSE, UNDECIDED, WHY, HeldBack
+from celery_throttle.worker.held_back.held_back import PAUSE, HeldBack
 from celery_throttle.worker.held_back.outage import Outage
 from celery_throttle.worker.reported.notices import Notices
 from celery_throttle.worker.reported.signals_and_events import tell_parked
 from celery_throttle.worker.resuming import Resuming
 from celery_throttle.worker.running import Running
-from celery_throttle.worker.runs import Here, Permit, State
+from celery_throttle.worker.runs import Permit, State
 from celery_throttle.worker.store_side.avoided_queues import AvoidedQueues
 from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
 from celery_throttle.worker.store_side.slot_offers import Offers
@@ -67,6 +67,8 @@ class Gate:
 
     Attributes:
         groups: the calls of each group.
+        held: the runs that wait here.
+        running: the runs that the pool has.
         blocked: hears when leases are renewed.
     """
 
@@ -85,13 +87,13 @@ class Gate:
         self._closing = False
         self._broker = broker = Broker(settings.broker_code)
         self._closed = ClosedBuckets()
-        self._held = held = HeldBack(loop, timekeeper, broker.prefetch.let_in)
+        self.held = held = HeldBack(loop, timekeeper, broker.prefetch.let_in)
         self._groups = {name: make_calls(name, self, held) for name in groups}
         self.groups = tuple(self._groups.values())
         self._notices = Notices(loop, timekeeper)
         self.blocked = Blocked(slots.name if slots.in_main_process else "", settings.lease)
         self._backend = backend = BackendAway(held, broker, self._stops, self.never_runs)
-        self._running = running = Running(
+        self.running = running = Running(
             slots, tasks, loop, self._groups, self._notices, backend.fail_over, self.blocked, broker, self._closed, held
         )
         start = partial(backend.attempt, running.execute)
@@ -135,25 +137,25 @@ class Gate:
         for calls in self.groups:
             calls.outbox.disconnected()
         self._drop_undecided()
-        self._running.discarded()
+        self.running.discarded()
 
     def close(self) -> None:
         """Start nothing more; what runs goes on and gives its permits to others."""
         self._closing = True
         self._notices.close()
         self._drop_undecided(State.SAVING)
-        self._running.close()
+        self.running.close()
         for calls in self.groups:
             calls.hurry()
 
     def flushed(self) -> None:
         """The pool is about to stop, and has thrown away what no process has begun."""
-        self._running.discarded(stopping=True)
+        self.running.discarded(stopping=True)
 
     def finish(self) -> None:
         """The pool has stopped: nothing of ours runs any more."""
         self._resuming.finish()
-        self._running.finish()
+        self.running.finish()
         self._admission.forget()
         for calls in self.groups:
             calls.outbox.unspare()
@@ -163,7 +165,7 @@ class Gate:
         """End the runs that were told to slow down and that the store has not taken back."""
         for calls in self.groups:
             for run in calls.keep_back():
-                self._running.not_sent_back(run)
+                self.running.not_sent_back(run)
 
     def never_runs(self, task: Any, context: Any) -> None:
         """A task was revoked or has expired: its lock is free."""
@@ -183,29 +185,13 @@ class Gate:
 
     def tend_pool(self) -> None:
         """Notice lost children while there is a permit to get back from them."""
-        if any(run.permit is not None for run in self._running.runs):
+        if any(run.permit is not None for run in self.running.runs):
             self._slots.tend()
 
     def look_soon(self) -> None:
         """There may be something to start."""
         for calls in self.groups:
             calls.look()
-
-    @property
-    def here(self) -> Here:
-        """All that is here, oldest first."""
-        undecided = self._held.of(*UNDECIDED)
-        # The call that they are in is sent again when the store is back.
-        unsure = {run for run in undecided if not self._groups[run.group].link.up}
-        held_back: dict[str, list[Run]] = {}
-        for run in [*unsure, *self._held.of(*WHY)]:
-            held_back.setdefault(WHY.get(run.state, "store away"), []).append(run)
-        return Here(
-            running=_by_age(self._running.runs),
-            waiting=tuple(self._held.waiting),
-            asking=tuple(run for run in undecided if run not in unsure),
-            held_back={why: _by_age(held_back[why]) for why in WHY.values() if why in held_back},
-        )
 
     def _stops(self) -> bool:
         if not self._closing and self._slots.gone:
@@ -215,7 +201,7 @@ class Gate:
     def _drop_undecided(self, *but: State) -> None:
         for calls in self.groups:
             calls.outbox.forget_arrivals()
-        self._held.forget(*but)  # what is under way is answered by its facts when the reply is there
+        self.held.forget(*but)  # what is under way is answered by its facts when the reply is there
         self._admission.forget()
 
     def tick(self) -> None:
@@ -239,24 +225,24 @@ class Gate:
     def granted(self, run: Run, fencing_token: int) -> None:
         """See `Decisions`."""
         had_slot = run.state is State.ASKING
-        if not self._held.release(run, State.GRANTED):
+        if not self.held.release(run, State.GRANTED):
             # Its broker connection was lost meanwhile, and the broker delivers it again; or it runs without a permit.
             facts = run.facts(Result.NOTHING, began=False, epoch=self._broker.epoch)
             self._groups[run.group].outbox.ended(run.request.id, run.nonce, facts)
             return
         if fencing_token:
             run.fence(fencing_token)
-        self._running.hold_permit(run, Permit(run))
+        self.running.hold_permit(run, Permit(run))
         (self._admission.start if had_slot else self._admission.start_later)(run)
 
     def refused(self, run: Run) -> None:
         """See `Decisions`."""
-        if run in self._held:
+        if run in self.held:
             self._admission.park(run)
 
     def parked(self, run: Run) -> None:
         """See `Decisions`."""
-        self._held.release(run, State.GONE)
+        self.held.release(run, State.GONE)
         run.parcel = b""
         self._acknowledging.parked(run)
         calls = self._groups[run.group]
@@ -266,7 +252,7 @@ class Gate:
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""
-        self._held.release(run, State.GONE)
+        self.held.release(run, State.GONE)
         run.parcel = b""
         self._acknowledging.has_run(run)
 
@@ -285,7 +271,7 @@ class Gate:
         """See `Decisions`."""
         if not run.refusals:
             self._groups[run.group].tally.add(run.needs.text, Place.REFUSED)
-        if run in self._held:
+        if run in self.held:
             self._crowded.hold(run, self._admission.line_up)
 
     def resumed(self, grant: Grant, group: str) -> None:
@@ -299,7 +285,7 @@ class Gate:
 
     def sent_back(self, run: Run) -> None:
         """See `Decisions`."""
-        self._running.forget_permit(run)
+        self.running.forget_permit(run)
         run.parcel = b""
         self._acknowledging.parked(run)
 
@@ -310,15 +296,15 @@ class Gate:
 
     def put_off(self, runs: list[Run], go_on: Callable[[], None]) -> None:
         """See `Decisions`."""
-        again = [run for run in runs if run in self._held]
+        again = [run for run in runs if run in self.held]
         for run in again:
             run.asks = True
 
         def try_again(here: list[Run]) -> None:
             go_on()
-            self._held.wait_first(here)
+            self.held.wait_first(here)
 
-        self._held.pause(again, State.STORE_REFUSES, PAUSE, try_again)
+        self.held.pause(again, State.STORE_REFUSES, PAUSE, try_again)
 
     def answered(self, reply: Reply, group: str) -> None:
         """See `Decisions`."""
@@ -347,7 +333,7 @@ class Gate:
 
     def _more_waits(self, calls: Calls) -> None:
         calls.hungry = True
-        if self._running.free_slots <= 0 and not self._stops():
+        if self.running.free_slots <= 0 and not self._stops():
             self._grow()
 
     def _look_now(self, at: float, calls: Calls) -> None:
@@ -355,7 +341,7 @@ class Gate:
             return
         calls.look_at = None
         calls.hungry = True
-        if self._running.free_slots <= 0 and calls.free:
+        if self.running.free_slots <= 0 and calls.free:
             # Maybe nobody else knows: those who have a slot get a hint.
             calls.send(0)
 
@@ -371,7 +357,3 @@ class Gate:
         """See `Decisions`."""
         self._outages[group].over()
         self._groups[group].look()
-
-
-def _by_age(runs: Iterable[Run]) -> tuple[Run, ...]:
-    return tuple(sorted(runs, key=lambda run: run.came))

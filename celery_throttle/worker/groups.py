@@ -14,10 +14,10 @@ from celery_throttle.worker.store_side.link import Link
 from celery_throttle.worker.store_side.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from celery_throttle.core.settings import Settings
-    from celery_throttle.core.task_codes import TaskNames
+    from celery_throttle.worker.celery_side.tasks import Tasks
     from celery_throttle.worker.held_back.held_back import HeldBack
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.store_side.decisions import Decisions
@@ -32,8 +32,7 @@ def calls_of(
     held: HeldBack,
     *,
     settings: Settings,
-    declared: Mapping[str, str],
-    names: TaskNames,
+    tasks: Tasks,
     worker: str,
     loop: Loop,
     timekeeper: Timekeeper,
@@ -45,8 +44,7 @@ def calls_of(
         gate: hears what comes of them.
         held: holds runs until they are safe.
         settings: of the app.
-        declared: what this worker declares of each limit of the group, by name.
-        names: of the app's tasks.
+        tasks: of the app, and what it declares of their limits.
         worker: names it in the store.
         loop: turns the connection.
         timekeeper: for connecting again.
@@ -63,14 +61,14 @@ def calls_of(
 
     store = Store(keys, settings.lease, settings.broker)
     if (durability := settings.durability) is None:
-        return Calls(group, store, worker, declared, gate, connect, names)
+        return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names)
 
     def connect_too(saving: Saving) -> Link:
         nothing = lambda *args: None  # noqa: E731 - the other connection says it
         return Link(loop, timekeeper, make, settings.lease, nothing, saving.broken, nothing)
 
     saving = Saving(group, store, durability, gate, held, connect_too, loop, timekeeper)
-    return Calls(group, store, worker, declared, gate, connect, names, saving)
+    return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names, saving)
 
 
 class Group:

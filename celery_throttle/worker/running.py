@@ -15,14 +15,16 @@ from celery_throttle.core.policy import costs_of, needs_text
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError, StoreUnavailable, ThrottleError
 from celery_throttle.store.parcel import pack
+from celery_throttle.tasks.publish import HEADER
 from celery_throttle.worker.celery_side.failing import fail
 from celery_throttle.worker.celery_side.wait_header import with_wait
 from celery_throttle.worker.celery_side.watch import unwatch, watch
 from celery_throttle.worker.runs import State
-from celery_throttle.worker.store_side.rounds import count_round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from kombu.message import Message as Delivered
 
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.blocked import Blocked
@@ -161,7 +163,7 @@ class Running:
         if permit is None or wrong or not run.needs.buckets:
             self._fail_over(run, wrong or _no_line(run))
             return
-        if not count_round(request.message, error.max_rounds):
+        if not _count_round(request.message, error.max_rounds):
             self._fail_over(run, _too_often(run, error))
             return
         costs = costs_of(run.needs.text)
@@ -298,3 +300,16 @@ def _no_line(run: Run) -> Exception:
     if run.needs.buckets:
         return StoreUnavailable(f"{said} ran without a permit, since the store was out of reach")
     return ConfigurationError(f"{said} has no limit: give it one, limit=5 or rate='100/m'")
+
+
+def _count_round(message: Delivered, most: int | None) -> bool:
+    """Count that the task goes back once more; False if it has done so as often as it may."""
+    headers: dict[str, Any] = message.headers
+    about = headers.get(HEADER)
+    header = about if isinstance(about, dict) else {}
+    rounds = header.get("rounds")
+    before = rounds if isinstance(rounds, int) else 0
+    if most is not None and before >= most:
+        return False
+    headers[HEADER] = {**header, "rounds": before + 1}
+    return True

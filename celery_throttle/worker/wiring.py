@@ -31,8 +31,6 @@ from celery_throttle.worker.timekeeper import Timekeeper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_throttle.worker.held_back.held_back import HeldBack
-    from celery_throttle.worker.store_side.calls import Calls
 
 __all__ = ["Throttling"]
 
@@ -63,19 +61,7 @@ class Throttling:
         name = worker_name(worker.hostname)
         tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings)
 
-        def make_calls(group: str, gate: Gate, held: HeldBack) -> Calls:
-            return calls_of(
-                group,
-                gate,
-                held,
-                settings=settings,
-                declared=tasks.declared(group),
-                names=tasks.names,
-                worker=name,
-                loop=loop,
-                timekeeper=timekeeper,
-            )
-
+        make_calls = partial(calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper)
         self._slots, names = Slots(worker.pool), groups_of(worker.app)
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]

@@ -37,8 +37,7 @@ from celery_throttle.tasks import publish
 from celery_throttle.worker import admission, gate, groups, resuming, runs, stopping, wiring
 from celery_throttle.worker.celery_side import remember, tasks
 from celery_throttle.worker.held_back import saving
-from celery_throttle.worker.held_back.held_back import UNDECIDED, WHY
-from celery_throttle.worker.runs import State
+from celery_throttle.worker.runs import UNDECIDED, WHY, State
 from celery_throttle.worker.store_side import link, listener, outbox, slot_offers
 from tests.simulation.broker import Letter, tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
@@ -396,7 +395,7 @@ class Worker:
             self._throttling: Any = wiring.Throttling(
                 SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
             )
-            running = self.gate._running
+            running = self.gate.running
             self._tell_begun, running.tell_begun = running.tell_begun, self._begins
             self.consumer = self._consumer()
             self._throttling.start()
@@ -446,7 +445,7 @@ class Worker:
         """Whether the store knows everything that it has to say."""
         if self.loop.posted or self.blocked:
             return False
-        return not self.gate._held.count(State.SAVING) and all(
+        return not self.gate.held.count(State.SAVING) and all(
             calls.link.up and calls.idle for calls in self.gate.groups
         )
 
@@ -468,33 +467,33 @@ class Worker:
         """For whoever reads of a violation."""
         gate = self.gate
         where = {
-            "waiting": gate._held.waiting, "undecided": gate._held.of(*UNDECIDED),
-            "granted": gate._admission._granted, "later": gate._held.of(*WHY), "running": gate._running.runs,
+            "waiting": gate.held.waiting, "undecided": gate.held.of(*UNDECIDED),
+            "granted": gate._admission._granted, "later": gate.held.of(*WHY), "running": gate.running.runs,
         }  # fmt: skip
         said = ", ".join(f"{name} {[run.request.id for run in runs]}" for name, runs in where.items())
         return (
-            f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {gate._closed}, "
+            f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {sorted(gate._closed._buckets)}, "
             f"{said}, posted {len(self.loop.posted)}, blocked {self.blocked}, {list(map(_unsaid, gate.groups))}"
         )
 
     @property
     def free_slots(self) -> int:
         """How many tasks it would take now."""
-        return int(self.gate._running.free_slots)
+        return int(self.gate.running.free_slots)
 
     @property
     def wait_as_in_celery(self) -> list[str]:
         """Those that wait here for a slot, as they would without limits: theirs have room and no line."""
         gate = self.gate
         return [
-            run.request.id for run in gate._held.waiting if self.free_slots <= 0 and not gate._closed.keep_waiting(run)
+            run.request.id for run in gate.held.waiting if self.free_slots <= 0 and not gate._closed.keep_waiting(run)
         ]
 
     @property
     def told_begun(self) -> list[tuple[str, int]]:
         """Those of which the store is told that they begin, before the pool runs them in the main process."""
         gate = self.gate
-        told = [run for run in (*gate._admission._granted, *gate._running.runs) if run.told_begun] + self.beginning
+        told = [run for run in (*gate._admission._granted, *gate.running.runs) if run.told_begun] + self.beginning
         return [(run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told]
 
     def _begins(self, run: Any) -> None:
@@ -503,7 +502,7 @@ class Worker:
 
     def permit_of(self, request: Any) -> Any:
         """Return what a request runs with, None if it needs nothing."""
-        return next((run.permit for run in self.gate._running.runs if run.request is request), None)
+        return next((run.permit for run in self.gate.running.runs if run.request is request), None)
 
     @property
     def name_in_store(self) -> str:
@@ -519,7 +518,7 @@ class Worker:
         """Whether this delivery runs with the permit of another, and the store may not have heard of that yet."""
         passed = [each.to.nonce for batch in self._under_way for each in batch.said.passed]
         passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._successions]
-        runs = [run for run in self.gate._running.runs if run.request.message.delivery_tag == str(tag)]
+        runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == str(tag)]
         return any(run.permit and (run.permit.told.nonce != run.nonce or run.nonce in passed) for run in runs)
 
     @property
@@ -535,7 +534,7 @@ class Worker:
     @property
     def saving(self) -> list[tuple[str, int]]:
         """The same of those that are parked, and acknowledged when that is safe, as the store may just have said."""
-        return [(run.request.id, run.attempt) for run in self.gate._held.of(State.SAVING)]
+        return [(run.request.id, run.attempt) for run in self.gate.held.of(State.SAVING)]
 
     @property
     def _under_way(self) -> list[Any]:

@@ -11,7 +11,7 @@ from kombu.common import QoS
 from celery_throttle.core.settings import Settings
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.worker.gate import Gate
-from celery_throttle.worker.runs import Run
+from celery_throttle.worker.runs import WHY, Run
 from tests.support.timers import Timers
 
 
@@ -116,13 +116,13 @@ def test_failure_that_cannot_be_written_after_a_lost_connection_is_left_to_the_b
     worker = Worker(Plain())
     request = Request()
     worker.gate.arrive(request)
-    (run,) = worker.gate._running.runs
+    (run,) = worker.gate.running.runs
     worker.gate.disconnected()
     if connected:
         worker.connect()
-    worker.gate._running._limited(run, RateLimited())
+    worker.gate.running._limited(run, RateLimited())
     assert request.told == 1
-    assert not worker.gate.here.held_back
+    assert not worker.gate.held.of(*WHY)
     assert not worker.loop.ring()
     assert request.told == 1
     assert not request.message.acknowledged

@@ -28,7 +28,7 @@ STEERS = {
     "celery_throttle.worker.acknowledging": {"run"},
     "celery_throttle.worker.store_side.slot_offers": {"calls"},
     "celery_throttle.worker.celery_side.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
-    "celery_throttle.worker.celery_side.queues": {"consumer"},  # as are those of its consumer
+    "celery_throttle.worker.celery_side.broker": {"consumer"},  # as are those of its consumer
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
     "celery_throttle.control.remote_step": {"worker"},
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap

@@ -1,17 +1,19 @@
-"""The worker's connection to its broker: each loss of it begins another epoch."""
+"""The worker's connection to its broker, which queues it consumes, and which queue a delivery came from."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.worker.celery_side.prefetch import Prefetch
-from celery_throttle.worker.celery_side.queues import Queues
 from celery_throttle.worker.celery_side.requests import RequestFactory
 
 if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
 
-__all__ = ["Broker"]
+__all__ = ["Broker", "Queues"]
+
+_MARK = "_celery_throttle_queue"
 
 
 class Broker:
@@ -52,3 +54,78 @@ class Broker:
     def delivers_again(self, run: Run) -> bool:
         """Return whether the run came with a connection that is gone."""
         return run.epoch != self.epoch
+
+
+class Queues:
+    """The queues of one broker connection.
+
+    A message of AMQP says by its consumer's tag which queue it was taken from. The brokers that kombu itself makes of
+    something else say only how it was routed, so there what takes messages from a queue is made to say it.
+
+    Args:
+        consumer: Celery's task consumer, connected, before it consumes.
+        broker: the code of the broker.
+
+    Attributes:
+        consumer: as given.
+    """
+
+    def __init__(self, consumer: Any, broker: str) -> None:
+        self.consumer, self._broker = consumer, broker
+        self._by_tag: dict[str, str] = {}
+        self._begin = consumer._basic_consume  # noqa: SLF001 - the one place that knows tag and queue
+        consumer._basic_consume = self._consume  # noqa: SLF001
+        for name, tag in getattr(consumer, "_active_tags", {}).items():
+            self._note(name, tag)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that the worker consumes now, as the store writes them."""
+        return tuple(self._text(name) for name in self._names())
+
+    def queue_of(self, message: Any) -> str:
+        """Return the queue that the message came from, as the store writes it."""
+        return self._text(self._taken_from(message))
+
+    def _text(self, name: str) -> str:
+        return BrokerQueue(name, self._broker).text
+
+    def _names(self) -> list[str]:
+        return sorted({queue.name for queue in self.consumer.queues})
+
+    def _taken_from(self, message: Any) -> str:
+        info = message.delivery_info or {}
+        if found := info.get(_MARK) or self._by_tag.get(info.get("consumer_tag", "")):
+            return str(found)
+        route = (info.get("exchange") or "", info.get("routing_key") or "")
+        return self._routes().get(route) or (self._names() or [route[1]])[0]
+
+    def _routes(self) -> dict[tuple[str, str], str]:
+        routes = {("", queue.name): queue.name for queue in self.consumer.queues}
+        for queue in self.consumer.queues:
+            routes[queue.exchange.name if queue.exchange else "", queue.routing_key] = queue.name
+        return routes
+
+    def _consume(self, queue: Any, *args: Any, **kwargs: Any) -> Any:
+        tag = self._begin(queue, *args, **kwargs)
+        self._note(queue.name, tag)
+        return tag
+
+    def _note(self, name: str, tag: Any) -> None:
+        if isinstance(tag, str):
+            self._by_tag[tag] = name
+        _say_queue(self.consumer, name)
+
+
+def _say_queue(consumer: Any, name: str) -> None:
+    callbacks = getattr(getattr(consumer.channel, "connection", None), "_callbacks", None)
+    taken = callbacks.get(name) if isinstance(callbacks, dict) else None
+    if callbacks is None or taken is None or hasattr(taken, _MARK):
+        return
+
+    def take(raw: Any) -> Any:
+        raw["properties"].setdefault("delivery_info", {})[_MARK] = name
+        return taken(raw)
+
+    setattr(take, _MARK, name)
+    callbacks[name] = take

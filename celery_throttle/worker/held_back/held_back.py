@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from celery_throttle.worker.runs import State
+from celery_throttle.worker.runs import UNDECIDED, WHY, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -14,20 +14,10 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["PAUSE", "UNDECIDED", "WHY", "HeldBack"]
+__all__ = ["PAUSE", "HeldBack"]
 
 #: Seconds until the store that refused (out of memory, read-only), or the result backend, is tried again.
 PAUSE = 1.0
-#: The reasons that end with the store's answer.
-UNDECIDED = (State.ASKING, State.UNSURE, State.PARKING, State.MAYBE_PARKED)
-#: The other reasons, as an operator reads them.
-WHY = {
-    State.STORE_AWAY: "store away",
-    State.STORE_REFUSES: "store refuses",
-    State.BACKEND_AWAY: "result backend away",
-    State.CROWDED: "max_parked",
-    State.SAVING: "not safe yet",
-}
 #: For these reasons the broker delivers as many messages more as there are runs, up to a number.
 _MORE = {why: 200 if why is State.CROWDED else 1000 for why in (State.UNSURE, State.MAYBE_PARKED, *WHY)}
 

@@ -7,8 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.worker.held_back.held_back import UNDECIDED
-from celery_throttle.worker.runs import State
+from celery_throttle.worker.runs import UNDECIDED, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -40,23 +40,6 @@ _MOST_ROWS = 500
 _SAY_EVERY = 60.0
 
 
-class _Round:
-    """What is asked of the store at one time.
-
-    Attributes:
-        there: the runs that it has.
-    """
-
-    def __init__(self, calls: int) -> None:
-        self._unanswered = calls
-        self.there: list[Run] = []
-
-    def answered(self) -> bool:
-        """One more call has its answer; whether all have."""
-        self._unanswered -= 1
-        return self._unanswered == 0
-
-
 class Saving:
     """Asks about the runs of a group in the state ``SAVING``; all on the loop.
 
@@ -87,7 +70,8 @@ class Saving:
     ) -> None:
         self._group, self._store, self._durability, self._gate, self._held = group, store, durability, gate, held
         self._loop, self._timekeeper = loop, timekeeper
-        self._round: _Round | None = None
+        self._round: list[Run] | None = None  # those that the store has, as far as it has answered
+        self._unanswered = 0
         self._pause: object = None  # the last one, since the store refuses
         self._said_at: float | None = None  # that they are not safe; None while they are
         self.link = connect(self)
@@ -133,34 +117,39 @@ class Saving:
     def _begin(self) -> None:
         runs = self._runs
         pieces = [runs[first : first + _MOST_ROWS] for first in range(0, len(runs), _MOST_ROWS)]
-        self._round = asked = _Round(len(pieces))
+        there: list[Run] = []
+        self._round, self._unanswered = there, len(pieces)
         for piece in pieces:
             call = self._store.saved([run.delivery for run in piece])
-            self.link.send(call, partial(self._looked, asked, piece))
+            self.link.send(call, partial(self._looked, there, piece))
 
-    def _looked(self, asked: _Round, runs: Sequence[Run], raw: Any) -> None:
-        if asked is not self._round or isinstance(raw, StoreUnavailable):
-            return
+    def _answers(self, there: list[Run], raw: Any) -> bool:
+        """Whether it is an answer in the present round."""
+        if there is not self._round or isinstance(raw, StoreUnavailable):
+            return False
         if isinstance(raw, Exception):
             self._refused(raw)
+            return False
+        return True
+
+    def _looked(self, there: list[Run], runs: Sequence[Run], raw: Any) -> None:
+        if not self._answers(there, raw):
             return
         for run, answer in zip(runs, raw, strict=True):
             if answer == SavedAnswer.THERE:
-                asked.there.append(run)
+                there.append(run)
             elif self._held.release(run, State.GONE):
                 (self._gate.saved if answer == SavedAnswer.DONE else self._gate.lost)(run)
-        if not asked.answered():
+        self._unanswered -= 1
+        if self._unanswered:
             return
-        if asked.there:
-            self.link.wait(self._durability.command, self._durability.timeout, partial(self._waited, asked))
+        if there:
+            self.link.wait(self._durability.command, self._durability.timeout, partial(self._waited, there))
         else:
             self._round = None
 
-    def _waited(self, asked: _Round, raw: Any) -> None:
-        if asked is not self._round or isinstance(raw, StoreUnavailable):
-            return
-        if isinstance(raw, Exception):
-            self._refused(raw)
+    def _waited(self, there: list[Run], raw: Any) -> None:
+        if not self._answers(there, raw):
             return
         self._round = None
         if not self._durability.reached(raw):
@@ -169,7 +158,7 @@ class Saving:
         if self._said_at is not None:
             self._said_at = None
             logger.info("celery_throttle: what is parked is safe again")
-        for run in asked.there:
+        for run in there:
             if self._held.release(run, State.GONE):
                 self._gate.saved(run)
 

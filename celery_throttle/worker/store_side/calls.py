@@ -13,17 +13,16 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.history import Place
-from celery_throttle.core.limits import described
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store import replies
 from celery_throttle.store.reclaimed import reclaimed_text
 from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.worker.store_side.decisions import tell_all
-from celery_throttle.worker.store_side.declaring import declare_in_pages
+from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
 from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox
-from celery_throttle.worker.store_side.renewals import judge, renewals
+from celery_throttle.worker.store_side.renewals import judge_reply, renewals
 from celery_throttle.worker.store_side.tally import Tally
 
 if TYPE_CHECKING:
@@ -283,11 +282,10 @@ class Calls:
             return
         self._away_since, self._lost = None, False
         known = self._birth
-        self._birth, *changed = replies.read(_texts, raw)
+        self._birth = read_declared(raw, self.declared)
         if self._under_way is not None and known != self._birth:  # it was for the data that is lost
             batch, _ = self._under_way
             self._under_way = batch, self._call_of(batch)
-        _tell_changes(self.declared, changed)
         self._renew()
         self._ready = True
         self._ask()
@@ -296,7 +294,7 @@ class Calls:
     def _renew(self) -> None:
         """Before anything else is asked: a store that was emptied has to know what is held here."""
         for permits, call in renewals(self.store, self.worker, self.number, self.held.values()):
-            self.link.send(call, partial(_renewed, permits))
+            self.link.send(call, partial(judge_reply, permits))
 
     def _heard(self, raw: Any) -> None:
         if isinstance(raw, NoAnswer):
@@ -392,21 +390,3 @@ class Calls:
             self._pause_asked = None
         if not self.paused and self._unheard and self.link.up:
             self.up()
-
-
-def _renewed(permits: list[Permit], raw: Any) -> None:
-    if not isinstance(raw, Exception):
-        judge(permits, replies.read(lambda answers: [int(each) for each in answers[0]], raw))
-
-
-def _texts(raw: Any) -> list[str]:
-    return [each.decode() for each in raw]
-
-
-def _tell_changes(ours: Mapping[str, str], changed: list[str]) -> None:
-    for limit, before in zip(changed[::2], changed[1::2], strict=True):
-        logger.warning(
-            "celery_throttle: limit %r was declared as %s and is %s from now on, as this worker has it: "
-            "if this is no new release, give all workers the same",
-            limit, described(before), described(ours[limit]),
-        )  # fmt: skip

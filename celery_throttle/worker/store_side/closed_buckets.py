@@ -37,6 +37,3 @@ class ClosedBuckets:
     def keep_waiting(self, run: Run) -> bool:
         """Return whether the run needs a permit of one of them."""
         return bool(self._buckets) and run.needs.waits_in(self._buckets)
-
-    def __str__(self) -> str:
-        return ", ".join(sorted(self._buckets)) or "none"
