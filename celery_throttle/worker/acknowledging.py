@@ -38,6 +38,8 @@ class Acknowledging:
 
     def parked(self, run: Run) -> None:
         """The store has it."""
+        self._held.release(run, State.GONE)
+        run.parcel = b""
         if run.keeps and run.at_broker and not self._broker.delivers_again(run):
             self._held.hold(run, State.SAVING)
         else:

@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from celery_throttle.worker.held_back.backend_away import BackendAway
     from celery_throttle.worker.held_back.held_back import HeldBack
     from celery_throttle.worker.held_back.outage import Outage
+    from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.running import Running
     from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
-    from celery_throttle.worker.store_side.slot_offers import Offers
 
 __all__ = ["Admission"]
 
+#: Seconds for which the store need not hear that a permit went from one task to the next, here.
+_LAZY = 0.025
 #: Seconds after which the broker may have given a message to another worker too (its visibility timeout), so that it
 #: does not start before the store has heard of it.
 _FRESH = 5.0
@@ -49,7 +51,7 @@ class Admission:
         backend: holds runs of which the result backend cannot be told.
         running: starts runs.
         outages: of the store of each group, by its name.
-        offers: how many slots a call offers.
+        loop: everything happens on it.
         stops: returns whether the worker stops.
     """
 
@@ -64,13 +66,15 @@ class Admission:
         backend: BackendAway,
         running: Running,
         outages: Mapping[str, Outage],
-        offers: Offers,
+        loop: Loop,
         stops: Callable[[], bool],
     ) -> None:
         self._slots, self._tasks, self._groups, self._broker, self._closed = slots, tasks, groups, broker, closed
         self._held, self._backend, self._running, self._outages = held, backend, running, outages
-        self._offers, self._stops = offers, stops
+        self._loop, self._stops = loop, stops
         self._granted: deque[Run] = deque()
+        self._parked_first = False
+        self._timed = False  # whether a timer runs for what the store may hear late
 
     def arrive(self, request: Any) -> None:
         """Take a request that the consumer would give to the pool."""
@@ -200,13 +204,40 @@ class Admission:
             reserved -= slots
             if not waiting and self._broker.queues:
                 slots = max(running.free_slots - reserved, 0)  # noqa: PLW2901 - nobody else wants them
-            if self._offers.due(calls, slots):
+            if self._is_due(calls, slots):
                 calls.send(slots)
 
     def _offer(self, calls: Calls) -> int:
-        if self._broker.queues is None:
+        """Return how many slots the next call has for parked tasks although others wait for slots here."""
+        free = self._running.free_slots
+        if self._broker.queues is None or not (calls.hungry or calls.freed) or free <= 0:
             return 0
-        return self._offers.slots(calls, self._running.free_slots, others_wait=bool(self._held.waiting))
+        if self._held.waiting:
+            # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
+            self._parked_first = not self._parked_first
+            if not self._parked_first:
+                return 0
+        return min(free, max(calls.freed, 1))
+
+    def _is_due(self, calls: Calls, slots: int) -> bool:
+        """Whether the call has to be made now, with so many slots."""
+        if calls.outbox.urgent or (calls.hungry and slots):
+            return True
+        if not calls.outbox.lazy:
+            return False
+        now = monotonic()
+        if calls.lazy_since is None:
+            calls.lazy_since = now
+        left = calls.lazy_since + _LAZY - now
+        if left > 0 and not self._timed:
+            # Not by the timekeeper: its thread would take the interpreter from the loop for a moment, each time.
+            self._timed = True
+            self._loop.later(left, self.timer_ended)
+        return left <= 0
+
+    def timer_ended(self) -> None:
+        """The time is up, or Celery has emptied the hub's timer since the broker connection was lost."""
+        self._timed = False
 
     def start_granted(self) -> None:
         """Start those that have their permits, oldest first."""

@@ -30,7 +30,6 @@ from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Permit, State
 from celery_throttle.worker.store_side.avoided_queues import AvoidedQueues
 from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
-from celery_throttle.worker.store_side.slot_offers import Offers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -100,9 +99,8 @@ class Gate:
         self._outages = {
             name: Outage(name, settings.on_store_error, held, start, backend.fail) for name in self._groups
         }
-        self._offers = Offers(loop)
         self._admission = Admission(
-            slots, tasks, self._groups, broker, self._closed, held, backend, running, self._outages, self._offers,
+            slots, tasks, self._groups, broker, self._closed, held, backend, running, self._outages, loop,
             self._stops,
         )  # fmt: skip
         self._acknowledging = Acknowledging(running, broker, loop, self._groups, held)
@@ -121,7 +119,7 @@ class Gate:
     def connected(self, consumer: Any) -> None:
         """The worker consumes (again), or other queues."""
         self._broker.connected(consumer)
-        self._offers.connected()
+        self._admission.timer_ended()
         self._serve_queues()
 
     def _serve_queues(self) -> None:
@@ -137,6 +135,7 @@ class Gate:
         for calls in self.groups:
             calls.outbox.disconnected()
         self._drop_undecided()
+        self._admission.timer_ended()
         self.running.discarded()
 
     def close(self) -> None:
@@ -242,8 +241,6 @@ class Gate:
 
     def parked(self, run: Run) -> None:
         """See `Decisions`."""
-        self.held.release(run, State.GONE)
-        run.parcel = b""
         self._acknowledging.parked(run)
         calls = self._groups[run.group]
         calls.tally.add(run.needs.text, Place.PARKED)
@@ -252,8 +249,6 @@ class Gate:
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""
-        self.held.release(run, State.GONE)
-        run.parcel = b""
         self._acknowledging.has_run(run)
 
     def saved(self, run: Run) -> None:
@@ -286,7 +281,6 @@ class Gate:
     def sent_back(self, run: Run) -> None:
         """See `Decisions`."""
         self.running.forget_permit(run)
-        run.parcel = b""
         self._acknowledging.parked(run)
 
     def withdrawn(self, each: Withdrawn) -> None:

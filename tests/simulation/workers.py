@@ -38,7 +38,7 @@ from celery_throttle.worker import admission, gate, groups, resuming, runs, stop
 from celery_throttle.worker.celery_side import remember, tasks
 from celery_throttle.worker.held_back import saving
 from celery_throttle.worker.runs import UNDECIDED, WHY, State
-from celery_throttle.worker.store_side import link, listener, outbox, slot_offers
+from celery_throttle.worker.store_side import link, listener, outbox
 from tests.simulation.broker import Letter, tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
@@ -200,7 +200,7 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (admission, gate, link, listener, slot_offers, outbox, runs, saving, stopping):
+        for module in (admission, gate, link, listener, outbox, runs, saving, stopping):
             put(module, "monotonic", now)
         for module in (resuming, tasks):
             put(module, "Run", _Run)

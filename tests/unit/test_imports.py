@@ -20,13 +20,12 @@ STEERS = {
     "celery_throttle.web.site": {"inner"},  # the state of a Starlette app is where its handlers find what they share
     # A run goes from state to state, and these are what moves it.
     "celery_throttle.worker.gate": {"run", "calls"},
-    "celery_throttle.worker.admission": {"run"},
+    "celery_throttle.worker.admission": {"run", "calls"},
     "celery_throttle.worker.running": {"run", "calls"},
     "celery_throttle.worker.resuming": {"run"},
     "celery_throttle.worker.held_back.held_back": {"run"},
     "celery_throttle.worker.held_back.crowded": {"run"},
     "celery_throttle.worker.acknowledging": {"run"},
-    "celery_throttle.worker.store_side.slot_offers": {"calls"},
     "celery_throttle.worker.celery_side.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
     "celery_throttle.worker.celery_side.broker": {"consumer"},  # as are those of its consumer
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
