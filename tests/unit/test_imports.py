@@ -18,15 +18,16 @@ ROOT = Path(celery_throttle.__file__).parent
 #: Who sets attributes of others, and why.
 STEERS = {
     "celery_throttle.web.site": {"inner"},  # the state of a Starlette app is where its handlers find what they share
-    "celery_throttle.worker.gate": {"run", "calls"},  # a run goes from state to state, and these are what moves it
+    # A run goes from state to state, and these are what moves it.
+    "celery_throttle.worker.gate": {"run", "calls"},
+    "celery_throttle.worker.admission": {"run", "calls"},
     "celery_throttle.worker.running": {"run", "calls"},
     "celery_throttle.worker.resuming": {"run"},
-    "celery_throttle.worker.held_back.later": {"run"},
-    "celery_throttle.worker.held_back.undecided": {"run"},
-    "celery_throttle.worker.celery_side.acknowledging": {"run"},
-    "celery_throttle.worker.store_side.slot_offers": {"calls"},
+    "celery_throttle.worker.held_back.held_back": {"run"},
+    "celery_throttle.worker.held_back.crowded": {"run"},
+    "celery_throttle.worker.acknowledging": {"run"},
     "celery_throttle.worker.celery_side.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
-    "celery_throttle.worker.celery_side.queues": {"consumer"},  # as are those of its consumer
+    "celery_throttle.worker.celery_side.broker": {"consumer"},  # as are those of its consumer
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
     "celery_throttle.control.remote_step": {"worker"},
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap
