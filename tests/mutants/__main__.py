@@ -34,7 +34,7 @@ def main() -> int:
     with ThreadPoolExecutor(asked.jobs) as pool:
         for verdict in pool.map(judge, taken):
             _say(verdict)
-            alive += verdict.killed_by is None
+            alive += verdict.lives
     _say(f"{len(taken)} of {len(found)} mutants in {time.monotonic() - began:.0f} s: {alive} live")
     return int(alive > 0)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from celery_throttle.store.gate_script import gate_scripts
+from tests.mutants.judged import JUDGED
 from tests.mutants.mutations import mutants, mutants_of
+from tests.mutants.run import Verdict, judge
 
 TEXT = """\
 -- A subject.
@@ -45,3 +49,18 @@ def test_a_mutant_of_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match=r"it.lua:6 inverted: .*: the file has another line there"):
         mutant.applied(TEXT.replace("not found", "found"))
     assert "if not (not found) then" in mutant.applied(TEXT)
+
+
+def test_each_judged_line_is_in_its_file_once() -> None:
+    found = Counter((each.file, each.before.strip()) for each in mutants())
+    assert {each: found[each] for each in JUDGED} == dict.fromkeys(JUDGED, 1)
+
+
+def test_a_judged_mutant_is_not_run_and_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    (mutant, *_) = mutants_of("it", TEXT)
+    monkeypatch.setitem(JUDGED, ("it", "if not found then return nil end"), "nothing reads it")
+    verdict = judge(mutant)
+    assert not verdict.lives
+    assert str(verdict) == f"judged {mutant}  (nothing reads it)"
+    assert str(Verdict(mutant, None)) == f"ALIVE  {mutant}"
+    assert str(Verdict(mutant, "the search")) == f"dead   {mutant}  (the search)"
