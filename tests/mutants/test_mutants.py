@@ -9,7 +9,6 @@ import pytest
 from celery_throttle.store.gate_script import gate_scripts
 from tests.mutants.judged import JUDGED
 from tests.mutants.mutations import mutants, mutants_of
-from tests.mutants.run import Verdict, judge
 
 TEXT = """\
 -- A subject.
@@ -52,15 +51,5 @@ def test_a_mutant_of_another_text_is_refused() -> None:
 
 
 def test_each_judged_line_is_in_its_file_once() -> None:
-    found = Counter((each.file, each.before.strip()) for each in mutants())
+    found = Counter(each.key for each in mutants())
     assert {each: found[each] for each in JUDGED} == dict.fromkeys(JUDGED, 1)
-
-
-def test_a_judged_mutant_is_not_run_and_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    (mutant, *_) = mutants_of("it", TEXT)
-    monkeypatch.setitem(JUDGED, ("it", "if not found then return nil end"), "nothing reads it")
-    verdict = judge(mutant)
-    assert not verdict.lives
-    assert str(verdict) == f"judged {mutant}  (nothing reads it)"
-    assert str(Verdict(mutant, None)) == f"ALIVE  {mutant}"
-    assert str(Verdict(mutant, "the search")) == f"dead   {mutant}  (the search)"
