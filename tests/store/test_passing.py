@@ -178,6 +178,13 @@ def test_nobody_behind_nobody_is_offered(worker: Caller, stranger: Caller, one: 
     assert not peek(redis).offered
 
 
+def test_a_lone_task_of_another_queue_is_a_line(worker: Caller, stranger: Caller, one: Limit) -> None:
+    """A call that has looked whether another queue waits behind it still finds it."""
+    held = worker.take("t1", one)
+    stranger.put("theirs", one)
+    assert worker.release(held, slots=1).closed == ("gpu",)
+
+
 def test_many_dead_queues_are_passed_over_together(worker: Caller, one: Limit, redis: Redis) -> None:
     """Each had its moment; none of them holds up ours for another one."""
     held = worker.take("holder", one)
