@@ -216,6 +216,17 @@ def test_a_queue_is_woken_once_by_one_call(worker: Caller, one: Limit, two: Limi
     assert hints.ready() == ["q"]
 
 
+def test_what_a_call_has_no_slot_for_needs_no_other_look(worker: Caller, one: Limit, two: Limit, redis: Redis) -> None:
+    """It is ready for any worker; a look that is due would cost a call more."""
+    held = [worker.take("t1", one), worker.take("t2", two), worker.take("t3", two)]
+    worker.put("t4", one)
+    worker.put("t5", two)
+    reply = worker.exchange(1, ended=[ended(each) for each in held])
+    assert started(reply) == ("t4",)
+    assert reply.more
+    assert not peek(redis).due("bucket")
+
+
 def test_a_line_that_begins_is_told_of_once(worker: Caller, peer: Caller, one: Limit, hints: Hints) -> None:
     """So that whoever has tasks for the same limit has them take their place at once."""
     worker.take("t1", one)
