@@ -329,3 +329,12 @@ def test_a_part_of_another_type(worker: Caller, one: Limit, redis: Redis, part: 
     worker.release(held)
     goes_on(worker, one)
     assert dropped(redis) == {("workers", worker.name)}
+
+
+def test_a_member_of_a_line_that_names_no_task_goes(worker: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("t1", one)
+    worker.put("t2", one)
+    (lane,) = peek(redis).lanes
+    redis.zadd(KEY["lines"], {f"{lane}\0!": 0})
+    assert started(worker.release(held, slots=1)) == ("t2",)
+    assert not redis.zcard(KEY["lines"])
