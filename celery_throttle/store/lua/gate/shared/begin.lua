@@ -54,7 +54,7 @@ local LEASE_MS = tonumber(ARGV[1])
 
 -- worker, call: whose numbered call this is; holder: its whole name; call_before: the one before it, or this
 -- one once it was heard that what was parked then is acknowledged;
--- late_ms: how much later than usual it comes; away_ms: for how long it could not reach the store;
+-- away_ms: for how long it could not reach the store;
 -- clock_off: see workers.lua; queues, serves: which queues it serves; slots: how many more parked tasks it
 -- takes; grants: ids of those it got; rules: what is known of each bucket; touched: buckets to be looked
 -- at; ready: lanes that became ready here; was_ready: buckets and queues that had one before; began:
@@ -71,7 +71,7 @@ local LEASE_MS = tonumber(ARGV[1])
 -- unsettled: see unsettled.lua; adds_ends: something was added that time ends; prolonged: leases were given a
 -- moment; counted: permits held by bucket, as the records say.
 local state = {
-  worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
+  worker = '', holder = '', call = 0, call_before = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, records = {}, changed = {}, packed = {},
   confirms = {}, lanes = {}, firsts = {}, heads = {}, needs = {}, oldest = {}, shapes = {}, looks = 20,

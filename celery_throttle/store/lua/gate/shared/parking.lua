@@ -9,11 +9,11 @@ local function is_crowded(needs)
   return false
 end
 
--- A task's place is the moment when it came to its worker, however long the call took that says so. How late
--- that is gets known better with each call: of one worker, who came later stands later all the same.
+-- A task's place is the moment when it came to its worker, but for how long the call was on its way. Of one
+-- worker a task that came later stands later all the same.
 local function give_ticket(arrival)
   local age_ms = arrival.age_ms or 0
-  local ticket = next_ticket(age_ms + state.late_ms)
+  local ticket = next_ticket(age_ms)
   local came = state.clock_ms and state.clock_ms - age_ms
   local newest = state.newest
   if newest and came < newest.came then return ticket end

@@ -7,7 +7,7 @@
 -- withdrawn: { task id, message } of those that left their line, which nobody else knows of any more; newest:
 -- when the newest that it parked came, by its clock (ms), and its place in line; clock_off: how far its clock
 -- is from the store's (ms); broker: the code of its broker; till: until when all this is kept (ms).
-local KEPT_MS, CLOCK_SET_MS = 86400000, 1000
+local KEPT_MS = 86400000
 
 -- The part of a worker's name that no other has; all of it is kept only of who holds.
 local function id_of(worker)
@@ -40,23 +40,11 @@ local function confirm_later(worker, task, attempt)
   redis.call('HSET', WORKERS, worker, cjson.encode(known))
 end
 
--- How much later than usual this call comes, by the clock of its worker: what is usual is the least, since a
--- busy machine makes calls late and none early. Clocks drift, so that may grow by 1 ms in a second; by a
--- second at once they were set.
-local function lateness(before, clock_ms)
-  state.clock_off = NOW_US / 1000 - clock_ms
-  if not before.clock_off then return 0 end
-  local usual = math.min(before.clock_off + (NOW - before.since) / 1000, state.clock_off)
-  local late_ms = state.clock_off - usual
-  state.away_ms = math.max(state.away_ms, late_ms) -- or the store stood still
-  if late_ms > CLOCK_SET_MS then return 0 end
-  state.clock_off = usual
-  return late_ms
-end
-
--- What the clock of the worker shows, by which its tasks came.
+-- What the clock of the worker shows, by which its tasks came. A call that is much longer on its way than the
+-- one before shows that the store stood still, or was away.
 local function hear_clock(before, clock_ms)
-  state.clock_ms, state.newest, state.late_ms = clock_ms, before.newest, lateness(before, clock_ms)
+  state.clock_ms, state.newest, state.clock_off = clock_ms, before.newest, NOW_US / 1000 - clock_ms
+  if before.clock_off then state.away_ms = math.max(state.away_ms, state.clock_off - before.clock_off) end
 end
 
 local function save_worker(worker, said, before)
