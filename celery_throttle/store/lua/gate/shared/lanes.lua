@@ -3,10 +3,9 @@
 --
 -- KEYS lanes: an object of at: the bucket whose permits the first task lacks (or is to get next); rank:
 -- its place there; came: the ticket of that task, if it is another than the rank; ticket: under which it is
--- in KEYS ready, if it is; offered: until when its queue has
--- the time to take what is its turn (ms); pass_ms: for how long it is passed over if it does not, twice as
--- long each time. A lane is in KEYS heads at one bucket, unless it is passed over; it is in KEYS ready
--- while nothing is known to keep its first task from starting.
+-- in KEYS ready, if it is; offered: until when its queue has the time to take what is its turn (ms). A lane
+-- is in KEYS heads at one bucket, unless it is passed over; it is in KEYS ready while nothing is known to
+-- keep its first task from starting.
 
 local function load_lane(lane)
   local entry = state.lanes[lane]
