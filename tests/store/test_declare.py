@@ -69,6 +69,19 @@ def test_a_raised_limit_wakes_all_its_keys(worker: Caller, peer: Caller, redis: 
     assert not peek(redis).due("limit")
 
 
+def test_a_limit_that_is_raised_after_one_with_many_keys_wakes_its_task(worker: Caller, one: Limit) -> None:
+    """The call has looked at as much as one call does, and at nothing of this limit."""
+    tenant = Limit("tenant", 1, key="tenant")
+    needs = [terms(tenant).needs({"keys": {"tenant": f"{number:02}"}}) for number in range(25)]
+    for number, each in enumerate(needs):
+        worker.take(f"a{number}", each)
+        worker.put(f"b{number}", each)
+    worker.take("a", one)
+    worker.put("b", one)
+    worker.declare(Limit("tenant", 2, key="tenant"), Limit(one.name, 2))
+    assert set(worker.look_on(30)) == {"b", *(f"b{number}" for number in range(25))}
+
+
 def test_a_limit_that_is_not_raised_wakes_nobody(worker: Caller, two: Limit, hints: Hints) -> None:
     """Every worker declares its limits when it starts."""
     for task in ("t1", "t2"):

@@ -1299,3 +1299,14 @@ def test_what_replaced_it_and_came_before_it_was_over_keeps_no_lock(
         peer.put("t1", None, attempt=1 << 20)
     worker.end(held, "ignored")
     assert worker.locked() is None
+
+
+def test_a_call_runs_though_its_first_was_lost_with_many_others(worker: LockCaller, redis: Redis) -> None:
+    """More leases have ended than one call clears, and that of the first is the last of them."""
+    others = [f"other {number}" for number in range(9)]
+    for task in others:
+        worker.start(task, plan_of(task))
+    worker.start("t1", SKIP)
+    redis.zadd(KEY["leases"], dict.fromkeys(others, 1) | {"t1": 2})
+    worker.start("t2", SKIP)
+    assert state_of(worker) == ("t2", "running")

@@ -61,7 +61,6 @@ local LEASE_MS = tonumber(ARGV[1])
 -- worker, call: the id of the worker that makes this numbered call, and the number
 -- holder: the whole name of the worker
 -- call_before: the number of the call before; the own number once the rows of this call about messages are in
--- late_ms: how much later than usual the call comes
 -- away_ms: for how long the worker could not reach the store
 -- clock_off, clock_ms, newest: see workers.lua
 -- queues, serves: the queues of the worker, as a list and as a set
@@ -103,7 +102,7 @@ local LEASE_MS = tonumber(ARGV[1])
 -- recounted: USED was counted again
 -- wrong: the findings of mend.lua
 local state = {
-  worker = '', holder = '', call = 0, call_before = 0, late_ms = 0, away_ms = 0, queues = {}, serves = {},
+  worker = '', holder = '', call = 0, call_before = 0, away_ms = 0, queues = {}, serves = {},
   slots = 0, grants = {}, rules = {}, touched = {}, ready = {}, was_ready = {}, began = {}, later = {},
   withdrawn = {}, reclaimed = {}, named = {}, hot = {}, records = {}, changed = {}, packed = {},
   confirms = {}, lanes = {}, firsts = {}, heads = {}, needs = {}, oldest = {}, shapes = {}, looks = 20,

@@ -7,7 +7,6 @@
 --   ticket    its ticket in KEYS ready, if the lane is there
 --   offered   until when its queue has the time to take its turn (ms)
 --   passed    true while the lane is passed over, because its queue did not
---   pass_ms   for how long, twice as long each time
 -- A lane is in KEYS heads at one bucket, unless it is passed over. A lane is in KEYS ready while nothing is
 -- known to keep its first task from starting.
 

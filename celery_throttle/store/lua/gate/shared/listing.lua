@@ -32,7 +32,7 @@ local function is_findable(lane, entry, first)
     return redis.call('ZSCORE', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane) ~= false
   end
   local again = redis.call('ZSCORE', DUE, 'lane:' .. lane)
-  return again and tonumber(again) <= NOW + PASS_MAX_MS
+  return again and tonumber(again) <= NOW + PASS_MS
 end
 
 -- Remove a member of a line that is not the place of a parked task. A parked task without another place is

@@ -9,11 +9,11 @@ local function is_crowded(needs)
   return false
 end
 
--- Return the ticket of a task: the moment when the task came to its worker, however late the call is. Each
--- call improves the estimate of that lateness. Tasks of one worker keep their order nevertheless.
+-- Return the ticket of a task: the moment when the task came to its worker, later by the time that the call was
+-- on its way. Tasks of one worker keep their order nevertheless.
 local function give_ticket(arrival)
   local age_ms = arrival.age_ms or 0
-  local ticket = next_ticket(age_ms + state.late_ms)
+  local ticket = next_ticket(age_ms)
   local came = state.clock_ms and state.clock_ms - age_ms
   local newest = state.newest
   if newest and came < newest.came then return ticket end

@@ -66,12 +66,10 @@ local function wrong_in_worker(worker)
 end
 
 local function wrong_in_lane(lane)
-  local offered, pass_ms = lane.offered, lane.pass_ms
   if lane.at ~= nil and not is_a(lane.at, 'name') then return 'at' end
   if lane.rank ~= nil and not is_a(lane.rank, 'rank') then return 'rank' end
   if lane.came ~= nil and not is_a(lane.came, 'rank') then return 'came' end
   if lane.ticket ~= nil and not is_a(lane.ticket, 'rank') then return 'ticket' end
-  if offered ~= nil and type(offered) ~= 'number' then return 'offered' end
-  if pass_ms ~= nil and type(pass_ms) ~= 'number' then return 'pass_ms' end
+  if lane.offered ~= nil and type(lane.offered) ~= 'number' then return 'offered' end
   return nil
 end

@@ -44,7 +44,7 @@ local function start_first(lane)
     return
   end
   if record.deadline and record.deadline <= NOW then return expire_parked(first.task, record) end
-  if entry.passed then take_back(lane, entry, true) end
+  if entry.passed then take_back(lane, entry) end
   local blocker, wait_ms = blocked_by(needs_of(takes(record)), first.task, record)
   if blocker and wait_ms > 0 then again_at(blocker, NOW + wait_ms) end
   if blocker then return move_lane(lane, entry, blocker, first, record) end

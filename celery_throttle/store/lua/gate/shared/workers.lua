@@ -14,7 +14,7 @@
 --   clock_off      how far the clock of the worker is from that of the store (ms)
 --   broker         the code of its broker
 --   till           until when all this is kept (ms)
-local KEPT_MS, CLOCK_SET_MS = 86400000, 1000
+local KEPT_MS = 86400000
 
 -- Return the unique part of the name of a worker. The store keeps the whole name only for holders.
 local function id_of(worker)
@@ -48,23 +48,11 @@ local function confirm_later(worker, task, attempt)
   redis.call('HSET', WORKERS, worker, cjson.encode(known))
 end
 
--- Return how much later than usual (ms) this call comes, by the clock of its worker. The least difference of
--- the clocks is the usual one, because a busy machine makes calls late and none early. Clocks drift, so that
--- the least may grow by 1 ms a second. A jump by a second means that a clock was set.
-local function lateness(before, clock_ms)
-  state.clock_off = NOW_US / 1000 - clock_ms
-  if not before.clock_off then return 0 end
-  local usual = math.min(before.clock_off + (NOW - before.since) / 1000, state.clock_off)
-  local late_ms = state.clock_off - usual
-  state.away_ms = math.max(state.away_ms, late_ms) -- or the store stood still
-  if late_ms > CLOCK_SET_MS then return 0 end
-  state.clock_off = usual
-  return late_ms
-end
-
--- Store the clock of the worker, by which its tasks came.
+-- Store the clock of the worker, by which its tasks came. A call that is on its way for much longer than the one
+-- before shows that the store stood still, or was away.
 local function hear_clock(before, clock_ms)
-  state.clock_ms, state.newest, state.late_ms = clock_ms, before.newest, lateness(before, clock_ms)
+  state.clock_ms, state.newest, state.clock_off = clock_ms, before.newest, NOW_US / 1000 - clock_ms
+  if before.clock_off then state.away_ms = math.max(state.away_ms, state.clock_off - before.clock_off) end
 end
 
 local function save_worker(worker, said, before)
