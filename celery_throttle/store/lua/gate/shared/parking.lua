@@ -9,7 +9,7 @@ local function is_crowded(needs)
   return false
 end
 
--- Return the ticket of a task: the moment when the task came to its worker, later by the time that the call was
+-- Return the ticket of a task: the moment when the task came to its worker, plus the time that the call was
 -- on its way. Tasks of one worker keep their order nevertheless.
 local function give_ticket(arrival)
   local age_ms = arrival.age_ms or 0

@@ -48,8 +48,8 @@ local function confirm_later(worker, task, attempt)
   redis.call('HSET', WORKERS, worker, cjson.encode(known))
 end
 
--- Store the clock of the worker, by which its tasks came. A call that is on its way for much longer than the one
--- before shows that the store stood still, or was away.
+-- Store the clock of the worker, by which its tasks came. A call that is on its way for much longer than the
+-- one before shows that the store stood still, or was away.
 local function hear_clock(before, clock_ms)
   state.clock_ms, state.newest, state.clock_off = clock_ms, before.newest, NOW_US / 1000 - clock_ms
   if before.clock_off then state.away_ms = math.max(state.away_ms, state.clock_off - before.clock_off) end
