@@ -10,7 +10,20 @@ __all__ = ["Keys"]
 LAYOUT = 2
 
 _NAMES = (
-    *("limits", "said", "used", "waiting", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "due"),
+    *(
+        "limits",
+        "overrides",
+        "used",
+        "waiting",
+        "leases",
+        "records",
+        "messages",
+        "lines",
+        "lanes",
+        "heads",
+        "ready",
+        "due",
+    ),
     *("locks", "rates", "turns", "aside", "workers", "meta", "ends"),
     *("audit", "oldest", "sums"),
 )

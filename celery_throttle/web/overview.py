@@ -121,7 +121,7 @@ def overview(app: Any, wanted: str, most: int) -> Overview:
     clocks, rows, of_row = [], [], {}
     for reader in readers(app):
         clocks.append(reader.clock())
-        statuses = reader.status(_READ, ("limits", "said", "waiting", "used"))
+        statuses = reader.status(_READ, ("limits", "overrides", "waiting", "used"))
         not_all = partly(statuses, _READ)
         otherwise = {name for name, _ in declared_otherwise(app, reader, statuses)}
         for row in _rows(statuses, keyed, otherwise, not_all):

@@ -53,7 +53,7 @@ SPOILED = [
     ("used", "api", b"7"),
     ("waiting", "api", b"x"),
     ("waiting", "api", b"9"),
-    ("said", "api", b"[[]]"),
+    ("overrides", "api", b"[[]]"),
     ("rates", "api", b"["),
     ("turns", "api", b"now"),
     ("records", "t9", b'{"v":2,"finished":{"0":7}}'),
