@@ -141,6 +141,18 @@ def test_a_lane_that_is_listed_nowhere_is_named(worker: TermsCaller, run: Callab
     check(peek(redis))
 
 
+@pytest.mark.parametrize("index", ["lines", "heads", "oldest"])
+def test_a_member_that_is_out_of_order_is_named(
+    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str
+) -> None:
+    fill(worker)
+    last: Any = redis.zrange(KEY[index], -1, -1)
+    redis.zadd(KEY[index], {last[0]: -1})
+    assert any("out of order" in line for line in run("doctor", "--repair").lines)
+    assert run("doctor", "--repair", "--yes").code == 0
+    assert set(peek(redis).sets[index].values()) == {0}
+
+
 def test_what_was_repaired_goes_on(worker: TermsCaller, app: Any, redis: Redis) -> None:
     """The holder that nobody could read gives its permit back."""
     fill(worker)
