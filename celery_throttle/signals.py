@@ -1,4 +1,4 @@
-"""Signals of Celery's kind, for code that wants to hear at once what becomes of tasks and limits.
+"""Signals of Celery's kind, for code that wants to hear at once what becomes of tasks and limits::
 
     from celery_throttle.signals import task_parked
 

@@ -1,0 +1,47 @@
+# ruff: noqa: INP001 - no package
+"""The documentation as a site: ``tox -e docs`` builds it, and every warning is an error."""
+
+from __future__ import annotations
+
+import celery_throttle
+
+project = "celery_throttle"
+author = "celery_throttle contributors"
+copyright = "celery_throttle contributors, BSD-3-Clause"  # noqa: A001 - Sphinx gives it this name
+release = version = celery_throttle.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build"]
+#: `LeaseLost` is the name of an error and of a signal's event.
+suppress_warnings = ["ref.python"]
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+
+#: Of the site that mounts the page; it cannot be imported without settings.
+autodoc_mock_imports = ["django"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+html_theme = "furo"
+html_title = f"celery_throttle {release}"
+html_extra_path = ["llms.txt"]
+html_show_sourcelink = False
+
+linkcheck_anchors = False
+linkcheck_timeout = 20
