@@ -50,8 +50,10 @@ DIFFERS = re.compile(
 STATE: Any = celery._state
 #: What pages show of a store in use: a limit, the name of a task, and how many of it have arrived.
 BUSY = {
-    "README.md": [(Limit("shop.render", 2), "shop.render", 5), (Limit("api", 8), "shop.crawl", 10)],
-    "docs/control.md": [(Limit("api", 8), "shop.sync", 20), (Limit("tenant", 2, key="tenant"), "shop.call", 3)],
+    "docs/reference/control.md": [
+        (Limit("api", 8), "shop.sync", 20),
+        (Limit("tenant", 2, key="tenant"), "shop.call", 3),
+    ],
 }
 
 

@@ -333,7 +333,7 @@ class Calls:
         self._no_hints = True
         fix = "trying again"
         if error is None or isinstance(error, NoPermissionError):
-            fix = "give the store's user the right, see the README's ACL line"
+            fix = "give the store's user the right, see the ACL line in docs/howto/redis.md"
         logger.warning(
             "celery_throttle: the store refuses hints (%s), so tasks that others let start wait for up to some "
             "seconds: %s", error or "its user may not publish them", fix,
