@@ -24,8 +24,8 @@ suppress_warnings = ["ref.python"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
-#: Of the site that mounts the page; it cannot be imported without settings.
-autodoc_mock_imports = ["django"]
+#: Of a Django project that mounts the page; they cannot be imported without its settings.
+autodoc_mock_imports = ["asgiref", "django"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
