@@ -15,7 +15,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
-    "sphinx_design",
 ]
 exclude_patterns = ["_build"]
 #: `LeaseLost` is the name of an error and of a signal's event.
@@ -40,6 +39,8 @@ copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
 html_title = f"celery_throttle {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_extra_path = ["llms.txt"]
 html_show_sourcelink = False
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from celery_throttle.core.limits import Limit
+from celery_throttle.core.options import TASK_OPTIONS
+from celery_throttle.core.settings import Settings
 from tests.support.workers import ROOT
 
 try:
@@ -28,6 +32,23 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "internals.md"])
 def test_a_page_is_short(page: str) -> None:
     assert len((DOCS / page).read_text().splitlines()) <= 250
+
+
+def first_cells(page: str) -> list[str]:
+    """Return the first cells of the rows of a page's tables, without their marks."""
+    rows = re.findall(r"^\| ([^|]+) \|", (DOCS / page).read_text(), flags=re.MULTILINE)
+    return [row.strip("`") for row in rows]
+
+
+def test_the_table_of_options_has_each_option_once() -> None:
+    cells = first_cells("reference/options.md")
+    options = sorted({*TASK_OPTIONS, *(each.name for each in fields(Limit) if not each.name.startswith("_"))})
+    assert sorted(each for each in cells if each != "option") == options
+
+
+def test_the_table_of_settings_has_each_setting_once() -> None:
+    cells = [each for each in first_cells("reference/settings.md") if each.startswith("throttle_")]
+    assert sorted(cells) == sorted(f"throttle_{each.name}" for each in fields(Settings))
 
 
 def test_llms_txt_lists_each_page() -> None:
