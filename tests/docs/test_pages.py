@@ -65,6 +65,12 @@ def test_a_package_index_gets_links_that_lead_to_the_site() -> None:
     assert all("".join(each).startswith("https://") for each in targets)
 
 
+def test_the_pictures_of_the_readme_are_there() -> None:
+    pictures = re.findall(r'(?:src|srcset)="([^"]+)"', README)
+    assert len(pictures) == 2
+    assert [each for each in pictures if not (ROOT / each).exists()] == []
+
+
 def test_the_badges_name_the_versions_that_the_package_takes() -> None:
     pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
     assert f"python-{pythons[0]}%20to%20{pythons[-1]}-" in README
