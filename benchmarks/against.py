@@ -27,7 +27,7 @@ from benchmarks.stand_in import DONE, StandIn
 from celery_throttle.core import keys
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
-from celery_throttle.store.calls import Ended, Exchange
+from celery_throttle.store.exchange import Ended, Exchange
 from celery_throttle.store.scripts import Script, execute
 
 if TYPE_CHECKING:

@@ -91,6 +91,12 @@ def limit_4(load: str, number: int, seconds: float) -> None:
     _sleep(load, number, seconds)
 
 
+@app.task(name="limit-6", base=Throttled, limit=6, ignore_result=True)
+def limit_6(load: str, number: int, seconds: float) -> None:
+    """Six at once."""
+    _sleep(load, number, seconds)
+
+
 @app.task(name="relay", ignore_result=True)
 def relay(load: str, number: int, seconds: float, left: int, queue: str) -> None:
     """Not throttled, but the next one is only published when this one ends: a cap of one without any throttle."""

@@ -22,8 +22,8 @@ from benchmarks.stand_in import DONE, StandIn
 from celery_throttle.clients import _REAPED
 from celery_throttle.core.keys import Keys
 from celery_throttle.embedded import EmbeddedServer
-from celery_throttle.store.calls import Arrival, Ended, Exchange, take_rows
-from celery_throttle.store.portions import MOST_ROWS, Portion
+from celery_throttle.store.exchange import Arrival, Ended, Exchange
+from celery_throttle.store.portions import MOST_ROWS, Portion, take_rows
 from celery_throttle.store.scripts import Script
 
 if TYPE_CHECKING:

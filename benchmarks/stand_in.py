@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.site import BenchmarkError
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.calls import Arrival, Ended, Exchange, Store
-from celery_throttle.store.replies import Answer, ParkAnswer, exchanged
+from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange import Arrival, Ended, Exchange
+from celery_throttle.store.exchange_reply import Answer, ParkAnswer, read_exchanged
 from celery_throttle.store.scripts import execute
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.keys import Keys
-    from celery_throttle.store.replies import Grant, Reply
+    from celery_throttle.store.exchange_reply import Grant, Reply
     from celery_throttle.store.scripts import Call
 
 __all__ = ["DONE", "StandIn"]
@@ -68,7 +69,7 @@ class StandIn:
         return self.store.exchange(self.name, next(self._numbers), self.queues, said)
 
     def say(self, said: Exchange) -> Reply:
-        reply = exchanged(self.call(self.exchange(said)))
+        reply = read_exchanged(self.call(self.exchange(said)))
         if reply is None:
             raise BenchmarkError("the store knows no limits yet")
         return reply

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from benchmarks.site import Bench
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange_reply import Grant
     from celery_throttle.store.scripts import Call
 
 __all__ = ["bytes_each", "history", "idle", "reap", "server_time"]

@@ -43,7 +43,7 @@ __all__ = [
     "Throttled",
 ]
 
-__version__ = "0.1.0"
+__version__: str
 
 #: Loaded when they are first asked for, since Celery and redis-py take their time.
 __getattr__, __dir__ = lazy(
@@ -55,6 +55,7 @@ __getattr__, __dir__ = lazy(
         "RateLimited": "tasks.rate_limited",
         "ThrottleControl": "control.throttle_control",
         "Throttled": "tasks.throttled",
+        "__version__": "version",
     },
 )
 

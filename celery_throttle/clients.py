@@ -18,14 +18,15 @@ from celery_throttle.settings import settings_of
 from celery_throttle.signals import tell_reclaimed
 from celery_throttle.store.breaker import Breaker
 from celery_throttle.store.caller import Caller
-from celery_throttle.store.calls import Store, take_rows
+from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange_reply import read_cleared
 from celery_throttle.store.history import by_limit
-from celery_throttle.store.replies import cleared as read_cleared
+from celery_throttle.store.portions import take_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.store.replies import Cleared
+    from celery_throttle.store.exchange_reply import Cleared
     from celery_throttle.store.scripts import Call
 
 __all__ = ["StoreClient", "not_asked", "signed", "store_client"]

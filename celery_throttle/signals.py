@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.dispatch import Signal
 
-from celery_throttle.store.rows import needs_from
+from celery_throttle.store.needs import needs_from
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from celery_throttle.store.rows import Need, RateStatus
+    from celery_throttle.store.limit_status import RateStatus
+    from celery_throttle.store.needs import Need
 
 __all__ = [
     "DuplicateDropped",

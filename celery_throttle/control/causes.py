@@ -10,7 +10,7 @@ from celery_throttle.control.findings import Commands, Finding, waiting
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, span
 from celery_throttle.store.explain import explained, in_words
-from celery_throttle.store.rows import rates_text
+from celery_throttle.store.limit_status import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from celery_throttle.control.lines import Line
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
-    from celery_throttle.store.rows import Holder, LimitStatus, RateStatus, Said
-    from celery_throttle.store.views import TaskView
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.limit_status import LimitStatus, RateStatus, Said
+    from celery_throttle.store.task_view import TaskView
 
 __all__ = ["Look", "causes"]
 

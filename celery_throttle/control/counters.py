@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_throttle.control.exposition import Sample
+from celery_throttle.control.limit_history import histories_of
 from celery_throttle.core.history import TOTALS, WAITS
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _BOUNDS = range(0, len(WAITS), 2)
 
 def counted(reader: Reader, limits: list[str]) -> Iterator[tuple[str, Sample]]:
     """Yield the samples of limits, each with the name of its metric."""
-    for history in reader.history(limits, TOTALS):
+    for history in histories_of(reader, limits, TOTALS):
         labels = {"group": reader.group, "limit": history.limit}
         total = history.total
         for name in COUNTERS:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import Holder, LimitStatus
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["declared_differently", "declared_in_store"]
 

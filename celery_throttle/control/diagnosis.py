@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.findings import Finding
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.rows import LimitStatus, Parked
-    from celery_throttle.store.views import Service
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Parked
+    from celery_throttle.store.workers import Service
 
 __all__ = ["Diagnosis", "declared_otherwise", "diagnose", "examined", "readers"]
 

@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Any
 from kombu import Producer
 
 from celery_throttle.control.queues import reached
+from celery_throttle.control.reader import AT_ONCE
 from celery_throttle.core.wording import signature
 from celery_throttle.errors import StoreUnavailable
+from celery_throttle.store.draining import Drained, read_lent
 from celery_throttle.store.parcel import unpack
-from celery_throttle.store.rows import Drained
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.views import Lent, ParkedId
+    from celery_throttle.store.draining import Lent
+    from celery_throttle.store.parked_tasks import ParkedId
 
-__all__ = ["drain"]
+__all__ = ["borrow", "drain"]
 
 logger = logging.getLogger(__name__)
 
+#: Bytes of messages that one call reads.
+_BYTES = 4_000_000
 # What belongs to one delivery, and is made anew for the next one; and what `publish` has parameters for.
 _OF_A_DELIVERY = ("body_encoding", "delivery_info", "delivery_tag")
 _BY_NAME = ("application_headers", "content_encoding", "content_type", "expiration", "headers")
@@ -72,7 +76,7 @@ def _drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) ->
     with _queues(app) as queues:
         while ids:
             nonce = f"drain:{uuid.uuid4().hex[:8]}"
-            looked_at, lent = place.borrow(nonce, ids)
+            looked_at, lent = borrow(place, nonce, ids)
             del ids[:looked_at]
             published: dict[str, str] = {}
             try:
@@ -86,6 +90,11 @@ def _drain(app: Any, place: Reader, tasks: list[ParkedId], by: str, why: str) ->
             change = _say(place, nonce, lent, published, by, why, change)
             drained.update(published.values())
     return drained
+
+
+def borrow(place: Reader, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
+    """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
+    return place.read(read_lent, place.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
 
 
 def _say(place: Reader, nonce: str, lent: list[Lent], published: dict[str, str], by: str, why: str, change: str) -> str:

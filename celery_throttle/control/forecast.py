@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from celery_throttle.control.capacity import asked_workers, slots_for, starts_per_second
 from celery_throttle.control.overrides import Override
-from celery_throttle.control.pace import Pace
+from celery_throttle.control.pace import Pace, pace_in
 from celery_throttle.control.play import Play
 from celery_throttle.control.queues import NOBODY_ANSWERED
 from celery_throttle.control.reader import MOST
@@ -20,13 +20,13 @@ from celery_throttle.control.taking_back import TakingBack, without
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import counted, often, one_line, span
-from celery_throttle.store.rows import Said, rates_text
+from celery_throttle.store.limit_status import Said, rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import LimitStatus, RateStatus
+    from celery_throttle.store.limit_status import LimitStatus, RateStatus
 
 __all__ = ["Bound", "Forecast", "forecast"]
 
@@ -186,7 +186,7 @@ def forecast(reader: Reader, bucket: Bucket, asked: Override | TakingBack) -> Fo
     changed = [after[each.bucket] for each in own]
     override, change = (asked, "") if isinstance(asked, Override) else (Override(), asked)
     paces = parked and bucket.key is None and not change and not override.rates
-    pace = reader.pace(before) if paces else Pace()
+    pace = pace_in(reader, before) if paces else Pace()
     return Forecast(
         bucket.name,
         bucket.key,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import shlex
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 from celery_throttle.clients import signed
+from celery_throttle.control.limit_history import histories_of, with_last_hour
 from celery_throttle.control.overrides import Override, read_override
 from celery_throttle.control.taking_back import checked_change
+from celery_throttle.control.until import Until, moment_of, until_text
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.history import MINUTES, QUARTERS
 from celery_throttle.core.wording import one_line, signature
@@ -25,16 +27,17 @@ if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
     from celery_throttle.control.taking_back import TakingBack
     from celery_throttle.core.rates import Rates
+    from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, Parked
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Parked
 
 __all__ = ["MOST", "NOTHING_TO_DO", "LimitControl", "LimitKeys", "Order", "count", "longest_line"]
 
 Order = Literal["attention", "backlog", "name"]
 
 logger = logging.getLogger(__name__)
-
-Until = datetime | timedelta | float | None
 
 MOST = 1000
 #: What is said of a limit when there was nothing to take back, by what takes it back.
@@ -46,13 +49,6 @@ NOTHING_TO_DO = {
 }
 #: What control.lua answers when the change was made before, for the same request.
 _MADE_BEFORE = 2
-#: A century, in seconds.
-_LONGEST = 3.2e9
-_LATEST_YEAR = 2200
-#: From here on a number is a Unix time, and not 31 years from now.
-_UNIX_TIME = 1e9
-
-
 _INSTEAD = {
     **dict.fromkeys(("seconds", "for_", "duration", "ttl", "timeout", "minutes"), "write until=3600"),
     "reason": "write why='their incident 42'",
@@ -190,7 +186,7 @@ class LimitControl:
             raise ConfigurationError(f"{together}: write throttle.limit({self.name!r}).history()").for_shell(
                 f"{together}: write `{{throttle}} history {shlex.quote(self.name)}`"
             )
-        return self._place.history([self.name], QUARTERS if day else MINUTES)[0]
+        return histories_of(self._place, [self.name], QUARTERS if day else MINUTES)[0]
 
     @_tells
     def reset(self, *, by: str | None = None, why: str = "") -> bool:
@@ -258,7 +254,7 @@ class LimitControl:
             last_hour: also what started on it in the last hour, and how long that had waited; not of a key.
         """
         rows = self._place.stand([self._bucket.text])
-        return (self._place.with_last_hour(rows) if last_hour else rows)[0]
+        return (with_last_hour(self._place, rows) if last_hour else rows)[0]
 
     @_tells
     def keys(self, *, most: int = 100, find: str = "", sort: Order = "attention", skip: int = 0) -> LimitKeys:
@@ -313,9 +309,9 @@ class LimitControl:
         why: Any,
     ) -> None:
         by, why = signed(by, why, f"Limit {self._bucket}: ")
-        until = _moment(until)
-        written = self._until(until)
-        answer = self._tell(self._bucket, what, asked.value if asked else "1", written, by, why)
+        until = moment_of(until)
+        ends_at = until_text(self._bucket, until, self._place.app.timezone)
+        answer = self._tell(self._bucket, what, asked.value if asked else "1", ends_at, by, why)
         if answer < 0:
             raise ConfigurationError(
                 f"Limit {self._bucket}: until={until!r} is over already, by the store's clock: write until=3600"
@@ -359,28 +355,6 @@ class LimitControl:
         permits, rates = (asked.permits, asked.rates) if asked else (None, ())
         event = LimitChanged(bucket.name, bucket.key, action, permits, by, why, seconds, rates)
         limit_changed.send(bucket.name, event=event)
-
-    def _until(self, until: Any) -> str:
-        """Return a time as control.lua has it: ``0`` for good, ``+ms`` from now, or ms."""
-        if until is None:
-            return "0"
-        if isinstance(until, datetime):
-            aware = until if until.tzinfo else until.replace(tzinfo=self._place.app.timezone)
-            if aware.year <= _LATEST_YEAR:
-                return f"{max(aware.timestamp(), 0.001) * 1000:.0f}"
-        seconds = until.total_seconds() if isinstance(until, timedelta) else until
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _LONGEST:
-            raise ConfigurationError(
-                f"Limit {self._bucket}: until must be a datetime, or seconds or a timedelta from now, more than 0, "
-                f"got {until!r}: write until=3600 or until=timedelta(hours=1)"
-            )
-        return f"+{max(round(seconds * 1000), 1)}"
-
-
-def _moment(until: Any) -> Any:
-    """Return a Unix time, such as ``time.time() + 60``, as a datetime: so many seconds from now nobody means."""
-    is_time = isinstance(until, int | float) and not isinstance(until, bool) and _UNIX_TIME <= until < _LONGEST
-    return datetime.fromtimestamp(until, timezone.utc) if is_time else until
 
 
 def _busy(status: LimitStatus) -> tuple[bool, int, int, str, str]:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
-    from celery_throttle.store.rows import LimitStatus
-    from celery_throttle.store.views import First, Oldest
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import First, Oldest
 
 __all__ = ["Line", "Looked", "first_lines"]
 

@@ -12,7 +12,7 @@ from celery_throttle.store.explain import LOCK_STATES, Explanation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from celery_throttle.store.views import LostRun
+    from celery_throttle.store.workers import LostRun
 
 __all__ = ["running_twice", "with_lost_run"]
 

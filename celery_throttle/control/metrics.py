@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
-    from celery_throttle.store.rows import Holder, LimitStatus, Said
-    from celery_throttle.store.views import Oldest
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.limit_status import LimitStatus, Said
+    from celery_throttle.store.parked_tasks import Oldest
 
 __all__ = ["described", "measured", "scraped"]
 

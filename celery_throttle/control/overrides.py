@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.limits import MOST_PERMITS, Limit
 from celery_throttle.core.rates import Rate, read_rates
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.rows import RateStatus, rates_text
+from celery_throttle.store.limit_status import RateStatus, rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

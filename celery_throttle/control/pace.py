@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from celery_throttle.control.limit_history import histories_of
+from celery_throttle.core.history import MINUTES
 from celery_throttle.core.wording import span
 
 if TYPE_CHECKING:
+    from celery_throttle.control.reader import Reader
     from celery_throttle.store.explain import Explanation
     from celery_throttle.store.history import History
-    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["ENOUGH_RUNS", "Pace", "estimated", "pace_of"]
+__all__ = ["ENOUGH_RUNS", "Pace", "estimated", "pace_in", "pace_of"]
 
 #: A line in which nothing has started for so many run times, and so many seconds, stands still.
 _RUN_TIMES, _STANDS_STILL = 4, 120.0
@@ -68,6 +71,11 @@ def pace_of(status: LimitStatus, history: History, cost: int = 1) -> Pace:
         per_second = history.per_second
     each = 1 / min(per_second, slowest) if per_second else None
     return Pace(each, each or 0.0)
+
+
+def pace_in(reader: Reader, status: LimitStatus, cost: int = 1) -> Pace:
+    """Return how fast the line of a limit or key moves, where each of its tasks takes so many permits."""
+    return pace_of(status, histories_of(reader, [status.name], MINUTES)[0], cost)
 
 
 def estimated(explanation: Explanation, pace: Pace) -> Explanation:

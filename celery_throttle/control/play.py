@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_throttle.core.queues import BrokerQueue
-    from celery_throttle.store.rows import LimitStatus
-    from celery_throttle.store.views import Waiter
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Waiter
 
 __all__ = ["Play"]
 

@@ -5,54 +5,53 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import store_client
-from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.core.buckets import Bucket
-from celery_throttle.core.history import MINUTES
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.task_codes import TaskNames, limits_by_task
 from celery_throttle.settings import settings_of
-from celery_throttle.store import views
-from celery_throttle.store.history import histories
-from celery_throttle.store.last_hour import last_hours
-from celery_throttle.store.replies import read
-from celery_throttle.store.rows import needs_from
+from celery_throttle.store.audit import read_changes
+from celery_throttle.store.holders import read_holders
+from celery_throttle.store.identity_locks import read_locks
+from celery_throttle.store.limit_status import read_names, read_statuses
+from celery_throttle.store.needs import needs_from
+from celery_throttle.store.parked_tasks import (
+    parked_rows,
+    read_firsts,
+    read_oldest,
+    read_parked,
+    read_parked_by_queue,
+    read_parked_ids,
+    read_waiters,
+)
+from celery_throttle.store.reading import read
+from celery_throttle.store.task_view import read_task_view
+from celery_throttle.store.unreadable import read_set_aside
+from celery_throttle.store.workers import read_declared, read_lost_runs, read_services
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from celery_throttle.core.history import Ring
-    from celery_throttle.store.history import History
-    from celery_throttle.store.last_hour import LastHour
-    from celery_throttle.store.rows import Change, Holder, LimitStatus, LockStatus, Need, Parked, SetAside, Wrong
+    from celery_throttle.store.audit import Change
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.identity_locks import LockStatus
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.needs import Need
+    from celery_throttle.store.parked_tasks import First, Oldest, Parked, ParkedId, ParkedInQueue, Waiter
     from celery_throttle.store.scripts import Call
-    from celery_throttle.store.views import (
-        Declared,
-        First,
-        Lent,
-        LostRun,
-        Oldest,
-        ParkedId,
-        ParkedInQueue,
-        Service,
-        TaskView,
-        Waiter,
-    )
+    from celery_throttle.store.task_view import TaskView
+    from celery_throttle.store.unreadable import SetAside
+    from celery_throttle.store.workers import Declared, LostRun, Service
 
-__all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "partly", "readers"]
+__all__ = ["AT_ONCE", "MOST", "MOST_LANES", "Keys", "Reader", "Reclaimed", "partly", "portions", "readers"]
 
 T = TypeVar("T")
 
-#: The keys that are looked through: indexes after what they are made of, what was found last.
-_MENDED = (
-    *("limits", "said", "workers", "records", "locks", "rates", "turns", "lanes"),
-    *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
-)
 #: Limits, lines, parked tasks or ids of one call.
 AT_ONCE = 100
 #: Holders that one call reads: the store decodes the record of each.
@@ -61,8 +60,6 @@ _HOLDERS = 50
 _NAMES = 20_000
 #: Lanes that are looked through for the queues of parked tasks.
 MOST_LANES = 20_000
-#: Of messages that one call reads.
-_BYTES = 4_000_000
 #: Where the lanes of those begin that wait for an outcome (locks.lua); no other lane comes between them.
 _FOLLOWERS = "[follow:"
 #: Parked tasks that one call reads.
@@ -109,20 +106,21 @@ class Reader:
         """Whether a queue of this broker is one of the app's own; an app without a broker cannot tell them apart."""
         return not broker or not self.broker or broker == self.broker
 
-    def _read(self, reader: Callable[[Any], T], call: Call) -> T:
+    def read(self, reader: Callable[[Any], T], call: Call) -> T:
+        """Return what a reader makes of the reply to a call."""
         return read(reader, self.ask(call))
 
     def services(self) -> list[Service]:
         """Return the brokers whose workers use this group of limits."""
-        return self._read(views.services, self.store.services())
+        return self.read(read_services, self.store.services())
 
     def declared(self) -> list[Declared]:
         """Return what each worker of this group of limits has declared."""
-        return self._each(views.declared, self.store.declared, lambda each: each.worker, MOST)
+        return self._each(read_declared, self.store.declared, lambda each: each.worker, MOST)
 
     def lost_runs(self) -> list[LostRun]:
         """Return the runs of tasks that run once whose leases have ended, and which may go on; by worker and task."""
-        found = self._each(views.lost_runs, self.store.lost, lambda each: each.nonce, MOST)
+        found = self._each(read_lost_runs, self.store.lost, lambda each: each.nonce, MOST)
         return sorted(found, key=lambda each: (each.worker, each.task, each.nonce))
 
     def _names(self) -> TaskNames:
@@ -130,12 +128,12 @@ class Reader:
 
     def clock(self) -> tuple[datetime, float]:
         """Return the store's time, and for how many seconds nothing starts since it has just lost its data."""
-        view = self._read(views.task_view, self.store.explain(""))
+        view = self.read(read_task_view, self.store.explain(""))
         return view.now, view.settling
 
     def store_errors(self) -> int:
         """Return how often workers lost the store, or had a call refused, as far as they could tell it."""
-        return self._read(int, self.store.errors())
+        return self.read(int, self.store.errors())
 
     def status(
         self,
@@ -165,7 +163,7 @@ class Reader:
     def explain(self, task_id: str) -> TaskView:
         """Return what the store knows of a task."""
         names = self._names()
-        view = self._read(lambda raw: views.task_view(raw, names), self.store.explain(task_id))
+        view = self.read(lambda raw: read_task_view(raw, names), self.store.explain(task_id))
         if self.is_ours(view.broker):
             return view
         known = {each.code: each.broker for each in self.services()}
@@ -201,13 +199,13 @@ class Reader:
         return Keys(tuple(found), cut=False)
 
     def _pages(self, source: Any) -> Iterator[list[str]]:
-        return self._paged(views.names, partial(self.store.limits, source))
+        return self.paged(read_names, partial(self.store.limits, source))
 
-    def _paged(self, reader: Callable[[Any], tuple[str, T]], call: Callable[[str], Call]) -> Iterator[T]:
+    def paged(self, reader: Callable[[Any], tuple[str, T]], call: Callable[[str], Call]) -> Iterator[T]:
         """Yield the pages of a script that returns where to go on, and is called with it."""
         after, more = "", True
         while more:
-            after, page = self._read(reader, call(after))
+            after, page = self.read(reader, call(after))
             yield page
             more = bool(after)
 
@@ -220,7 +218,7 @@ class Reader:
     ) -> list[T]:
         """Return what the pages of a script have, each by its name once, until there are so many."""
         found: dict[str, T] = {}
-        for page in self._paged(reader, call):
+        for page in self.paged(reader, call):
             found.update((name(each), each) for each in page)
             if len(found) >= most:
                 break
@@ -228,10 +226,8 @@ class Reader:
 
     def stand(self, buckets: list[str], rates: Sequence[tuple[int, int, int]] = ()) -> tuple[LimitStatus, ...]:
         """Return how these buckets stand; when each could start next with other rates, if there are any."""
-        found: list[LimitStatus] = []
-        for first in range(0, len(buckets), AT_ONCE):
-            found += self._read(views.statuses, self.store.status(buckets[first : first + AT_ONCE], rates))
-        return tuple(found)
+        pages = (self.read(read_statuses, self.store.status(some, rates)) for some in portions(buckets))
+        return tuple(chain.from_iterable(pages))
 
     def holders(self, bucket: Bucket | None, most: int) -> tuple[Holder, ...]:
         """Return who holds permits, of this limit (looked for among so many that a fleet rarely has) or of all."""
@@ -239,35 +235,31 @@ class Reader:
         names = self._names()
         past, more = 0, True
         while more and len(found) < most and (bucket is None or past < _NAMES):
-            page, more = self._read(lambda raw: views.holders(raw, names), self.store.holders(past, _HOLDERS))
+            page, more = self.read(lambda raw: read_holders(raw, names), self.store.holders(past, _HOLDERS))
             past += _HOLDERS
             found.update((each.task_id, each) for each in page if bucket is None or _holds(each, bucket))
         return tuple(found.values())[:most]
 
     def parked(self, bucket: Bucket | None, most: int) -> tuple[Parked, ...]:
         """Return who waits, for this limit or at all."""
-        return read(views.parked, self._parked_rows(bucket, most))
+        return read(read_parked, self._parked_rows(bucket, most))
 
     def firsts(self, buckets: Sequence[Bucket]) -> list[First | None]:
         """Return who is first in each of these lines; None: nobody stands in it."""
-        found: list[First | None] = []
-        for first in range(0, len(buckets), AT_ONCE):
-            some = [each.text for each in buckets[first : first + AT_ONCE]]
-            found += self._read(views.firsts, self.store.firsts(some))
-        return found
+        names = portions([each.text for each in buckets])
+        return [each for some in names for each in self.read(read_firsts, self.store.firsts(some))]
 
     def oldest(self, limits: Sequence[str]) -> dict[str, Oldest]:
         """Return the parked task that waits for longest of each limit; without those in whose lines nobody stands."""
         found: dict[str, Oldest] = {}
-        for first in range(0, len(limits), AT_ONCE):
-            some = limits[first : first + AT_ONCE]
-            rows = self._read(views.oldest, self.store.oldest(some))
+        for some in portions(limits):
+            rows = self.read(read_oldest, self.store.oldest(some))
             found |= {limit: row for limit, row in zip(some, rows, strict=True) if row}
         return found
 
     def waiters(self, bucket: Bucket | None, most: int) -> list[Waiter]:
         """Return who stands in the lines of this limit, or in any and in none, and what each takes."""
-        return read(views.waiters, self._parked_rows(bucket, most))
+        return read(read_waiters, self._parked_rows(bucket, most))
 
     def _parked_rows(self, bucket: Bucket | None, most: int) -> list[Any]:
         """Return rows of parked tasks, read a page at a time; one that moves meanwhile is there once."""
@@ -275,7 +267,7 @@ class Reader:
         after, left = b"", min(most, MOST)
         while left > 0:
             call = self.store.parked(bucket.text if bucket else None, min(left, AT_ONCE), after)
-            after, rows = self._read(views.parked_rows, call)
+            after, rows = self.read(parked_rows, call)
             for row in rows:
                 found.setdefault(row[2], row)
             left = left - len(rows) if after else 0
@@ -290,7 +282,7 @@ class Reader:
         more = True
         while more:
             call = self.store.parked_ids(bucket.text if bucket else "", after, AT_ONCE)
-            following, page = self._read(views.parked_ids, call)
+            following, page = self.read(read_parked_ids, call)
             yield from page
             # Lines that something else has put out of order, and which no worker has put right yet, could go round.
             more = following[1:] > after[1:]
@@ -304,7 +296,7 @@ class Reader:
         found: dict[str, ParkedInQueue] = {}
         after = ""
         for _ in range(0, most_lanes, AT_ONCE):
-            following, page = self._read(views.parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
+            following, page = self.read(read_parked_by_queue, self.store.parked_by_queue(after, AT_ONCE))
             for each in page:
                 name = each.queue.name
                 if name and not is_outside(name) and self.is_ours(each.queue.broker):
@@ -317,45 +309,15 @@ class Reader:
     def drop(self, bucket: Bucket | None, tasks: list[str], by: str, why: str) -> int:
         """Drop parked tasks; return how many were still parked, and to run."""
         change, dropped = b"", 0
-        for first in range(0, len(tasks), AT_ONCE):
-            some = tasks[first : first + AT_ONCE]
+        for some in portions(tasks):
             text = bucket.text if bucket else ""
             change, count = self.ask(self.store.drop(text, by, why, change.decode(), some))
             dropped += count
         return dropped
 
-    def borrow(self, nonce: str, tasks: list[str]) -> tuple[int, list[Lent]]:
-        """Borrow the messages of the first of these parked tasks; return how many of them were looked at."""
-        return self._read(views.lent, self.store.unpark(nonce, _BYTES, tasks[:AT_ONCE]))
-
     def locks(self, most: int) -> tuple[LockStatus, ...]:
         """Return the identity locks that somebody has."""
-        return tuple(self._each(views.locks, self.store.locks, lambda each: each.identity, most)[:most])
-
-    def history(self, limits: Sequence[str], ring: Ring) -> list[History]:
-        """Return what was counted of limits."""
-        found: list[History] = []
-        for first in range(0, len(limits), AT_ONCE):
-            some = limits[first : first + AT_ONCE]
-            found += self._read(partial(histories, limits=some, ring=ring), self.store.history(some, ring))
-        return found
-
-    def last_hours(self, limits: Sequence[str]) -> dict[str, LastHour]:
-        """Return what started on limits in the last hour, in short; without those on which nothing did."""
-        found: dict[str, LastHour] = {}
-        for first in range(0, len(limits), AT_ONCE):
-            some = limits[first : first + AT_ONCE]
-            found |= self._read(partial(last_hours, limits=some), self.store.history(some, MINUTES))
-        return found
-
-    def with_last_hour(self, rows: Sequence[LimitStatus]) -> list[LimitStatus]:
-        """Return rows of limits and keys with what started in the last hour."""
-        found = self.last_hours([row.name for row in rows if row.key is None])
-        return [replace(row, last_hour=found.get(row.name)) if row.key is None else row for row in rows]
-
-    def pace(self, status: LimitStatus, cost: int = 1) -> Pace:
-        """Return how fast the line of a limit or key moves, where each of its tasks takes so many permits."""
-        return pace_of(status, self.history([status.name], MINUTES)[0], cost)
+        return tuple(self._each(read_locks, self.store.locks, lambda each: each.identity, most)[:most])
 
     def unlock(self, identity: str, name: str, by: str, why: str) -> bool:
         """Take an identity lock away from whoever has it; ``name`` is that of the task."""
@@ -363,25 +325,22 @@ class Reader:
 
     def set_aside(self, most: int) -> tuple[SetAside, ...]:
         """Return the tasks whose records nobody can read."""
-        return self._read(views.set_aside, self.store.aside(min(most, MOST)))
-
-    def mend(self, *, dry_run: bool) -> list[Wrong]:
-        """Drop or set aside what cannot be read, and put right what does not agree with the records; return it."""
-        found: dict[Wrong, None] = {}
-        for key in _MENDED:
-            for page in self._paged(views.wrong, partial(self.store.mend, key, mends=not dry_run)):
-                found.update(dict.fromkeys(page))
-        return list(found)
+        return self.read(read_set_aside, self.store.aside(min(most, MOST)))
 
     def audit(self, bucket: Bucket | None, most: int) -> tuple[Change, ...]:
         """Return who changed what at run time, of this limit or at all, newest first."""
-        changes = self._read(views.changes, self.store.audit())
+        changes = self.read(read_changes, self.store.audit())
         return tuple(each for each in changes if bucket is None or _is_about(each, bucket))[:most]
 
     def reap(self) -> Iterator[Reclaimed]:
         """Clear the holders whose lease has ended, and yield them."""
         for each in self._client.reap(patient=True):
             yield Reclaimed(each.task, needs_from(each.needs))
+
+
+def portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield as many of these as one call has, until all were there."""
+    return (items[first : first + AT_ONCE] for first in range(0, len(items), AT_ONCE))
 
 
 def partly(statuses: Sequence[LimitStatus], most_keys: int) -> dict[str, int]:

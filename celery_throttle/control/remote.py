@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.control.limit_control import NOTHING_TO_DO
 from celery_throttle.control.panel import STEERS, WORDS
 from celery_throttle.control.throttle_control import ThrottleControl, as_shown
+from celery_throttle.control.until import LONGEST
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.durations import read_duration
 from celery_throttle.errors import ConfigurationError, ThrottleError
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["carry_out"]
 
-#: Seconds; what is more is refused with what to write.
-_LONGEST = 3.2e9
 _NUMBERS = {"permits", "rate", "burst"}
 _OPTIONS = {"key", "why", "by", "request"}
 
@@ -88,7 +87,7 @@ def _said(words: list[str], names: set[str]) -> dict[Any, str]:
 def _seconds(lasts: object) -> Any:
     """Return how long something lasts as `LimitControl` takes it, which checks what is no text."""
     if not isinstance(lasts, str):
-        if isinstance(lasts, int | float) and not isinstance(lasts, bool) and 0 < lasts < _LONGEST:
+        if isinstance(lasts, int | float) and not isinstance(lasts, bool) and 0 < lasts < LONGEST:
             return timedelta(seconds=lasts)
         return lasts
     return read_duration(lasts, "for=")

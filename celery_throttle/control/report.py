@@ -29,7 +29,7 @@ from celery_throttle.tasks.remarks import remarks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.store.views import ParkedInQueue
+    from celery_throttle.store.parked_tasks import ParkedInQueue
 
 __all__ = ["Report", "report"]
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import Holder, LimitStatus
-    from celery_throttle.store.views import Waiter
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Waiter
 
 __all__ = ["GroupWork", "Runnable", "UnknownQueue", "queue_work", "runnable", "work_of"]
 

@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery_throttle.control.limit_control import LimitControl
-    from celery_throttle.store.rows import Change, Holder, Parked
+    from celery_throttle.store.audit import Change
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.parked_tasks import Parked
 
 __all__ = ["changes_of", "holders_of", "parked_of"]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import Holder
+    from celery_throttle.store.holders import Holder
 
 __all__ = ["OVERDUE", "misses_renewals", "silent_workers"]
 

@@ -7,13 +7,13 @@ from datetime import timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_throttle.core.wording import at, counted, one_line, span
-from celery_throttle.store.rows import rates_text
+from celery_throttle.store.limit_status import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from celery_throttle.store.rows import LimitStatus, Said
+    from celery_throttle.store.limit_status import LimitStatus, Said
 
 __all__ = ["State", "key_states", "states"]
 

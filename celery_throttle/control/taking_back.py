@@ -12,7 +12,7 @@ from celery_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import LimitStatus, RateStatus
+    from celery_throttle.store.limit_status import LimitStatus, RateStatus
 
 __all__ = ["CHANGES", "TakingBack", "checked_change", "without"]
 

@@ -3,52 +3,50 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-from celery import Task
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_throttle.clients import signed
+from celery_throttle.control.known_limits import KnownLimits
 from celery_throttle.control.limit_control import MOST, LimitControl, count
-from celery_throttle.control.names import queue_names, task_id_of, unknown_limit
+from celery_throttle.control.limit_history import with_last_hour
+from celery_throttle.control.names import queue_names, task_id_of
 from celery_throttle.control.reader import Reader
+from celery_throttle.control.repair import mend
 from celery_throttle.control.several import changes_of, holders_of, parked_of
-from celery_throttle.core.limits import Limit
-from celery_throttle.core.policy import key_text, limits_of
+from celery_throttle.control.until import LONGEST
 from celery_throttle.core.wording import one_line, signature
 from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.settings import checked_app, settings_of
-from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
+from celery_throttle.settings import checked_app
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
+    from celery import Task
     from celery.result import AsyncResult
 
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.control.removal import StoredData
     from celery_throttle.control.report import Report
     from celery_throttle.control.runnable import Runnable
+    from celery_throttle.core.limits import Limit
+    from celery_throttle.store.audit import Change
+    from celery_throttle.store.draining import Drained
     from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.rows import (
-        Change,
-        Drained,
-        Holder,
-        LimitStatus,
-        LockStatus,
-        Parked,
-        SetAside,
-        Wrong,
-    )
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.identity_locks import LockStatus
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Parked
+    from celery_throttle.store.unreadable import SetAside, Wrong
 
 __all__ = ["ThrottleControl", "as_shown"]
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
-#: A century, in seconds.
-_LONGEST = 3.2e9
 _OF_ALL = "it is of all limits and queues, throttle.drain(dry_run=True) counts"
 
 
@@ -78,6 +76,7 @@ class ThrottleControl:
     @tells()
     def __init__(self, app: Any) -> None:
         self._app = checked_app("ThrottleControl", app)
+        self._known = KnownLimits(self._app)
 
     @tells(name="write throttle.limit('api')", task="write throttle.limit(task)")
     def limit(self, limit: str | Limit | Task[..., Any], *, key: object = None) -> LimitControl:
@@ -91,37 +90,7 @@ class ThrottleControl:
             ConfigurationError: no worker and no task of this app has declared such a limit, or it has no keys; the task
                 has none, or several.
         """
-        if isinstance(limit, Task):
-            found = self._limits_of(limit)
-            if len(found) > 1:
-                which = " or ".join(repr(each.name) for each in found)
-                several = f"Task {limit.name} has several limits"
-                one = shlex.quote(found[0].name)
-                raise ConfigurationError(f"{several}: say which one is meant, {which}").for_shell(
-                    f"{several}, {which}: write `{{command}} {one}`"
-                )
-            limit = found[0]
-        name: Any = limit.name if isinstance(limit, Limit) else limit
-        if not isinstance(name, str):
-            raise ConfigurationError(
-                f"ThrottleControl.limit: the name of a limit, the Limit or its task is wanted, got {name!r}: "
-                "write limit('api')"
-            )
-        known = limits_of(self._policies())
-        if isinstance(limit, Limit):
-            known.setdefault(name, limit)
-        place = self._place_of(name, known.get(name))
-        if place is None and name in self._app.tasks:
-            return self.limit(self._app.tasks[name], key=key)
-        if place is None:
-            names = (each for place in self._places() for each in place.names())
-            is_task = bool(name) and any(place.explain(name).state for place in self._places())
-            raise unknown_limit(name, {*known, *names}, is_task=is_task)
-        if key is not None and name in known and known[name].key is None:
-            raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key").for_shell(
-                f"Limit {name!r} has no keys: write `{{command}} {shlex.quote(name)}`"
-            )
-        return LimitControl(place, name, None if key is None else key_text(key))
+        return self._known.limit(limit, key)
 
     @tells(name="write throttle.limits(task)", limit="write throttle.limits(task)")
     def limits(self, task: str | Limit | Task[..., Any], *, key: object = None) -> tuple[LimitControl, ...]:
@@ -134,41 +103,7 @@ class ThrottleControl:
         Raises:
             ConfigurationError: as `limit`, but for a task with several limits.
         """
-        policies = self._policies()
-        known = isinstance(task, str) and (task in limits_of(policies) or self._place_of(task, None) is not None)
-        named = None if known or not isinstance(task, str) else self._app.tasks.get(task)
-        meant = task if isinstance(task, Task) else named
-        if meant is None:
-            return (self.limit(task, key=key),)
-        found = self._limits_of(meant)
-        if key is not None:
-            found = tuple(each for each in found if each.key is not None) or found
-        return tuple(self.limit(each, key=key) for each in found)
-
-    def _limits_of(self, task: Task[..., Any]) -> tuple[Limit, ...]:
-        self._policies()
-        policy = policies_of(self._app).get(str(task.name))
-        if policy is None and task.name in dedups_of(self._app):
-            once = f"Task {task.name} runs once and has no limit"
-            raise ConfigurationError(
-                f"{once}: throttle.locks() or `celery throttle locks` shows its identity locks"
-            ).for_shell(f"{once}: `{{throttle}} locks` shows its identity locks")
-        if policy is None:
-            raise ConfigurationError(f"Task {task.name} has no limit: give it base=Throttled, limit=5")
-        return policy.limits
-
-    def _place_of(self, name: object, known: Limit | None) -> Reader | None:
-        if known is not None:
-            return Reader(self._app, settings_of(self._app).group_of(known.group))
-        if not isinstance(name, str) or not name.isprintable():
-            return None
-        return next((place for place in self._places() if place.is_declared(name)), None)
-
-    def _places(self) -> list[Reader]:
-        """One for each group that a limit of the app names, and that of all others."""
-        self._policies()
-        groups = {settings_of(self._app).group: None, **dict.fromkeys(groups_of(self._app))}
-        return [Reader(self._app, group) for group in groups]
+        return self._known.limits(task, key)
 
     @tells()
     def status(self, *, most: int = MOST, last_hour: bool = False) -> tuple[LimitStatus, ...]:
@@ -180,8 +115,8 @@ class ThrottleControl:
             most: how many at most, limits before keys.
             last_hour: also what started on each limit in the last hour, and how long that had waited.
         """
-        read = [(place, place.status(count("most", most), most=most)) for place in self._places()]
-        found = [each for place, rows in read for each in (place.with_last_hour(rows) if last_hour else rows)]
+        read = [(place, place.status(count("most", most), most=most)) for place in self._known.readers()]
+        found = [each for place, rows in read for each in (with_last_hour(place, rows) if last_hour else rows)]
         limits_first = sorted(found, key=lambda each: (each.key is not None, each.name, each.key or ""))
         return tuple(sorted(limits_first[:most], key=lambda each: (each.name, each.key or "")))
 
@@ -195,7 +130,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return holders_of(self.limits(limit), most)
-        return tuple(each for place in self._places() for each in place.holders(None, count("most", most)))[:most]
+        return tuple(self._each(lambda place: place.holders(None, count("most", most))))[:most]
 
     @tells(key="write throttle.limit('tenant', key='acme').parked()")
     def parked(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 100) -> tuple[Parked, ...]:
@@ -207,7 +142,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return parked_of(self.limits(limit), most)
-        return tuple(each for place in self._places() for each in place.parked(None, count("most", most)))[:most]
+        return tuple(self._each(lambda place: place.parked(None, count("most", most))))[:most]
 
     @tells()
     def audit(self, limit: str | Limit | Task[..., Any] | None = None, *, most: int = 200) -> tuple[Change, ...]:
@@ -221,7 +156,7 @@ class ThrottleControl:
         """
         if limit is not None:
             return changes_of(self.limits(limit), most)
-        found = [each for place in self._places() for each in place.audit(None, count("most", most))]
+        found = list(self._each(lambda place: place.audit(None, count("most", most))))
         return tuple(sorted(found, key=lambda each: each.at, reverse=True))[:most]
 
     @tells()
@@ -236,25 +171,9 @@ class ThrottleControl:
         Raises:
             ConfigurationError: it is neither.
         """
-        from celery_throttle.control.lost_runs import with_lost_run  # noqa: PLC0415 - most commands do without
-        from celery_throttle.control.pace import estimated  # noqa: PLC0415
-        from celery_throttle.store.explain import dropped_before, explained  # noqa: PLC0415
+        from celery_throttle.control.explaining import explain  # noqa: PLC0415 - most commands do without
 
-        task_id = task_id_of("explain", task_id)
-        views = [(place.explain(task_id), place) for place in self._places()]
-        found = [(explained(task_id, view), view, place) for view, place in views]
-        explanation, view, place = next((each for each in found if each[0].state != "unknown"), found[0])
-        if explanation.state == "unknown" or view.verdict:
-            explanation = with_lost_run(explanation, [run for each in self._places() for run in each.lost_runs()])
-        if explanation.state == "unknown":
-            explanation = dropped_before(
-                explanation, [one for each in self._places() for one in each.audit(None, MOST)]
-            )
-        status = next((each for each in view.limits if each.bucket == explanation.bucket), None)
-        if status is None:
-            return explanation
-        cost = next(need.permits for need in view.needs if need.bucket == status.bucket)
-        return estimated(explanation, place.pace(status, cost))
+        return explain(self._known.readers(), task_id_of("explain", task_id))
 
     @tells()
     def report(self, *, patience: float | timedelta = 600, command: str = "celery -A proj") -> Report:
@@ -268,7 +187,7 @@ class ThrottleControl:
             ConfigurationError: patience is no number of seconds.
         """
         seconds: Any = patience.total_seconds() if isinstance(patience, timedelta) else patience
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LONGEST:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < LONGEST:
             raise ConfigurationError(f"patience must be seconds, 0 or more, got {patience!r}: write patience=600")
         from celery_throttle.control.findings import Commands  # noqa: PLC0415 - most commands do without
         from celery_throttle.control.report import report  # noqa: PLC0415 - most commands do without
@@ -324,7 +243,7 @@ class ThrottleControl:
             ConfigurationError: it is neither.
         """
         task, (by, why) = task_id_of("drop", task_id), signed(by, why)
-        dropped = any(place.drop(None, [task], by, why) for place in self._places())
+        dropped = any(place.drop(None, [task], by, why) for place in self._known.readers())
         done = "dropped" if dropped else "not dropped, since it is not parked,"
         logger.info("Task %s: %s by %s", one_line(task), done, signature(by, why))
         return dropped
@@ -351,7 +270,7 @@ class ThrottleControl:
         """
         from celery_throttle.control.drain import drain  # noqa: PLC0415 - most commands do without
 
-        return drain(self._app, self._places(), *signed(by, why), dry_run=dry_run)
+        return drain(self._app, self._known.readers(), *signed(by, why), dry_run=dry_run)
 
     @tells("it is of all limits: throttle.remove_data(dry_run=True) counts")
     def remove_data(
@@ -391,7 +310,7 @@ class ThrottleControl:
         Args:
             most: how many at most; where there are more, which of them are shown is by chance.
         """
-        found = [each for place in self._places() for each in place.locks(count("most", most))]
+        found = list(self._each(lambda place: place.locks(count("most", most))))
         return tuple(sorted(found[:most], key=lambda each: each.since))
 
     @tells()
@@ -407,7 +326,7 @@ class ThrottleControl:
             why: for whoever looks later.
         """
         by, why = signed(by, why)
-        return any(place.unlock(identity, task_name, by, why) for place in self._places())
+        return any(place.unlock(identity, task_name, by, why) for place in self._known.readers())
 
     def set_aside(self, *, most: int = 100) -> tuple[SetAside, ...]:
         """Return the tasks whose records in the store nobody can read: corrupt, foreign, or of another release.
@@ -417,7 +336,7 @@ class ThrottleControl:
         Args:
             most: how many at most, up to 1000.
         """
-        found = (each for place in self._places() for each in place.set_aside(count("most", most)))
+        found = self._each(lambda place: place.set_aside(count("most", most)))
         return tuple(found)[:most]
 
     def repair(self, *, dry_run: bool = False) -> tuple[Wrong, ...]:
@@ -432,18 +351,18 @@ class ThrottleControl:
         Returns:
             What was found.
         """
-        return tuple(each for place in self._places() for each in place.mend(dry_run=dry_run))
+        return tuple(self._each(lambda place: mend(place, dry_run=dry_run)))
 
     def reap(self) -> tuple[Reclaimed, ...]:
         """Clear the holders whose lease has ended, as beat and workers do by themselves, and wake who can go on.
 
         Returns those that were cleared. The cost grows with them, not with what there is.
         """
-        return tuple(each for place in self._places() for each in place.reap())
+        return tuple(self._each(Reader.reap))
 
-    def _policies(self) -> Iterable[Any]:
-        self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are
-        return policies_of(self._app).values()
+    def _each(self, read: Callable[[Reader], Iterable[T]]) -> Iterator[T]:
+        """Yield what is read of each group of limits."""
+        return chain.from_iterable(map(read, self._known.readers()))
 
 
 def as_shown(throttle: ThrottleControl, name: str, key: object) -> tuple[str, object]:

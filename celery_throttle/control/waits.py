@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.reader import Reader
     from celery_throttle.core.buckets import Bucket
-    from celery_throttle.store.rows import LimitStatus
-    from celery_throttle.store.views import First, TaskView
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import First
+    from celery_throttle.store.task_view import TaskView
 
 __all__ = ["keeps", "oldest_lines", "reasons"]
 

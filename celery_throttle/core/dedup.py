@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from celery_throttle.core.asking import answer_of, plain, taken
 from celery_throttle.core.identity import IDENTITY_LENGTH, identity_of, pick
+from celery_throttle.core.json_text import quote, write
 from celery_throttle.errors import ConfigurationError
 
 __all__ = [
@@ -33,8 +34,6 @@ DEDUP_OPTIONS = ("unique_on", "lock_until", "on_conflict", "remember", "lock_ttl
 #: What one call may have otherwise, in ``throttle=``.
 PER_CALL = ("unique_on", "on_conflict")
 
-_WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
-_QUOTE = json.encoder.encode_basestring_ascii  # what the encoder writes for a text, without the way there
 _NEWEST = ("replace", "keep_last")
 _LONGEST = 10 * 365 * 86400.0
 #: How others call what `lock_until` and `on_conflict` can be.
@@ -76,8 +75,8 @@ class LockPlan:
     @property
     def spec(self) -> str:
         """The same as the scripts want it, see claims.lua."""
-        first = _QUOTE(self.first) if self.first else '""'
-        return f'{{"identity":{_QUOTE(self.identity)},{self.dedup.spec},"claim":"{self.claim}","first":{first}}}'
+        first = quote(self.first) if self.first else '""'
+        return f'{{"identity":{quote(self.identity)},{self.dedup.spec},"claim":"{self.claim}","first":{first}}}'
 
 
 def fenced(spec: str, token: int) -> tuple[str, dict[str, object]]:
@@ -86,7 +85,7 @@ def fenced(spec: str, token: int) -> tuple[str, dict[str, object]]:
     The plan is as the scripts want it, and so is the one that is returned.
     """
     plan = json.loads(spec) | {"fence": str(token)}
-    return _WRITE(plan), {name: plan.get(name) for name in ("identity", "claim", "on_conflict", "first")}
+    return write(plan), {name: plan.get(name) for name in ("identity", "claim", "on_conflict", "first")}
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Dedup:
         """The part of a plan's that is the same for all calls."""
         remember, ttl = round(self.remember * 1000), round(self.lock_ttl * 1000)
         said = {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
-        return _WRITE(said)[1:-1]
+        return write(said)[1:-1]
 
     def plan(
         self,

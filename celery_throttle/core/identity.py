@@ -10,13 +10,13 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from celery_throttle.core.json_text import quote
 from celery_throttle.errors import ConfigurationError
 
 __all__ = ["IDENTITY_LENGTH", "canonical", "identity_of", "pick"]
 
 IDENTITY_LENGTH = 40
 
-_QUOTE = json.encoder.encode_basestring_ascii  # as JSON writes text
 _TEXTUAL = (Decimal, UUID, datetime, date, time, timedelta)
 
 
@@ -26,7 +26,7 @@ def identity_of(task_name: str, value: object) -> str:
     Raises:
         TypeError: a value has no canonical form.
     """
-    text = f"[{_QUOTE(task_name)},{canonical(value)}]"
+    text = f"[{quote(task_name)},{canonical(value)}]"
     return hashlib.sha256(text.encode()).hexdigest()[:IDENTITY_LENGTH]
 
 
@@ -39,7 +39,7 @@ def canonical(value: object) -> str:  # noqa: PLR0911 - a return for each kind o
         TypeError: nothing is known of how to compare such a value.
     """
     if isinstance(value, str):
-        return _QUOTE(value)
+        return quote(value)
     if value is None or isinstance(value, (bool, float)):
         return json.dumps(value)
     if isinstance(value, int):
@@ -52,9 +52,9 @@ def canonical(value: object) -> str:  # noqa: PLR0911 - a return for each kind o
     if isinstance(value, (set, frozenset)):
         return _kind("set", sorted(map(canonical, value)))
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return _kind("bytes", [_QUOTE(bytes(value).hex())])
+        return _kind("bytes", [quote(bytes(value).hex())])
     if isinstance(value, _TEXTUAL):
-        return _kind(type(value).__name__, [_QUOTE(str(value))])
+        return _kind(type(value).__name__, [quote(str(value))])
     raise TypeError(f"cannot compare {type(value).__name__} values")
 
 
@@ -65,7 +65,7 @@ def _kind(name: str, items: Iterable[str]) -> str:
 
 def _key(key: object) -> str:
     # As JSON writes the keys of a mapping.
-    return _QUOTE(key) if isinstance(key, str) else _QUOTE(canonical(key))
+    return quote(key) if isinstance(key, str) else quote(canonical(key))
 
 
 def pick(arguments: Mapping[str, object], path: str) -> object:

@@ -18,6 +18,7 @@ __all__ = [
     "shortened",
     "signature",
     "span",
+    "started_before",
     "times",
 ]
 
@@ -74,6 +75,11 @@ def often(per_second: float) -> str:
 def times(number: int) -> str:
     """Return how often: ``once``, ``3 times``."""
     return "once" if number == 1 else f"{number} times"
+
+
+def started_before(deliveries: int) -> str:
+    """Return ``, started 3 times before``; "" for a task that was not."""
+    return f", started {times(deliveries)} before" if deliveries else ""
 
 
 def listed(parts: list[str]) -> str:

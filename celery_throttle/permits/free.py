@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from celery_throttle.permits.line import Asking
-from celery_throttle.store.calls import Arrival
+from celery_throttle.store.exchange import Arrival
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ from celery_throttle.core.wrong_calls import tells
 from celery_throttle.errors import ConfigurationError, NotAcquired
 from celery_throttle.permits.free import Free
 from celery_throttle.permits.misused import NotAPermit, OnlyAsync
-from celery_throttle.permits.outside import outside_of
 from celery_throttle.permits.permit import acquire, acquire_async
+from celery_throttle.permits.registry import outside_of
 from celery_throttle.settings import checked_app, throttles
 from celery_throttle.tasks.one_line import in_one_line
 

@@ -7,11 +7,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from celery_throttle.store.calls import Exchange, take_rows
-from celery_throttle.store.portions import MOST_ROWS, Portion
+from celery_throttle.store.exchange import Exchange
+from celery_throttle.store.portions import MOST_ROWS, Portion, take_rows
 
 if TYPE_CHECKING:
-    from celery_throttle.store.calls import Arrival, Ended
+    from celery_throttle.store.exchange import Arrival, Ended
 
 __all__ = ["Asking", "Batch", "fail", "settle"]
 

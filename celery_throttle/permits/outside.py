@@ -5,7 +5,6 @@ One thread makes them, one at a time, for everybody who asks, waits, holds or gi
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import math
@@ -17,7 +16,7 @@ import uuid
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 from redis.exceptions import ResponseError
 
@@ -27,23 +26,24 @@ from celery_throttle.core.naming import outside_queue, worker_name
 from celery_throttle.core.policy import limits_text
 from celery_throttle.errors import NotAcquired, StoreUnavailable
 from celery_throttle.permits.bell import Bell
+from celery_throttle.permits.declarations import Declarations
 from celery_throttle.permits.line import Asking, Batch, fail, settle
 from celery_throttle.settings import settings_of
-from celery_throttle.store import replies
-from celery_throttle.store.calls import MOST_RENEWED, Arrival, Ended, take_rows
-from celery_throttle.store.replies import Answer, ParkAnswer
+from celery_throttle.store.exchange import Arrival, Ended
+from celery_throttle.store.exchange_reply import Answer, Overtaken, ParkAnswer, read_exchanged
+from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.servers.client import make_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from weakref import WeakMethod
 
-    from celery_throttle.store.calls import Exchange
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange import Exchange
+    from celery_throttle.store.exchange_reply import Reply
 
     Renewed = WeakMethod[Callable[[float | None], None]]
 
-__all__ = ["Outside", "outside_of"]
+__all__ = ["Outside"]
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,6 @@ _LOOK_EVERY = 2.0
 _RENEW_EVERY = 2.0
 #: Seconds for which the thread stays when there is nobody.
 _LINGER = 1.0
-
-#: Seconds for which a program's end waits until the store has what it gives back, and after which it looks again.
-_AT_EXIT, _AGAIN = 1.0, 0.005
 
 #: What renew.lua says of one that is held: renewed, or put back.
 _HELD = (1, 2)
@@ -85,6 +82,7 @@ class Outside:
         client = store_client(app, group)
         self._call, self._store, self.lease = client.ask, client.store, client.store.lease
         self._breaker = client.breaker
+        self._declarations = Declarations(client)
         keys, settings = self._store.keys, settings_of(app)
         self.on_store_error = settings.on_store_error
         self._unthrottled = False
@@ -94,14 +92,14 @@ class Outside:
         self._thread: threading.Thread | None = None
         self._nonces = itertools.count(1)
         self._ends = False
-        self._limits: dict[str, str] = {}
         self._next = Batch()
+        #: By task: each that was asked for, until its caller holds it or has dropped it. Weakly: a caller that is
+        #: collected gives back by `later`.
+        self._asked: WeakValueDictionary[str, Asking] = WeakValueDictionary()
         self._held: dict[str, tuple[Arrival, Renewed]] = {}
         # Its put() may be called from within the garbage collector, which the guard must not be.
         self._later: SimpleQueue[Callable[[], object]] = SimpleQueue()
         # For the thread alone.
-        self._birth = ""
-        self._declared: set[str] = set()
         self._number = 0
         self._under_way: tuple[Batch, Exchange] | None = None
         self._waiting: dict[str, Asking] = {}
@@ -126,8 +124,9 @@ class Outside:
         with self._guard:
             if self._ends:
                 raise RuntimeError(f"Limit {limit[0]}: no permits are given any more, since the program ends")
-            self._limits.setdefault(*limit)
+            self._declarations.add(*limit)
             self._next.asking.append(asking)
+            self._asked[asking.arrival.task] = asking
         self._go_on()
         return asking
 
@@ -140,9 +139,10 @@ class Outside:
         self._go_on()
 
     def drop(self, asking: Asking) -> None:
-        """Nobody wants the permit any more: give it back if it came, or if it still comes."""
+        """Give back a permit that is not wanted any more, if it came or if it still comes."""
         self.leave(asking)
         with self._guard:
+            self._asked.pop(asking.arrival.task, None)
             if asking.drop():
                 self._end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
         self._go_on()
@@ -163,7 +163,7 @@ class Outside:
         self._bell.ring()
 
     def hold(self, arrival: Arrival, renewed: Renewed) -> None:
-        """Renew from now on.
+        """Renew from now on, unless the program ends: then `end` has given the permit back.
 
         Args:
             arrival: who holds.
@@ -171,6 +171,9 @@ class Outside:
                 wants the permit any more.
         """
         with self._guard:
+            self._asked.pop(arrival.task, None)
+            if self._ends:
+                return
             self._held[arrival.nonce] = arrival, renewed
         self._go_on()
 
@@ -246,12 +249,12 @@ class Outside:
     # -- calls ---------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
-        self._declare()
+        self._declarations.send()
         batch, said = self._under_way = self._under_way or self._next_said()
-        call = self._store.exchange(self._worker, self._number, (self._queue,), said, self._birth)
+        call = self._store.exchange(self._worker, self._number, (self._queue,), said, self._declarations.birth)
         try:
-            reply = replies.exchanged(self._call(call))
-        except replies.Overtaken as later:  # by nothing that was said here
+            reply = read_exchanged(self._call(call))
+        except Overtaken as later:  # by nothing that was said here
             logger.error("celery_throttle: %s: going on after it", later)  # noqa: TRY400
             self._number = later.number + 1
             return
@@ -261,7 +264,7 @@ class Outside:
             self._refused(batch, error)
             return
         if reply is None:  # the store was emptied
-            self._declared.clear()
+            self._declarations.forget()
             self._renewed_at = -math.inf
             return
         self._under_way, self._unthrottled = None, False
@@ -270,19 +273,6 @@ class Outside:
         at_once = reply.more or (self._waiting and self._bell.listen())  # there may have been a hint before
         wait = min(reply.wait or _LOOK_EVERY, _LOOK_EVERY, self.lease / 3)
         self._look_at = time.monotonic() + (0.0 if at_once else wait)
-
-    def _declare(self) -> None:
-        if len(self._declared) == len(self._limits):
-            return
-        with self._guard:
-            undeclared = {name: text for name, text in self._limits.items() if name not in self._declared}
-        pages = self._store.declarations(self._birth, undeclared.items(), keeps=True)
-        births = {self._call(page)[0] for page in pages}
-        if len(births) > 1:  # the store was emptied between two of them
-            self._declare()
-            return
-        self._birth = births.pop().decode()
-        self._declared |= undeclared.keys()
 
     def _next_said(self) -> tuple[Batch, Exchange]:
         with self._guard:
@@ -380,7 +370,7 @@ class Outside:
     def _line_up_again(self, unknown: list[Asking]) -> None:
         """The store was emptied, and they were in line there."""
         if unknown:
-            self._declared.clear()
+            self._declarations.forget()
         for each in unknown:
             del self._waiting[each.arrival.task]
         with self._guard:
@@ -391,9 +381,8 @@ class Outside:
         with self._guard:
             self._ends = True
             held = [arrival for arrival, _ in self._held.values()]
-            asked = self._under_way[0].asking if self._under_way else []
-            waiting = [*self._waiting.values(), *asked, *self._next.asking, *self._next.lining]
-        for asking in waiting:
+            asked = list(self._asked.values())
+        for asking in asked:
             self.drop(asking)
         for arrival in held:
             self.release(arrival)
@@ -403,25 +392,3 @@ class Outside:
         """Whether the store has heard everything."""
         with self._guard:
             return not (self._has_something or self._waiting)
-
-
-_all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()
-
-
-def outside_of(app: Any, group: str | None) -> Outside:
-    """Return what this process is to a group of an app's store; a forked process gets its own."""
-    groups = _all.setdefault(app, {})
-    if group not in groups or groups[group].process != os.getpid():
-        groups[group] = Outside(app, group)
-    return groups[group]
-
-
-@atexit.register
-def _end_all() -> None:
-    """Give back what a program still holds at its normal end; the leases of one that was killed have to end."""
-    ends = [each for groups in _all.values() for each in groups.values() if each.process == os.getpid()]
-    for each in ends:
-        each.end()
-    till = time.monotonic() + _AT_EXIT
-    while time.monotonic() < till and not all(each.is_idle for each in ends):
-        time.sleep(_AGAIN)

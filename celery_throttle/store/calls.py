@@ -2,226 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal
 
-from celery_throttle.core.history import RINGS
+from celery_throttle.core.history import RINGS, Ring
+from celery_throttle.core.json_text import write
 from celery_throttle.core.queues import code_of_broker
 from celery_throttle.store.gate_script import ALONE
-from celery_throttle.store.portions import MOST_ROWS
-from celery_throttle.store.scripts import Call, Script
+from celery_throttle.store.scripts import Argument, Call, Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from celery_throttle.core.facts import Facts, Result
-    from celery_throttle.core.history import Ring
     from celery_throttle.core.keys import Keys
-    from celery_throttle.store.scripts import Argument
+    from celery_throttle.store.exchange import Arrival, Delivery, Exchange
+    from celery_throttle.store.history import Counted
 
-__all__ = [
-    "MOST_DECLARED",
-    "MOST_RENEWED",
-    "Arrival",
-    "Back",
-    "Counted",
-    "Delivery",
-    "Ended",
-    "Exchange",
-    "Store",
-    "Succession",
-    "take_rows",
-]
+__all__ = ["MOST_DECLARED", "Store"]
 
-T = TypeVar("T")
-
-#: Rows of one kind in a renewal, which has two kinds.
-MOST_RENEWED = 200
 
 #: Limits in one call of `Store.declarations`: the server carries out nothing else while it reads them.
 MOST_DECLARED = 50
-
-_WRITE = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
-_QUOTE = json.encoder.encode_basestring_ascii  # as the encoder writes text
-_BEGAN = ',"began":true'
-
-
-@lru_cache(maxsize=64)
-def _written(queues: tuple[str, ...]) -> str:
-    return _WRITE(queues)  # the same in every call of a worker
-
-
-def _attempt(number: int) -> str:
-    return f',"attempt":{number}' if number else ""
-
-
-class Delivery(NamedTuple):
-    """One delivery of a message; see `Arrival`."""
-
-    task: str
-    attempt: int
-    nonce: str
-
-
-class Arrival(NamedTuple):
-    """A task that asks for its permits, or holds them, or is to be parked.
-
-    Attributes:
-        task: its id.
-        needs: the permits it takes, as needs.lua says.
-        queue: whose workers can start it.
-        attempt: grows with each message of this task id: a retry, or what `replace` sent.
-        lock: what it does with its identity lock, JSON as claims.lua says; "" if it has none.
-        nonce: names this delivery.
-        message: of one that is to be parked.
-        turn: of one that is to be parked: its turn among others, as fair_queueing.lua says.
-        wait_ms: of one that is to be parked: how long it may wait.
-        outside: whether it is a holder outside of tasks.
-        age: of one that is to be parked: how many seconds ago it came.
-        unacked: whether the broker keeps its message until ``acked`` says otherwise, should it be parked.
-        code: which task it is, as task_codes.py has it; "" where one of its limits says that.
-    """
-
-    task: str
-    needs: str
-    queue: str = ""
-    attempt: int = 0
-    lock: str = ""
-    nonce: str = ""
-    message: bytes = b""
-    turn: tuple[str, str, int] | None = None
-    wait_ms: int | None = None
-    outside: bool = False
-    age: float = 0.0
-    unacked: bool = False
-    code: str = ""
-
-    @property
-    def row(self) -> str:
-        """As the scripts want it, but for the message."""
-        more = f',"lock":{self.lock}' if self.lock else ""
-        if self.code:
-            more += f',"code":"{self.code}"'
-        if self.age:
-            more += f',"age_ms":{self.age * 1000:.1f}'
-        if self.unacked:
-            more += ',"unacked":true'
-        if self.turn is not None or self.wait_ms is not None or self.outside:
-            said = {"turn": self.turn, "wait_ms": self.wait_ms, "outside": self.outside or None}
-            more += "," + _WRITE({name: value for name, value in said.items() if value is not None})[1:-1]
-        return (
-            f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","needs":{_QUOTE(self.needs)},'
-            f'"queue":{_QUOTE(self.queue)},"attempt":{self.attempt}{more}}}'
-        )
-
-
-class Ended(NamedTuple):
-    """A run that has ended; ``needs`` is the permits that it held, where that is known."""
-
-    task: str
-    nonce: str
-    facts: Facts
-    attempt: int = 0
-    needs: str = ""
-
-    @property
-    def row(self) -> str:
-        """As exchange.lua wants it."""
-        began, message, result = self.facts
-        more = (_BEGAN if began else "") + _attempt(self.attempt)
-        return (
-            f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","message":"{message.value}",'
-            f'"result":"{result.value}"{more}}}'
-        )
-
-
-class Succession(NamedTuple):
-    """A run that has ended, and the task that started with its permit, in the same worker."""
-
-    task: str
-    nonce: str
-    result: Result
-    to: Arrival
-    attempt: int = 0
-
-    @property
-    def row(self) -> str:
-        """As exchange.lua wants it."""
-        return (
-            f'{{"task":{_QUOTE(self.task)},"nonce":"{self.nonce}","message":"nobody",'
-            f'"result":"{self.result.value}"{_attempt(self.attempt)},"to":{self.to.row}}}'
-        )
-
-
-class Back(NamedTuple):
-    """A task that has begun and was told to slow down: `about` starts nothing for so many seconds."""
-
-    arrival: Arrival
-    pause: float
-    about: str
-
-    @property
-    def row(self) -> str:
-        """As exchange.lua wants it, but for the message."""
-        return f'{self.arrival.row[:-1]},"pause_ms":{round(self.pause * 1000)},"about":{_QUOTE(self.about)}}}'
-
-
-@dataclass
-class Exchange:
-    """All that a worker has to say at once; see exchange.lua.
-
-    Attributes:
-        clock: when it was put together, on a clock of the worker's; 0 to say nothing of that.
-        errors: how often the worker lost the store, or was refused a call.
-    """
-
-    slots: int = 0
-    clock: float = 0.0
-    errors: int = 0
-    ended: list[Ended] = field(default_factory=list)
-    passed: list[Succession] = field(default_factory=list)
-    began: list[tuple[str, str]] = field(default_factory=list)
-    unacked: list[Delivery] = field(default_factory=list)
-    acked: list[Delivery] = field(default_factory=list)
-    revoked: list[str] = field(default_factory=list)
-    never: list[tuple[str, str, str]] = field(default_factory=list)
-    unread: list[tuple[str, str]] = field(default_factory=list)
-    asked: list[Arrival] = field(default_factory=list)
-    parked: list[Arrival] = field(default_factory=list)
-    back: list[Back] = field(default_factory=list)
-
-    def text(self, worker: str, number: int, queues: Sequence[str], birth: str = "") -> str:
-        """Return it as JSON, but for the messages."""
-        parts = [f'"worker":"{worker}","number":{number},"slots":{self.slots},"queues":{_written(tuple(queues))}']
-        if birth:
-            parts.append(f'"birth":"{birth}"')
-        if self.clock:
-            parts.append(f'"clock_ms":{self.clock * 1000:.1f}')
-        if self.errors:
-            parts.append(f'"errors":{self.errors}')
-        objects = ((name, getattr(self, name)) for name in ("ended", "passed", "asked", "parked", "back"))
-        parts += [f'"{name}":[{",".join([each.row for each in rows])}]' for name, rows in objects if rows]
-        arrays = ((name, getattr(self, name)) for name in ("began", "unacked", "acked", "revoked", "never", "unread"))
-        parts += [f'"{name}":{_WRITE(rows)}' for name, rows in arrays if rows]
-        return "{" + ",".join(parts) + "}"
-
-    def messages(self) -> list[bytes]:
-        """Return the messages of what is parked, then of what goes back."""
-        return [each.message for each in self.parked] + [each.arrival.message for each in self.back]
-
-
-class Counted(NamedTuple):
-    """What was counted of a limit: place, count, place, count, ... (see core/history.py).
-
-    Attributes:
-        has_keys: whether it is counted for each key, so that nobody knows how many hold and wait in all.
-    """
-
-    limit: str
-    has_keys: bool
-    counts: list[int]
 
 
 @dataclass(frozen=True)
@@ -250,7 +51,7 @@ class Store:
     def renew(self, worker: str, number: int, held: Iterable[Arrival], waiting: Sequence[str] = ()) -> Call:
         """Renew leases; ``number`` is that of the worker's last call when it found out what it holds."""
         rows = ",".join([each.row for each in held])
-        text = f'{{"worker":"{worker}","number":{number},"held":[{rows}],"waiting":{_WRITE(waiting)}}}'
+        text = f'{{"worker":"{worker}","number":{number},"held":[{rows}],"waiting":{write(waiting)}}}'
         return self._call("renew", text)
 
     def declare(
@@ -273,7 +74,7 @@ class Store:
         """
         broker = (code_of_broker(self.broker), self.broker)
         name, everything = worker
-        whole = _WRITE(dict(sorted(everything.items()))) if name else ""
+        whole = write(dict(sorted(everything.items()))) if name else ""
         about = (known_birth, int(keeps), round(away * 1000), *broker, name, whole)
         return self._call("declare", *about, *_flat(list(limits)))
 
@@ -301,7 +102,7 @@ class Store:
 
     def saved(self, parked: Sequence[Delivery]) -> Call:
         """Ask what the store has of these, before waiting until that is safe."""
-        return self._call("parked_safely", _WRITE(parked))
+        return self._call("parked_safely", write(parked))
 
     def leave(self, worker: str) -> Call:
         """Say goodbye for a worker."""
@@ -353,7 +154,7 @@ class Store:
 
     def status(self, buckets: Sequence[str], rates: Sequence[tuple[int, int, int]] = ()) -> Call:
         """Ask how buckets stand, or would with these rates: count, period (us) and burst of each."""
-        return self._call("status", len(buckets), *buckets, _WRITE(rates) if rates else "")
+        return self._call("status", len(buckets), *buckets, write(rates) if rates else "")
 
     def holders(self, past: int, count: int) -> Call:
         """Ask who holds something."""
@@ -433,7 +234,7 @@ class Store:
         """Add what was counted of limits to their history."""
         rows = list(counts)
         rings = [self.keys.ring(ring.name, row.limit) for row in rows for ring in RINGS]
-        told = [(("" if row.has_keys else row.limit), _WRITE(row.counts)) for row in rows]
+        told = [(("" if row.has_keys else row.limit), write(row.counts)) for row in rows]
         return self._call_with(rings, "add_history", *(value for each in told for value in each))
 
     def history(self, limits: Iterable[str], ring: Ring) -> Call:
@@ -447,24 +248,6 @@ class Store:
     def _call(self, script: str, *rest: Argument) -> Call:
         which = () if script == ALONE else (script,)
         return Call(Script.of_gate(script), (*self._head, *which, *rest), len(self._head))
-
-
-def take_rows(rows: list[T], most: int = MOST_ROWS) -> list[T]:
-    """Take the first rows out, as many as one call may have."""
-    taken = rows[:most]
-    del rows[:most]
-    return taken
-
-
-def take_messages(rows: list[T], most: int, most_bytes: int, size: Callable[[T], int]) -> list[T]:
-    """The same of rows with messages: the first, and more of them while all together have so many bytes at most."""
-    taken, total = 0, 0
-    for row in rows[:most]:
-        total += size(row)
-        if taken and total > most_bytes:
-            break
-        taken += 1
-    return take_rows(rows, taken)
 
 
 def _flat(rows: Sequence[tuple[Argument, ...]]) -> list[Argument]:

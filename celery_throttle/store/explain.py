@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Literal
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.core.naming import is_outside
 from celery_throttle.core.wording import at, listed, one_line, signature, times
-from celery_throttle.store.rows import rates_text
+from celery_throttle.store.limit_status import rates_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from celery_throttle.store.rows import Change, LimitStatus, Said
-    from celery_throttle.store.views import TaskView
+    from celery_throttle.store.audit import Change
+    from celery_throttle.store.limit_status import LimitStatus, Said
+    from celery_throttle.store.task_view import TaskView
 
 __all__ = ["LOCK_STATES", "Explanation", "TaskState", "dropped_before", "explained", "in_words"]
 

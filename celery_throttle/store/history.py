@@ -5,23 +5,34 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_throttle.core.history import SLOT, WAITS, Place
 from celery_throttle.core.policy import costs_of
 from celery_throttle.core.wording import at, span
-from celery_throttle.store.calls import Counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from celery_throttle.core.history import Ring
 
-__all__ = ["History", "Period", "by_limit", "histories", "numbers_at", "slots_of", "within"]
+__all__ = ["Counted", "History", "Period", "by_limit", "histories", "numbers_at", "slots_of", "within"]
 
 _SLOT = struct.Struct(f">{SLOT}I")
 _NOTHING = (0,) * SLOT
 _RECENT = timedelta(minutes=10)
+
+
+class Counted(NamedTuple):
+    """What was counted of a limit: place, count, place, count, ... (see core/history.py).
+
+    Attributes:
+        has_keys: whether it is counted for each key, so that nobody knows how many hold and wait in all.
+    """
+
+    limit: str
+    has_keys: bool
+    counts: list[int]
 
 
 @dataclass(frozen=True)

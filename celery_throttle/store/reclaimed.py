@@ -9,7 +9,7 @@ from celery_throttle.core.wording import one_line, span
 
 if TYPE_CHECKING:
     from celery_throttle.core.task_codes import TaskNames
-    from celery_throttle.store.replies import Cleared
+    from celery_throttle.store.exchange_reply import Cleared
 
 __all__ = ["reclaimed_text"]
 

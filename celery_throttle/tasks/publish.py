@@ -19,7 +19,7 @@ from celery.utils.time import maybe_iso8601
 from celery_throttle.core.asking import why_not
 from celery_throttle.errors import DuplicateTask, ResultLost, StoreUnavailable, WrongArguments
 from celery_throttle.signals import DuplicateDropped, duplicate_dropped
-from celery_throttle.store import replies
+from celery_throttle.store.identity_locks import CLAIMED, LOST, OURS, REPLACED, TAKEN, read_claimed
 from celery_throttle.tasks.arguments import by_name, left_out
 from celery_throttle.tasks.result_backends import answers_caller_only, check_result_backend
 
@@ -90,13 +90,13 @@ def publish(
         # Skipped, here or by a worker, it would leave the rest of its canvas waiting for ever.
         dedup = replace(dedup, on_conflict="return_existing")
     if carried and dedup.lock_until == "started":
-        answer, other, claim = replies.OURS, "", plan.claim  # it has begun, and needs no lock any more
+        answer, other, claim = OURS, "", plan.claim  # it has begun, and needs no lock any more
     else:
         answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
     first = ""
-    if answer in (replies.TAKEN, replies.LOST):
+    if answer in (TAKEN, LOST):
         _tell(task, task_id, other, dedup)
-        if not awaited and answer == replies.LOST and dedup.on_conflict not in ("raise", "skip"):
+        if not awaited and answer == LOST and dedup.on_conflict not in ("raise", "skip"):
             return EagerResult(other, ResultLost(str(task.name), other), states.FAILURE, name=task.name)
         if not awaited:
             return _instead(task, task_id, other, dedup, options)
@@ -112,7 +112,7 @@ def publish(
     except BaseException:
         _give_up(task, client, plan, task_id, first)
         raise
-    if answer == replies.REPLACED and other:
+    if answer == REPLACED and other:
         task.app.control.revoke(other)
     return result
 
@@ -137,10 +137,10 @@ def _claim(
     least = _least(task, plan.dedup, options)
     told = awaited and plan.dedup.on_conflict != "raise"  # one that raises wants no outcome
     try:
-        return replies.claimed(client.ask_if_up(client.store.claim(task_id, plan.spec, least, awaited=told)))
+        return read_claimed(client.ask_if_up(client.store.claim(task_id, plan.spec, least, awaited=told)))
     except StoreUnavailable as error:
         log_unchecked(client, task.name, error)
-        return replies.CLAIMED, "", plan.claim
+        return CLAIMED, "", plan.claim
 
 
 def log_unchecked(client: StoreClient, task_name: str, error: StoreUnavailable) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,21 +10,19 @@ from celery import Task, states
 from celery.result import EagerResult
 
 from celery_throttle.clients import signed, store_client
-from celery_throttle.core.asking import check_function, why_not
-from celery_throttle.core.dedup import DEDUP_OPTIONS, PER_CALL, task_dedup
-from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, task_policy
+from celery_throttle.core.asking import why_not
 from celery_throttle.core.reserved import ReservedStart
-from celery_throttle.core.settings import Settings
 from celery_throttle.errors import ConfigurationError, WrongArguments
 from celery_throttle.settings import settings_of, throttles
-from celery_throttle.store import replies
+from celery_throttle.store.identity_locks import read_locked
 from celery_throttle.tasks.arguments import by_name, values_of
 from celery_throttle.tasks.fencing import token_of, token_or_none
+from celery_throttle.tasks.install import install
 from celery_throttle.tasks.max_parked import check_max_parked
 from celery_throttle.tasks.mixing import mix_in, names_of, remember_task
 from celery_throttle.tasks.one_line import in_one_line
+from celery_throttle.tasks.options import OPTIONS, check_attributes, misplaced, options_of, read_options, too_late
 from celery_throttle.tasks.origin import are_several, is_own
-from celery_throttle.tasks.ours import REAP_TASK
 from celery_throttle.tasks.publish import HEADER, is_again, plan_for, publish
 from celery_throttle.tasks.rate_limited import RateLimited
 from celery_throttle.tasks.registry import (
@@ -40,7 +37,7 @@ from celery_throttle.tasks.registry import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import timedelta
 
     from typing_extensions import Self
@@ -48,18 +45,12 @@ if TYPE_CHECKING:
     from celery_throttle.clients import StoreClient
     from celery_throttle.core.dedup import Dedup, LockUntil, OnConflict
     from celery_throttle.core.limits import Limit, Part
-    from celery_throttle.core.policy import Policy
     from celery_throttle.core.rates import Rate
-    from celery_throttle.store.replies import Locked
+    from celery_throttle.store.identity_locks import Locked
 
 __all__ = ["Throttled"]
 
 logger = logging.getLogger(__name__)
-
-#: What Celery would take for something to be sent with the message.
-_OF_A_TASK = frozenset(TASK_OPTIONS)
-#: What makes a worker throttle, by name.
-_STEP = "celery_throttle.worker.bootsteps:WorkerStep"
 
 
 class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.7
@@ -136,8 +127,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     def __setattr__(self, name: str, value: object) -> None:
         """As Python's, but for an option that comes when the task is bound, and would do nothing."""
         # Only then: asking an unbound task for its app would bind it to the current one.
-        if name in _OF_A_TASK and self.__bound__ and is_bound(self) and not self._runs():
-            raise ConfigurationError(_too_late(str(self.name), name, value))
+        if name in OPTIONS and self.__bound__ and is_bound(self) and not self._runs():
+            raise ConfigurationError(too_late(str(self.name), name, value))
         super().__setattr__(name, value)
 
     def _runs(self) -> bool:
@@ -159,21 +150,16 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
 
         They are read again only where they have changed.
         """
-        options = _options(cls)
+        options = options_of(cls)
         for name in names_of(cls, app):
             if is_read(app, name, cls, options):
                 continue
-            signature = _signature(cls)
-            parameters = _names(signature)
-            _check_names(name, cls)
-            policy = task_policy(name, {option: options[option] for option in LIMIT_OPTIONS}, parameters)
-            dedup = task_dedup(name, cls.singleton, {option: options[option] for option in DEDUP_OPTIONS}, parameters)
-            for option, function in _parts(policy, dedup):
-                check_function(name, option, function, signature)
+            check_attributes(name, cls, Throttled)
+            policy, dedup = read_options(name, cls, options)
             declare_policy(app, name, policy, own=partial(is_own, app, name), alone=not are_several())
             declare_dedup(app, name, dedup)
             if policy is not None or dedup is not None:
-                _install(app)
+                install(app)
             remember_read(app, name, cls, options)
 
     def apply_async(
@@ -204,8 +190,8 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         dedup = self._dedup()
         if dedup is None and throttle is not None:
             raise ConfigurationError(f"Task {self.name}: throttle= of a call needs singleton=True on the task")
-        if not _OF_A_TASK.isdisjoint(options):
-            raise ConfigurationError(_misplaced(str(self.name), options))
+        if not OPTIONS.isdisjoint(options):
+            raise ConfigurationError(misplaced(str(self.name), options))
         if self.typing:
             _check_arguments(self, args, kwargs)
         if rest:
@@ -279,7 +265,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         client, identity = self._lock(args, kwargs)
         if client is None:
             return None
-        return replies.locked(client.ask(client.store.locked(identity)))
+        return read_locked(client.ask(client.store.locked(identity)))
 
     def unlock(self, *args: Any, **kwargs: Any) -> bool:
         """Forget the lock of a call with these arguments, whoever has it; False if nobody has.
@@ -340,91 +326,3 @@ def _check_arguments(task: Any, args: Any, kwargs: Any) -> None:
     check: Any = getattr(task, "__header__", None)
     if check is not None:
         check(*(args or ()), **(kwargs or {}))
-
-
-def _too_late(task_name: str, option: str, value: object) -> str:
-    write = f"write it at the task, @app.task(base=Throttled, {option}={value!r:.80})"
-    if option == "limit" and isinstance(value, int):
-        write = f"write it at the task, or for now ThrottleControl(app).limit(task).override({value})"
-    return f"Task {task_name}: {option}={value!r:.80} comes too late: {write}"
-
-
-def _misplaced(task_name: str, options: Mapping[str, Any]) -> str:
-    name = next(name for name in options if name in _OF_A_TASK)
-    value = f"{options[name]!r:.80}"
-    write = f"throttle={{{name!r}: {value}}}" if name in PER_CALL else "it at the task, @app.task(base=Throttled, ...)"
-    return f"Task {task_name}: {name}={value} of a call does nothing: write {write}"
-
-
-#: Attributes that each task has.
-_COMMON = frozenset(attribute for base in Throttled.__mro__ for attribute in vars(base))
-
-
-def _check_names(task_name: str, cls: type[Any]) -> None:
-    """Refuse a misspelt option among the attributes of a task that neither its own bases nor all tasks have."""
-    known = {attribute for base in cls.__mro__[1:] if base not in Throttled.__mro__ for attribute in vars(base)}
-    check_option_names(task_name, [each for each in vars(cls) if each not in _COMMON], known)
-
-
-def _options(cls: type[Any]) -> dict[str, Any]:
-    """Return the options of a task."""
-    # Not getattr: a function among the options would become a method.
-    values: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):
-        found = vars(base)
-        values |= {name: found[name] for name in _OF_A_TASK & found.keys()}
-    return {name: getattr(value, "__func__", value) for name, value in values.items()}
-
-
-def _signature(cls: type[Any]) -> inspect.Signature | None:
-    """Return the parameters of a task, without its ``self``; None if nothing is known of them."""
-    static = inspect.getattr_static(cls, "run", None)
-    run = getattr(static, "__func__", static)
-    if not callable(run):
-        return None
-    signature = inspect.signature(run)
-    bound = not isinstance(static, staticmethod)
-    kept = list(signature.parameters.values())[bound:]
-    return signature.replace(parameters=kept, return_annotation=inspect.Signature.empty)
-
-
-def _names(signature: inspect.Signature | None) -> set[str] | None:
-    """Return the names of a task's parameters, None if it takes any."""
-    if signature is None or any(each.kind == each.VAR_KEYWORD for each in signature.parameters.values()):
-        return None
-    return set(signature.parameters)
-
-
-def _parts(policy: Policy | None, dedup: Dedup | None) -> Iterator[tuple[str, object]]:
-    """Yield the options that pick a part of the arguments, each with what was given."""
-    for limit in policy.limits if policy is not None else ():
-        yield "key", limit.key
-        yield "fair_by", limit.fair_by
-    yield "cost", policy.cost if policy is not None else None
-    yield "unique_on", dedup.unique_on if dedup is not None else None
-
-
-def _install(app: Any) -> None:
-    if _STEP in app.steps["worker"]:  # another task did so
-        return
-    # By name: a producer never needs what runs in a worker.
-    app.steps["worker"].add(_STEP)
-    app.steps["consumer"].add("celery_throttle.worker.bootsteps:ConsumerStep")
-    app.steps["worker"].add("celery_throttle.control.remote_step:RemoteStep")
-    # What configures the app again, or sets another schedule before the app is used, drops the entry.
-    for signal in (app.on_after_configure, app.on_after_finalize):
-        signal.connect(_schedule_reaper, weak=False, dispatch_uid="celery_throttle.reap")
-    if app.configured:
-        _schedule_reaper(app)
-
-
-def _schedule_reaper(sender: Any, **_: Any) -> None:
-    if sender.conf.get("throttle_enabled") is False:
-        return
-    every = sender.conf.get("throttle_reap_every", Settings.reap_every)
-    if every is None:
-        return
-    queue = sender.conf.get("throttle_reap_queue")
-    options = {"expires": every, "ignore_result": True} | ({"queue": queue} if queue else {})
-    entry = {"task": REAP_TASK, "schedule": every, "options": options}
-    sender.conf.beat_schedule.setdefault(REAP_TASK, entry)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.findings import Commands
     from celery_throttle.control.limit_control import LimitControl
-    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["CHANGES", "DROPPABLE", "Changes", "offered", "said"]
 

@@ -11,8 +11,8 @@ from celery_throttle.core.wording import at, one_line, span
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from celery_throttle.store.audit import Change
     from celery_throttle.store.history import History, Period
-    from celery_throttle.store.rows import Change
 
 __all__ = ["HEIGHT", "Bar", "Chart", "Mark", "charts"]
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from celery_throttle.control.reader import Reader
-    from celery_throttle.store.rows import SetAside
-    from celery_throttle.store.views import Declared, ParkedInQueue
+    from celery_throttle.store.parked_tasks import ParkedInQueue
+    from celery_throttle.store.unreadable import SetAside
+    from celery_throttle.store.workers import Declared
 
 __all__ = ["Fleet", "Queue", "Worker", "fleet"]
 

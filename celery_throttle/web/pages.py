@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.history import History
-    from celery_throttle.store.rows import Need
+    from celery_throttle.store.needs import Need
     from celery_throttle.web.charts import Chart
     from celery_throttle.web.head import Head
     from celery_throttle.web.readings import Readings

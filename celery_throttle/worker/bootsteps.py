@@ -122,7 +122,7 @@ class ConsumerStep(bootsteps.StartStopStep):
         """The consumer lost its connection, or stops for good."""
         if consumer.blueprint.state == bootsteps.RUN:  # type: ignore[attr-defined]
             throttling = consumer.controller.throttling
-            throttling.loop.call(throttling.disconnected)
+            throttling.loop.call(throttling.gate.disconnected)
 
     def shutdown(self, consumer: Any) -> None:
         """All steps of the worker have stopped, the pool too."""

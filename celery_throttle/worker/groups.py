@@ -14,12 +14,13 @@ from celery_throttle.worker.store_side.link import Link
 from celery_throttle.worker.store_side.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from celery_throttle.core.settings import Settings
-    from celery_throttle.core.task_codes import TaskNames
+    from celery_throttle.worker.celery_side.tasks import Tasks
+    from celery_throttle.worker.held_back.held_back import HeldBack
     from celery_throttle.worker.loop import Loop
-    from celery_throttle.worker.store_side.calls import Decisions
+    from celery_throttle.worker.store_side.decisions import Decisions
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Group", "calls_of"]
@@ -28,10 +29,10 @@ __all__ = ["Group", "calls_of"]
 def calls_of(
     group: str,
     gate: Decisions,
+    held: HeldBack,
     *,
     settings: Settings,
-    declared: Mapping[str, str],
-    names: TaskNames,
+    tasks: Tasks,
     worker: str,
     loop: Loop,
     timekeeper: Timekeeper,
@@ -41,9 +42,9 @@ def calls_of(
     Args:
         group: its name.
         gate: hears what comes of them.
+        held: holds runs until they are safe.
         settings: of the app.
-        declared: what this worker declares of each limit of the group, by name.
-        names: of the app's tasks.
+        tasks: of the app, and what it declares of their limits.
         worker: names it in the store.
         loop: turns the connection.
         timekeeper: for connecting again.
@@ -56,20 +57,18 @@ def calls_of(
 
     def connect(calls: Calls) -> tuple[Link, Listener]:
         link = Link(loop, timekeeper, make, settings.lease, calls.up, calls.broken, named(calls.unreachable))
-        return link, Listener(
-            loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.subscribed, calls.no_hints
-        )
+        return link, Listener(loop, timekeeper, make, settings.lease, keys.wake, calls.hint, calls.look)
 
     store = Store(keys, settings.lease, settings.broker)
     if (durability := settings.durability) is None:
-        return Calls(group, store, worker, declared, gate, connect, names)
+        return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names)
 
     def connect_too(saving: Saving) -> Link:
         nothing = lambda *args: None  # noqa: E731 - the other connection says it
         return Link(loop, timekeeper, make, settings.lease, nothing, saving.broken, nothing)
 
-    saving = Saving(store, durability, gate, connect_too, loop, timekeeper)
-    return Calls(group, store, worker, declared, gate, connect, names, saving)
+    saving = Saving(group, store, durability, gate, held, connect_too, loop, timekeeper)
+    return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names, saving)
 
 
 class Group:

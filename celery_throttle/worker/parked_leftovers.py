@@ -8,8 +8,8 @@ from typing import Any
 from celery_throttle.clients import store_client
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.settings import settings_of
-from celery_throttle.store import views
-from celery_throttle.store.replies import read
+from celery_throttle.store.parked_tasks import read_parked_ids
+from celery_throttle.store.reading import read
 from celery_throttle.tasks.registry import groups_of
 
 __all__ = ["anybody_left"]
@@ -50,7 +50,7 @@ def _parked(app: Any, group: str) -> tuple[int, bool]:
     client = store_client(app, group)
     count, after = 0, ""
     for _ in range(_CALLS):
-        after, page = read(views.parked_ids, client.ask(client.store.parked_ids("", after, _IDS)))
+        after, page = read(read_parked_ids, client.ask(client.store.parked_ids("", after, _IDS)))
         count += len(page)
         if not after:
             break

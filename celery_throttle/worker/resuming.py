@@ -21,12 +21,13 @@ from celery_throttle.worker.runs import Permit, Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange_reply import Grant
+    from celery_throttle.worker.celery_side.broker import Broker
     from celery_throttle.worker.celery_side.requests import RequestFactory
-    from celery_throttle.worker.held_back.avoided import Avoided
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.reported.notices import Notices
     from celery_throttle.worker.running import Running
+    from celery_throttle.worker.store_side.avoided_queues import AvoidedQueues
     from celery_throttle.worker.store_side.calls import Calls
     from celery_throttle.worker.timekeeper import Timekeeper
 
@@ -43,6 +44,7 @@ class Resuming:
 
     Args:
         running: holds their permits.
+        broker: counts its connections.
         loop: everything happens on it.
         timekeeper: says when one of which nobody could be told goes back in line.
         notices: say of it in the log.
@@ -50,17 +52,23 @@ class Resuming:
     """
 
     def __init__(
-        self, running: Running, loop: Loop, timekeeper: Timekeeper, notices: Notices, avoided: Avoided
+        self,
+        running: Running,
+        broker: Broker,
+        loop: Loop,
+        timekeeper: Timekeeper,
+        notices: Notices,
+        avoided: AvoidedQueues,
     ) -> None:
-        self._running, self._loop, self._timekeeper, self._notices = running, loop, timekeeper, notices
-        self._avoided = avoided
+        self._running, self._broker, self._loop, self._timekeeper = running, broker, loop, timekeeper
+        self._notices, self._avoided = notices, avoided
         self._untold: list[Callable[[], None]] = []
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
         """Return a run that can start; None if there is nothing to run, which has been said then."""
         run = Run(
             None,
-            epoch=self._running.epoch,
+            epoch=self._broker.epoch,
             queue=grant.queue,
             group=calls.group,
             needs=needs_again(grant.needs),

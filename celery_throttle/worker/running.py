@@ -15,23 +15,28 @@ from celery_throttle.core.policy import costs_of, needs_text
 from celery_throttle.core.wording import counted
 from celery_throttle.errors import ConfigurationError, StoreUnavailable, ThrottleError
 from celery_throttle.store.parcel import pack
+from celery_throttle.tasks.publish import HEADER
 from celery_throttle.worker.celery_side.failing import fail
 from celery_throttle.worker.celery_side.wait_header import with_wait
 from celery_throttle.worker.celery_side.watch import unwatch, watch
 from celery_throttle.worker.runs import State
-from celery_throttle.worker.store_side.rounds import count_round
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
+
+    from kombu.message import Message as Delivered
 
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.blocked import Blocked
+    from celery_throttle.worker.celery_side.broker import Broker
     from celery_throttle.worker.celery_side.slots import Slots
     from celery_throttle.worker.celery_side.tasks import Tasks
+    from celery_throttle.worker.held_back.held_back import HeldBack
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.reported.notices import Notices
     from celery_throttle.worker.runs import Permit, Run
     from celery_throttle.worker.store_side.calls import Calls
+    from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
 
 __all__ = ["Running"]
 
@@ -49,11 +54,12 @@ class Running:
         notices: say in the log who raised `RateLimited`.
         fail: says of a run which is over that it has failed, if need be later.
         blocked: notices runs that kept this process from renewing leases.
+        broker: has the messages of those that it delivered.
+        closed: buckets whose permits are not passed on here.
+        held: runs that ask the store have a slot.
 
     Attributes:
         runs: what the pool has.
-        closed: buckets without room, or with a line, as far as we know: no permit of theirs is passed on here.
-        epoch: of the broker connection, counted.
     """
 
     def __init__(
@@ -65,13 +71,22 @@ class Running:
         notices: Notices,
         fail: Callable[[Run, Exception], None],
         blocked: Blocked,
+        broker: Broker,
+        closed: ClosedBuckets,
+        held: HeldBack,
     ) -> None:
         self._slots, self._tasks, self._loop, self._groups, self._notices = slots, tasks, loop, groups, notices
-        self._fail, self._blocked = fail, blocked
+        self._fail, self._blocked, self._broker, self._closed, self._held = fail, blocked, broker, closed, held
         self.runs: set[Run] = set()
-        self.closed: set[str] = set()
-        self.epoch = 0
         self._passes_on = True
+
+    @property
+    def free_slots(self) -> int:
+        """How many more tasks could run."""
+        taken = len(self.runs) + self._held.asking
+        for calls in self._groups.values():
+            taken += calls.offered
+        return self._slots.size - taken
 
     def execute(self, run: Run) -> None:
         """Give a run to the pool."""
@@ -148,7 +163,7 @@ class Running:
         if permit is None or wrong or not run.needs.buckets:
             self._fail_over(run, wrong or _no_line(run))
             return
-        if not count_round(request.message, error.max_rounds):
+        if not _count_round(request.message, error.max_rounds):
             self._fail_over(run, _too_often(run, error))
             return
         costs = costs_of(run.needs.text)
@@ -187,10 +202,6 @@ class Running:
         except Exception:  # the others are to be told all the same
             logger.exception("Task %s[%s] %s; its result cannot say so", request.name, request.id, said)
 
-    def begin_epoch(self) -> None:
-        """The broker connection is gone."""
-        self.epoch += 1
-
     def discarded(self, *, stopping: bool = False) -> None:
         """The consumer has stopped (for good?), and the pool has dropped what no child has begun."""
         for run in [run for run in self.runs if self._slots.discarded(run.request)]:
@@ -210,10 +221,10 @@ class Running:
         for calls in self._groups.values():
             calls.outbox.unspare()
 
-    def finish(self, granted: Iterable[Run]) -> None:
-        """The pool has stopped: nothing of ours runs any more, nor do those that have permits start."""
-        for run in [*self.runs, *granted]:
-            self.give_back(run, Result.NOTHING, began=run.state is State.RUNNING)
+    def finish(self) -> None:
+        """The pool has stopped: nothing of ours runs any more."""
+        for run in self.runs:
+            self.give_back(run, Result.NOTHING, began=True)
         self.runs.clear()
 
     # -- permits ---------------------------------------------------------------------------------------------------
@@ -233,7 +244,7 @@ class Running:
         permit = run.permit
         if permit is None:
             return
-        facts = run.facts(result, began=began, epoch=self.epoch)
+        facts = run.facts(result, began=began, epoch=self._broker.epoch)
         if self._may_pass_on(run, facts):
             self.forget_permit(run)
             self._groups[run.group].outbox.spare(permit, result)
@@ -242,7 +253,7 @@ class Running:
 
     def _may_pass_on(self, run: Run, facts: Facts) -> bool:
         is_over = facts.began and facts.message is Message.NOBODY and facts.result is not Result.NOTHING
-        return self._passes_on and is_over and self._tasks.is_plain(run) and not run.needs.waits_in(self.closed)
+        return self._passes_on and is_over and self._tasks.is_plain(run) and not self._closed.keep_waiting(run)
 
     def end(self, run: Run, facts: Facts) -> None:
         """Its permits are free; these are the facts."""
@@ -251,7 +262,7 @@ class Running:
             return
         calls.outbox.settle(permit)
         calls.outbox.ended(run.request.id, run.nonce, facts, run.attempt, run.needs.text)
-        calls.freed += not run.needs.buckets or run.needs.waits_in(self.closed)
+        calls.freed += not run.needs.buckets or self._closed.keep_waiting(run)
         self.forget_permit(run)
 
     def forget(self, request: Any) -> None:
@@ -289,3 +300,16 @@ def _no_line(run: Run) -> Exception:
     if run.needs.buckets:
         return StoreUnavailable(f"{said} ran without a permit, since the store was out of reach")
     return ConfigurationError(f"{said} has no limit: give it one, limit=5 or rate='100/m'")
+
+
+def _count_round(message: Delivered, most: int | None) -> bool:
+    """Count that the task goes back once more; False if it has done so as often as it may."""
+    headers: dict[str, Any] = message.headers
+    about = headers.get(HEADER)
+    header = about if isinstance(about, dict) else {}
+    rounds = header.get("rounds")
+    before = rounds if isinstance(rounds, int) else 0
+    if most is not None and before >= most:
+        return False
+    headers[HEADER] = {**header, "rounds": before + 1}
+    return True

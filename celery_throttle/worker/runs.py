@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.policy import NOTHING
-from celery_throttle.store.calls import Arrival, Delivery, Succession
+from celery_throttle.store.exchange import Arrival, Delivery, Succession
 from celery_throttle.tasks.publish import HEADER
 from celery_throttle.worker.lock_plans import header_of
 
 if TYPE_CHECKING:
     from celery_throttle.core.policy import Needs
 
-__all__ = ["Here", "Permit", "Run", "State"]
+__all__ = ["UNDECIDED", "WHY", "Permit", "Run", "State"]
 
 #: More than any task has retries: what `replace` sends begins to count them anew.
 _REPLACED = 1 << 20
@@ -28,13 +27,29 @@ class State(Enum):
 
     WAITING = auto()  #: for a slot; the store knows nothing of it
     ASKING = auto()  #: has a slot, and the store is asked for its permits
-    UNSURE = auto()  #: the same, but the store is out of reach, and the slot somebody else's
+    UNSURE = auto()  #: the same, but the connection was lost during the call; it has no slot
     PARKING = auto()  #: the store is told to set it aside
+    MAYBE_PARKED = auto()  #: the same, but the connection was lost during the call
+    STORE_AWAY = auto()  #: the store is out of reach, and has not been asked
+    STORE_REFUSES = auto()  #: the store refuses calls (it is full, say)
+    BACKEND_AWAY = auto()  #: the result backend is out of reach
+    CROWDED = auto()  #: as many are parked as may be
     SAVING = auto()  #: parked; the broker keeps its message until that is safe
-    LATER = auto()  #: held here for a while, unacknowledged: the store is out of reach, full, or as many wait as may
     GRANTED = auto()  #: has its permits, and waits for a slot
     RUNNING = auto()  #: given to the pool
     GONE = auto()  #: ended, parked, or left to the broker
+
+
+#: A run that is held in such a state waits for the store's answer.
+UNDECIDED = (State.ASKING, State.UNSURE, State.PARKING, State.MAYBE_PARKED)
+#: The other reasons why a run is held, as an operator reads them.
+WHY = {
+    State.STORE_AWAY: "store away",
+    State.STORE_REFUSES: "store refuses",
+    State.BACKEND_AWAY: "result backend away",
+    State.CROWDED: "max_parked",
+    State.SAVING: "not safe yet",
+}
 
 
 class Permit:
@@ -247,20 +262,3 @@ class Run:
         late = not self.stored and self.epoch != epoch
         comes_again = late or self.at_broker or self.redelivered
         return Message.BROKER if comes_again and result is not Result.NOTHING else Message.NOBODY
-
-
-@dataclass(frozen=True)
-class Here:
-    """The runs that a worker has, by what they wait for; those with permits that wait for a slot are among its holders.
-
-    Attributes:
-        running: those that the pool has.
-        waiting: wait for a slot, and hold nothing.
-        asking: wait for the store's word.
-        held_back: wait unacknowledged until something passes, by what that is.
-    """
-
-    running: tuple[Run, ...]
-    waiting: tuple[Run, ...]
-    asking: tuple[Run, ...]
-    held_back: dict[str, tuple[Run, ...]]

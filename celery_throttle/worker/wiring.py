@@ -17,9 +17,6 @@ from celery_throttle.store.scripts import Script
 from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
 from celery_throttle.worker.celery_side import remember
 from celery_throttle.worker.celery_side.autoscale import Growth
-from celery_throttle.worker.celery_side.queues import Queues
-from celery_throttle.worker.celery_side.requests import RequestFactory
-from celery_throttle.worker.celery_side.revocation import Revoked
 from celery_throttle.worker.celery_side.slots import Slots
 from celery_throttle.worker.celery_side.tasks import Tasks
 from celery_throttle.worker.gate import LOOK_EVERY, Gate
@@ -34,7 +31,6 @@ from celery_throttle.worker.timekeeper import Timekeeper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_throttle.worker.store_side.calls import Calls
 
 __all__ = ["Throttling"]
 
@@ -54,9 +50,6 @@ class Throttling:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self.settings = settings = settings_of(worker.app)
-        self._revoked = Revoked()
-        self._requests: RequestFactory | None = None
-        self._queues: Queues | None = None
         self.timekeeper = timekeeper = Timekeeper()
         # A solo pool runs tasks in the thread that consumes, so there the gate must live in that thread too.
         self.pumped = worker.hub is None and isinstance(worker.pool, SoloPool)
@@ -68,18 +61,7 @@ class Throttling:
         name = worker_name(worker.hostname)
         tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings)
 
-        def make_calls(group: str, gate: Gate) -> Calls:
-            return calls_of(
-                group,
-                gate,
-                settings=settings,
-                declared=tasks.declared(group),
-                names=tasks.names,
-                worker=name,
-                loop=loop,
-                timekeeper=timekeeper,
-            )
-
+        make_calls = partial(calls_of, settings=settings, tasks=tasks, worker=name, loop=loop, timekeeper=timekeeper)
         self._slots, names = Slots(worker.pool), groups_of(worker.app)
         self.gate = Gate(self._slots, tasks, settings, loop, timekeeper, names, make_calls, Growth(worker))
         self.groups = [Group(calls, settings) for calls in self.gate.groups]
@@ -96,7 +78,7 @@ class Throttling:
         self._leases.start()
         # A worker may be lost right after a look, and its permits must not idle long past their lease.
         self.timekeeper.every(min(LOOK_EVERY, self.settings.lease / 2), lambda: self.loop.post(self.gate.look_soon))
-        self.timekeeper.every(_REVOKED_EVERY, lambda: self.loop.post(self._withdraw_revoked))
+        self.timekeeper.every(_REVOKED_EVERY, lambda: self.loop.post(self.gate.withdraw_revoked))
         self.timekeeper.every(_TEND_EVERY, lambda: self.loop.post(self.gate.tend_pool))
         for group in self.groups:
             group.calls.connect()
@@ -132,12 +114,7 @@ class Throttling:
         for name in ("add_task_queue", "cancel_task_queue"):
             if name not in vars(consumer):
                 setattr(consumer, name, self._then_connected(consumer, getattr(consumer, name)))
-        if self._queues is None or self._queues.consumer is not consumer.task_consumer:
-            self._queues = Queues(consumer.task_consumer, self.settings.broker_code)
-        if self._requests is None or self._requests.consumer is not consumer:
-            self._requests = RequestFactory(consumer)
-        self._requests.follow()
-        self.gate.connected(consumer, self._queues, self._requests)
+        self.gate.connected(consumer)
 
     def _then_connected(self, consumer: Any, change_queues: Any) -> Any:
         """Wrap what remote control calls to change the queues of a running worker."""
@@ -189,15 +166,6 @@ class Throttling:
 
     def _never_runs(self, sender: Any = None, request: Any = None, **_: Any) -> None:
         self.loop.post(self.gate.never_runs, sender, request)
-
-    def disconnected(self) -> None:
-        """The broker connection is gone."""
-        self._queues = None
-        self.gate.disconnected()
-
-    def _withdraw_revoked(self) -> None:
-        if self._requests is not None and (new := self._revoked.new()):  # else nobody could be told
-            self.gate.withdraw(new)
 
 
 def _stopping() -> bool:

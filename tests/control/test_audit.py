@@ -11,7 +11,7 @@ import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
 from celery_throttle.control.states import states
-from celery_throttle.store.rows import Change
+from celery_throttle.store.audit import Change
 from tests.control.test_drop import waiting  # noqa: F401 - a fixture
 from tests.control.test_looking import names
 

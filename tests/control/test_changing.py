@@ -12,8 +12,7 @@ import pytest
 
 from celery_throttle import ConfigurationError, Limit, ThrottleControl, Throttled
 from celery_throttle.control.cli.params import duration
-from celery_throttle.store.replies import Locked
-from celery_throttle.store.rows import LockStatus
+from celery_throttle.store.identity_locks import Locked, LockStatus
 from tests.control.test_looking import API, TENANT, names, of
 from tests.store.caller import started
 from tests.store.peek import expire

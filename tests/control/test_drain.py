@@ -14,8 +14,8 @@ from kombu import compression
 from kombu.exceptions import OperationalError
 
 from celery_throttle import ThrottleControl
+from celery_throttle.store.draining import Drained
 from celery_throttle.store.parcel import pack
-from celery_throttle.store.rows import Drained
 from tests.control.conftest import make_app, run_in
 from tests.control.test_looking import API, of
 from tests.store.caller import message_of

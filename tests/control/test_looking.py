@@ -17,8 +17,10 @@ from celery_throttle.control.cli.output import span
 from celery_throttle.core.task_codes import code_of
 from celery_throttle.core.wording import one_line
 from celery_throttle.store.explain import Explanation
+from celery_throttle.store.holders import Holder
+from celery_throttle.store.limit_status import LimitStatus
 from celery_throttle.store.parcel import pack
-from celery_throttle.store.rows import Holder, LimitStatus, Parked
+from celery_throttle.store.parked_tasks import Parked
 from tests.control.conftest import make_app, run_in
 from tests.store.caller import LEASE
 from tests.store.peek import expire

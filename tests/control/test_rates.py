@@ -10,7 +10,7 @@ import pytest
 from celery_throttle import ConfigurationError, Limit, ThrottleControl
 from celery_throttle.control import capacity
 from celery_throttle.signals import limit_changed
-from celery_throttle.store.rows import RateStatus
+from celery_throttle.store.limit_status import RateStatus
 from tests.control.test_looking import API, of
 from tests.store.caller import started
 from tests.store.terms_caller import terms

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_throttle import Limit, ThrottleControl
 from celery_throttle.control.reader import Reclaimed
-from celery_throttle.store.rows import Need
+from celery_throttle.store.needs import Need
 from tests.store.caller import started
 from tests.store.peek import be_away, end_moment, expire
 from tests.store.terms_caller import terms

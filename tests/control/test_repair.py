@@ -131,6 +131,16 @@ def test_an_index_is_made_again(worker: TermsCaller, run: Callable[..., Ended], 
     assert len(store.sets["heads"]) == 1
 
 
+def test_a_lane_that_is_listed_nowhere_is_named(worker: TermsCaller, run: Callable[..., Ended], redis: Redis) -> None:
+    fill(worker)
+    redis.delete(KEY["heads"])
+    ended = run("doctor", "--repair")
+    assert ended.code == 1
+    assert any("not listed where it says" in line for line in ended.lines)
+    assert run("doctor", "--repair", "--yes").code == 0
+    check(peek(redis))
+
+
 def test_what_was_repaired_goes_on(worker: TermsCaller, app: Any, redis: Redis) -> None:
     """The holder that nobody could read gives its permit back."""
     fill(worker)

@@ -68,7 +68,7 @@ def loaded_by(shell: Shell, *command: str) -> set[str]:
 def test_status_loads_only_what_it_shows(shell: Shell, worker: TermsCaller) -> None:
     worker.arrive("t", terms(API).same)
     others = {
-        *("causes", "diagnosis", "drain", "explain", "exposition", "forecast", "metrics", "removal", "report"),
+        *("causes", "diagnosis", "drain", "explaining", "exposition", "forecast", "metrics", "removal", "report"),
         *("runnable", "server", "lost_runs", "queues", "cli.report", "cli.web", "cli.metrics", "cli.steer"),
     }
     loaded = loaded_by(shell, "status")

@@ -14,7 +14,6 @@ from celery_throttle.control import reader as reader_module
 from celery_throttle.control.diagnosis import readers
 from celery_throttle.core.buckets import Bucket
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.store import views
 from celery_throttle.web import asgi
 from tests.store.peek import _SETS, KEY
 from tests.store.terms_caller import terms
@@ -87,7 +86,7 @@ def test_a_reply_that_no_reader_can_read_is_the_stores_affair(
     """Whatever else may be wrong: one line, and the exit code for it."""
     worker.arrive("t1", ONE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(views, "statuses", lambda raw: raw["no such thing"])
+        patch.setattr(reader_module, "read_statuses", lambda raw: raw["no such thing"])
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             ThrottleControl(app).status()
         ended = run("status")

@@ -24,8 +24,8 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.region import Lexeme
 
 from celery_throttle import ConfigurationError, Limit
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.parcel import pack
-from celery_throttle.store.replies import Answer
 from tests.store.terms_caller import TermsCaller, terms
 from tests.support.workers import ROOT
 

@@ -149,7 +149,7 @@ class Gates:
 
     def _turn(self, worker: Worker, *, hungry: bool = False) -> None:
         """It looks for parked tasks when the trace says so, and passes no permits on unless the world does."""
-        worker.gate._running._passes_on = self.config.passes_on
+        worker.gate.running._passes_on = self.config.passes_on
         for calls in worker.gate.groups:
             calls.hungry, calls.freed = hungry, 0
         self.world.act(worker, worker.turn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from celery_throttle.store import replies
+from celery_throttle.store.identity_locks import REPLACED, TAKEN, read_claimed
 from tests.explore import workers
 from tests.explore.possible import next_copy
 from tests.explore.store import CALLS
@@ -56,13 +56,13 @@ def _publish(world: World, number: str) -> None:
         return
     awaited = config.awaited and config.dedup.on_conflict != "raise"
     spec = world.plan(task, None).spec
-    claimed = replies.claimed(world.call(CALLS.claim(f"t{task}", spec, 3600.0, awaited=awaited))[0])
-    if claimed.answer == replies.TAKEN and not awaited:
+    claimed = read_claimed(world.call(CALLS.claim(f"t{task}", spec, 3600.0, awaited=awaited))[0])
+    if claimed.answer == TAKEN and not awaited:
         book.tell("swallowed")
         return
-    book.header = (claimed.claim, claimed.other if claimed.answer == replies.TAKEN else "")
+    book.header = (claimed.claim, claimed.other if claimed.answer == TAKEN else "")
     world.put(task, 0, book.header)
-    if claimed.answer == replies.REPLACED and claimed.other and config.heard:
+    if claimed.answer == REPLACED and claimed.other and config.heard:
         _revoked(world, int(claimed.other[1:]))
 
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store import replies
-from celery_throttle.store.calls import Back, Delivery, Ended, Exchange, Succession
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange import Back, Delivery, Ended, Exchange, Succession
+from celery_throttle.store.exchange_reply import Answer, read_exchanged
+from celery_throttle.store.identity_locks import TAKEN, read_claimed
 from tests.explore import rules
 from tests.explore.store import CALLS
 from tests.explore.world import Permit, Run, Sent, Violation, World, number_of
 
 if TYPE_CHECKING:
-    from celery_throttle.store.replies import Grant, Reply
+    from celery_throttle.store.exchange_reply import Grant, Reply
     from tests.explore.world import Copy, Worker
 
 __all__ = ["carry_out", "deliver", "end", "end_spare", "hear", "pump", "renewal", "send"]
@@ -98,7 +98,7 @@ def carry_out(world: World, place: int) -> None:
     assert sent is not None, "nothing is under way"
     before = world.state.content
     (raw,) = world.call(sent.packed)
-    reply = replies.exchanged(raw)
+    reply = read_exchanged(raw)
     if reply is None:
         raise Violation("the store asks what the limits are, though it was never emptied")
     sent.carried, sent.reply = True, reply
@@ -278,8 +278,8 @@ def _retry(world: World, run: Run) -> None:
         header = (lock["claim"], lock.get("first", ""))
         if lock["lock_until"] != "started":
             spec = world.plan(run.task, header).spec
-            claimed = replies.claimed(world.call(CALLS.claim(run.task_id, spec, 3600.0))[0])
-            if claimed.answer == replies.TAKEN and claimed.other != run.task_id:
+            claimed = read_claimed(world.call(CALLS.claim(run.task_id, spec, 3600.0))[0])
+            if claimed.answer == TAKEN and claimed.other != run.task_id:
                 world.state.books[run.task].tell("swallowed")
                 return
             header = (claimed.claim, "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.dedup import LockPlan
-from celery_throttle.store.calls import Arrival
+from celery_throttle.store.exchange import Arrival
 from tests.explore.canonical import canonical
 from tests.explore.store import CALLS, Content, ScriptFailed, Server
 from tests.explore.worlds import IDENTITY
@@ -16,8 +16,8 @@ from tests.explore.worlds import IDENTITY
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_throttle.store.calls import Ended, Succession
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange import Ended, Succession
+    from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.store.scripts import Call
     from tests.explore.worlds import Config, Task
 

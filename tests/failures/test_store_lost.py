@@ -210,6 +210,25 @@ def test_running_holders_put_themselves_back_after_a_restart_empty(
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
 
 
+def test_task_in_an_unanswered_call_keeps_no_plain_task_at_the_broker(
+    store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
+) -> None:
+    """The broker delivers one message at a time; a task whose call has no answer takes the place of another."""
+    workers.conf["worker_prefetch_multiplier"] = 1
+    workers.start(DOORS, concurrency=1)
+    app = workers.app(DOORS)
+    doors.open_all()
+    app.hold.delay("first")
+    journal.wait_finished(1, "first")
+    store.freeze()
+    app.hold.delay("held")
+    app.plain.delay("plain")
+    journal.wait_finished(1, task="plain", timeout=AT_ONCE)
+    assert not journal.runs("held")
+    store.thaw()
+    journal.wait_finished(1, "held", timeout=AT_ONCE)
+
+
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_a_store_with_its_data_that_was_away_for_longer_than_a_lease(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, how: str

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.policy import costs_of
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.fuzz.readers import what
 from tests.fuzz.town import API, GPU, LEASE, LIMITS, needs_for
@@ -18,7 +18,7 @@ from tests.store.peek import KEY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange_reply import Reply
     from tests.fuzz.mutations import Mutation
     from tests.fuzz.readers import Readers
     from tests.fuzz.town import Town

@@ -10,7 +10,8 @@ from kombu.message import Message
 
 from celery_throttle.core.dedup import fenced
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.calls import Counted, Delivery
+from celery_throttle.store.exchange import Delivery
+from celery_throttle.store.history import Counted
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.scripts import execute
 from tests.store.lock_caller import KEEP_LAST, LockCaller, plan_of
@@ -21,8 +22,8 @@ from tests.store.terms_caller import terms
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.store.calls import Arrival
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange_reply import Grant
 
 __all__ = ["LEASE", "LIMITS", "Town", "needs_for"]
 

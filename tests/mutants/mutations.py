@@ -43,6 +43,11 @@ class Mutant:
     def __str__(self) -> str:
         return f"{self.file}.lua:{self.line} {self.what}: {self.before.strip()}"
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The file and the line, without the space before it."""
+        return self.file, self.before.strip()
+
     def applied(self, text: str) -> str:
         """Return the text of the file with this change."""
         lines = text.split("\n")

@@ -1,4 +1,4 @@
-"""Run the search, the store tests and simulated worlds on a mutant, until one is red."""
+"""Run the store tests, simulated worlds and the search on a mutant, each in a copy of the repository."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,52 +14,50 @@ from typing import TYPE_CHECKING
 from tests.mutants.mutations import SHARED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.mutants.mutations import Mutant
 
-__all__ = ["STAGES", "Verdict", "first_red", "judge"]
+__all__ = ["STAGES", "copy_of_repository", "is_green"]
 
 ROOT = Path(__file__).parents[2]
 _PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider")
 #: What is run, the quickest first.
 STAGES: dict[str, tuple[str, ...]] = {
+    "the store tests": (*_PYTEST, "tests/store", "tests/control/test_repair.py", "tests/control/test_unreadable.py"),
     "simulated worlds": ("-m", "tests.simulation", "--seeds", "300", "--steps", "200"),
     "the search": (*_PYTEST, "tests/explore"),
-    "the store tests": (*_PYTEST, "tests/store", "tests/control/test_repair.py", "tests/control/test_unreadable.py"),
 }
 #: Seconds for one of these: a mutant may go round for ever.
 _LONGEST = 900.0
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What came of a mutant; ``killed_by``: the first of `STAGES` that was red, None if all were green."""
-
-    mutant: Mutant
-    killed_by: str | None
-
-    def __str__(self) -> str:
-        return f"dead   {self.mutant}  ({self.killed_by})" if self.killed_by else f"ALIVE  {self.mutant}"
-
-
-def judge(mutant: Mutant) -> Verdict:
-    """Run all stages on this mutant, until one is red."""
-    return Verdict(mutant, first_red(mutant))
-
-
-def first_red(mutant: Mutant | None) -> str | None:
-    """Run the stages on a copy of the repository that has this mutant, or none, and return the first that is red."""
+@contextmanager
+def copy_of_repository() -> Iterator[Path]:
+    """Yield a copy of all that the stages read. It takes one mutant after the other, so modules are compiled once."""
     with TemporaryDirectory(prefix="throttle-mutant-") as folder:
-        for name in ("celery_throttle", "tests", "pyproject.toml"):
+        for name in ("celery_throttle", "tests", "docs", "pyproject.toml"):
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, Path(folder, name))
-        if mutant:
-            changed = Path(folder, SHARED, f"{mutant.file}.lua")
-            changed.write_text(mutant.applied(changed.read_text("utf-8")), "utf-8")
-        return next((stage for stage, arguments in STAGES.items() if not _is_green(folder, arguments)), None)
+        yield Path(folder)
 
 
-def _is_green(folder: str, arguments: tuple[str, ...]) -> bool:
-    environment = os.environ | {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+def is_green(stage: str, mutant: Mutant | None, folder: Path) -> bool:
+    """Run a stage on a copy of the repository that has this mutant for as long as that takes, or none."""
+    if mutant is None:
+        return _passes(folder, STAGES[stage])
+    changed = folder / SHARED / f"{mutant.file}.lua"
+    text = changed.read_text("utf-8")
+    changed.write_text(mutant.applied(text), "utf-8")
+    try:
+        return _passes(folder, STAGES[stage])
+    finally:
+        changed.write_text(text, "utf-8")
+
+
+def _passes(folder: Path, arguments: tuple[str, ...]) -> bool:
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from celery_throttle.store.gate_script import gate_scripts
+from tests.mutants.judged import JUDGED
 from tests.mutants.mutations import mutants, mutants_of
 
 TEXT = """\
@@ -45,3 +48,8 @@ def test_a_mutant_of_another_text_is_refused() -> None:
     with pytest.raises(ValueError, match=r"it.lua:6 inverted: .*: the file has another line there"):
         mutant.applied(TEXT.replace("not found", "found"))
     assert "if not (not found) then" in mutant.applied(TEXT)
+
+
+def test_each_judged_line_is_in_its_file_once() -> None:
+    found = Counter(each.key for each in mutants())
+    assert {each: found[each] for each in JUDGED} == dict.fromkeys(JUDGED, 1)

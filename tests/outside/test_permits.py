@@ -20,7 +20,8 @@ from redis import Redis
 from celery_throttle import ConfigurationError, LeaseLost, Limit, NotAcquired, Permit, StoreUnavailable, Throttled
 from celery_throttle.core.reserved import ReservedStart
 from celery_throttle.permits import permit as permits
-from celery_throttle.permits.outside import Outside, outside_of
+from celery_throttle.permits.outside import Outside
+from celery_throttle.permits.registry import outside_of
 from celery_throttle.tasks.publish import HEADER
 from tests.failures.tools import script_calls
 from tests.support.relay import Relay
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from celery_throttle.embedded import EmbeddedServer
-    from celery_throttle.store.calls import Arrival
+    from celery_throttle.store.exchange import Arrival
 
 
 @pytest.fixture
@@ -500,6 +501,24 @@ def test_held_until_the_store_is_back(how: str, gpu: Limit, own_server: Embedded
         close(far)
 
 
+def test_a_store_that_is_away_is_asked_twice_a_second(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
+    got: Future[Permit] = Future()
+    with Relay(own_server.port) as relay, Redis.from_url(own_server.url) as client:
+        far = Celery("far", broker=relay.url, set_as_current=False)
+        thread = threading.Thread(target=lambda: got.set_result(gpu.acquire(app=far)), daemon=True)
+        with gpu.acquire(app=shop):
+            thread.start()
+            State(client).wait_parked(1)
+            known = len(relay.attempts)
+            relay.refuse()
+            asked = until(lambda: relay.attempts[known:][4:] and relay.attempts[known:])
+            assert asked[4] - asked[1] > 0.75, "three pauses"
+            relay.accept()
+        assert got.result(20).release()
+        thread.join(20)
+        close(far)
+
+
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
 def test_one_who_cannot_leave_the_line_hears_that_the_store_is_away(
     how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
@@ -742,6 +761,24 @@ def use() -> None:
 threading.Thread(target=use, daemon=True).start()
 began.wait()
 """
+
+
+def test_a_permit_that_no_thread_has_taken_over_yet_goes_back_at_the_end(
+    shop: Celery, own_server: EmbeddedServer
+) -> None:
+    outside = outside_of(shop, None)
+    asking = outside.ask("1:gpu", ("gpu", "1"), waits=False)
+    assert asking.permit.result(10)
+    outside.end()
+    until(lambda: outside.is_idle)
+    outside.hold(asking.arrival, weakref.WeakMethod(_Caller().renewed))
+    with Redis.from_url(own_server.url) as client:
+        assert State(client).empty()
+
+
+class _Caller:
+    def renewed(self, began: float | None) -> None:
+        """Take no notice."""
 
 
 def test_a_thread_that_goes_on_gets_no_permit_at_the_end_of_its_program(server: EmbeddedServer, state: State) -> None:

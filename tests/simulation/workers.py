@@ -26,18 +26,21 @@ from kombu.common import QoS
 from redis.exceptions import NoScriptError
 
 from celery_throttle import ThrottleControl, clients
+from celery_throttle.control.drain import borrow as borrow_messages
+from celery_throttle.control.reader import readers
 from celery_throttle.core.keys import Keys
 from celery_throttle.store import scripts
 from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange_reply import Reply
 from celery_throttle.store.gate_script import ALONE, gate_text
 from celery_throttle.store.parcel import unpack
-from celery_throttle.store.replies import Reply
 from celery_throttle.store.scripts import Script
 from celery_throttle.tasks import publish
-from celery_throttle.worker import gate, groups, resuming, runs, stopping, wiring
+from celery_throttle.worker import admission, gate, groups, resuming, runs, stopping, wiring
 from celery_throttle.worker.celery_side import remember, tasks
 from celery_throttle.worker.held_back import saving
-from celery_throttle.worker.store_side import link, listener, outbox, slot_offers
+from celery_throttle.worker.runs import UNDECIDED, WHY, State
+from celery_throttle.worker.store_side import link, listener, outbox
 from tests.simulation.broker import Letter, tag_of
 from tests.simulation.clock import Fiber, Loop, Timekeeper
 from tests.simulation.network import CLOCK_KEYS, AskingClient, Pipe
@@ -47,8 +50,8 @@ from tests.simulation.scene import LEASE, PREFIX, ResultsAway
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from celery_throttle.store.draining import Lent
     from celery_throttle.store.scripts import Call
-    from celery_throttle.store.views import Lent
     from tests.simulation.broker import Channel
     from tests.simulation.clock import Clock
     from tests.simulation.network import Network
@@ -199,13 +202,13 @@ def installed(here: Here) -> Iterator[None]:
         put = partial(_put, stack)
         put(scripts, "gate_text", _with_given_time(gate_text))
         Script.of_gate.cache_clear()
-        for module in (gate, link, listener, slot_offers, outbox, runs, saving, stopping):
+        for module in (admission, gate, link, listener, outbox, runs, saving, stopping):
             put(module, "monotonic", now)
         for module in (resuming, tasks):
             put(module, "Run", _Run)
         for module in (gate, resuming):
             put(module, "Permit", _Permit)
-        put(gate, "_FRESH", FRESH)
+        put(admission, "_FRESH", FRESH)
         put(wiring, "Timekeeper", lambda: Timekeeper(here.clock))
         put(wiring, "Loop", partial(Loop, here.clock))
         put(wiring, "greet", lambda app, settings, groups: None)
@@ -394,7 +397,7 @@ class Worker:
             self._throttling: Any = wiring.Throttling(
                 SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
             )
-            running = self.gate._running
+            running = self.gate.running
             self._tell_begun, running.tell_begun = running.tell_begun, self._begins
             self.consumer = self._consumer()
             self._throttling.start()
@@ -444,8 +447,9 @@ class Worker:
         """Whether the store knows everything that it has to say."""
         if self.loop.posted or self.blocked:
             return False
-        kept = [each for calls in self.gate.groups if calls.saving is not None for each in calls.saving._held]
-        return not kept and all(calls.link.up and calls.idle for calls in self.gate.groups)
+        return not self.gate.held.count(State.SAVING) and all(
+            calls.link.up and calls.idle for calls in self.gate.groups
+        )
 
     @property
     def gate(self) -> Any:
@@ -465,36 +469,33 @@ class Worker:
         """For whoever reads of a violation."""
         gate = self.gate
         where = {
-            "waiting": gate._waiting, "undecided": gate._undecided, "granted": gate._granted,
-            "later": gate._later.many | gate._later.refused,
-            "running": gate._running.runs,
+            "waiting": gate.held.waiting, "undecided": gate.held.of(*UNDECIDED),
+            "granted": gate._admission._granted, "later": gate.held.of(*WHY), "running": gate.running.runs,
         }  # fmt: skip
         said = ", ".join(f"{name} {[run.request.id for run in runs]}" for name, runs in where.items())
         return (
-            f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {sorted(gate._running.closed)}, "
+            f"{self}: {self.free_slots} of {self.pool.num_processes} free, closed {sorted(gate._closed._buckets)}, "
             f"{said}, posted {len(self.loop.posted)}, blocked {self.blocked}, {list(map(_unsaid, gate.groups))}"
         )
 
     @property
     def free_slots(self) -> int:
         """How many tasks it would take now."""
-        return int(self.gate.free_slots)
+        return int(self.gate.running.free_slots)
 
     @property
     def wait_as_in_celery(self) -> list[str]:
         """Those that wait here for a slot, as they would without limits: theirs have room and no line."""
         gate = self.gate
         return [
-            run.request.id
-            for run in gate._waiting
-            if self.free_slots <= 0 and not run.needs.waits_in(gate._running.closed)
+            run.request.id for run in gate.held.waiting if self.free_slots <= 0 and not gate._closed.keep_waiting(run)
         ]
 
     @property
     def told_begun(self) -> list[tuple[str, int]]:
         """Those of which the store is told that they begin, before the pool runs them in the main process."""
         gate = self.gate
-        told = [run for run in (*gate._granted, *gate._running.runs) if run.told_begun] + self.beginning
+        told = [run for run in (*gate._admission._granted, *gate.running.runs) if run.told_begun] + self.beginning
         return [(run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told]
 
     def _begins(self, run: Any) -> None:
@@ -503,7 +504,7 @@ class Worker:
 
     def permit_of(self, request: Any) -> Any:
         """Return what a request runs with, None if it needs nothing."""
-        return next((run.permit for run in self.gate._running.runs if run.request is request), None)
+        return next((run.permit for run in self.gate.running.runs if run.request is request), None)
 
     @property
     def name_in_store(self) -> str:
@@ -519,7 +520,7 @@ class Worker:
         """Whether this delivery runs with the permit of another, and the store may not have heard of that yet."""
         passed = [each.to.nonce for batch in self._under_way for each in batch.said.passed]
         passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._successions]
-        runs = [run for run in self.gate._running.runs if run.request.message.delivery_tag == str(tag)]
+        runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == str(tag)]
         return any(run.permit and (run.permit.told.nonce != run.nonce or run.nonce in passed) for run in runs)
 
     @property
@@ -535,8 +536,7 @@ class Worker:
     @property
     def saving(self) -> list[tuple[str, int]]:
         """The same of those that are parked, and acknowledged when that is safe, as the store may just have said."""
-        held = [run for calls in self.gate.groups if calls.saving is not None for run in calls.saving.held]
-        return [(run.request.id, run.attempt) for run in held]
+        return [(run.request.id, run.attempt) for run in self.gate.held.of(State.SAVING)]
 
     @property
     def _under_way(self) -> list[Any]:
@@ -578,7 +578,7 @@ class Worker:
         with self.here.acting(self):
             gone = self.pool.flush()
             self.forgotten.update(job.permit.told.nonce for job in gone if job.permit is not None)
-            self._throttling.loop.call(self._throttling.disconnected)
+            self._throttling.loop.call(self.gate.disconnected)
         self.channel = None
         return gone
 
@@ -748,13 +748,13 @@ class Operator:
 
     def borrow(self, nonce: str, most: int) -> list[Letter]:
         """Borrow the oldest that are parked, as a drain does, to be published again."""
-        (place,) = self._throttle._places()
+        (place,) = readers(self._app)
         ids = [each.task for each in sorted(place.parked_ids(None)) if each.what == "runs"]
-        return [_letter(each) for each in place.borrow(nonce, ids[:most])[1]]
+        return [_letter(each) for each in borrow_messages(place, nonce, ids[:most])[1]]
 
     def published(self, nonce: str, task_id: str) -> bool:
         """Say that one of them is; whether it was still lent out."""
-        (place,) = self._throttle._places()
+        (place,) = readers(self._app)
         return bool(place.ask(place.store.unparked(nonce, "sim", "", "", [task_id], []))[1])
 
     def unlock(self, task: str, arguments: dict[str, Any], task_id: str) -> None:

@@ -10,18 +10,18 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import NOTHING, Needs, Policy
-from celery_throttle.store import replies
-from celery_throttle.store.calls import Arrival, Back, Delivery, Ended, Exchange, Store
-from celery_throttle.store.replies import Answer, Grant
+from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange import Arrival, Back, Delivery, Ended, Exchange
+from celery_throttle.store.exchange_reply import Answer, Grant, Overtaken, read_exchanged
+from celery_throttle.store.reading import text
 from celery_throttle.store.scripts import execute
-from celery_throttle.store.views import text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from redis import Redis
 
-    from celery_throttle.store.replies import Reply, Withdrawn
+    from celery_throttle.store.exchange_reply import Reply, Withdrawn
     from celery_throttle.store.scripts import Call
 
 KEYS = Keys("test")
@@ -104,8 +104,8 @@ class Caller:
         """The last call once more, as after a lost reply."""
         raw = self.raw(self.last, self.number if number is None else number)
         try:
-            reply = replies.exchanged(raw)
-        except replies.Overtaken as later:  # as a worker does
+            reply = read_exchanged(raw)
+        except Overtaken as later:  # as a worker does
             self.number = later.number + 1
             return self.again()
         if reply is None:  # the store is empty, it was not carried out

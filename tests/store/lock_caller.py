@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from celery_throttle.core.dedup import Dedup, LockPlan, fenced
-from celery_throttle.store import replies
-from celery_throttle.store.calls import Arrival, Ended, Exchange
-from celery_throttle.store.replies import Answer, Grant
+from celery_throttle.store.exchange import Arrival, Ended, Exchange
+from celery_throttle.store.exchange_reply import Answer, Grant
+from celery_throttle.store.identity_locks import TAKEN, read_claimed, read_locked
 from celery_throttle.store.scripts import execute
 from tests.store.caller import Caller, ended, held_by
 from tests.store.peek import KEY, peek
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.dedup import LockUntil, OnConflict
-    from celery_throttle.store.replies import Claimed, Locked, Reply
+    from celery_throttle.store.exchange_reply import Reply
+    from celery_throttle.store.identity_locks import Claimed, Locked
     from tests.store.caller import What
 
 
@@ -76,12 +77,12 @@ class LockCaller(Caller):
 
     def claim(self, task: str, plan: LockPlan, *, least: float = 3600.0, awaited: bool = False) -> Claimed:
         """Publish."""
-        return replies.claimed(execute(self.client, self.store.claim(task, plan.spec, least, awaited=awaited)))
+        return read_claimed(execute(self.client, self.store.claim(task, plan.spec, least, awaited=awaited)))
 
     def publish(self, task: str, plan: LockPlan, *, awaited: bool = False) -> LockPlan:
         """Claim as a publisher does that sends the message whatever the answer is; what its header will say."""
         answer, other, claim = self.claim(task, plan, awaited=awaited)
-        return replace(plan, claim=claim, first=other if answer == replies.TAKEN else "")
+        return replace(plan, claim=claim, first=other if answer == TAKEN else "")
 
     def ask_once(
         self, task: str, plan: LockPlan, what: What = None, *, attempt: int = 0, slots: int = 0
@@ -154,7 +155,7 @@ class LockCaller(Caller):
         return cast("int", execute(self.client, self.store.unlock(identity, task, **signed)))
 
     def locked(self, identity: str = "same") -> Locked | None:
-        return replies.locked(execute(self.client, self.store.locked(identity)))
+        return read_locked(execute(self.client, self.store.locked(identity)))
 
 
 def started_of(reply: Reply) -> tuple[Started, ...]:

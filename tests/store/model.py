@@ -6,15 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message, Result, comes_back, second_goes_on
-from celery_throttle.store.calls import Ended
-from celery_throttle.store.replies import Answer, ParkAnswer
+from celery_throttle.store.exchange import Ended
+from celery_throttle.store.exchange_reply import Answer, ParkAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.calls import Arrival, Delivery
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange import Arrival, Delivery
+    from celery_throttle.store.exchange_reply import Grant
     from tests.store.peek import Snapshot
 
 __all__ = ["Entry", "Model", "limit_of"]

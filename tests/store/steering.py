@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import views
+from celery_throttle.store.audit import read_changes
 from celery_throttle.store.calls import Store
+from celery_throttle.store.draining import read_lent
 from celery_throttle.store.explain import explained
+from celery_throttle.store.limit_status import read_statuses
+from celery_throttle.store.parked_tasks import parked_rows, read_parked, read_parked_ids
 from celery_throttle.store.scripts import execute
+from celery_throttle.store.task_view import read_task_view
+from celery_throttle.store.unreadable import read_set_aside
 from tests.store.caller import KEYS, LEASE
 
 if TYPE_CHECKING:
@@ -16,9 +21,12 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+    from celery_throttle.store.audit import Change
+    from celery_throttle.store.draining import Lent
     from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.rows import Change, LimitStatus, Parked, SetAside
-    from celery_throttle.store.views import Lent, ParkedId
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.parked_tasks import Parked, ParkedId
+    from celery_throttle.store.unreadable import SetAside
 
 
 class Steering:
@@ -51,31 +59,31 @@ class Steering:
         return self.say(limit, what, "", **signed)
 
     def audit(self) -> tuple[Change, ...]:
-        return views.changes(self.ask(self.store.audit()))
+        return read_changes(self.ask(self.store.audit()))
 
     def stands(self, limit: Limit | str) -> LimitStatus:
         bucket = limit.name if isinstance(limit, Limit) else limit
-        return views.statuses(self.ask(self.store.status([bucket])))[0]
+        return read_statuses(self.ask(self.store.status([bucket])))[0]
 
     def parked(self, bucket: str | None = None, most: int = 100) -> tuple[Parked, ...]:
         found: list[Any] = []
         after, left = b"", most
         while left > 0:
-            after, rows = views.parked_rows(self.ask(self.store.parked(bucket, min(left, 7), after)))
+            after, rows = parked_rows(self.ask(self.store.parked(bucket, min(left, 7), after)))
             found += rows
             left = left - len(rows) if after else 0
-        return views.parked(found)
+        return read_parked(found)
 
     def aside(self, most: int = 100) -> tuple[SetAside, ...]:
-        return views.set_aside(self.ask(self.store.aside(most)))
+        return read_set_aside(self.ask(self.store.aside(most)))
 
     def explain(self, task: str) -> Explanation:
-        return explained(task, views.task_view(self.ask(self.store.explain(task))))
+        return explained(task, read_task_view(self.ask(self.store.explain(task))))
 
     def parked_ids(self, limit: Limit | str = "", page: int = 500) -> list[ParkedId]:
         bucket, after, found = limit.name if isinstance(limit, Limit) else limit, "", []
         while True:
-            after, rows = views.parked_ids(self.ask(self.store.parked_ids(bucket, after, page)))
+            after, rows = read_parked_ids(self.ask(self.store.parked_ids(bucket, after, page)))
             found += rows
             if not after:
                 return found
@@ -92,7 +100,7 @@ class Steering:
         return dropped
 
     def borrow(self, *tasks: str, nonce: str = "drain:1", most_bytes: int = 10**6) -> tuple[int, list[Lent]]:
-        return views.lent(self.ask(self.store.unpark(nonce, most_bytes, tasks)))
+        return read_lent(self.ask(self.store.unpark(nonce, most_bytes, tasks)))
 
     def publish(
         self, *tasks: str, others: Sequence[str] = (), nonce: str = "drain:1", change: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.policy import Needs, Policy
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Asked, Caller, started
 from tests.store.peek import KEY, peek
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.facts import Facts
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.calls import Arrival
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange_reply import Grant
 
 __all__ = ["TermsCaller", "lines", "nothing_left", "started", "terms", "used"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.policy import Needs
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import LEASE
 from tests.store.peek import expire, pass_over, peek
 

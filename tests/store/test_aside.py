@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import ended, message_of, started
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire, lapse, peek
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange_reply import Grant
     from tests.store.caller import Caller
 
 WHY = {

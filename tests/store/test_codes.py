@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.facts import Result
-from celery_throttle.store.calls import Succession
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange import Succession
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import held_by
 from tests.store.peek import KEY
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.calls import Exchange
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange import Exchange
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.store.caller import ended
 from tests.store.lock_caller import LockCaller, plan_of
@@ -67,6 +67,19 @@ def test_a_raised_limit_wakes_all_its_keys(worker: Caller, peer: Caller, redis: 
         assert reply.more or 0 < reply.wait < 0.1 or len(ran) == len(needs)
     assert len(ran) == len(needs)
     assert not peek(redis).due("limit")
+
+
+def test_a_limit_that_is_raised_after_one_with_many_keys_wakes_its_task(worker: Caller, one: Limit) -> None:
+    """The call has looked at as much as one call does, and at nothing of this limit."""
+    tenant = Limit("tenant", 1, key="tenant")
+    needs = [terms(tenant).needs({"keys": {"tenant": f"{number:02}"}}) for number in range(25)]
+    for number, each in enumerate(needs):
+        worker.take(f"a{number}", each)
+        worker.put(f"b{number}", each)
+    worker.take("a", one)
+    worker.put("b", one)
+    worker.declare(Limit("tenant", 2, key="tenant"), Limit(one.name, 2))
+    assert set(worker.look_on(30)) == {"b", *(f"b{number}" for number in range(25))}
 
 
 def test_a_limit_that_is_not_raised_wakes_nobody(worker: Caller, two: Limit, hints: Hints) -> None:

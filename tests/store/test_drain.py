@@ -8,8 +8,8 @@ import pytest
 
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.queues import BrokerQueue
-from celery_throttle.store.replies import Answer, ParkAnswer
-from celery_throttle.store.views import Lent
+from celery_throttle.store.draining import Lent
+from celery_throttle.store.exchange_reply import Answer, ParkAnswer
 from tests.store.caller import message_of, started
 from tests.store.lock_caller import KEEP_LAST, LockCaller, plan_of
 from tests.store.peek import expire, peek

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.replies import CLAIMED, Answer, ParkAnswer
+from celery_throttle.store.exchange_reply import Answer, ParkAnswer
+from celery_throttle.store.identity_locks import CLAIMED
 from tests.store.caller import message_of, started
 from tests.store.lock_caller import KEEP_LAST, PLAN, RAISE, LockCaller, plan_of
 from tests.store.peek import KEY, expire, peek
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.policy import Needs
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange_reply import Reply
     from tests.store.conftest import Hints
     from tests.store.steering import Steering
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import ended, message_of
 from tests.store.peek import expire, peek
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.store.calls import Arrival
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange_reply import Grant
     from tests.store.caller import Caller
 
 

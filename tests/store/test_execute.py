@@ -11,7 +11,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import NoScriptError
 
 from celery_throttle.core.facts import Result
-from celery_throttle.store.calls import Back, Delivery, Exchange, Succession
+from celery_throttle.store.exchange import Back, Delivery, Exchange, Succession
 from celery_throttle.store.scripts import Script, execute, execute_async
 from tests.store.caller import KEYS, Caller, ended
 from tests.store.cost import commands

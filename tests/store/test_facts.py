@@ -18,8 +18,8 @@ from tests.store.terms_caller import terms
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.store.calls import Arrival
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange_reply import Grant
     from tests.store.peek import Snapshot
 
 MAIL = Limit("mail", 9, rate="1/d", burst=2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import views
+from celery_throttle.store.parked_tasks import read_firsts
 from celery_throttle.store.scripts import execute
 from tests.store.cost import commands
 from tests.store.peek import KEY, pass_over, peek
@@ -35,7 +35,7 @@ def other(redis: Redis) -> TermsCaller:
 
 
 def firsts(redis: Redis, *buckets: str) -> list[str | None]:
-    return [each and each.task_id for each in views.firsts(execute(redis, Steering(redis).store.firsts(buckets)))]
+    return [each and each.task_id for each in read_firsts(execute(redis, Steering(redis).store.firsts(buckets)))]
 
 
 def of(tenant: str) -> Needs:
@@ -63,7 +63,7 @@ def test_since_when_they_wait(worker: TermsCaller, redis: Redis) -> None:
     worker.send_back(run, 60)
     seconds, microseconds = redis.time()
     now = seconds + microseconds / 1_000_000
-    found = views.firsts(execute(redis, Steering(redis).store.firsts(["api", "limit-0"])))
+    found = read_firsts(execute(redis, Steering(redis).store.firsts(["api", "limit-0"])))
     waits = {each.task_id: now - each.since.timestamp() for each in found if each and each.since}
     assert list(waits) == ["back", "older"]
     assert -0.01 < waits["back"] < 10

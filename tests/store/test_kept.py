@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_throttle.store.calls import Delivery
-from celery_throttle.store.replies import Answer, ParkAnswer, SavedAnswer
+from celery_throttle.store.exchange import Delivery
+from celery_throttle.store.exchange_reply import Answer, ParkAnswer, SavedAnswer
 from tests.store.peek import KEY, peek
 
 if TYPE_CHECKING:

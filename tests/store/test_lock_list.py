@@ -8,7 +8,7 @@ import pytest
 from kombu.message import Message
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import views
+from celery_throttle.store.identity_locks import read_locks
 from celery_throttle.store.parcel import pack
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, end_lease, plan_of
@@ -18,7 +18,7 @@ from tests.store.steering import Steering
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.store.rows import LockStatus
+    from celery_throttle.store.identity_locks import LockStatus
 
 API = Limit("api", 1)
 MESSAGE = pack(Message("[[], {}, {}]", headers={"task": "charge"}, properties={}, content_type="application/json"))
@@ -33,7 +33,7 @@ def locks(redis: Redis) -> dict[str, LockStatus]:
     """By identity."""
     steering, after, found = Steering(redis), "", []
     while True:
-        after, page = views.locks(steering.ask(steering.store.locks(after)))
+        after, page = read_locks(steering.ask(steering.store.locks(after)))
         found += page
         if not after:
             return {each.identity: each for each in found}
@@ -82,6 +82,6 @@ def test_any_number_a_page_at_a_time(worker: LockCaller, redis: Redis) -> None:
     assert len(locks(redis)) == 1500
     steering = Steering(redis)
     with commands(redis) as calls:
-        _, page = views.locks(steering.ask(steering.store.locks("")))
+        _, page = read_locks(steering.ask(steering.store.locks("")))
     assert 50 < len(page) < 300
     assert sum(calls.values()) < 1000

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 )
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.replies import TAKEN, Answer
+from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.store.identity_locks import TAKEN
 from tests.store.lock_caller import LockCaller, Started, end_lease, end_lock, plan_of
 from tests.store.peek import KEY, check, peek
 from tests.support.machines import run_machine

@@ -14,7 +14,8 @@ from celery_throttle.core.facts import Facts, Message
 from celery_throttle.core.limits import Limit
 from celery_throttle.core.lock_table import IMPOSSIBLE, TABLE, Event, Fate, Owner, State, Why, printed
 from celery_throttle.errors import ConfigurationError
-from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer
+from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.store.identity_locks import CLAIMED, OURS, REPLACED, TAKEN
 from tests.store.lock_caller import LockCaller, Started, end_lease, end_lock, plan_of
 from tests.store.peek import KEY, check, peek
 

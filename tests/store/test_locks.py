@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import replies
-from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN, Answer, LockState, ParkAnswer
+from celery_throttle.store import identity_locks
+from celery_throttle.store.exchange_reply import Answer, LockState, ParkAnswer
+from celery_throttle.store.identity_locks import CLAIMED, OURS, REPLACED, TAKEN
 from tests.store.caller import held_by, started
 from tests.store.lock_caller import (
     KEEP_LAST,
@@ -661,7 +662,7 @@ def test_duplicates_are_told_that_the_result_of_a_success_is_lost(worker: LockCa
         (grant,) = peer.look(1).grants if task == "t2" else peer.put(task, None, lock=plan.spec, slots=1).grants
         assert isinstance(grant.lock, LockState)
         assert (grant.task, grant.lock.verdict, grant.lock.first, grant.lock.lost) == (task, "conclude", "t1", True)
-    assert worker.claim("t4", plan)[:2] == (replies.LOST, "t1")
+    assert worker.claim("t4", plan)[:2] == (identity_locks.LOST, "t1")
 
 
 def test_an_early_success_of_an_earlier_grant_of_the_task_counts(worker: LockCaller) -> None:
@@ -1298,3 +1299,14 @@ def test_what_replaced_it_and_came_before_it_was_over_keeps_no_lock(
         peer.put("t1", None, attempt=1 << 20)
     worker.end(held, "ignored")
     assert worker.locked() is None
+
+
+def test_a_call_runs_though_its_first_was_lost_with_many_others(worker: LockCaller, redis: Redis) -> None:
+    """More leases have ended than one call clears, and that of the first is the last of them."""
+    others = [f"other {number}" for number in range(9)]
+    for task in others:
+        worker.start(task, plan_of(task))
+    worker.start("t1", SKIP)
+    redis.zadd(KEY["leases"], dict.fromkeys(others, 1) | {"t1": 2})
+    worker.start("t2", SKIP)
+    assert state_of(worker) == ("t2", "running")

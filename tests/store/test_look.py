@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.calls import Ended
+from celery_throttle.store.exchange import Ended
 from tests.store.caller import ENDS, LEASE, Caller, ended
 from tests.store.cost import commands
 from tests.store.peek import KEY, expire, let_come_due, peek

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import Caller, ended
 from tests.store.peek import expire, pass_over, peek
 from tests.store.steering import Steering

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_throttle.store.replies import CLAIMED, OURS, REPLACED, TAKEN
+from celery_throttle.store.identity_locks import CLAIMED, OURS, REPLACED, TAKEN
 from tests.store.lock_caller import (
     KEEP_LAST,
     PLAN,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import views
+from celery_throttle.store.parked_tasks import read_firsts, read_oldest
 from celery_throttle.store.scripts import execute
 from tests.store.cost import commands
 from tests.store.peek import check, pass_over, peek
@@ -41,7 +41,7 @@ def of(tenant: str) -> Needs:
 
 def oldest(redis: Redis, *limits: str) -> list[tuple[str, str] | None]:
     """Return the line in which the oldest parked task of each limit is, and that task."""
-    found = views.oldest(execute(redis, Steering(redis).store.oldest(limits)))
+    found = read_oldest(execute(redis, Steering(redis).store.oldest(limits)))
     return [each and (each.bucket.text, each.first.task_id) for each in found]
 
 
@@ -59,7 +59,7 @@ def test_the_oldest_task_of_all_keys_is_found(worker: TermsCaller, redis: Redis)
 
 def test_since_when_it_waits(worker: TermsCaller, redis: Redis) -> None:
     worker.put("early", of("a"), age=3600)
-    (found,) = views.oldest(execute(redis, Steering(redis).store.oldest(["tenant"])))
+    (found,) = read_oldest(execute(redis, Steering(redis).store.oldest(["tenant"])))
     assert found
     assert found.first.since
     assert 3599 <= redis.time()[0] - found.first.since.timestamp() < 3610
@@ -105,7 +105,7 @@ def test_where_tasks_take_turns_the_wait_counts_not_the_turn(
         worker.arrive(f"a{number}", needs["a"])
     worker.release(run, slots=1)
     other.arrive("b", needs["b"])
-    (turn,) = views.firsts(execute(redis, Steering(redis).store.firsts(["fair"])))
+    (turn,) = read_firsts(execute(redis, Steering(redis).store.firsts(["fair"])))
     assert turn
     assert turn.task_id == "b"
     assert oldest(redis, "fair") == [("fair", "a1")]

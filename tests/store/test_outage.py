@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_throttle.store.replies import TAKEN
+from celery_throttle.store.identity_locks import TAKEN
 from celery_throttle.store.scripts import execute
 from tests.store.lock_caller import LockCaller, end_lock, plan_of
 from tests.store.peek import KEY, be_away, end_moment, expire, lapse, peek
@@ -67,6 +67,22 @@ def test_while_others_call_a_lease_that_ended_is_lost(worker: Caller, peer: Call
     assert [grant.task for grant in peer.look().grants] == ["t2"]
 
 
+def test_one_of_many_workers_that_has_called_shows_that_a_lease_is_lost(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Also one that is not among the first that a script reads."""
+    worker.take("t1", one)
+    peer.put("t2", one)
+    be_away(redis)
+    names = [f"old{number}" for number in range(300)]
+    redis.hset(KEY["workers"], mapping=dict.fromkeys(names, '{"number":1,"since":1}'))
+    redis.zadd(KEY["ends"], {f"workers:{name}": 9e12 for name in names})
+    _, first = redis.hscan(KEY["workers"], 0, count=100)
+    called = next(name for name in names if name.encode() not in first)
+    redis.hset(KEY["workers"], called, f'{{"number":1,"since":{peek(redis).now}}}')
+    assert [grant.task for grant in peer.look().grants] == ["t2"]
+
+
 def test_one_that_could_not_reach_the_store_takes_nobody_for_lost(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
@@ -77,6 +93,18 @@ def test_one_that_could_not_reach_the_store_takes_nobody_for_lost(
     come_back(peer, one)
     assert peer.look().grants == ()
     assert left(redis) == {"t1": True}
+
+
+def test_a_call_that_was_long_on_its_way_takes_nothing_for_lost(
+    worker: Caller, peer: Caller, two: Limit, redis: Redis
+) -> None:
+    """The store stood still, so some leases have ended, but not all."""
+    for task in ("t1", "t2"):
+        worker.take(task, two)
+    peer.exchange(clock=1000.0, parked=[peer.parcel("t3", two)])
+    expire(redis, "t1")
+    assert peer.exchange(1, clock=1000.0 - peer.store.lease / 3).grants == ()
+    assert left(redis) == {"t1": True, "t2": False}
 
 
 def test_a_moment_is_given_once(worker: Caller, two: Limit, redis: Redis) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.calls import Succession
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange import Succession
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import ended, held_by
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import check, expire, peek
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange_reply import Grant
     from tests.store.caller import Caller
 
 SUCCESS_AT_BROKER = Facts(True, Message.BROKER, Result.SUCCESS)

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Result
-from celery_throttle.store.calls import Succession
+from celery_throttle.store.exchange import Succession
 from tests.store.caller import ended, message_of, started
 from tests.store.peek import expire, peek
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.limits import Limit
-    from celery_throttle.store.calls import Arrival
+    from celery_throttle.store.exchange import Arrival
     from tests.store.caller import Caller
 
 

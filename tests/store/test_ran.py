@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.calls import Back, Delivery
-from celery_throttle.store.replies import Answer, ParkAnswer
+from celery_throttle.store.exchange import Back, Delivery
+from celery_throttle.store.exchange_reply import Answer, ParkAnswer
 from tests.store.caller import ended, held_by, started
 from tests.store.peek import KEY, lapse, peek
 

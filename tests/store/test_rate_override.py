@@ -9,7 +9,7 @@ import pytest
 
 from celery_throttle.core.facts import Result
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.calls import Succession
+from celery_throttle.store.exchange import Succession
 from tests.store.caller import started
 from tests.store.peek import KEY, peek
 from tests.store.terms_caller import TermsCaller, terms

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.primitives.faults import StoreClock
 from tests.store import caller
 from tests.store import steering as steer
@@ -27,8 +27,8 @@ from tests.support.machines import run_machine
 if TYPE_CHECKING:
     from redis import Redis
 
-    from celery_throttle.store.calls import Arrival
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange_reply import Reply
 
 MS, SECOND = 1_000, 1_000_000
 LATE = 100 * MS

@@ -12,7 +12,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.caller import Caller as RawClient
-from celery_throttle.store.calls import Arrival, Exchange
+from celery_throttle.store.exchange import Arrival, Exchange
 from celery_throttle.store.scripts import Call, Script
 from celery_throttle.store.servers.client import connection_factory
 from tests.store.cost import commands

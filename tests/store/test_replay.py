@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import ended, message_of, started
 from tests.store.peek import expire, peek
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.calls import Delivery as Kept
-from celery_throttle.store.calls import Exchange
-from celery_throttle.store.replies import Answer, Reply
+from celery_throttle.store.exchange import Delivery as Kept
+from celery_throttle.store.exchange import Exchange
+from celery_throttle.store.exchange_reply import Answer, Reply
 from tests.store.caller import ENDS, Caller, ended, held_by
 from tests.store.model import Model
 from tests.store.peek import KEY, check, expire, let_come_due, pass_over, peek
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from celery_throttle.store.calls import Arrival, Ended
+    from celery_throttle.store.exchange import Arrival, Ended
     from tests.store.model import Entry
     from tests.store.peek import Record, Snapshot
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.replies import ParkAnswer
+from celery_throttle.store.exchange_reply import ParkAnswer
 from tests.store.caller import started
 from tests.store.lock_caller import plan_of
 from tests.store.peek import KEY, expire, lapse, peek
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.policy import Needs
-    from celery_throttle.store.calls import Arrival
-    from celery_throttle.store.replies import Grant
+    from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange_reply import Grant
     from tests.primitives.faults import StoreClock
 
 SECOND = 1_000_000

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.caller import ENDS, ended, held_by
 from tests.store.conftest import Hints
 from tests.store.peek import KEY, check, expire, let_come_due, pass_over, peek, startable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.policy import Needs
-    from celery_throttle.store.calls import Arrival
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange import Arrival
+    from celery_throttle.store.exchange_reply import Reply
     from tests.store.peek import Record, Snapshot
 
 T = TypeVar("T")

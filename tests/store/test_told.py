@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from tests.store.lock_caller import REPLACE, SKIP, LockCaller, plan_of, told
 from tests.store.peek import expire, peek
 

@@ -9,9 +9,9 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import views
-from celery_throttle.store.calls import Exchange
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange import Exchange
+from celery_throttle.store.exchange_reply import Answer
+from celery_throttle.store.parked_tasks import read_oldest
 from celery_throttle.store.scripts import execute
 from tests.store.caller import started
 from tests.store.lock_caller import LockCaller, plan_of
@@ -311,7 +311,7 @@ def test_a_lane_that_is_listed_as_the_oldest_and_is_none(worker: Caller, one: Li
     worker.put("t2", one)
     for member in (b"", b"short", b"0" * 16 + b"not a lane", b"0" * 16 + b"1:nope\0q"):
         redis.zadd(KEY["oldest"], {one.name.encode() + b"\0" + member: 0})
-    (found,) = views.oldest(execute(redis, worker.store.oldest([one.name])))
+    (found,) = read_oldest(execute(redis, worker.store.oldest([one.name])))
     assert found
     assert found.first.task_id == "t2"
     worker.reap()
@@ -329,3 +329,21 @@ def test_a_part_of_another_type(worker: Caller, one: Limit, redis: Redis, part: 
     worker.release(held)
     goes_on(worker, one)
     assert dropped(redis) == {("workers", worker.name)}
+
+
+def test_a_member_of_a_line_that_names_no_task_goes(worker: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("t1", one)
+    worker.put("t2", one)
+    (lane,) = peek(redis).lanes
+    redis.zadd(KEY["lines"], {f"{lane}\0!": 0})
+    assert started(worker.release(held, slots=1)) == ("t2",)
+    assert not redis.zcard(KEY["lines"])
+
+
+@pytest.mark.parametrize("end", [0x7F, 0x7FF, 0xFFF, 0xD7FF, 0xFFFF, 0x3FFFF, 0xFFFFF, 0x10FFFF])
+def test_a_task_id_of_any_characters_can_be_read(worker: Caller, one: Limit, redis: Redis, end: int) -> None:
+    """The last character of each length and range that UTF-8 tells apart."""
+    held = worker.take("t1", one)
+    worker.put(chr(end), one)
+    assert started(worker.release(held, slots=1)) == (chr(end),)
+    assert not dropped(redis)

@@ -11,7 +11,9 @@ import pytest
 from kombu.message import Message
 
 from celery_throttle.core.limits import Limit
-from celery_throttle.store import rows, views
+from celery_throttle.store.holders import Holder, read_holders
+from celery_throttle.store.limit_status import RateStatus, read_statuses
+from celery_throttle.store.needs import Need
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.scripts import execute
 from tests.store.caller import started
@@ -70,11 +72,11 @@ def buckets(steering: Steering, source: Any) -> set[str]:
     return found
 
 
-def holders(steering: Steering) -> list[rows.Holder]:
-    found: list[rows.Holder] = []
+def holders(steering: Steering) -> list[Holder]:
+    found: list[Holder] = []
     past, more = 0, True
     while more:
-        page, more = views.holders(steering.ask(steering.store.holders(past, 3)))
+        page, more = read_holders(steering.ask(steering.store.holders(past, 3)))
         found += page
         past += 3
     return found
@@ -89,7 +91,7 @@ def test_how_a_limit_stands(worker: TermsCaller, steering: Steering) -> None:
     stands = steering.stands(limit)
     assert (stands.name, stands.key, str(stands.bucket)) == ("mail", None, "mail")
     assert (stands.permits, stands.in_force, stands.max_parked) == (3, 3, 7)
-    assert stands.rates == (rows.RateStatus("10/m", 1), rows.RateStatus("500/h", 50))
+    assert stands.rates == (RateStatus("10/m", 1), RateStatus("500/h", 50))
     assert (stands.held, stands.parked, stands.declared) == (1, 1, True)
     assert 0 < stands.next_start_in <= 6
     assert str(stands).startswith("mail 1/3, 1 wait (7 may), rate 10/m, rate 500/h (burst 50), next start in ")
@@ -167,8 +169,8 @@ def test_who_holds(worker: TermsCaller, steering: Steering, redis: Redis) -> Non
     expire(redis, "t1")
     found = {each.task_id: each for each in holders(steering)}
     assert found.keys() == {"t0", "t1", "big", "resumed"}
-    assert found["t0"].needs == (rows.Need("api", None, 1),)
-    assert found["big"].needs == (rows.Need("gpu", None, 3),)
+    assert found["t0"].needs == (Need("api", None, 1),)
+    assert found["big"].needs == (Need("gpu", None, 3),)
     assert found["t1"].lease_left < 0 < found["t0"].lease_left <= 600
     assert (found["t0"].queue, found["resumed"].queue) == ("q", "q")
     assert {each.worker for each in found.values()} == {"aaaaaaaa"}
@@ -447,7 +449,7 @@ def test_limit_without_keys_of_which_nothing_was_said_takes_five_commands(
         call = steering.store.status(names[:most])
         execute(redis, call)
         with commands(redis) as made:
-            assert [each.name for each in views.statuses(execute(redis, call))] == names[:most]
+            assert [each.name for each in read_statuses(execute(redis, call))] == names[:most]
         costs.append(sum(made.values()))
     assert costs[2] - costs[1] <= 50 * 5
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_throttle import Limit
-from celery_throttle.store.calls import Exchange
+from celery_throttle.store.exchange import Exchange
 from celery_throttle.store.scripts import execute
 from tests.store.caller import KEYS
 from tests.store.peek import KEY, expire, peek

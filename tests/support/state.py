@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.rows import Parked
+    from celery_throttle.store.parked_tasks import Parked
 
 #: Task ids that may stay in the store after the work is done; a store that keeps its last reply to a worker has some.
 IDS_KEPT = 0
@@ -139,7 +140,7 @@ def _content(client: Redis, key: bytes) -> Iterator[bytes]:
     """Everything that a key has, and its name; but not when that ends which is in a key that ends by itself."""
     read: dict[bytes, Callable[[], Any]] = {
         b"string": lambda: [client.get(key)],
-        b"hash": lambda: [part for pair in client.hgetall(key).items() for part in pair],
+        b"hash": lambda: [part for pair in client.hgetall(key).items() if not _is_note(pair[1]) for part in pair],
         b"list": lambda: client.lrange(key, 0, -1),
         b"set": lambda: client.smembers(key),
         b"zset": lambda: _lasting(client.zrange(key, 0, -1)),
@@ -148,6 +149,14 @@ def _content(client: Redis, key: bytes) -> Iterator[bytes]:
     kind: Any = client.type(key)
     yield key
     yield from (part for part in read.get(kind, list)() if part)  # none: it has gone meanwhile
+
+
+def _is_note(value: bytes | str) -> bool:
+    """Whether it is a record of attempts that are over alone, which ends by itself."""
+    with suppress(ValueError):
+        record: object = json.loads(value)
+        return isinstance(record, dict) and "finished" in record and not record.keys() & {"needs", "second", "awaited"}
+    return False
 
 
 def _lasting(members: Any) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Files that import each other, and objects that are usable only after somebody set an attribute on them."""
+"""Files that import each other or are too long, and objects that are usable only once another sets an attribute."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ ROOT = Path(celery_throttle.__file__).parent
 #: Who sets attributes of others, and why.
 STEERS = {
     "celery_throttle.web.site": {"inner"},  # the state of a Starlette app is where its handlers find what they share
-    "celery_throttle.worker.gate": {"run", "calls"},  # a run goes from state to state, and these are what moves it
+    # A run goes from state to state, and these are what moves it.
+    "celery_throttle.worker.gate": {"run", "calls"},
+    "celery_throttle.worker.admission": {"run", "calls"},
     "celery_throttle.worker.running": {"run", "calls"},
     "celery_throttle.worker.resuming": {"run"},
-    "celery_throttle.worker.held_back.later": {"run"},
-    "celery_throttle.worker.held_back.undecided": {"run"},
-    "celery_throttle.worker.celery_side.acknowledging": {"run"},
-    "celery_throttle.worker.store_side.slot_offers": {"calls"},
+    "celery_throttle.worker.held_back.held_back": {"run"},
+    "celery_throttle.worker.held_back.crowded": {"run"},
+    "celery_throttle.worker.acknowledging": {"run"},
     "celery_throttle.worker.celery_side.watch": {"request", "run"},  # Celery's hooks are attributes of its requests
-    "celery_throttle.worker.celery_side.queues": {"consumer"},  # as are those of its consumer
+    "celery_throttle.worker.celery_side.broker": {"consumer"},  # as are those of its consumer
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
     "celery_throttle.control.remote_step": {"worker"},
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap
@@ -37,6 +38,9 @@ STEERS = {
     },  # where a result that cannot be kept makes a failure of a success
     "celery_throttle.worker.celery_side.slots": {"pool"},  # whose flush forgets too much before Celery 5.6
 }
+
+#: Lines of a file, which has one subject.
+MOST_LINES = 400
 
 
 def module_name(path: Path) -> str:
@@ -72,6 +76,11 @@ def circle(modules: Mapping[str, ast.AST]) -> list[str]:
     except CycleError as error:
         return list(error.args[1])
     return []
+
+
+def test_no_file_is_long() -> None:
+    lines = {name: len(path.read_text("utf-8").splitlines()) for name, path in FILES.items()}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
 def classes(modules: Mapping[str, ast.AST]) -> dict[str, ast.ClassDef]:

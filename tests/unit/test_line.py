@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_throttle.permits.line import Asking, Batch
-from celery_throttle.store.calls import Arrival
+from celery_throttle.store.exchange import Arrival
 
 
 def test_who_gets_in_line_says_how_long_ago_it_asked() -> None:

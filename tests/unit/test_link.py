@@ -18,7 +18,7 @@ from kombu.asynchronous.timer import Timer
 from celery_throttle.core.keys import Keys
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.store.calls import Store
-from celery_throttle.store.replies import UnreadableReply, read
+from celery_throttle.store.reading import UnreadableReply, read
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT, connection_factory
 from celery_throttle.worker.loop import Loop

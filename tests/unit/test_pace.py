@@ -10,7 +10,7 @@ import pytest
 from celery_throttle.control.pace import Pace, estimated, pace_of
 from celery_throttle.store.explain import Explanation
 from celery_throttle.store.history import History, Period
-from celery_throttle.store.rows import LimitStatus, RateStatus
+from celery_throttle.store.limit_status import LimitStatus, RateStatus
 
 NOW = datetime(2026, 1, 1, 12, 0, 30, tzinfo=timezone.utc)
 NUMBERS = ("at_once", "wait_time", "parked", "ended", "failed", "run_time", "reclaimed", "sent_back", "refused")

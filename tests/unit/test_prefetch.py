@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.common import QoS
 
-from celery_throttle.worker.celery_side.prefetch import Extra, Prefetch
+from celery_throttle.worker.celery_side.prefetch import Prefetch
 
 SLOTS = 4
 SHORT = 0xFFFF
@@ -53,11 +53,10 @@ class Connection:
 def test_with_a_limit_of_tasks_with_an_eta() -> None:
     prefetch = Prefetch()
     connection = Connection(SLOTS, prefetch, most=100)
-    held = Extra(prefetch.change, 1000)
-    held.hold(1000)
+    prefetch.let_in(1000)
     connection.turn()
     assert connection.told[-1] == SLOTS + 1000
-    held.hold(0)
+    prefetch.let_in(0)
     connection.turn()
     assert connection.told[-1] == SLOTS
 
@@ -66,26 +65,24 @@ def test_after_a_reconnect_with_tasks_that_still_run() -> None:
     """Celery lets less in then, and a bit more each time that a message is acknowledged."""
     prefetch = Prefetch()
     connection = Connection(1, prefetch)
-    held = Extra(prefetch.change, 1000)
-    held.hold(10)
+    prefetch.let_in(10)
     connection.turn()
     for value in (2, 3, 4, 4):
         connection.end_old_task()
         assert connection.told[-1] == value + 10
-    held.hold(0)
+    prefetch.let_in(0)
     connection.turn()
     assert connection.told[-1] == SLOTS
 
 
 def test_what_was_held_for_a_connection_before() -> None:
     prefetch = Prefetch()
-    held = Extra(prefetch.change, 1000)
     before = Connection(SLOTS, prefetch)
-    held.hold(3)
+    prefetch.let_in(3)
     prefetch.end()
-    held.forget()
+    prefetch.let_in(0)
     connection = Connection(1, prefetch)
-    held.hold(2)
+    prefetch.let_in(2)
     connection.turn()
     assert (before.told, connection.told) == ([4], [1, 3])
 
@@ -93,11 +90,11 @@ def test_what_was_held_for_a_connection_before() -> None:
 def test_a_consumer_that_gets_another_queue() -> None:
     prefetch = Prefetch()
     connection = Connection(SLOTS, prefetch)
-    prefetch.change(3)
+    prefetch.let_in(3)
     prefetch.begin(connection.consumer)
     connection.turn()
     prefetch.begin(connection.consumer)
-    prefetch.change(-1)
+    prefetch.let_in(2)
     connection.turn()
     assert connection.told == [4, 7, 6]
 
@@ -107,10 +104,10 @@ def test_what_comes_while_the_broker_is_told(value: int) -> None:
     """RabbitMQ delivers before it answers, and with a pool of threads our loop has a thread of its own."""
     prefetch = Prefetch()
     connection = Connection(SLOTS, prefetch)
-    changes = [1, 1]
-    connection.meanwhile = lambda: prefetch.change(changes.pop()) if changes else None
+    numbers = [3, 2]
+    connection.meanwhile = lambda: prefetch.let_in(numbers.pop()) if numbers else None
     connection.qos.value = value
-    prefetch.change(1)
+    prefetch.let_in(1)
     for _ in range(3):
         connection.turn()
     assert connection.told == [SLOTS, value + 1, value + 2, value + 3]
@@ -120,9 +117,9 @@ def test_what_comes_while_the_broker_is_told(value: int) -> None:
 def test_no_limit_is_none() -> None:
     prefetch = Prefetch()
     connection = Connection(0, prefetch)
-    prefetch.change(5)
+    prefetch.let_in(5)
     connection.turn()
-    prefetch.change(-5)
+    prefetch.let_in(0)
     connection.turn()
     assert set(connection.told) == {0}
 
@@ -130,7 +127,7 @@ def test_no_limit_is_none() -> None:
 def test_what_the_protocol_can_say() -> None:
     prefetch = Prefetch()
     connection = Connection(SHORT - 1, prefetch)
-    prefetch.change(5)
+    prefetch.let_in(5)
     connection.turn()
     assert connection.told[-1] == SHORT
     connection.qos.increment_eventually(10)
@@ -150,11 +147,11 @@ def test_in_any_order(start: int, most: int | None, steps: list[tuple[str, int]]
     """What is held is added to what Celery would say without us, whatever else happens to that."""
     prefetch = Prefetch()
     ours, plain = Connection(start, prefetch, most), Connection(start, None, most)
-    extra, held = Extra(prefetch.change, 20), 0
+    held = 0
     for step, number in steps:
         if step == "hold":
-            held = min(number, 20)
-            extra.hold(number)
+            held = number
+            prefetch.let_in(held)
         for connection in (ours, plain):
             if step in {"eta", "grow"}:
                 connection.qos.increment_eventually(2 if step == "grow" else 1)

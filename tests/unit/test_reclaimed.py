@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_throttle.core.task_codes import TaskNames, code_of
+from celery_throttle.store.exchange_reply import Cleared, read_cleared
 from celery_throttle.store.reclaimed import reclaimed_text
-from celery_throttle.store.replies import Cleared, cleared
 
 NAMES = TaskNames({"shop.call": {"api"}, "shop.sync": {"shop.sync"}})
 CODE = code_of("shop.call", {"api"})
@@ -32,5 +32,5 @@ def test_the_line_has_what_is_known(holder: Cleared, text: str) -> None:
 
 
 def test_a_row_may_have_task_and_needs_alone() -> None:
-    assert cleared(b"t1", b"1:api") == Cleared("t1", "1:api")
-    assert cleared(b"t1", b"1:api", b"w1:2", b"c", 1500) == Cleared("t1", "1:api", "w1", "c", 1.5)
+    assert read_cleared(b"t1", b"1:api") == Cleared("t1", "1:api")
+    assert read_cleared(b"t1", b"1:api", b"w1:2", b"c", 1500) == Cleared("t1", "1:api", "w1", "c", 1.5)

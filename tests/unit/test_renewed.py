@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.calls import MOST_RENEWED, Arrival, Store
+from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange import Arrival
+from celery_throttle.store.portions import MOST_RENEWED
 from celery_throttle.worker.runs import Permit
 from celery_throttle.worker.store_side.renewals import renewals
 

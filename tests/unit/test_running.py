@@ -11,6 +11,7 @@ from celery_throttle.core.facts import Facts, Message
 from celery_throttle.core.policy import Needs
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Permit, Run
+from celery_throttle.worker.store_side.closed_buckets import ClosedBuckets
 from celery_throttle.worker.store_side.outbox import Outbox
 from celery_throttle.worker.store_side.tally import Tally
 
@@ -35,9 +36,11 @@ class Slots:
 
 def test_one_that_the_pool_does_not_take_since_it_was_revoked_has_not_started() -> None:
     calls = SimpleNamespace(outbox=Outbox(), tally=Tally(), held={}, freed=0)
-    nothing: Any = SimpleNamespace(turning=False)
+    nothing: Any = SimpleNamespace(turning=False, epoch=0)
     slots: Any = Slots()
-    running = Running(slots, nothing, nothing, {"": calls}, nothing, nothing, nothing)  # type: ignore[dict-item]
+    closed = ClosedBuckets()
+    groups: Any = {"": calls}
+    running = Running(slots, nothing, nothing, groups, nothing, nothing, nothing, nothing, closed, nothing)
     run = Run(Request(), epoch=0, needs=Needs(("gpu",), "1:gpu"), nonce="w:1")
     running.hold_permit(run, Permit(run))
     running.execute(run)

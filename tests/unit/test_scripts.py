@@ -11,18 +11,10 @@ import pytest
 
 from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.keys import Keys
-from celery_throttle.store.calls import (
-    MOST_RENEWED,
-    Arrival,
-    Back,
-    Delivery,
-    Ended,
-    Exchange,
-    Store,
-    Succession,
-    take_rows,
-)
+from celery_throttle.store.calls import Store
+from celery_throttle.store.exchange import Arrival, Back, Delivery, Ended, Exchange, Succession
 from celery_throttle.store.gate_script import ALONE, AT_ONCE, gate_text, inlined, reached
+from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.scripts import Call, Script, pack
 
 LUA = files("celery_throttle.store") / "lua" / "gate"

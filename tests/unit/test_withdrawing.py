@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from celery_throttle.store.replies import Withdrawn
+from celery_throttle.store.exchange_reply import Withdrawn
 from celery_throttle.worker.celery_side.revocation import Withdrawing
 from tests.support.timers import Timers
 

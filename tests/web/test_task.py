@@ -20,7 +20,7 @@ from tests.web.conftest import TOKEN, own_server, visited
 from tests.web.test_pages import HOSTILE, text
 
 if TYPE_CHECKING:
-    from celery_throttle.store.calls import Arrival
+    from celery_throttle.store.exchange import Arrival
     from tests.store.terms_caller import TermsCaller
     from tests.web.conftest import Site
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_throttle.store.calls import Exchange
+from celery_throttle.store.exchange import Exchange
 from celery_throttle.web import fleet
 from tests.control.test_looking import API
 from tests.store.peek import KEY

@@ -18,7 +18,8 @@ from celery.exceptions import TaskRevokedError
 from redis.exceptions import RedisError
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
-from celery_throttle.store.rows import Drained, Need
+from celery_throttle.store.draining import Drained
+from celery_throttle.store.needs import Need
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ import pytest
 from redis import Redis
 
 from celery_throttle.worker.held_back import outage
+from celery_throttle.worker.held_back.held_back import HeldBack
 from celery_throttle.worker.held_back.outage import Outage
+from celery_throttle.worker.runs import Run
 from tests.support.relay import Relay
 from tests.support.tls import TlsFront, make_certificate
 from tests.workers.conftest import FEATURES
@@ -174,11 +176,12 @@ def test_an_outage_is_told_of_every_minute(
     now = 1000.0
     monkeypatch.setattr(outage, "monotonic", lambda: now)
     caplog.set_level(logging.ERROR, "celery_throttle.worker.held_back.outage")
-    away = Outage(action, lambda run: None, lambda run, error: None, lambda count: None)
-    nobody: Any = None
+    nothing: Any = None
+    held = HeldBack(nothing, nothing, lambda more: None)
+    away = Outage("", action, held, lambda run: None, lambda run, error: None)
     if action == "hold":
-        away.meet(nobody)
-        away.meet(nobody)
+        away.meet(Run(None, epoch=0))
+        away.meet(Run(None, epoch=0))
     for _ in range(130):
         away.unreachable(ConnectionError("refused"))
         now += 1

@@ -12,7 +12,7 @@ from celery.contrib.testing.worker import start_worker
 
 from celery_throttle import ConfigurationError, Limit, StoreUnavailable, ThrottleControl, Throttled
 from celery_throttle.settings import settings_of
-from celery_throttle.store.replies import Answer
+from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.worker import parked_leftovers
 from tests.store.terms_caller import TermsCaller, terms
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from celery_throttle.control.pace import Pace
     from celery_throttle.control.reader import Reclaimed
     from celery_throttle.control.states import State
-    from celery_throttle.store.rows import Holder, LimitStatus, Need, Parked
+    from celery_throttle.store.holders import Holder
+    from celery_throttle.store.limit_status import LimitStatus
+    from celery_throttle.store.needs import Need
+    from celery_throttle.store.parked_tasks import Parked
 
 __all__ = ["CHANGES", "DRAINED", "HOLDERS", "LIMITS", "PARKED", "RECLAIMED", "RUNNABLE", "LimitRow", "parked"]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.control.cli.session import Session
     from celery_throttle.control.server import StoreFacts
-    from celery_throttle.store.views import Service
+    from celery_throttle.store.workers import Service
 
 __all__ = ["COMMANDS"]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from celery_throttle.control.limit_control import LimitControl
-    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = [
     "FOUND",

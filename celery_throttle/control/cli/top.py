@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from celery_throttle.control.cli.session import Session
-    from celery_throttle.store.rows import LimitStatus
+    from celery_throttle.store.limit_status import LimitStatus
 
 __all__ = ["COMMANDS"]
 

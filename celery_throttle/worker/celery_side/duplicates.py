@@ -11,7 +11,7 @@ from celery_throttle.worker.celery_side.failing import fail
 from celery_throttle.worker.reported.signals_and_events import tell_duplicate
 
 if TYPE_CHECKING:
-    from celery_throttle.store.replies import LockState
+    from celery_throttle.store.exchange_reply import LockState
 
 __all__ = ["say"]
 

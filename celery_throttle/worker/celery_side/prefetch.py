@@ -10,7 +10,7 @@ from celery.worker import state
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Extra", "Prefetch"]
+__all__ = ["Prefetch"]
 
 #: The largest number that AMQP has room for; kombu makes no limit at all of a larger one.
 _MOST = 0xFFFF
@@ -55,36 +55,14 @@ class Prefetch:
         return len(state.reserved_requests) - self._more < most and bool(type(qos).can_consume(qos))
 
     def end(self) -> None:
-        """The broker connection is gone: the next one begins with Celery's own number."""
-        self._consumer, self._more = None, 0
+        """The broker connection is gone."""
+        self._consumer = None
 
-    def change(self, more: int) -> None:
-        """So many more messages are held here, or fewer."""
-        if self._consumer is None:
+    def let_in(self, more: int) -> None:
+        """So many messages may be delivered beyond Celery's number, now or on the next connection."""
+        if more == self._more:
             return
-        self._more += more
-        qos = self._consumer.qos
-        qos.prev = None  # so Celery's loops have the broker told in their next turn
-
-
-class Extra:
-    """What is held for one reason, and counts up to a number: the rest of a long queue stays in the broker.
-
-    Args:
-        change: called with how many more are held, or fewer.
-        most: that number.
-    """
-
-    def __init__(self, change: Callable[[int], None], most: int) -> None:
-        self._change, self._most, self._counted = change, most, 0
-
-    def hold(self, number: int) -> None:
-        """So many are held now."""
-        counted = min(number, self._most)
-        if counted != self._counted:
-            more, self._counted = counted - self._counted, counted
-            self._change(more)
-
-    def forget(self) -> None:
-        """The broker connection is gone, and what was held with it."""
-        self._counted = 0
+        self._more = more
+        if self._consumer is not None:
+            qos = self._consumer.qos
+            qos.prev = None  # so Celery's loops have the broker told in their next turn

@@ -12,7 +12,7 @@ from celery.worker import state
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
 
 if TYPE_CHECKING:
-    from celery_throttle.store.replies import Withdrawn
+    from celery_throttle.store.exchange_reply import Withdrawn
     from celery_throttle.worker.celery_side.requests import RequestFactory
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper

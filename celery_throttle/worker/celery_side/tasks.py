@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from celery_throttle.core.dedup import Dedup, LockPlan
     from celery_throttle.core.policy import Policy
     from celery_throttle.core.settings import Settings
-    from celery_throttle.worker.celery_side.queues import Queues
+    from celery_throttle.worker.celery_side.broker import Queues
 
 __all__ = ["Tasks"]
 

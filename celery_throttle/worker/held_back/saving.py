@@ -11,71 +11,44 @@ from __future__ import annotations
 import logging
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.store.replies import SavedAnswer
-from celery_throttle.worker.celery_side.prefetch import Extra
+from celery_throttle.store.exchange_reply import SavedAnswer
+from celery_throttle.worker.held_back.held_back import PAUSE
+from celery_throttle.worker.runs import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from celery_throttle.core.durability import Durability
     from celery_throttle.store.calls import Store
+    from celery_throttle.worker.held_back.held_back import HeldBack
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.runs import Run
+    from celery_throttle.worker.store_side.decisions import Decisions
     from celery_throttle.worker.store_side.link import Link
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Keeper", "Saving"]
+__all__ = ["Saving"]
 
 logger = logging.getLogger(__name__)
 
 #: Tasks that one call asks about.
 _MOST_ROWS = 500
-#: Messages kept here at most without taking the place of others that the broker would deliver.
-_KEPT_MOST = 1000
-#: Seconds until a call that the store refused is tried again, and after which trouble that goes on is told of again.
-_PAUSE, _SAY_EVERY = 1.0, 60.0
-
-
-class Keeper(Protocol):
-    """What the gate hears; see `celery_throttle.worker.store_side.calls.Decisions`."""
-
-    def saved(self, run: Run) -> None:
-        """What was parked is safe, or nobody needs it any more."""
-
-    def lost(self, run: Run) -> None:
-        """The store has lost what was parked."""
-
-    def keep(self, more: int) -> None:
-        """So many messages more are kept unacknowledged."""
-
-
-class _Round:
-    """What is asked of the store at one time.
-
-    Attributes:
-        there: the runs that it has.
-    """
-
-    def __init__(self, calls: int) -> None:
-        self._unanswered = calls
-        self.there: list[Run] = []
-
-    def answered(self) -> bool:
-        """One more call has its answer; whether all have."""
-        self._unanswered -= 1
-        return self._unanswered == 0
+#: Seconds after which trouble that goes on is logged again.
+_SAY_EVERY = 60.0
 
 
 class Saving:
-    """Holds runs in the state ``SAVING``; all on the loop.
+    """Asks about the runs of a group in the state ``SAVING``; all on the loop.
 
     Args:
+        group: whose runs.
         store: builds the calls.
         durability: what is waited for.
         gate: hears what came of it.
+        held: holds the runs.
         connect: makes the connection, given who hears of what it brings.
         loop: everything happens on it.
         timekeeper: for trying again.
@@ -86,49 +59,37 @@ class Saving:
 
     def __init__(
         self,
+        group: str,
         store: Store,
         durability: Durability,
-        gate: Keeper,
+        gate: Decisions,
+        held: HeldBack,
         connect: Callable[[Saving], Link],
         loop: Loop,
         timekeeper: Timekeeper,
     ) -> None:
-        self._store, self._durability, self._gate = store, durability, gate
+        self._group, self._store, self._durability, self._gate, self._held = group, store, durability, gate, held
         self._loop, self._timekeeper = loop, timekeeper
-        self._held: dict[Run, None] = {}
-        self._more = Extra(gate.keep, _KEPT_MOST)
-        self._round: _Round | None = None
-        self._paused = False
+        self._round: list[Run] | None = None  # those that the store has, as far as it has answered
+        self._unanswered = 0
+        self._pause: object = None  # the last one, since the store refuses
         self._said_at: float | None = None  # that they are not safe; None while they are
         self.link = connect(self)
         loop.every_turn(self.tick)
 
-    @property
-    def held(self) -> tuple[Run, ...]:
-        """Those that are not safe yet."""
-        return tuple(self._held)
-
-    def hold(self, run: Run) -> None:
-        """Keep one that was parked."""
-        self._held[run] = None
-        self._more.hold(len(self._held))
-
-    def forget(self) -> list[Run]:
-        """The broker will deliver again what is held; return it."""
-        held = list(self._held)
-        self._held.clear()
-        self._more.forget()
-        return held
-
     def tick(self) -> None:
         """Begin a round, if there is something to ask."""
-        if self._held and self._round is None and self.link.up and not self._paused:
+        if self._round is None and self.link.up and not self.settled:
             self._begin()
 
     @property
     def settled(self) -> bool:
         """Whether there is nothing to wait for: all are safe, or the store refuses."""
-        return self._paused or not self._held
+        return self._pause is not None or not self._held.has(State.SAVING, self._group)
+
+    @property
+    def _runs(self) -> list[Run]:
+        return self._held.of(State.SAVING, group=self._group)
 
     @property
     def timeout(self) -> float:
@@ -137,15 +98,15 @@ class Saving:
 
     def hurry(self) -> None:
         """The worker stops: try now, while the broker is there to be told."""
-        self._paused = False
+        self._pause = None
         self.link.hurry()
 
     def say_left(self) -> None:
         """The worker stops, and what is held still stays at the broker."""
-        if self._held:
+        if runs := self._runs:
             logger.warning(
                 "celery_throttle: this worker stops, and %d parked tasks are not safe: the broker keeps their messages",
-                len(self._held),
+                len(runs),
             )
 
     def broken(self, error: Exception) -> None:
@@ -154,36 +115,41 @@ class Saving:
         self._round = None
 
     def _begin(self) -> None:
-        runs = list(self._held)
+        runs = self._runs
         pieces = [runs[first : first + _MOST_ROWS] for first in range(0, len(runs), _MOST_ROWS)]
-        self._round = asked = _Round(len(pieces))
+        there: list[Run] = []
+        self._round, self._unanswered = there, len(pieces)
         for piece in pieces:
             call = self._store.saved([run.delivery for run in piece])
-            self.link.send(call, partial(self._looked, asked, piece))
+            self.link.send(call, partial(self._looked, there, piece))
 
-    def _looked(self, asked: _Round, runs: Sequence[Run], raw: Any) -> None:
-        if asked is not self._round or isinstance(raw, StoreUnavailable):
-            return
+    def _answers(self, there: list[Run], raw: Any) -> bool:
+        """Whether it is an answer in the present round."""
+        if there is not self._round or isinstance(raw, StoreUnavailable):
+            return False
         if isinstance(raw, Exception):
             self._refused(raw)
+            return False
+        return True
+
+    def _looked(self, there: list[Run], runs: Sequence[Run], raw: Any) -> None:
+        if not self._answers(there, raw):
             return
         for run, answer in zip(runs, raw, strict=True):
             if answer == SavedAnswer.THERE:
-                asked.there.append(run)
-            elif self._let_go(run):
+                there.append(run)
+            elif self._held.release(run, State.GONE):
                 (self._gate.saved if answer == SavedAnswer.DONE else self._gate.lost)(run)
-        if not asked.answered():
+        self._unanswered -= 1
+        if self._unanswered:
             return
-        if asked.there:
-            self.link.wait(self._durability.command, self._durability.timeout, partial(self._waited, asked))
+        if there:
+            self.link.wait(self._durability.command, self._durability.timeout, partial(self._waited, there))
         else:
             self._round = None
 
-    def _waited(self, asked: _Round, raw: Any) -> None:
-        if asked is not self._round or isinstance(raw, StoreUnavailable):
-            return
-        if isinstance(raw, Exception):
-            self._refused(raw)
+    def _waited(self, there: list[Run], raw: Any) -> None:
+        if not self._answers(there, raw):
             return
         self._round = None
         if not self._durability.reached(raw):
@@ -192,31 +158,24 @@ class Saving:
         if self._said_at is not None:
             self._said_at = None
             logger.info("celery_throttle: what is parked is safe again")
-        for run in asked.there:
-            if self._let_go(run):
+        for run in there:
+            if self._held.release(run, State.GONE):
                 self._gate.saved(run)
 
     def _refused(self, error: Exception) -> None:
         self._round = None
         self._say(f"the store refuses: {error}")
-        self._paused = True
-        self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._go_on))
+        self._pause = pause = object()
+        self._timekeeper.later(PAUSE, lambda: self._loop.post(self._go_on, pause))
 
-    def _go_on(self) -> None:
-        self._paused = False
-
-    def _let_go(self, run: Run) -> bool:
-        """Whether it was held; from now on it is not."""
-        if run not in self._held:
-            return False
-        del self._held[run]
-        self._more.hold(len(self._held))
-        return True
+    def _go_on(self, pause: object) -> None:
+        if self._pause is pause:
+            self._pause = None
 
     def _say(self, why: str) -> None:
         if self._said_at is None or monotonic() - self._said_at >= _SAY_EVERY:
             self._said_at = monotonic()
             logger.warning(
                 "celery_throttle: %d parked tasks are not as safe as throttle_park_durability = %r asks for (%s): the "
-                "broker keeps their messages until they are", len(self._held), self._durability.kind, why,
+                "broker keeps their messages until they are", len(self._runs), self._durability.kind, why,
             )  # fmt: skip

@@ -10,14 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.wording import one_line, seconds, shortened
-from celery_throttle.store import views
 from celery_throttle.store.explain import explained
+from celery_throttle.store.holders import read_holders
+from celery_throttle.store.task_view import read_task_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_throttle.store.explain import Explanation
-    from celery_throttle.store.rows import Holder
+    from celery_throttle.store.holders import Holder
     from celery_throttle.tasks.rate_limited import RateLimited
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.store_side.calls import Calls
@@ -141,14 +142,14 @@ def _say_parked(task: str, about: dict[str, Any], others: int, view: Any, holder
     if isinstance(view, Exception) or isinstance(holders, Exception):
         _log(task, others, about)  # the store is away, which is said elsewhere
         return
-    why = explained(about["task_id"], views.task_view(view))
+    why = explained(about["task_id"], read_task_view(view))
     if why.state == "unknown" and not others:  # it has ended by now: this would be the last that is read of it
         return
     if why.state in ("held", "unknown"):
         _log(f"{task} for a moment", others, about)
         return
     place = f": place {why.place} in the line of {why.bucket}" if why.bucket else ""
-    _log(f"{task}{place}{_held_by(why, *views.holders(holders))}. {why.reasons[0].removesuffix('.')}", others, about)
+    _log(f"{task}{place}{_held_by(why, *read_holders(holders))}. {why.reasons[0].removesuffix('.')}", others, about)
 
 
 def _held_by(why: Explanation, holders: tuple[Holder, ...], more: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,10 @@ from celery_throttle.core.policy import costs_of
 from celery_throttle.core.queues import BrokerQueue
 from celery_throttle.core.store_url import shown
 from celery_throttle.worker.reported.signals_and_events import queue_of
-from celery_throttle.worker.runs import State
+from celery_throttle.worker.runs import UNDECIDED, WHY, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection
 
     from celery_throttle.core.settings import Settings
     from celery_throttle.worker.celery_side.slots import Slots
@@ -29,21 +30,31 @@ _NAMED = 100
 
 def report(gate: Gate, slots: Slots, settings: Settings) -> dict[str, Any]:
     """Return it as JSON has it: moments as ISO 8601 in UTC, durations in seconds. Asks nobody; on the loop."""
-    here = gate.here
-    taken = len(here.running) + sum(run.state is State.ASKING for run in here.asking)
+    up = {calls.group: calls.link.up for calls in gate.groups}
+    running, asking = sorted(gate.running.runs, key=_age), []
+    why: dict[str, list[Run]] = {each: [] for each in WHY.values()}
+    for run in gate.held.of(*UNDECIDED, *WHY):
+        if run.state in UNDECIDED and up[run.group]:
+            asking.append(run)
+        else:  # the call that it is in, if it is in one, is sent again when the store is back
+            why[WHY.get(run.state, "store away")].append(run)
     held = [permit for calls in gate.groups for permit in calls.held.values() if permit.run is not None]
-    held_back = [(why, run) for why, runs in here.held_back.items() for run in runs]
+    held_back = [(each, run) for each, runs in why.items() for run in runs]
     return {
         "store": shown(settings.url),
-        "slots": {"size": slots.size, "free": max(slots.size - taken, 0)},
+        "slots": {"size": slots.size, "free": max(slots.size - len(running) - gate.held.asking, 0)},
         "groups": [_group(calls) for calls in gate.groups],
         "held": _listed(held, _holder),
-        "waiting": _listed(here.waiting, _task),
-        "asking": _listed(here.asking, _task),
+        "waiting": _listed(gate.held.waiting, _task),
+        "asking": _listed(asking, _task),
         "held_back": _listed(held_back, lambda each: {**_task(each[1]), "why": each[0]})
-        | {"counts": {why: len(runs) for why, runs in here.held_back.items()}},
-        "unthrottled": _listed([run for run in here.running if run.permit is None], _task),
+        | {"counts": {each: len(runs) for each, runs in why.items() if runs}},
+        "unthrottled": _listed([run for run in running if run.permit is None], _task),
     }
+
+
+def _age(run: Run) -> float:
+    return run.came
 
 
 def _group(calls: Calls) -> dict[str, Any]:
@@ -65,10 +76,10 @@ def _group(calls: Calls) -> dict[str, Any]:
     }
 
 
-def _listed(rows: Sequence[Any], shown_as: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _listed(rows: Collection[Any], shown_as: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     return {
         "count": len(rows),
-        "tasks": [shown_as(row) for row in rows[:_NAMED]],
+        "tasks": [shown_as(row) for row in islice(rows, _NAMED)],
         "more": max(len(rows) - _NAMED, 0),
     }
 

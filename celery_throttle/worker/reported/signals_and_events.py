@@ -19,7 +19,7 @@ from celery_throttle.signals import (
     task_parked,
     task_resumed,
 )
-from celery_throttle.store.rows import needs_from
+from celery_throttle.store.needs import needs_from
 
 if TYPE_CHECKING:
     from typing import Any

@@ -10,23 +10,20 @@ import itertools
 import logging
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
-
-from redis.exceptions import NoPermissionError, ResponseError
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.history import Place
-from celery_throttle.core.limits import described
 from celery_throttle.errors import StoreUnavailable
 from celery_throttle.signals import tell_reclaimed
-from celery_throttle.store import replies
-from celery_throttle.store.calls import take_rows
+from celery_throttle.store.exchange_reply import Overtaken, read_exchanged
+from celery_throttle.store.reading import read
 from celery_throttle.store.reclaimed import reclaimed_text
-from celery_throttle.store.replies import Answer, ParkAnswer
 from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.store_side.declaring import declare_in_pages
+from celery_throttle.worker.store_side.decisions import tell_all
+from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
 from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox
-from celery_throttle.worker.store_side.renewals import judge, renewals
+from celery_throttle.worker.store_side.renewals import judge_reply, renewals
 from celery_throttle.worker.store_side.tally import Tally
 
 if TYPE_CHECKING:
@@ -34,15 +31,16 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.task_codes import TaskNames
     from celery_throttle.store.calls import Store
-    from celery_throttle.store.replies import Grant, Reply, Withdrawn
+    from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.store.scripts import Call
     from celery_throttle.worker.held_back.saving import Saving
     from celery_throttle.worker.runs import Permit, Run
+    from celery_throttle.worker.store_side.decisions import Decisions
     from celery_throttle.worker.store_side.link import Link
     from celery_throttle.worker.store_side.listener import Listener
     from celery_throttle.worker.store_side.outbox import Batch
 
-__all__ = ["Calls", "Decisions"]
+__all__ = ["Calls"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,61 +48,6 @@ logger = logging.getLogger(__name__)
 _FEWEST_BYTES, _MOST_PATIENCE = 1 << 16, 16 * TIMEOUT
 #: A store that takes so long each time is trusted in the end, or nothing would start at all.
 _LATE_MOST = 3
-
-
-class Decisions(Protocol):
-    """What the gate hears."""
-
-    def granted(self, run: Run, fencing_token: int) -> None:
-        """It has its permits, and its lock if it needs one."""
-
-    def refused(self, run: Run) -> None:
-        """It has to be parked."""
-
-    def parked(self, run: Run) -> None:
-        """The store has its message: the broker's can be acknowledged, as soon as that is safe."""
-
-    def has_run(self, run: Run) -> None:
-        """The store knows that the task has run: the broker's message can be acknowledged."""
-
-    def saved(self, run: Run) -> None:
-        """What was parked is safe, or nobody needs it any more: the broker's message can be acknowledged."""
-
-    def lost(self, run: Run) -> None:
-        """The store has lost what was parked, and the broker's message is here still."""
-
-    def keep(self, more: int) -> None:
-        """So many messages more are kept unacknowledged, which must not keep others from coming."""
-
-    def crowded(self, run: Run) -> None:
-        """It was not parked: as many wait for its limit as may."""
-
-    def sent_back(self, run: Run) -> None:
-        """The store has the message of a task that had begun, and its permits."""
-
-    def put_off(self, runs: list[Run], calls: Calls) -> None:
-        """The store is there but refused a call, which had no effect: ask again after a while."""
-
-    def resumed(self, grant: Grant, calls: Calls) -> None:
-        """A parked task starts here."""
-
-    def withdrawn(self, each: Withdrawn) -> None:
-        """A revoked task has left its line."""
-
-    def answered(self, reply: Reply, calls: Calls) -> None:
-        """After all of the above, what else a reply said."""
-
-    def hint(self, text: str, calls: Calls) -> None:
-        """Somebody says that a queue has something to start, or that a bucket has a line."""
-
-    def store_up(self, calls: Calls) -> None:
-        """The store answers (again)."""
-
-    def store_lost(self, error: Exception, calls: Calls) -> None:
-        """The connection broke."""
-
-    def store_unreachable(self, error: Exception, calls: Calls) -> None:
-        """Connecting failed."""
 
 
 class Calls:
@@ -130,7 +73,6 @@ class Calls:
         offered: slots that the call under way offers to parked tasks.
         hungry: whether there may be something to start, so that the gate looks when it has a slot.
         look_at: when the store said that something may change, on the clock of ``time.monotonic``.
-        paused: whether nothing is sent, since the store answers, but refuses.
         freed: runs that ended since the last call and whose bucket has a line.
         lazy_since: when there first was something to say that can wait.
         asked_at: when a call was sent last, on the clock of ``time.monotonic``; None if none was.
@@ -158,7 +100,7 @@ class Calls:
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
         self.hungry = True
-        self.paused = False
+        self._pause_asked: object = None  # the last pause, while nothing is sent since the store refuses
         self.look_at: float | None = None
         self.lazy_since: float | None = None
         self.asked_at: float | None = None
@@ -176,10 +118,12 @@ class Calls:
         self._birth = ""
         self._away_since: float | None = None  # the connection broke
         self._lost = False  # it was lost, or never reached, which has been counted
-        self._mute = False  # the store's user may not publish hints, so none arrive
-        self._no_hints = False  # which has been logged, or that it may not receive them
-        self._uncounted = False  # the store refused to count, which has been said
         self.link, self._listener = connect(self)
+
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is sent, since the store answers, but refuses."""
+        return self._pause_asked is not None
 
     @property
     def free(self) -> bool:
@@ -208,7 +152,7 @@ class Calls:
     @property
     def hears_hints(self) -> bool:
         """Whether hints come here."""
-        return self._listener.subscribed and not self._mute
+        return self._listener.subscribed
 
     def nonce(self) -> str:
         """A new name for one delivery."""
@@ -235,7 +179,7 @@ class Calls:
         if self._under_way is not None:
             self.asked_at = monotonic()
             self._sent += 1
-            told = self._counts() if self.tally.due(self.asked_at) else []
+            told = self.tally.told(self.store) if self.tally.due(self.asked_at) else []
             self.link.send(self._under_way[1], self._heard, *told, patience=self._patience)
 
     @property
@@ -249,7 +193,7 @@ class Calls:
 
     def hurry(self) -> None:
         """The worker stops: connect and send now, not after a pause."""
-        self.paused = False  # a store that refuses to park still takes what is given back
+        self._pause_asked = None  # a store that refuses to park still takes what is given back
         self.link.hurry()
         if self.saving is not None:
             self.saving.hurry()
@@ -267,7 +211,7 @@ class Calls:
         """
         if not self.link.up:
             return
-        for call, callback in self._counts():
+        for call, callback in self.tally.told(self.store):
             self.link.send(call, callback)
         if self.idle:
             self.link.send(self.store.leave(self.worker), lambda raw: None)
@@ -295,7 +239,8 @@ class Calls:
 
     def up(self) -> None:
         """The connection stands: say first what the limits are, then go on with the call under way."""
-        self._ready = self._unheard = self._mute = False
+        self._ready = self._unheard = False
+        self._listener.published(allowed=True)
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience
         pages = self.store.declarations(self._birth, self.declared.items(), away=away, worker=self.worker)
         declare_in_pages(self.link, pages, self.up, self._declared)
@@ -309,40 +254,24 @@ class Calls:
         self.outbox.unspare()  # by the time the store hears of them their leases may have ended
         # It hears nothing of a server that is frozen or cut off, and the next one may be another.
         self._listener.start_over(error)
-        self._gate.store_lost(error, self)
+        self._gate.store_lost(error, self.group)
 
     def hint(self, text: str) -> None:
         """Somebody published a hint."""
         kind, _, birth = text.partition(" ")
         if kind != "birth":
-            self._gate.hint(text, self)
+            self._gate.hint(text, self.group)
         elif birth != self._birth and self._ready and self._under_way is None:  # else the answer tells, or the next one
             self.up()
 
-    def subscribed(self) -> None:
-        """Hints begin to arrive; some may have been missed before."""
+    def look(self) -> None:
+        """There may be something to start: hints begin to arrive, and some may have been missed before."""
         self.hungry = True
-        if self._no_hints and not self._mute:
-            self._no_hints = False
-            logger.info("celery_throttle: hints arrive again")
-
-    def no_hints(self, error: Exception | None = None) -> None:
-        """The store refused to send hints, or to publish them; all goes on without them."""
-        if self._no_hints:
-            return
-        self._no_hints = True
-        fix = "trying again"
-        if error is None or isinstance(error, NoPermissionError):
-            fix = "give the store's user the right, see the ACL line in docs/howto/redis.md"
-        logger.warning(
-            "celery_throttle: the store refuses hints (%s), so tasks that others let start wait for up to some "
-            "seconds: %s", error or "its user may not publish them", fix,
-        )  # fmt: skip
 
     def unreachable(self, error: Exception) -> None:
         """Connecting failed."""
         self._count_lost()
-        self._gate.store_unreachable(error, self)
+        self._gate.store_unreachable(error, self.group)
 
     def _declared(self, raw: Any) -> None:
         if isinstance(raw, StoreUnavailable):
@@ -354,20 +283,19 @@ class Calls:
             return
         self._away_since, self._lost = None, False
         known = self._birth
-        self._birth, *changed = replies.read(_texts, raw)
+        self._birth = read_declared(raw, self.declared)
         if self._under_way is not None and known != self._birth:  # it was for the data that is lost
             batch, _ = self._under_way
             self._under_way = batch, self._call_of(batch)
-        _tell_changes(self.declared, changed)
         self._renew()
         self._ready = True
         self._ask()
-        self._gate.store_up(self)
+        self._gate.store_up(self.group)
 
     def _renew(self) -> None:
         """Before anything else is asked: a store that was emptied has to know what is held here."""
         for permits, call in renewals(self.store, self.worker, self.number, self.held.values()):
-            self.link.send(call, partial(_renewed, permits))
+            self.link.send(call, partial(judge_reply, permits))
 
     def _heard(self, raw: Any) -> None:
         if isinstance(raw, NoAnswer):
@@ -381,25 +309,34 @@ class Calls:
             self._refused(raw)
             return
         try:
-            reply = replies.exchanged(raw)
-        except replies.Overtaken as later:
+            reply = read_exchanged(raw)
+        except Overtaken as later:
             self._go_on_after(later)
             return
         if reply is None:  # the store was emptied
             self.up()
             return
-        replies.read(self._under_way[0].fits, reply)
+        read(self._under_way[0].fits, reply)
         if self.took > self.store.lease / 3 and self._late < _LATE_MOST:
             # This worker was stopped, and what it was granted may have been given to others since.
             self._late += 1
             self._ask()
             return
         (batch, _), self._under_way, self.offered = self._under_way, None, 0
+        self._tell(batch, reply)
+
+    def _tell(self, batch: Batch, reply: Reply) -> None:
         for each in reply.reclaimed:
             self.tally.add(each.needs, Place.RECLAIMED)
             logger.warning("%s", reclaimed_text(each, self._names))
             tell_reclaimed(each.task, each.needs)
-        self._tell(batch, reply)
+        tell_all(self._gate, self.group, batch, reply)
+        for task, why in reply.unread:
+            logger.error("celery_throttle: the record of parked task %s cannot be read, it is set aside: %s", task, why)
+            self.outbox.unread(task, why)
+        if not reply.hints:
+            self._listener.published(allowed=False)
+        self._gate.answered(reply, self.group)
 
     def _was_too_much(self) -> None:
         """A call may have had more bytes than the network moves in time: wait for its answer longer, and say less."""
@@ -410,7 +347,7 @@ class Calls:
         self._most_bytes = min(self._most_bytes * 2, MOST_BYTES)
         self._patience = max(self._patience / 2, TIMEOUT)
 
-    def _go_on_after(self, later: replies.Overtaken) -> None:
+    def _go_on_after(self, later: Overtaken) -> None:
         """What the store keeps of this worker's calls is not what was sent: this one comes after that, whatever it is.
 
         It may have been carried out before, and does no harm twice: each row names its delivery.
@@ -422,19 +359,6 @@ class Calls:
         self.number = later.number + 1
         self._under_way = batch, self._call_of(batch)
         self._ask()
-
-    def _counts(self) -> list[tuple[Call, Callable[[Any], None]]]:
-        """Return the calls that tell what was counted: calls of their own, since a full store refuses them."""
-        counts = self.tally.take()
-        told: list[tuple[Call, Callable[[Any], None]]] = []
-        while counts:
-            told.append((self.store.count(take_rows(counts)), self._counted))
-        return told
-
-    def _counted(self, raw: Any) -> None:
-        if isinstance(raw, ResponseError) and not self._uncounted:
-            self._uncounted = True
-            logger.warning("celery_throttle: the store keeps no history of this worker's counts: %s", raw)
 
     def _refused(self, error: Exception) -> None:
         """The store refused a call, which had no effect: out of memory, say, or no primary any more."""
@@ -448,9 +372,9 @@ class Calls:
     def _pause(self, error: Exception, runs: list[Run]) -> None:
         logger.warning("celery_throttle: the store refused a call: %s", error)
         self._count_error()
-        before, self.paused = self.paused, True
-        if runs or not before:  # else it is tried again already
-            self._gate.put_off(runs, self)
+        if runs or not self.paused:  # else it is tried again already
+            self._pause_asked = pause = object()
+            self._gate.put_off(runs, partial(self._go_on, pause))
 
     def _count_lost(self) -> None:
         if not self._lost:
@@ -461,69 +385,9 @@ class Calls:
         self.errors += 1
         self.outbox.erred()
 
-    def go_on(self) -> None:
-        """The store may not refuse any more."""
-        self.paused = False
-        if self._unheard and self.link.up:
+    def _go_on(self, pause: object) -> None:
+        """The store may not refuse any more, unless a later pause was asked for."""
+        if self._pause_asked is pause:
+            self._pause_asked = None
+        if not self.paused and self._unheard and self.link.up:
             self.up()
-
-    def _tell(self, batch: Batch, reply: Reply) -> None:
-        """Say what became of each, one by one: an error with one must not keep the others from hearing."""
-        gate = self._gate
-        hears = {
-            ParkAnswer.CROWDED: gate.crowded,
-            ParkAnswer.PARKED: gate.parked,
-            ParkAnswer.HAS_RUN: gate.has_run,
-        }
-        for run, answer in zip(batch.asked, reply.asked, strict=True):
-            if answer == Answer.MUST_PARK:
-                _safely(gate.refused, run)
-            elif answer == Answer.KNOWN:
-                _safely(gate.parked, run)
-            elif answer == Answer.HAS_RUN:
-                _safely(gate.has_run, run)
-            else:
-                _safely(gate.granted, run, answer if answer > max(Answer) else 0)
-        for run, answer in zip(batch.parked, reply.parked, strict=True):
-            _safely(hears[ParkAnswer(answer)], run)
-        for run in batch.back:
-            _safely(gate.sent_back, run)
-        for grant in reply.grants:
-            _safely(gate.resumed, grant, self)
-        self._unread(reply)
-        for each in reply.withdrawn:
-            _safely(gate.withdrawn, each)
-        if not reply.hints:
-            self._mute = True
-            self.no_hints()
-        self._gate.answered(reply, self)
-
-    def _unread(self, reply: Reply) -> None:
-        for task, why in reply.unread:
-            logger.error("celery_throttle: the record of parked task %s cannot be read, it is set aside: %s", task, why)
-            self.outbox.unread(task, why)
-
-
-def _renewed(permits: list[Permit], raw: Any) -> None:
-    if not isinstance(raw, Exception):
-        judge(permits, replies.read(lambda answers: [int(each) for each in answers[0]], raw))
-
-
-def _texts(raw: Any) -> list[str]:
-    return [each.decode() for each in raw]
-
-
-def _safely(function: Callable[..., None], *args: Any) -> None:
-    try:
-        function(*args)
-    except Exception:
-        logger.exception("celery_throttle: error in %r", function)
-
-
-def _tell_changes(ours: Mapping[str, str], changed: list[str]) -> None:
-    for limit, before in zip(changed[::2], changed[1::2], strict=True):
-        logger.warning(
-            "celery_throttle: limit %r was declared as %s and is %s from now on, as this worker has it: "
-            "if this is no new release, give all workers the same",
-            limit, described(before), described(ours[limit]),
-        )  # fmt: skip

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+import logging
 from typing import TYPE_CHECKING, Any
 
+from celery_throttle.core.limits import described
+from celery_throttle.store.reading import read
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from celery_throttle.store.scripts import Call
     from celery_throttle.worker.store_side.link import Link
 
-__all__ = ["declare_in_pages"]
+__all__ = ["declare_in_pages", "read_declared"]
+
+logger = logging.getLogger(__name__)
 
 
 def declare_in_pages(link: Link, pages: Sequence[Call], again: Callable[[], None], done: Callable[[Any], None]) -> None:
@@ -23,31 +28,30 @@ def declare_in_pages(link: Link, pages: Sequence[Call], again: Callable[[], None
         again: called instead of ``done`` when the store was emptied between two pages.
         done: called with the answers to all pages in one, or with the error that ended it.
     """
-    _send(link, pages, [], again, done)
+    unsent, answers = list(pages), list[bytes]()
 
-
-def _send(
-    link: Link, pages: Sequence[Call], answered: list[bytes], again: Callable[[], None], done: Callable[[Any], None]
-) -> None:
-    page, *others = pages
-    link.send(page, partial(_answered, link, others, answered, again, done))
-
-
-def _answered(
-    link: Link,
-    others: Sequence[Call],
-    answered: list[bytes],
-    again: Callable[[], None],
-    done: Callable[[Any], None],
-    raw: Any,
-) -> None:
-    if isinstance(raw, Exception):
-        done(raw)
-    elif answered and raw[0] != answered[0]:
-        again()
-    else:
-        answered = [raw[0], *answered[1:], *raw[1:]]
-        if others:
-            _send(link, others, answered, again, done)
+    def hear(raw: Any) -> None:
+        if isinstance(raw, Exception):
+            done(raw)
+        elif answers and raw[0] != answers[0]:
+            again()
         else:
-            done(answered)
+            answers[:] = [raw[0], *answers[1:], *raw[1:]]
+            if unsent:
+                link.send(unsent.pop(0), hear)
+            else:
+                done(answers)
+
+    link.send(unsent.pop(0), hear)
+
+
+def read_declared(raw: Any, ours: Mapping[str, str]) -> str:
+    """Return when the data of the store began; log the limits that others had declared otherwise."""
+    birth, *changed = read(lambda answers: [each.decode() for each in answers], raw)
+    for limit, before in zip(changed[::2], changed[1::2], strict=True):
+        logger.warning(
+            "celery_throttle: limit %r was declared as %s and is %s from now on, as this worker has it: "
+            "if this is no new release, give all workers the same",
+            limit, described(before), described(ours[limit]),
+        )  # fmt: skip
+    return str(birth)

@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.errors import StoreUnavailable
-from celery_throttle.store.replies import UnreadableReply
+from celery_throttle.store.reading import UnreadableReply
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT
 from celery_throttle.store.servers.primary import elsewhere

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.scripts import pack
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from celery_throttle.worker.timekeeper import Timekeeper
 
 __all__ = ["Listener"]
+
+logger = logging.getLogger(__name__)
 
 #: Seconds of silence after which the connection is asked whether it lives: a worker looks on its own as often.
 _PING_AFTER = 5.0
@@ -36,7 +39,6 @@ class Listener(Wire):
         channel: of the hints.
         on_hint: called with each.
         on_subscribed: called whenever hints begin to arrive: some may have been missed before.
-        on_refused: called whenever the server refuses them.
     """
 
     def __init__(
@@ -48,12 +50,12 @@ class Listener(Wire):
         channel: str,
         on_hint: Callable[[str], None],
         on_subscribed: Callable[[], None],
-        on_refused: Callable[[Exception], None],
     ) -> None:
         super().__init__(loop, timekeeper, make, lease)
-        self._channel, self._on_hint = channel, on_hint
-        self._on_subscribed, self._on_refused = on_subscribed, on_refused
+        self._channel, self._on_hint, self._on_subscribed = channel, on_hint, on_subscribed
         self._subscribed = False
+        self._mute = False  # the store's user may not publish hints
+        self._logged = False  # that the store refuses hints
         self._unanswered = False  # a command was sent that has no reply yet
         self._heard_at = monotonic()  # or asked
         self._again = _AGAIN
@@ -62,7 +64,13 @@ class Listener(Wire):
     @property
     def subscribed(self) -> bool:
         """Whether hints arrive here, as far as anyone knows."""
-        return self.up and self._subscribed
+        return self.up and self._subscribed and not self._mute
+
+    def published(self, *, allowed: bool) -> None:
+        """Whether the store's user may publish hints: if not, none arrive."""
+        self._mute = not allowed
+        if self._mute:
+            self._log_refusal("its user may not publish them", is_right=True)
 
     def start_over(self, error: Exception) -> None:
         """Hang up and connect again."""
@@ -106,5 +114,17 @@ class Listener(Wire):
         elif kind == b"subscribe":
             self._subscribed = True
             self._on_subscribed()
+            if self._logged and not self._mute:
+                self._logged = False
+                logger.info("celery_throttle: hints arrive again")
         elif isinstance(reply, RedisError) and not self._subscribed:
-            self._on_refused(reply)
+            self._log_refusal(reply, is_right=isinstance(reply, NoPermissionError))
+
+    def _log_refusal(self, why: object, *, is_right: bool) -> None:
+        if not self._logged:
+            self._logged = True
+            logger.warning(
+                "celery_throttle: the store refuses hints (%s), so tasks that others let start wait for up to some "
+                "seconds: %s", why, "give the store's user the rights in docs/howto/redis.md" if is_right
+                else "trying again",
+            )  # fmt: skip

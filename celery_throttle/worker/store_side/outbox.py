@@ -6,13 +6,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from celery_throttle.core.facts import Facts, Message
-from celery_throttle.store.calls import Back, Ended, Exchange, Succession, take_messages, take_rows
-from celery_throttle.store.portions import MOST_ROWS, Portion
+from celery_throttle.store.exchange import Back, Ended, Exchange, Succession
+from celery_throttle.store.portions import MOST_ROWS, Portion, take_messages, take_rows
 
 if TYPE_CHECKING:
     from celery_throttle.core.facts import Result
-    from celery_throttle.store.calls import Delivery
-    from celery_throttle.store.replies import Reply
+    from celery_throttle.store.exchange import Delivery
+    from celery_throttle.store.exchange_reply import Reply
     from celery_throttle.worker.runs import Permit, Run
 
 __all__ = ["MOST_BYTES", "Batch", "Outbox"]
@@ -52,6 +52,7 @@ class Outbox:
         self._ended: list[Ended] = []
         self._began: list[tuple[str, str]] = []
         self._acknowledging: list[Run] = []
+        self._acknowledged: list[Delivery] = []  # since the last call
         self._unacked: list[Delivery] = []
         self._acked: list[Delivery] = []
         self._revoked: list[str] = []
@@ -98,10 +99,22 @@ class Outbox:
         self._acknowledging.append(run)
 
     def _not_acknowledged(self) -> list[Delivery]:
-        if self._acknowledging:
-            self._unacked += [run.delivery for run in self._acknowledging if run.at_broker and not run.keeps]
-            self._acknowledging.clear()
+        for run in self._acknowledging:
+            if not run.at_broker:
+                self._acknowledged.append(run.delivery)
+            elif not run.keeps:
+                self._unacked.append(run.delivery)
+        self._acknowledging.clear()
         return self._unacked
+
+    def disconnected(self) -> None:
+        """The broker connection is gone: the broker may have put messages back before they were acknowledged.
+
+        Whether Celery has heard of that or not. Those of which the store was told before are taken for acknowledged.
+        """
+        self._unacked += [run.delivery for run in self._acknowledging if not run.keeps] + self._acknowledged
+        self._acknowledging.clear()
+        self._acknowledged.clear()
 
     def acked(self, delivery: Delivery) -> None:
         """A task was parked as unacked, and the broker has its message no more."""
@@ -182,6 +195,7 @@ class Outbox:
         clock = monotonic()  # one for all that came before: who was kept from the processor meanwhile loses no place
         # All: whatever is not among them counts as acknowledged.
         unacked, self._unacked = self._not_acknowledged(), []
+        self._acknowledged.clear()
         ended = take_rows(self._ended, portion.of(self._ended)) if known else []
         over = {row.nonce for row in ended}  # whoever hears that it has ended need not hear that it began
         began = [row for row in take_rows(self._began) if row[1] not in over] if self._began else []

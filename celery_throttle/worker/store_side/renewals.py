@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_throttle.core.policy import limits_text
-from celery_throttle.store.calls import MOST_RENEWED, take_rows
+from celery_throttle.store.portions import MOST_RENEWED, take_rows
+from celery_throttle.store.reading import read
 from celery_throttle.worker.reported.signals_and_events import tell_lost
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from celery_throttle.store.scripts import Call
     from celery_throttle.worker.runs import Permit
 
-__all__ = ["judge", "renewals"]
+__all__ = ["judge", "judge_reply", "renewals"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,12 @@ def judge(permits: Sequence[Permit], answers: Iterable[int]) -> None:
     """Act on the answers of renew.lua."""
     for permit, answer in zip(permits, answers, strict=True):
         _tell(permit, answer)
+
+
+def judge_reply(permits: Sequence[Permit], raw: Any) -> None:
+    """Act on a reply of renew.lua, unless it is an error."""
+    if not isinstance(raw, Exception):
+        judge(permits, read(lambda answers: [int(each) for each in answers[0]], raw))
 
 
 def _tell(permit: Permit, answer: int) -> None:

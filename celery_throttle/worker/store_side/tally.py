@@ -6,18 +6,28 @@ then, and what was not told when a worker is killed is lost.
 
 from __future__ import annotations
 
+import logging
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ResponseError
 
 from celery_throttle.core.facts import Result
 from celery_throttle.core.history import SLOT, Place, place_of
 from celery_throttle.store.history import by_limit
+from celery_throttle.store.portions import take_rows
 
 if TYPE_CHECKING:
-    from celery_throttle.store.calls import Counted
+    from collections.abc import Callable
+
+    from celery_throttle.store.calls import Store
+    from celery_throttle.store.history import Counted
+    from celery_throttle.store.scripts import Call
     from celery_throttle.worker.runs import Run
 
 __all__ = ["Tally"]
+
+logger = logging.getLogger(__name__)
 
 #: It is told after so many seconds and runs, or after so many seconds if fewer have ended.
 _SOON, _ENOUGH, _LATEST = 10.0, 50, 60.0
@@ -32,6 +42,7 @@ class Tally:
         self._counts: dict[str, list[float]] = {}
         self._since = monotonic()
         self._ended = 0
+        self._logged = False  # that the store refuses to count
 
     def started(self, run: Run) -> None:
         """A run has been given to the pool."""
@@ -66,6 +77,19 @@ class Tally:
         counts, self._counts = self._counts, {}
         self._ended, self._since = 0, monotonic()
         return by_limit(counts)
+
+    def told(self, store: Store) -> list[tuple[Call, Callable[[Any], None]]]:
+        """Return the calls that tell it: calls of their own, since a full store refuses them."""
+        counts = self.take()
+        calls: list[tuple[Call, Callable[[Any], None]]] = []
+        while counts:
+            calls.append((store.count(take_rows(counts)), self._heard))
+        return calls
+
+    def _heard(self, raw: Any) -> None:
+        if isinstance(raw, ResponseError) and not self._logged:
+            self._logged = True
+            logger.warning("celery_throttle: the store keeps no history of this worker's counts: %s", raw)
 
     def _of(self, needs: str) -> list[float]:
         counts = self._counts.get(needs)

@@ -1,7 +1,7 @@
--- Put first in front of the scripts that change a counter: a call made before has the same reply again.
+-- Put first in front of the scripts that change a counter: a repeated call gets its first reply again.
 --
 -- KEYS[2] call  STRING  the reply to the call of this id; declared only if the caller chose an id
--- A script with a known id ends here, and changes nothing.
+-- A script whose id has a reply ends here and changes nothing.
 local CALL = KEYS[2]
 local REMEMBER_MS = 600000
 

@@ -1,6 +1,6 @@
 -- Read a counter and set it to 0.
 -- KEYS as in value.lua and call.lua.
--- Returns the value that it had.
+-- Returns the value before the reset.
 local value = read()
 write(0)
 return remember(value)

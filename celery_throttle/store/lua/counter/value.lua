@@ -1,7 +1,8 @@
 -- Shared by the scripts that change a counter (put in front of them, after call.lua): its value.
 --
--- KEYS[1] value  STRING  the counter, a whole number; no key is 0
--- A script that would leave the range in which the numbers of Lua are exact returns nil and changes nothing.
+-- KEYS[1] value  STRING  the counter, a whole number; no key means 0
+-- Numbers in Lua are exact only within a range. A script that would leave that range returns nil and changes
+-- nothing.
 local VALUE = KEYS[1]
 local MOST = 9007199254740991
 

@@ -1,12 +1,13 @@
--- Add what a worker has counted of limits to their history, with how many hold and wait now.
--- KEYS, ARGV[1] as in shared/begin.lua; the KEYS after those: for each limit its rings of minutes and of
--- quarters of an hour, and its totals (see core/history.py), a STRING of slots, each of 32 numbers of 4
--- bytes, of which the first is the period that it counts; then for each limit: its name, '' for one that has
--- keys, and an array (JSON) of place, count, ...
--- Returns how many limits these are.
+-- Add the counts that a worker has collected of limits to their history, with the present holders and waiting
+-- tasks.
+-- KEYS, ARGV[1] as in shared/begin.lua; then three KEYS for each limit: its ring of minutes, its ring of
+-- quarters of an hour, and its totals (see core/history.py). Each is a STRING of slots, each slot 32 numbers
+-- of 4 bytes. The first number of a slot is its period. Then for each limit: its name ('' if the limit has
+-- keys), and an array (JSON) of place, count, ...
+-- Returns the number of limits.
 local SLOT, HELD_MOST, PARKED_MOST, KEPT_MS = 32, 29, 30, 172800000
 
--- The place of the slot of now in its ring; emptied if it has counted another period.
+-- Return the position of the present slot in its ring. A slot of another period is emptied first.
 local function slot_of(ring, kind)
   local period = kind.ms and math.floor(NOW / kind.ms) or 1
   local first = kind.ms and period % kind.slots * SLOT or 0
@@ -28,7 +29,7 @@ local function add(ring, first, counts, overflow)
   redis.call('PEXPIRE', ring, KEPT_MS)
 end
 
--- One more than the number, since nothing is 0.
+-- Store one more than the number, because 0 means that there is none.
 local function keep_most(ring, place, number)
   if redis.call('BITFIELD', ring, 'GET', 'u32', '#' .. place)[1] <= number then
     redis.call('BITFIELD', ring, 'SET', 'u32', '#' .. place, number + 1)
@@ -40,7 +41,7 @@ local function sample(ring, first, limit)
   keep_most(ring, first + PARKED_MOST, tonumber(redis.call('HGET', WAITING, limit) or 0) or 0)
 end
 
--- Totals begin anew when they are full, as counters do: who reads them expects that.
+-- Totals begin again at 0 when they are full, as counters do; readers expect that.
 local rings = {
   { ms = 60000, slots = 60, full = 'SAT' }, { ms = 900000, slots = 96, full = 'SAT' }, { full = 'WRAP' },
 }

@@ -1,11 +1,16 @@
 -- Claim an identity lock for a task that is about to be published.
--- KEYS, ARGV[1] as in shared/begin.lua; then task id, what it does with its lock (JSON, see
--- shared/claims.lua), how long the lock has to last at least (ms: until its ETA or while it may wait), and
--- 1 if it is published all the same should another task have the lock.
+-- KEYS, ARGV[1] as in shared/begin.lua; then
+--   task id
+--   its plan for the lock (JSON, see shared/claims.lua)
+--   how long the lock lasts at least (ms: until its ETA or while the task may wait)
+--   1 if the task is published even if another task has the lock
 -- Returns one text, which is read faster than an array: answer, claim, other task id, with blanks between.
--- Answer 1: claimed, 2: this task has it already (a retry), 3: claimed in place of the other task, which
--- must not run, 0: the other task has it, 4: the same, which has succeeded, and its result could not be
--- kept.
+-- Answers:
+--   1  claimed
+--   2  this task has the lock already (a retry)
+--   3  claimed in place of the other task, which must not run
+--   0  the other task has the lock
+--   4  the same, the other task has succeeded, and its result could not be stored
 redis.call('ZREM', LEASES, '')
 reap_ends(4)
 settle()
@@ -13,7 +18,7 @@ local task, plan, least_ms, is_awaited = argument(), object(), number(), argumen
 local identity, conflict = plan.identity, plan.on_conflict
 local replaces_others = conflict == 'replace' or conflict == 'keep_last'
 
--- It is parked already, as a duplicate; now it has the lock.
+-- A task that is parked as a duplicate has the lock now.
 local function claim_for_parked(lock)
   local record = load_record(task)
   if record and not record.nonce and record.lock and record.lock.verdict ~= 'run' then
@@ -22,7 +27,7 @@ local function claim_for_parked(lock)
   end
 end
 
--- A retry that has lost its lock is as old as its call.
+-- A retry that has lost its lock keeps the age of its call.
 local function claim_new(lock)
   local new = new_lock(task, plan.claim ~= '0' and plan.claim or next_stamp())
   new.coming = replaces_others and 1 or nil

@@ -1,25 +1,28 @@
--- Say something of a limit, or of one key of it, at run time; or take it back.
--- KEYS, ARGV[1] as in shared/begin.lua; then bucket, what is said ('override', 'pause', 'disable',
--- 'hold'), value ('': take it back; of an override permits, or an object of permits, rates or both, rates as
--- they are declared; else 1), until ('0': for good, '+ms': for so long, or ms), by, why, request ('': none;
--- names one that several are told to carry out).
--- Returns 1: done, 2: done before, for the same request, 0: there was nothing to take back, or -1: that
--- time is over. wake.lua is to be called after this one.
+-- Override a limit, or one key of a limit, at run time; or end an override.
+-- KEYS, ARGV[1] as in shared/begin.lua; then
+--   bucket
+--   kind     'override', 'pause', 'disable' or 'hold'
+--   value    '': end it; of an override permits, or an object of permits, rates or both (rates in the form of
+--            a declaration); else 1
+--   until    '0': for good, '+ms': for so long, or ms
+--   by, why
+--   request  '': none; names a request that was sent to several workers
+-- Returns 1: done, 2: done before for the same request, 0: there was nothing to end, or -1: that time is
+-- over. Call wake.lua after this script.
 local bucket, what, value = argument(), argument(), argument()
 local till, by, why, request = argument(), argument(), argument(), argument()
--- The first write is never refused, so that a pause can be ended also while the store is full.
+-- The first write is never refused, so that a pause can be ended even while the store is full.
 redis.call('ZREM', LEASES, '')
 
 local until_ms = tonumber(till)
 if string.sub(till, 1, 1) == '+' then until_ms = NOW + until_ms end
 if value ~= '' and until_ms ~= 0 and until_ms <= NOW then return -1 end
 
--- However late the others come: what was taken back since is not said again.
+-- A late worker must not repeat an override that was ended since.
 local changed = request ~= '' and changed_for(request)
 if changed and changed[bucket] then return 2 end
 
--- The values by the part of an override that they are of, which stand each for itself: permits may be
--- overridden by one, the rate by another. To take it back is to take back both.
+-- The values by kind. An override of permits and one of the rate are stored separately, and ended together.
 local values = { [what] = tonumber(value) or 1 }
 if what == 'override' and value == '' then
   values.rate = 1
@@ -28,7 +31,7 @@ elseif what == 'override' and not tonumber(value) then
   values = { override = both.permits, rate = both.rates }
 end
 
--- What is said of these parts, as one.
+-- Return the present overrides of these kinds as one.
 local function said_now(said)
   local one, rate = values[what] and spoken({ said }, what), values.rate and spoken({ said }, 'rate')
   local either = one or rate
@@ -37,7 +40,7 @@ local function said_now(said)
   return { permits, either[UNTIL], either[BY], either[WHY], either[SINCE], rate[VALUE] }
 end
 
--- Whoever says something clears some of what has ended.
+-- A call that adds a field to KEYS ends also clears some.
 reap_ends(4)
 settle()
 local said = load_said(bucket)
@@ -46,7 +49,7 @@ for part, one in pairs(values) do
   said[part] = value ~= '' and { one, until_ms, by, why, NOW } or nil
 end
 save_said(bucket, said)
--- At once: whoever says this may be lost before it calls wake.lua.
+-- Send this hint now, because the caller may be lost before it calls wake.lua.
 hint('line ' .. bucket)
 go_on_after(bucket, '')
 serve()

@@ -1,4 +1,4 @@
--- Tell how many wait for a bucket.
+-- Count the tasks that wait for a bucket.
 -- KEYS, ARGV[1] as in shared/begin.lua; then bucket.
--- Returns how many parked tasks need permits of it.
+-- Returns the number of parked tasks that need its permits.
 return tonumber(redis.call('HGET', WAITING, argument()) or 0) or 0

@@ -1,13 +1,16 @@
--- A worker is here (again): it says how many permits its limits have. The newest declaration holds; a
--- raised limit wakes who can start. A store that was emptied since grants nothing for a moment, until the
--- others have put back what they hold.
--- KEYS, ARGV[1] as in shared/begin.lua; then the birth that the worker knows ('' at its start), 1 if what
--- was declared before holds, for how long (ms) it could not reach the store (0: it does not know), code and
--- description of its broker ('' if it is no worker), name of the worker and all that it declares, as JSON
--- ('' if that is not to be kept), n, n x (limit, what is declared).
--- Returns { birth, limit, declared before, ... }: when the data of this store began; and those limits that
--- were declared otherwise.
--- The first write is never refused: else nothing could be given back on a new connection to a full store.
+-- Declare the limits of a worker that has connected (again). The newest declaration holds, and a raised limit
+-- lets waiting tasks start. A store that was emptied grants nothing for a moment, until the other workers
+-- have put their holders back.
+-- KEYS, ARGV[1] as in shared/begin.lua; then
+--   the birth that the worker has ('' at its start)
+--   1 if earlier declarations stay
+--   for how long the worker could not reach the store (ms, 0: unknown)
+--   code and description of its broker ('' if the caller is no worker)
+--   name of the worker, and all its declarations as JSON ('' if that is not to be stored)
+--   n, n x (limit, its declaration)
+-- Returns { birth, limit, declared before, ... }: when the data of this store began, and the limits whose
+-- declaration has changed.
+-- The first write is never refused: otherwise a new connection to a full store could give nothing back.
 redis.call('ZREM', LEASES, '')
 local known, keeps = argument(), argument() == '1'
 state.away_ms = number()
@@ -20,7 +23,7 @@ if not birth or not is_digits(birth) then
   redis.call('HSET', META, 'birth', birth)
   hint('birth ' .. birth)
 end
--- Whoever knew older data tells that this store was emptied, also when a worker that is new here came first.
+-- A caller with an older birth shows that this store was emptied, even if a new worker came first.
 local settled = math.min(tonumber(birth) / 1000, NOW) + SETTLE_MS
 if known ~= '' and known ~= birth and NOW < settled then
   redis.call('HSET', META, 'settling', string.format('%.0f', settled))
@@ -42,8 +45,7 @@ for _ = 1, number() do
   if keeps then
     if not before then redis.call('HSET', LIMITS, limit, declared) end
   elseif known ~= birth or not before then
-    -- After a short loss of the connection, a worker must not overrule what a newer one has declared
-    -- meanwhile.
+    -- A worker that lost its connection for a short time must not overrule a newer declaration.
     redis.call('HSET', LIMITS, limit, declared)
     if before and before ~= declared then
       answer[#answer + 1] = limit

@@ -1,5 +1,5 @@
--- Drop parked tasks: they do not run, and a worker says so as of revoked ones.
--- KEYS, ARGV[1] as in shared/begin.lua; then bucket that is meant ('': none, but these tasks), by, why,
+-- Drop parked tasks: they do not run, and a worker reports them as revoked.
+-- KEYS, ARGV[1] as in shared/begin.lua; then the bucket that is dropped ('': only these tasks), by, why,
 -- number of the change that this goes on with ('' at first), n, n x task id.
 -- Returns { number of the change ('' if nothing was dropped), how many were dropped }.
 redis.call('ZREM', LEASES, '')

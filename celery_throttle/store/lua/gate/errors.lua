@@ -1,4 +1,4 @@
--- Say how often workers lost the store, or had a call refused, as far as they could tell.
+-- Return how often workers lost the store, or had a call refused, as far as they reported.
 -- KEYS, ARGV[1] as in shared/begin.lua.
 -- Returns how often. Writes nothing.
 state.only_reads = true

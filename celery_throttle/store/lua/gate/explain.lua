@@ -1,12 +1,17 @@
--- Say all that matters to one task: what it holds or waits for, who comes before it, and how its limits
--- stand.
+-- Explain one task: its permits or its line, the tasks before it, and the state of its limits.
 -- KEYS, ARGV[1] as in shared/begin.lua; then task id.
--- Returns { now (ms), settling (ms), record ('' if it has none), end of its lease (ms, 0: none), line,
--- head of its message, lock ('' or as in shared/locks.lua), 1 if another delivery of it waits for this
--- one, { { queue, how many of it are before this task, until when it is passed over (ms, 0: it is not) },
--- ... }, rows of its limits as JSON, see shared/reading.lua, why it was set aside ('' if it was not) };
--- line: the bucket whose permits it waits for, '' for nothing but a slot, or as in shared/places.lua. Writes
--- nothing.
+-- Returns { now (ms), settling (ms), record, lease, line, head, lock, second, queues, limits, aside }:
+--   record  '' if there is none
+--   lease   its end (ms, 0: none)
+--   line    the bucket whose permits the task waits for; '' for nothing but a slot; else as in
+--           shared/places.lua
+--   head    of its message
+--   lock    '' or as in shared/locks.lua
+--   second  1 if another delivery of the task waits for this one
+--   queues  { queue, how many of its tasks come first, until when it is passed over (ms, 0: it is not) } each
+--   limits  rows as JSON, see shared/reading.lua
+--   aside   why the task was set aside, '' if it was not
+-- Writes nothing.
 state.only_reads = true
 local task = argument()
 local record = record_in(redis.call('HGET', RECORDS, task) or '')

@@ -1,7 +1,6 @@
--- Say who is first in the lines of buckets.
+-- Return the first task in the line of each bucket.
 -- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets.
--- Returns { { task id, ticket as in shared/records.lua }, ... }, {} for a line in which nobody stands. Writes
--- nothing.
+-- Returns { { task id, ticket as in shared/records.lua }, ... }, {} for an empty line. Writes nothing.
 state.only_reads = true
 local passed = {}
 for _, each in ipairs(passed_lanes(256)) do

@@ -1,6 +1,6 @@
--- Return what was counted of limits, as add_history.lua keeps it.
+-- Return the history of limits, as add_history.lua keeps it.
 -- KEYS, ARGV[1] as in shared/begin.lua; the KEYS after those are the rings.
--- Returns { now (ms), { ring, ... } }, '' for one that is not there. Writes nothing.
+-- Returns { now (ms), { ring, ... } }, '' for a missing ring. Writes nothing.
 state.only_reads = true
 local rings = {}
 for i = LAST_KEY + 1, #KEYS do

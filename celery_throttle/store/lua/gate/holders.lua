@@ -1,5 +1,5 @@
--- Say who holds a permit or an identity lock, a page at a time, those first whose lease ends first.
--- KEYS, ARGV[1] as in shared/begin.lua; then how many to go past, and how many to look at.
+-- Return the holders of permits or identity locks, a page at a time, in the order in which their leases end.
+-- KEYS, ARGV[1] as in shared/begin.lua; then how many to skip, and how many to look at.
 -- Returns { now (ms), 1 if there are more, { { task id, record, end of its lease (ms) }, ... } }. Writes
 -- nothing.
 state.only_reads = true

@@ -1,8 +1,7 @@
--- Name the limits, and those of their keys that somebody holds, waits for or has said something of, a page
--- at a time.
--- KEYS, ARGV[1] as in shared/begin.lua; then where to look ('limits', 'said', 'used', 'waiting'), where to
--- go on ('' at first).
--- Returns { where to go on ('' when that were all), { bucket, ... } }. Writes nothing.
+-- List the limits, and their keys that are held, awaited or overridden, a page at a time.
+-- KEYS, ARGV[1] as in shared/begin.lua; then where to look ('limits', 'said', 'used', 'waiting'), where to go
+-- on ('' at first).
+-- Returns { where to go on ('' after the last page), { bucket, ... } }. Writes nothing.
 state.only_reads = true
 local sources = { limits = LIMITS, said = SAID, used = USED, waiting = WAITING }
 local source, from = sources[argument()], argument()

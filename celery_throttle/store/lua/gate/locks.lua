@@ -1,7 +1,7 @@
--- Say which identity locks somebody has, a page at a time, in no order.
+-- List the identity locks that are held, a page at a time, in no order.
 -- KEYS, ARGV[1] as in shared/begin.lua; then where to go on ('' at first).
--- Returns { where to go on ('' when that were all), { { identity, lock as in shared/locks.lua, ms left, head
--- of the message of its task }, ... } }; one may be named twice. Writes nothing.
+-- Returns { where to go on ('' after the last page), { { identity, lock as in shared/locks.lua, ms left, head
+-- of the message of its task }, ... } }; a lock may come twice. Writes nothing.
 state.only_reads = true
 local after, rows = argument(), {}
 local page = redis.call('HSCAN', LOCKS, after == '' and '0' or after, 'COUNT', 100)

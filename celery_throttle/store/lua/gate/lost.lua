@@ -1,7 +1,8 @@
--- Return the runs of tasks that run once whose leases have ended, a page at a time, in no order.
+-- Return the runs of run-once tasks whose leases have ended, a page at a time, in no order.
 -- KEYS, ARGV[1] as in shared/begin.lua; then where to go on ('' at first).
--- Returns { where to go on ('' when that were all), { { worker, runs as in shared/lost_runs.lua, JSON, the
--- identity lock of each run ('' or as in shared/locks.lua) }, ... } }; one may be named twice.
+-- Returns { where to go on ('' after the last page), rows }. A row is { worker, runs as in
+-- shared/lost_runs.lua, JSON, the identity lock of each run ('' or as in shared/locks.lua) }. A worker may
+-- come twice.
 -- Writes nothing.
 state.only_reads = true
 local after, rows = argument(), {}

@@ -1,8 +1,7 @@
--- Look through a key for what cannot be read, or does not agree with the records, a page at a time; and put
--- it right.
--- KEYS, ARGV[1] as in shared/begin.lua; then name of the key as there, where to go on ('' at first), 1: put
--- it right, 0: only say what there is.
--- Returns { where to go on ('' when that were all), { { key, field, why }, ... } }; one may be named twice.
+-- Check a key for values that are unreadable or disagree with the records, a page at a time; and repair them.
+-- KEYS, ARGV[1] as in shared/begin.lua; then name of the key as there, where to go on ('' at first), 1:
+-- repair, 0: only report.
+-- Returns { where to go on ('' after the last page), { { key, field, why }, ... } }; a field may come twice.
 redis.call('ZREM', LEASES, '')
 local name, from, mends = argument(), argument(), argument() == '1'
 state.only_reads, state.wrong = not mends, {}

@@ -1,15 +1,14 @@
--- Say which parked task of each limit, all keys together, waits for longest.
+-- Return the parked task of each limit, all keys together, that waits for longest.
 -- KEYS, ARGV[1] as in shared/begin.lua; then n, n limits.
--- Returns { { bucket in whose line it is, task id, ticket as in shared/records.lua }, ... }, {} for a limit
--- in whose lines nobody stands. Where tasks take turns only those whose turn is next are compared. Writes
--- nothing.
+-- Returns { { bucket of its line, task id, ticket as in shared/records.lua }, ... }, {} for a limit without
+-- waiting tasks. Where tasks take turns, only those whose turn is next are compared. Writes nothing.
 state.only_reads = true
 local rows = {}
 for i = 1, number() do
   local limit = argument()
   local from, last = '[' .. limit .. '\0', '(' .. limit .. '\1'
   rows[i] = {}
-  -- Others after the first only where what is listed is not so.
+  -- Later members count only if the first ones are wrong.
   for _, found in ipairs(redis.call('ZRANGEBYLEX', OLDEST, from, last, 'LIMIT', 0, 4)) do
     local lane = string.sub(found, #limit + 18)
     local first = first_of(lane)

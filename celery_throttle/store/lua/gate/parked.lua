@@ -1,7 +1,7 @@
--- Return a page of those that are parked, line by line, first come first.
--- KEYS, ARGV[1] as in shared/begin.lua; then limit (or limit \31 key; with all its keys), 1 if all lines
--- are meant instead, how many at most, and where to go on ('' at first).
--- Returns { where to go on ('' when that were all), { { line, place, task id, record, head of its message },
+-- Return a page of the parked tasks, line by line, first come first.
+-- KEYS, ARGV[1] as in shared/begin.lua; then limit (or limit \31 key; a limit includes all its keys), 1 for
+-- all lines instead, how many at most, and where to go on ('' at first).
+-- Returns { where to go on ('' after the last page), { { line, place, task id, record, head of its message },
 -- ... } }; a line as in explain.lua. Writes nothing.
 state.only_reads = true
 local limit, all, most, after = argument(), argument() == '1', number(), object()
@@ -14,8 +14,10 @@ for _, each in ipairs(passed_lanes(256)) do
   if at then table.insert(passed_at[at], each) end
 end
 
--- Kinds of lines: of a bucket; of one all whose lanes are passed over; of those that wait for nothing but a
--- slot, and for a lock, which are named by what their lanes wait for.
+-- Kinds of lines:
+--   buckets  the line of a bucket
+--   passed   the line of a bucket whose lanes are all passed over
+--   others   lines for nothing but a slot, or for a lock; their name is the reason to wait
 local kinds = { { 'buckets', '[' .. limit .. '\0', '(' .. limit .. '\32' }, { 'passed' } }
 if all then
   kinds = {
@@ -24,7 +26,7 @@ if all then
   }
 end
 
--- The buckets whose lanes are all passed over, from one on.
+-- Return the buckets whose lanes are all passed over, beginning with one of them.
 local function passed_lines(from)
   local lines, begun = {}, not from
   for _, at in ipairs(passed) do
@@ -39,7 +41,7 @@ end
 local function lines_of(kind, from)
   local what, first, last = unpack(kind)
   if what == 'passed' then return passed_lines(from) end
-  -- One more than rows: the one to go on from may have been read to its end.
+  -- Read one more than the rows, because the first line may have no further task.
   local key = what == 'buckets' and HEADS or LINES
   return names_from(key, from and '[' .. from .. '\0' or first, last, most + 1)
 end

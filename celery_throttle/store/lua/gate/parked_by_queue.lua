@@ -1,6 +1,6 @@
 -- Count the parked tasks of each queue, a page of lanes at a time.
 -- KEYS, ARGV[1] as in shared/begin.lua; then where to go on ('' at first), how many lanes at most.
--- Returns { where to go on ('' when that were all), { { queue, tasks, ticket (text) of the first }, ... } }:
+-- Returns { where to go on ('' after the last page), { { queue, tasks, ticket (text) of the first }, ... } }:
 -- a row for each lane. Writes nothing.
 state.only_reads = true
 local from, most = argument(), number()
@@ -10,7 +10,7 @@ for _ = 1, most do
   if not found then return { '', rows } end
   local lane, queue, places = string.match(found, '^([^%z]*%z([^%z]*))%z(%d*)')
   if not lane then
-    from = '(' .. found -- it names no task
+    from = '(' .. found -- the member names no task
   else
     from = '(' .. lane .. '\1'
     if #places > 0 and #places % 16 == 0 then

@@ -1,9 +1,9 @@
--- Name the parked tasks that need permits of a limit, or all, a page at a time, lane by lane.
+-- List the parked tasks that need permits of a limit, or all, a page at a time, lane by lane.
 -- KEYS, ARGV[1] as in shared/begin.lua; then limit (or limit \31 key; '' for all), where to go on ('' at
 -- first), and how many at most.
--- Returns { where to go on ('' when that were all), { { task id, ticket (text), queue, what }, ... } }; what:
--- 'runs', 'waits' (for an identity lock or an outcome) or 'told' (it will not run, and has only to be told
--- so). Permits outside of tasks are left out. Writes nothing.
+-- Returns { where to go on ('' after the last page), { { task id, ticket (text), queue, kind }, ... } }.
+-- Kinds: 'runs', 'waits' (for an identity lock or an outcome), 'told' (the task will not run, and a worker
+-- only has to report that). Waiting permits outside of tasks are left out. Writes nothing.
 state.only_reads = true
 local limit, after, most = argument(), argument(), number()
 local rows, from = {}, after == '' and '-' or after
@@ -25,7 +25,7 @@ end
 local function add(member)
   local what, queue, places, task = string.match(member, '^([^%z]*)%z([^%z]*)%z(%d+)%.(.*)$')
   if not task or #places % 16 ~= 0 then return '(' .. member end
-  -- What those in such a lane need is its name; the others' records tell.
+  -- A lane of needs has them in its name; for other lanes the record has them.
   local by_name, record = string.match(what, '^%d'), nil
   if by_name and not is_meant(what) then return '[' .. what .. '\0' .. queue .. '\1' end
   if not by_name or string.sub(queue, 1, 1) == '~' then

@@ -1,7 +1,7 @@
--- What the store has of tasks that were parked, and whose messages the broker keeps until that is safe. What
--- is waited for on this connection after this call covers all that was written before it.
+-- Check parked tasks whose messages the broker keeps until the store has saved them. A WAIT on this
+-- connection after this call covers all earlier writes.
 -- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an array (JSON) of { task id, attempt, nonce }.
--- Returns for each 0 nothing: it is lost; 1 its message; 2 that nobody needs its message any more.
+-- Returns for each 0: the task is lost; 1: the store has its message; 2: its message is not needed any more.
 local LOST, THERE, DONE = 0, 1, 2
 
 local function look(task, attempt)
@@ -10,13 +10,13 @@ local function look(task, attempt)
   if load_second(task) or redis.call('HEXISTS', ASIDE, task) == 1 then return THERE end
   if not record then return LOST end
   if redis.call('HEXISTS', MESSAGES, task) == 1 then return THERE end
-  -- It was acknowledged early, and has begun. Or a holder has put itself back, without its message.
+  -- The task was acknowledged early and has begun, or its holder has put itself back without the message.
   return is_unacked(record) and DONE or LOST
 end
 
 local found = {}
 for i, each in ipairs(object()) do found[i] = look(unpack(each)) end
 serve()
--- A write, or there is nothing to be waited for; one that a full store allows.
+-- Write something, because WAIT has nothing to wait for otherwise. A full store allows this write.
 redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
 return found

@@ -1,10 +1,10 @@
--- Clear expired holders, oldest first, and hint to the workers that can start what waited for their permits.
+-- Reclaim expired holders, oldest first, and hint to the workers that can start a task with their permits.
 -- KEYS, ARGV[1] as in shared/begin.lua; then how many at most.
--- Returns { wait_ms, { row of shared/holders.lua, ... } }: as many as asked for means that there may be more;
--- wait_ms: holders have so long to renew, since nobody could for long (0: they have not).
+-- Returns { wait_ms, { row of shared/holders.lua, ... } }. There may be more if there are as many rows as
+-- asked for. wait_ms: how long holders have to renew after an outage (0: there was none).
 redis.call('ZREM', LEASES, '')
 reap_all(number())
--- Not both at once, which would take long.
+-- Clear few fields after reclaiming, because both together would take long.
 reap_ends(#state.reclaimed > 0 and 4 or 40)
 settle()
 if #state.reclaimed == 0 then

@@ -1,10 +1,11 @@
--- Renew the leases of all that a worker holds; a holder that the store lost puts itself back if there is
--- room.
--- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of worker: its id, number: of its last call
--- when this was put together, held: { task, nonce, needs, queue, attempt, lock, code } each, waiting: task
--- ids of its holders outside of tasks that wait.
--- Returns { held, waiting }: for each holder 1 renewed, 2 put back, 0 lost, 3 it may have ended since; for
--- each that waits 1, or 0 if the store knows nothing of it.
+-- Renew the leases of all holders of a worker; a holder that the store lost is put back if there is room.
+-- KEYS, ARGV[1] as in shared/begin.lua; ARGV[2] an object (JSON) of
+--   worker   its name
+--   number   of its last call when this one was built
+--   held     { task, nonce, needs, queue, attempt, lock, code } each
+--   waiting  task ids of its holders outside of tasks that wait
+-- Returns { held, waiting }: for each holder 1 renewed, 2 put back, 0 lost, 3 perhaps ended since; for each
+-- that waits 1, or 0 if the store does not have it.
 redis.call('ZREM', LEASES, '')
 local RENEWED, PUT_BACK, LOST, LATER = 1, 2, 0, 3
 local said = object()
@@ -18,14 +19,14 @@ local function renew_held(arrival)
     redis.call('ZADD', LEASES, NOW + LEASE_MS, task)
     return (not record.lock or renew_lock(task, record)) and RENEWED or LOST
   end
-  -- A later call may have said that it has ended.
+  -- A later call may have reported its end.
   if load_worker(id_of(said.worker)).number > said.number then return LATER end
   local held = delivery_of(arrival)
   if held.lock then held.lock.fence = arrival.lock.fence end
   held.nonce = nonce
   if not fits(needs_of(takes(held))) then return LOST end
   if held.lock and not renew_lock(task, held) then return LOST end
-  settle() -- it may have waited for the task that had the lock meanwhile, and is judged again
+  settle() -- judge its parked record again, which may have waited for another task
   if record then step_back(task, load_record(task)) end
   hold(task, held, nonce, false)
   return PUT_BACK

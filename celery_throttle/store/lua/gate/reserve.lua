@@ -1,7 +1,7 @@
 -- Book the first start that the rates of a limit allow, for later.
--- KEYS, ARGV[1] as in shared/begin.lua; then bucket, what is declared of its limit, cost, longest wait (us).
--- Returns { start (us), now (us) }; the start is before now if it is later than the longest wait, and then
--- nothing is booked; nil if the limit has no rate.
+-- KEYS, ARGV[1] as in shared/begin.lua; then bucket, the declaration of its limit, cost, longest wait (us).
+-- Returns { start (us), now (us) }, or nil if the limit has no rate. If the wait would be too long, the start
+-- is before now, and nothing is booked.
 local bucket, declared, cost, longest = argument(), argument(), number(), number()
 redis.call('HSETNX', LIMITS, limit_of(bucket), declared)
 local rule = rule_of(bucket)

@@ -1,7 +1,7 @@
--- Name the brokers that have workers here, and how many of each have called lately.
+-- Return the brokers that have workers here, and how many workers of each have called lately.
 -- KEYS, ARGV[1] as in shared/begin.lua.
--- Returns { now (ms), { { code, description, workers that called within five minutes, when the last of them
--- called (ms, 0: none has for a day) }, ... } }, of the first 1000 workers or so. Writes nothing.
+-- Returns { now (ms), { { code, description, workers that called within five minutes, the last call of any
+-- (ms, 0: none for a day) }, ... } }, of the first 1000 workers or so. Writes nothing.
 state.only_reads = true
 local LATELY_MS = 300000
 

@@ -1,6 +1,6 @@
--- Say how limits stand.
--- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets, other rates that they would have, as they are
--- declared ('': those that they have).
+-- Return the state of limits.
+-- KEYS, ARGV[1] as in shared/begin.lua; then n, n buckets, rates to compute with, in the form of a
+-- declaration ('': the present ones).
 -- Returns { now (ms), rows as JSON }, see shared/reading.lua. Writes nothing.
 state.only_reads = true
 local rows, buckets = {}, {}

@@ -1,8 +1,8 @@
--- A task that is to be remembered has succeeded: say so at once, from the process that ran it, in case its
--- worker dies now. Also one that had lost its lease, and its lock with it, unless another task has the lock.
+-- Store at once that a remembered task has succeeded, from the process that ran the task, in case its worker
+-- dies now. A run that has lost its lease and its lock counts too, unless another task has the lock.
 -- KEYS, ARGV[1] as in shared/begin.lua; then identity, task id, fencing token, remember (ms),
--- and 1 if its result could not be kept.
--- Returns 1: its lock says so, 0: another task has the lock, or it was taken away while the task ran.
+-- and 1 if its result could not be stored.
+-- Returns 1: the lock has the success, 0: another task has the lock, or it was taken away while the task ran.
 redis.call('ZREM', LEASES, '')
 local identity, task, fence, remember_ms = argument(), argument(), argument(), number()
 local lost = argument() == '1' and 1 or nil
@@ -16,7 +16,7 @@ if not lock then
 end
 lock.state, lock.lost = 'done', lost
 save_lock(identity, lock, NOW + remember_ms)
--- Now: what the worker says of the end counts no more if the lease was lost before.
+-- Settle this now, because a later report of the worker does not count if the lease was lost before.
 to_settle('concluded', identity, task, lost)
 serve()
 return 1

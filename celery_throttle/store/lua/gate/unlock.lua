@@ -1,6 +1,6 @@
--- Take an identity lock away from whoever has it; a task that runs goes on.
--- KEYS, ARGV[1] as in shared/begin.lua; then identity, the task id that has it ('': whichever
--- has), name of the task, by, why.
+-- Take an identity lock away from its task; a running task goes on.
+-- KEYS, ARGV[1] as in shared/begin.lua; then identity, id of the task that has the lock ('': any task), name
+-- of the task, by, why.
 -- Returns 1: taken away, 0: there was no such lock.
 redis.call('ZREM', LEASES, '')
 local identity, task, name = argument(), argument(), argument()

@@ -1,6 +1,6 @@
--- Lend out parked tasks, so that their messages can be published again; unparked.lua says what came of it.
--- They are held meanwhile, without permits: another delivery of such a task waits, and if nothing is heard
--- until their lease ends, they go back to their places.
+-- Lend out parked tasks, so that their messages can be published again; unparked.lua ends that.
+-- A lent task is held without permits, and another delivery of the task waits. If the lease ends first, the
+-- task goes back to its place.
 -- KEYS, ARGV[1] as in shared/begin.lua; then nonce, most bytes of messages, n, n x task id.
 -- Returns { how many of these tasks were looked at, { { task id, queue, message }, ... } }.
 redis.call('ZREM', LEASES, '')

@@ -1,6 +1,10 @@
--- Parked tasks that were lent out by unpark.lua are in their queues again, or could not be published.
--- KEYS, ARGV[1] as in shared/begin.lua; then nonce that they were lent with, by, why, number of the change
--- that this goes on with ('' at first), n, n x task id that was published, n, n x one that was not.
+-- End the lending of parked tasks by unpark.lua: they are in their queues again, or could not be published.
+-- KEYS, ARGV[1] as in shared/begin.lua; then
+--   the nonce of unpark.lua
+--   by, why
+--   number of the change that this goes on with ('' at first)
+--   n, n x id of a published task
+--   n, n x id of a task that could not be published
 -- Returns { number of the change ('' if nothing was changed), how many have left the store }.
 redis.call('ZREM', LEASES, '')
 local nonce, by, why, change = argument(), argument(), argument(), argument()

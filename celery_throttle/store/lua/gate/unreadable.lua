@@ -1,4 +1,4 @@
--- Say which records were set aside, since nobody could read them.
+-- Return the values that were set aside because they are unreadable.
 -- KEYS, ARGV[1] as in shared/begin.lua; then how many at most.
 -- Returns { { task id, an object of why, since (ms), record }, ... }. Writes nothing.
 state.only_reads = true

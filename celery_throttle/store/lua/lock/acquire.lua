@@ -1,10 +1,10 @@
--- Take an identity lock, or say who has it; its owner gets the same grant again, for this lease at least.
+-- Take an identity lock, or report its owner; the present owner gets the same grant again.
 -- KEYS[1] lock   STRING  as in grant.lua
 -- KEYS[2] fence  STRING  the last fencing token granted under this prefix
 -- ARGV[1] owner, a nonce chosen by the caller
--- ARGV[2] lease (ms)
--- Returns {answer, fencing token, since (us), lease left (ms), owner}; answer 1: granted by this call, 2:
--- held already by this owner, 0: held by another. Times are the store's.
+-- ARGV[2] lease (ms), from now on at least
+-- Returns {answer, fencing token, since (us), lease left (ms), owner}. Answer 1: granted by this call, 2:
+-- held already by this owner, 0: held by another owner. Times are the store's.
 local FENCE = KEYS[2]
 local HELD_BY_ANOTHER, GRANTED, HELD_ALREADY = 0, 1, 2
 local owner, lease_ms = ARGV[1], tonumber(ARGV[2])
@@ -18,7 +18,7 @@ if token then
   local left_ms, answer = redis.call('PTTL', LOCK), HELD_BY_ANOTHER
   if holder == owner then
     answer = HELD_ALREADY
-    -- Never shorter: a call that is sent again must not take away what a renewal gave.
+    -- Never shorten the lease: a repeated call must not undo a renewal.
     if left_ms < lease_ms then
       redis.call('PEXPIRE', LOCK, lease_ms)
       left_ms = lease_ms
@@ -29,8 +29,7 @@ end
 
 local clock = redis.call('TIME')
 local now_us = clock[1] * 1000000 + clock[2]
--- The clock keeps tokens growing when the last one is lost with the data, the last one when the clock is set
--- back.
+-- Tokens must grow. The clock ensures that after a loss of data, the last token after the clock was set back.
 local next_token = math.max(tonumber(redis.call('GET', FENCE) or 0) + 1, now_us)
 redis.call('SET', LOCK, text(next_token) .. ' ' .. text(now_us) .. ' ' .. owner, 'PX', lease_ms)
 redis.call('SET', FENCE, text(next_token))

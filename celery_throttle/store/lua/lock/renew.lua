@@ -1,4 +1,4 @@
--- Let the lease of one grant end this long from now; any other grant is left as it is.
+-- Make the lease of one grant end this long from now; any other grant stays.
 -- KEYS[1] lock  STRING  as in grant.lua
 -- ARGV[1] fencing token of the grant
 -- ARGV[2] its owner
@@ -7,5 +7,5 @@
 local token, owner, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 local held_token, _, holder = present_grant()
 if held_token ~= token or holder ~= owner then return 0 end
--- Not a SET: this must go on when the server is out of memory.
+-- Not a SET, because a renewal must work when the server is out of memory.
 return redis.call('PEXPIRE', LOCK, lease_ms)

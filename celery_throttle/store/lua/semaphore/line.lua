@@ -1,21 +1,20 @@
--- Shared by the scripts that can move the line of a fair semaphore (put in front of them, after permits.lua):
--- who waits for a permit, and who is next.
+-- Shared by the scripts that can move the line of a fair semaphore (put in front of them, after permits.lua).
+-- It has the order of the waiting permits, and hands free permits over.
 --
--- KEYS[3] line     ZSET  permit that somebody waits for -> ticket; the lowest is next
--- KEYS[4] looks    ZSET  permit that somebody waits for -> store time (ms) when it leaves the line, unless it
---                        looks again
--- KEYS[5] waiters  HASH  permit that somebody waits for -> '<lease (ms)> <channel of its hints>'
+-- KEYS[3] line     ZSET  awaited permit -> ticket; the lowest is next
+-- KEYS[4] looks    ZSET  awaited permit -> store time (ms) when it leaves the line without another look
+-- KEYS[5] waiters  HASH  awaited permit -> '<lease (ms)> <channel of its hints>'
 local LINE, LOOKS, WAITERS = KEYS[3], KEYS[4], KEYS[5]
 local REAPED, HANDED_OVER = 32, 256
 
--- Returns 1 if it was in line.
+-- Returns 1 if the permit was in line.
 local function leave_line(awaited)
   redis.call('HDEL', WAITERS, awaited)
   redis.call('ZREM', LOOKS, awaited)
   return redis.call('ZREM', LINE, awaited)
 end
 
--- Take away permits whose lease is over, and places of which nobody was heard for too long.
+-- Remove permits whose lease is over, and places whose callers have not looked for too long.
 local function reap()
   local over = redis.call('ZRANGEBYSCORE', LEASES, '-inf', now_ms, 'LIMIT', 0, REAPED)
   for _, held in ipairs(over) do free(held) end
@@ -23,15 +22,14 @@ local function reap()
   for _, awaited in ipairs(silent) do leave_line(awaited) end
 end
 
--- Whether the program that waits is connected: a program that was killed is not.
+-- Return whether the waiting program is connected; a killed one is not.
 local function listens(channel)
-  local heard = redis.pcall('PUBSUB', 'NUMSUB', channel) -- some users may not
+  local heard = redis.pcall('PUBSUB', 'NUMSUB', channel) -- some users lack the permission
   return (heard[2] or 0) > 0
 end
 
--- The first in line has the permit from here on: for its lease if it hears of that, else until it had to look
--- again.
--- Returns 1 if it was still there to take it.
+-- Grant the permit to the first in line. The grant lasts for the whole lease if the program listens, else
+-- until its next look was due. Returns 1 if the place was still valid.
 local function hand_to(first, ticket)
   local lease_ms, channel = string.match(redis.call('HGET', WAITERS, first), '^(%d+) (.*)$')
   local till_ms, look_till_ms = now_ms + lease_ms, tonumber(redis.call('ZSCORE', LOOKS, first))
@@ -45,7 +43,7 @@ local function hand_to(first, ticket)
   return 1
 end
 
--- Give what is free to those who wait, in the order of their tickets. Returns 1 if that was not all.
+-- Grant the free permits in the order of the tickets. Returns 1 if more may be left to grant.
 local function hand_over(limit)
   local unused = limit - redis.call('ZCARD', LEASES)
   for _ = 1, HANDED_OVER do

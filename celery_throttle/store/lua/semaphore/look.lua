@@ -1,4 +1,4 @@
--- Say how many permits there are, who holds them, and how many wait; changes nothing.
+-- Report how many permits there are, their holders, and how many callers wait; changes nothing.
 -- KEYS, ARGV[1], ARGV[2] ('') as in permits.lua
 -- ARGV[3] how many holders to list at most
 -- Returns {limit, waiting, then for each holder: permit, lease left (ms), ticket, since (us, store time)};

@@ -1,4 +1,4 @@
--- Shared by the scripts of a fair semaphore (put in front of them): who has a permit, how many there are.
+-- Shared by the scripts of a fair semaphore (put in front of them): the held permits and the limit.
 --
 -- KEYS[1] leases   ZSET    permit -> store time (ms) when its lease ends
 -- KEYS[2] holders  HASH    permit -> '<ticket> <since (us)>'
@@ -6,8 +6,8 @@
 -- KEYS[6] limit    STRING  how many permits there are, if that was set at run time
 -- ARGV[1] how many permits there are otherwise
 -- ARGV[2] permit: 16 characters that its caller chose, then the name of its holder
--- Each script goes on from there. A permit is in the first two keys, or in the three after them: both groups
--- come and go together and have one TTL.
+-- Further arguments are in the header of each script. A held permit is in KEYS[1] and KEYS[2], an awaited one
+-- in KEYS[3] to KEYS[5]. The keys of such a group exist together and have one TTL.
 local LEASES, HOLDERS, LIMIT = KEYS[1], KEYS[2], KEYS[6]
 local default_limit, permit = ARGV[1], ARGV[2]
 local clock = redis.call('TIME')
@@ -22,18 +22,19 @@ local function limit_now()
   return tonumber(redis.call('GET', LIMIT) or default_limit)
 end
 
--- A first write that a full server allows, so it allows the rest.
+-- Write first with a command that a full server allows, because the server then allows the rest.
 local function begin_to_write()
   redis.call('HDEL', HOLDERS, '')
 end
 
--- Let a group of keys last until then at least; twice that, so that this need not be written every time.
+-- Keep a group of keys until this time at least. Set twice the time left, so that few calls have to set a
+-- time.
 local function keep(till_ms, ...)
   if redis.call('PTTL', (...)) >= till_ms - now_ms then return end
   for _, key in ipairs({ ... }) do redis.call('PEXPIREAT', key, text(2 * till_ms - now_ms)) end
 end
 
--- Who holds a permit: its ticket, and since when (us); nil if nobody does.
+-- Return the ticket and the start (us) of a held permit; nil if the permit is not held.
 local function holder_of(held)
   local record = redis.call('HGET', HOLDERS, held)
   if not record then return nil end
@@ -51,7 +52,7 @@ local function grant(given, ticket, till_ms)
   lease_till(given, till_ms)
 end
 
--- Returns 1 if it was held.
+-- Returns 1 if the permit was held.
 local function free(held)
   redis.call('HDEL', HOLDERS, held)
   return redis.call('ZREM', LEASES, held)

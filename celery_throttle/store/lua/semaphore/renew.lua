@@ -1,7 +1,7 @@
--- Let the lease of a permit end this long from now; any other permit is left as it is.
+-- Make the lease of a permit end this long from now; other permits stay.
 -- KEYS, ARGV[1], ARGV[2] as in permits.lua
 -- ARGV[3] lease (ms)
--- Returns 1: renewed, 0: it is not held any more.
+-- Returns 1: renewed, 0: the permit is not held any more.
 local lease_ms = ARGV[3]
 
 if redis.call('HEXISTS', HOLDERS, permit) == 0 then return 0 end

@@ -1,7 +1,7 @@
--- Set how many permits there are, for all callers, or leave that to each of them again; hand over what is
--- free then.
+-- Set the number of permits for all callers, or return to the number that each caller sends; then grant the
+-- free permits.
 -- KEYS, ARGV[1], ARGV[2] ('') as in permits.lua
--- ARGV[3] how many; '': as many as each caller says
+-- ARGV[3] how many; '': as many as each caller sends
 -- Returns 1 if more waiters than one call reaches may get a permit (call again), else 0.
 local said = ARGV[3]
 

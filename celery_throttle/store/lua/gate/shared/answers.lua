@@ -1,6 +1,6 @@
--- Answers: what a worker says of its runs and tasks, row by row, and what it is told.
+-- Answers: carrying out the rows of a worker's call one by one, and building the reply.
 
--- The buckets that the caller hears of.
+-- Name the buckets of these needs in the reply.
 local function name_buckets(needs)
   for _, need in ipairs(needs_of(needs)) do state.named[need.bucket] = true end
 end
@@ -25,7 +25,7 @@ local function answer_asked(rows)
     answers[i] = admit(row.task, row)
     if next(state.unsettled) then settle() end
     local runs = answers[i] == GRANTED or answers[i] > HAS_RUN
-    -- Else its slot is for whoever's turn it is.
+    -- A task that does not start leaves its slot to the oldest startable task.
     if not runs then state.slots = state.slots + 1 end
   end
   return answers
@@ -51,7 +51,7 @@ local function hear_back(rows)
   end
 end
 
--- Whether this is what came of the call.
+-- Return whether the stored answer is to this call, and has as many rows.
 local function is_answer_to(before, said)
   if before.number ~= state.call then return false end
   local asked, parked = before.asked or {}, before.parked or {}
@@ -60,7 +60,7 @@ local function is_answer_to(before, said)
   return fine and #asked == #(said.asked or {}) and #parked == #(said.parked or {})
 end
 
--- A call that was carried out before.
+-- Repeat the answer to a call that was carried out before.
 local function answer_again(before, rows)
   redis.call('ZREM', LEASES, '')
   state.withdrawn = before.withdrawn or {}

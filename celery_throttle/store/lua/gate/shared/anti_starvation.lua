@@ -1,8 +1,8 @@
--- Anti-starvation, by bars: a task that needs several limits and went from one to the other too often goes
+-- Anti-starvation, by bars: a task that needs several limits and moved between their lines too often goes
 -- first on all of them.
 --
--- Until it has left its line, nothing newer starts on any of its buckets; one such task to a bucket, so that
--- none waits for another.
+-- Until that task has left its line, no newer task starts on its buckets. A bucket has one such task at a
+-- time, so that no two of them wait for each other.
 local BAR_MS, MANY_MOVES = 60000, 8
 
 local function barred(bucket, task, ticket)

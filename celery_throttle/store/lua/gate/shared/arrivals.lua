@@ -1,7 +1,8 @@
--- Arrivals: tasks that want to start.
+-- Arrivals: tasks that ask to start.
 local MUST_PARK, GRANTED, KNOWN, HAS_RUN = 0, 1, 2, 3
 
--- What a delivery finds of its own task: true if that is all there is to it for now, and what to answer.
+-- Compare a delivery with the record of its task. Return true and the answer if the record decides it, else
+-- false.
 local function meet_record(task, arrival)
   local record = load_record(task) or next(state.unsettled) and mend_record(task) or nil
   if record and record.nonce and record.nonce ~= arrival.nonce then
@@ -32,15 +33,16 @@ local function delivery_of(arrival)
   }
 end
 
--- Answer a task that wants to start now: its fencing token if it has a lock, else an answer as above.
+-- Answer a task that asks to start: with its fencing token if it starts and has a lock, else with a number
+-- above.
 local function admit(task, arrival)
   local met, answer = meet_record(task, arrival)
   if met then return answer end
   local record = delivery_of(arrival)
-  -- The lock comes before the permit, so nobody waits for a lock while holding a permit.
+  -- The lock comes before the permit, so that no task holds a permit while it waits for a lock.
   if record.lock and (settling() > 0 or not judge_arrival(task, record)) then return MUST_PARK end
   local needs = needs_of(arrival.needs)
-  -- Those of its own queue are not passed over any more: here is who can start them.
+  -- Tasks of the same lane go first, even if the lane is passed over: this worker can start them.
   if #needs > 0 and anybody_waits() and redis.call('HEXISTS', LANES, lane_of(record)) == 1 then
     return MUST_PARK
   end

@@ -1,7 +1,11 @@
--- Aside: records that cannot be read. They cost their tasks alone: what goes on goes on without them.
+-- Aside: values that cannot be read. Each affects its own task alone; all others go on.
 
--- KEYS aside: an object of v (VERSION); why; since (ms); record: what was stored; of anything but the record
--- of a task also key: the name of its key, as in begin.lua.
+-- KEYS aside: an object of
+--   v       VERSION
+--   why     the reason
+--   since   (ms)
+--   record  the stored value
+--   key     the name of its key, as in begin.lua; absent for the record of a task
 local ASIDE_MS = 604800000
 
 local function keep_aside(name, why, packed, key)

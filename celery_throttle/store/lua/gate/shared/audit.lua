@@ -1,12 +1,21 @@
--- Audit: what people changed at run time, who did, when and why. The newest so many are kept.
+-- Audit: changes that people made at run time, with author, time and reason. Only the newest are kept.
 --
--- KEYS audit: objects of v (VERSION); number: of the change, text, also its score; at (ms); action:
--- 'override', 'pause', 'disable', what ends them ('reset', 'resume', 'enable'), 'release-hold',
--- 'drop', 'drain' or 'unlock'; by; why. Only
--- where there is such a thing: bucket: which was changed; before, after: what was said of it until then,
--- and from then on, as in runtime_overrides.lua; permits_before, permits_after: in force (-1: any number);
--- task, name: id and name of the task whose lock it was, id of the one that was dropped; tasks: how many were
--- dropped, or drained; request: names one that several workers were told to carry out.
+-- KEYS audit: objects of
+--   v               VERSION
+--   number          of the change, text, also its score
+--   at              (ms)
+--   action          'override', 'pause', 'disable', their ends ('reset', 'resume', 'enable'), 'release-hold',
+--                   'drop', 'drain' or 'unlock'
+--   by, why         author and reason
+-- and, where they apply:
+--   bucket          the changed bucket
+--   before, after   its override, until then and from then on, as in runtime_overrides.lua; of an override of
+--                   rates they are the sixth item
+--   permits_before, permits_after  in force (-1: any number)
+--   rates_before, rates_after      in force
+--   task, name      id and name of the task whose lock was taken away; id of the dropped task
+--   tasks           how many tasks were dropped or drained
+--   request         names a request that was sent to several workers
 local CHANGES_KEPT = 200
 
 local function note_change(change)
@@ -16,8 +25,8 @@ local function note_change(change)
   for _, member in ipairs(oldest) do redis.call('ZREM', AUDIT, member) end
 end
 
--- A change that takes several calls: so many parked tasks more. number: of the change, '' at first. Returns
--- its number from now on.
+-- Store a change that takes several calls: so many parked tasks more. number: that of the change, '' at
+-- first. Returns the number of the change from now on.
 local function note_tasks(change, tasks, number)
   local begun = number ~= '' and redis.call('ZRANGEBYSCORE', AUDIT, number, number)[1]
   if begun then
@@ -30,7 +39,7 @@ local function note_tasks(change, tasks, number)
   return change.number
 end
 
--- The buckets that were changed for a request, nil if none was.
+-- Return the buckets that were changed for a request, nil if there are none.
 local function changed_for(request)
   local buckets = nil
   for _, packed in ipairs(redis.call('ZRANGE', AUDIT, 0, -1)) do

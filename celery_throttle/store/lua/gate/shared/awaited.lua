@@ -1,5 +1,7 @@
--- Awaited: outcomes that duplicates will ask for, which were published while the first of them was pending.
--- awaited, of a record: how many. It and finished copies end with the record's time in KEYS ends.
+-- Awaited: outcomes that duplicates will ask for. These duplicates were published while the first task was
+-- pending.
+-- awaited, in a record: the number of these duplicates. This number and the finished copies end with the
+-- time of the record in KEYS ends.
 
 local function forget_end(task, record)
   if not record.finished and not record.awaited then redis.call('ZREM', ENDS, 'records:' .. task) end
@@ -23,14 +25,14 @@ local function more_awaited(first, by, till)
   mark_changed(first)
 end
 
--- The duplicates that were published while it was pending will ask for its outcome.
+-- The task has ended: move the number of its duplicates from the lock to the record.
 local function keep_awaited(task, plan, lock)
   if lock.awaited == 0 then return end
   more_awaited(task, lock.awaited, NOW + plan.ttl_ms)
   lock.awaited = 0
 end
 
--- Neither copies nor duplicates come any more.
+-- The time of the record is over: no copy and no duplicate is expected any more.
 local function record_lapsed(task)
   local record = record_of(task)
   record.finished, record.awaited = nil, nil

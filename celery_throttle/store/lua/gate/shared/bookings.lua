@@ -1,6 +1,6 @@
--- Bookings: what KEYS rates keeps of a bucket, once it is what it has to be; see rates.lua.
+-- Bookings: reading the bookings of a bucket from KEYS rates, with a check of their form; see rates.lua.
 
--- What is booked, as it is kept; nil if nothing is. No booking lasts for longer than it is kept.
+-- Return the stored bookings of a bucket, nil if there are none.
 local function load_booked(bucket)
   local packed = redis.call('HGET', RATES, bucket)
   if not packed then return nil end
@@ -14,7 +14,8 @@ local function load_booked(bucket)
   return nil
 end
 
--- Whether a part of what is booked may be so. What is far away is asked for its end.
+-- Return whether one part of the bookings is plausible. A time more than a minute ahead must come before the
+-- end of the bookings in KEYS ends, because no booking outlasts its field.
 local function is_booked(bucket, name, value)
   if name == 'by' then return true end
   if name == 'seen' then return is_digits(value) end

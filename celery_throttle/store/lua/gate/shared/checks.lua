@@ -1,5 +1,5 @@
--- Checks: whether lanes and records are where they say that they are. Indexes are made of records: what does
--- not agree with these is made anew.
+-- Checks: comparing the indexes with the records. An entry that does not agree with the records is built
+-- again.
 
 local function check_lane(lane)
   if waits_for_lock(lane) then return end
@@ -9,7 +9,8 @@ local function check_lane(lane)
   if not state.only_reads then list_again(lane) end
 end
 
--- A holder without a lease would never be reclaimed, and a parked task that stands nowhere never start.
+-- Check that a holder has a lease, and a parked task its place. Without a lease a holder would never be
+-- reclaimed, and without a place a parked task would never start.
 local function check_record(task)
   local record = load_record(task)
   if not record then return end
@@ -23,11 +24,11 @@ local function check_record(task)
   if redis.call('ZSCORE', LINES, member_of(task, record)) then return end
   note_wrong('lines', task, 'not where it says that it stands in line')
   if state.only_reads then return end
-  count_waiting(record, -1) -- it was counted when it was put there
+  count_waiting(record, -1) -- enqueue counts the task again
   enqueue(task, record)
 end
 
--- Those are in the order of their names while all their scores are 0.
+-- Members are in the order of their names only while all scores are 0.
 local function check_scores(key, name)
   for _, range in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
     local from, last = unpack(range)
@@ -45,7 +46,7 @@ local function check_order()
   check_scores(OLDEST, 'oldest')
 end
 
--- Some of what there is, whichever: where there is little, that is all.
+-- Check a random part of the data; where there is little, that is all.
 local function check_some(most)
   check_order()
   for _, task in ipairs(redis.call('HRANDFIELD', RECORDS, most) or {}) do check_record(task) end
@@ -72,7 +73,7 @@ local function check_member(member)
   redis.call('ZREM', LINES, member)
   if lane then
     state.firsts[lane] = nil
-    -- It was counted when it was parked.
+    -- The task was counted when it was parked.
     local unreadable = not record and not readable(redis.call('HGET', RECORDS, task) or '{"v":2}', 'record')
     local counted = string.match(lane, '^%d') and (unreadable or redis.call('HEXISTS', ASIDE, task) == 1)
     if counted then count_waiting({ needs = parts_of(lane) }, -1) end

@@ -1,14 +1,26 @@
--- Claims: who gets an identity lock, and what becomes of a task that does not.
+-- Claims: which task gets an identity lock, and the verdict on a task that does not.
 --
--- What a task does with its lock (in its record: lock): identity; how: lock_until ('finished',
--- 'started', 'expires'), remember_ms, ttl_ms (while queued), on_conflict; claim: '0' if nothing was
--- claimed when it was published; first: the task that had it then, '' if none; and from here on verdict,
--- fence (its token), unlocked: the lock was taken away while it ran; asked: the first it was a duplicate
--- of when it was published; fresh: nobody had it, not even this task since it was published; lost: the
--- first has succeeded, and its result could not be kept. Verdicts:
---   run        has the lock          follow   waits for the outcome of whoever has it (first)
---   next       runs after it         conclude the outcome of first is there
---   duplicate, skip, replaced, done  must not run: to be said by a worker
+-- The plan of a task for its lock (`lock` in its record):
+--   identity
+--   lock_until    'finished', 'started' or 'expires'
+--   remember_ms
+--   ttl_ms        while queued
+--   on_conflict
+--   claim         '0' if the task was published without a claim
+--   first         the task that had the lock then, '' if none; from the verdict on, the task to wait for
+-- and from here on:
+--   verdict       see below
+--   fence         its fencing token
+--   asked         first, as it was when the task was published
+--   fresh         no task had the lock on arrival, not even this one
+--   unlocked      the lock was taken away while the task ran
+--   lost          the first task has succeeded, and its result could not be stored
+-- Verdicts:
+--   run           has the lock
+--   follow        waits for the outcome of the task that has the lock (first)
+--   next          runs after that task
+--   conclude      the outcome of first is there
+--   duplicate, skip, replaced, done  must not run: a worker reports that
 
 local function change_verdict(task, record, verdict, first, lost)
   leave_line(task, record)
@@ -18,7 +30,7 @@ end
 
 local function claim_free(task, plan)
   state.adds_ends = true
-  -- Tasks that waited for one that has lapsed are judged again.
+  -- Judge again the tasks that waited for a lock that has lapsed.
   if kept_lock(plan.identity) and lock_till(plan.identity) <= NOW then lock_lapsed(plan.identity) end
   if plan.claim == '0' then plan.claim = next_stamp() end
   plan.fresh = 1
@@ -44,10 +56,10 @@ local function conclude(first, identity)
   return 'conclude', first, lock and lock.task == first and lock.lost or nil
 end
 
--- Take the lock for this task, or say what becomes of it instead: its verdict, whom it is a duplicate of,
--- lost.
+-- Take the lock for this task, or decide what the task does instead. Returns its verdict, the task that it is
+-- a duplicate of, and lost.
 local function judge(task, plan, attempt, was_parked)
-  -- It was a duplicate when it was published, and the first has ended since.
+  -- The task was published as a duplicate, and the first task has ended since.
   local waited = plan.first ~= '' and plan.verdict ~= 'next'
   if waited and is_awaited(plan.first) then
     return conclude(plan.first, plan.identity)
@@ -55,7 +67,7 @@ local function judge(task, plan, attempt, was_parked)
   local lock = load_lock(plan.identity)
   if not lock or lock.state == 'started' and lock.task ~= task then return claim_free(task, plan) end
   if lock.task == task then return claim_again(task, plan, lock) end
-  -- It had its lock until it began; a later attempt needs none.
+  -- The task had its lock until it began; a later attempt needs none.
   if plan.lock_until == 'started' and attempt then return 'run', '' end
   local conflict = plan.on_conflict
   if conflict == 'raise' then return 'duplicate', lock.task end

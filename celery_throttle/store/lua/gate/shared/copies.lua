@@ -1,10 +1,12 @@
--- Copies: messages of a task that the broker may still have, beside what the store has of it.
+-- Copies: messages of a task that the broker may still have, beside the one in the store.
 --
--- out, of a delivery: an object of them: the id of a worker, with the number of the call that told it that
--- the store has the message, which it acknowledges before its next call; or the nonce of a delivery whose
--- message could not be acknowledged, with 0, until it is.
--- finished, of a record: an object of attempts that are over (text), each with such an object: what comes of
--- them is dropped. 'again' in it: a copy is known to come.
+-- out, of a delivery: an object with one entry a copy:
+--   id of a worker -> the number of the call whose reply confirmed that the store has the message; the worker
+--                     acknowledges the message before its next call
+--   nonce of a delivery -> 0, while its message is not acknowledged
+--
+-- finished, of a record: an object of attempts that are over (text), each with such an object: their copies
+-- are dropped on arrival. An entry 'again' means that a copy is known to come.
 local FINISHED_MS = 86400000
 
 local function await_copy(delivery, arrival)
@@ -16,7 +18,7 @@ local function await_copy(delivery, arrival)
   end
 end
 
--- Two parked messages of one attempt become one.
+-- Merge the copies of two parked messages of one attempt.
 local function await_both(delivery, other)
   delivery.out = delivery.out or {}
   for name, call in pairs(other.out or {}) do
@@ -24,7 +26,7 @@ local function await_both(delivery, other)
   end
 end
 
--- Whether the broker keeps a message of this delivery until a worker reports that it is acknowledged.
+-- Return whether the broker keeps a message of this delivery that no worker has acknowledged yet.
 local function is_unacked(delivery)
   for _, call in pairs(delivery.out or {}) do
     if call == 0 then return true end
@@ -32,7 +34,7 @@ local function is_unacked(delivery)
   return false
 end
 
--- This copy will not come any more; returns whether it was awaited.
+-- Remove a copy that will not come any more; returns whether it was expected.
 local function drop_copy(delivery, name)
   if not delivery or not delivery.out or not delivery.out[name] then return false end
   delivery.out[name] = nil
@@ -45,8 +47,8 @@ local function has_run(task, attempt)
   return finished ~= nil and finished[tostring(attempt)] ~= nil
 end
 
--- A message that is not acknowledged at the broker may be delivered again: know that something came of it.
--- Else one more run does no harm, and a task that was replaced (self.replace) has given its id to another.
+-- Remember an attempt that is over while copies of its message may still come, so that these are dropped.
+-- Otherwise nothing is stored: another run does no harm, and self.replace gives the task id to another task.
 local function finish(task, delivery, comes_again)
   if not delivery.out and not comes_again then return end
   local coming = { again = comes_again and 1 or nil }
@@ -64,14 +66,15 @@ local function finish(task, delivery, comes_again)
   mark_changed(task)
 end
 
--- Whether a delivery is of an attempt that is over. If so its worker is told, and acknowledges it.
+-- Return whether the attempt of a delivery is over. If the attempt is over, expect a copy until the worker
+-- has acknowledged the message, as it does after this reply.
 local function tell_if_finished(task, attempt)
   if not has_run(task, attempt) then return false end
   finish(task, { attempt = attempt, out = { [state.worker] = state.call } }, false)
   return true
 end
 
--- This copy of an attempt that is over will not come any more.
+-- Forget a copy of a finished attempt that will not come any more.
 local function will_not_come(task, attempt, name)
   local record = record_of(task)
   local out = record.finished and record.finished[tostring(attempt)]
@@ -83,8 +86,8 @@ local function will_not_come(task, attempt, name)
   mark_changed(task)
 end
 
--- The next call of a worker tells that it has acknowledged what it was told of with the one before, but for
--- those that it says it could not (unacked).
+-- Forget the copies that a worker has acknowledged. Each call confirms the messages of the call before,
+-- except for the unacked rows.
 local function confirm_copies(worker)
   for _, each in ipairs(state.confirms) do
     local attempt, task = string.match(each, '^(%d+) (.*)$')

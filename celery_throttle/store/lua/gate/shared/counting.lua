@@ -1,14 +1,14 @@
--- Counting: how many permits are held and how many tasks wait, by the records and lines themselves.
+-- Counting: permits held and tasks waiting, counted from the records and lines themselves.
 --
--- What was held by one whose record is unreadable is known only by counting what all others hold: all the
--- unreadable ones are left out at once. Of more than that nobody counts in a call.
+-- The permits of a holder whose record is unreadable are found only by counting those of all other holders.
+-- One count leaves out all unreadable holders at once. No call counts more than COUNTED_MOST.
 local COUNTED_MOST = 10000
 
 local function count_needs(counts, text)
   for _, need in ipairs(needs_of(text)) do counts[need.bucket] = (counts[need.bucket] or 0) + need.cost end
 end
 
--- nil if there are more than so many.
+-- Returns nil if there are more holders than that.
 local function holders_counted(most)
   if redis.call('ZCARD', LEASES) > most then return nil end
   local used = {}
@@ -34,7 +34,7 @@ local function waiting_counted()
   return waiting
 end
 
--- Add up what is counted of all keys in a hash; keys: those that were counted already.
+-- Add up the counts of all keys in a hash. keys: the buckets that were counted already.
 local function add_up(sums, keys, what, hash)
   local kept = redis.call('HGETALL', hash)
   for i = 1, #kept, 2 do
@@ -49,7 +49,7 @@ local function add_up(sums, keys, what, hash)
   end
 end
 
--- The sums of all keys; nil if that are more than so many.
+-- Return the sums over all keys; nil if there are too many keys to count.
 local function sums_counted()
   if redis.call('HLEN', USED) + redis.call('HLEN', WAITING) > COUNTED_MOST then return nil end
   local sums, keys = {}, {}
@@ -66,7 +66,7 @@ local function keep_counts(hash, counts)
   sum_again()
 end
 
--- A count that is not known any more is in no sum.
+-- Build the sums again from the counts that are readable.
 local function sum_again()
   local sums = sums_counted()
   if not sums then return end
@@ -81,7 +81,7 @@ local function recount()
   if used then keep_counts(USED, used) end
 end
 
--- How many permits of a bucket are held.
+-- Return how many permits of a bucket are held.
 local function held_of(bucket)
   local kept = redis.call('HGET', USED, bucket)
   if not kept then return 0 end
@@ -91,7 +91,7 @@ local function held_of(bucket)
   return state.counted[bucket] or 0
 end
 
--- Whether what is kept of all buckets is what is counted; puts it right.
+-- Compare the stored counts of all buckets with the true counts, and correct them.
 local function check_counts(hash, name, counts)
   if not counts then return end
   local fine, known = true, {}

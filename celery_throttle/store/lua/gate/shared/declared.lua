@@ -1,6 +1,7 @@
--- Declared: what workers say that their limits are; see permits.lua.
+-- Declared: the limits as workers declare them; see permits.lua.
 
--- What was declared of a limit; nothing can start on one of which nothing is known.
+-- Return the declaration of a limit. A limit without a readable declaration has no permits, so nothing can
+-- start.
 local function declared_of(limit)
   local declared = redis.call('HGET', LIMITS, limit) or '0'
   if is_digits(declared) then return { permits = tonumber(declared), max_parked = 0 } end
@@ -10,8 +11,8 @@ local function declared_of(limit)
   return { permits = 0, max_parked = 0 }
 end
 
--- The workers say again what their limits are, as to a store that was emptied; it was not, so nothing has to
--- settle: the time when its data began is no time of theirs.
+-- Make workers declare their limits again, as to a store that was emptied. The birth changes by 1 us only, so
+-- the data counts as old and nothing has to settle.
 local function ask_for_declarations()
   local birth = redis.call('HGET', META, 'birth')
   if not birth or not is_digits(birth) then return end
@@ -20,8 +21,8 @@ local function ask_for_declarations()
   hint('birth ' .. birth)
 end
 
--- Whether somebody has said what the limits are since the data began; the caller, too, if it knows of another
--- birth.
+-- Return whether limits were declared since the data began. known: the birth that the caller sent; a caller
+-- with another birth has not declared its limits to this data.
 local function is_known(known)
   local birth, settling_till = unpack(redis.call('HMGET', META, 'birth', 'settling'))
   if birth and not settling_till then state.settling = 0 end

@@ -1,9 +1,10 @@
--- Deliveries: what a worker reports of messages beside its runs: which of them the broker has, which tasks
--- were revoked, and which records it cannot read.
+-- Deliveries: reports of a worker about messages beside its runs: those that the broker has, revoked tasks,
+-- and records that the worker cannot read.
 
--- The broker has the message of this delivery, which is not needed. It is noted in the record of the task, in
--- that of the delivery that waits beside a run, or for an attempt that a later one has taken the place of.
--- One that has ended by now was noted then, since this call had not come.
+-- Store that the broker has the message of this delivery, which is not needed. The copy belongs to the
+-- delivery with the same attempt: the second one, or that of the record. The copy of an attempt that is over,
+-- or that a later one has replaced, is stored as finished. An attempt that ended before this call has kept
+-- its copies, so has_run is true.
 local function note_delivery(task, delivery)
   local record, second, attempt = load_record(task), load_second(task), delivery.attempt
   if second and (second.attempt or 0) == attempt then
@@ -45,7 +46,7 @@ local function hear_notes(said)
   end
 end
 
--- The caller was given a parked task, and can make nothing of its record.
+-- Set aside a task that was granted to the caller, which cannot read its record.
 local function hear_unread(task, why)
   local record = load_record(task)
   local own = record and string.find(record.nonce or '', state.holder .. ':', 1, true) == 1

@@ -1,32 +1,32 @@
--- Facts: what follows when a run ends. There are three: whether its body began; who has its message now;
--- what came of it.
+-- Facts: the consequences of the end of a run. A run ends with three facts: whether its body began, where its
+-- message is now, and its result.
 --
--- message    nobody   the run was the last of it
---            broker   it will be delivered again, and runs again if nothing came of this run
---            place    the store has it: back to its own place in line
+-- message    nobody   used up by this run
+--            broker   the broker delivers it again, and the task runs again if this run had no result
+--            place    in the store: back to its own place in line
 --            tail     the same, behind all others (rejected, to be delivered again)
---            head     the same, before all others (the outside said that it is asked too often)
---            lost     nobody can tell, since the holder is gone: its own place if the store has it
+--            head     the same, before all others (an outside service asked to slow down)
+--            lost     unknown, since the holder is gone: back to its own place if the store has it
 -- result     success, failure, retry (another delivery, with one more attempt, follows), nothing
 --
--- What follows (core/facts.py has the same table; a test holds them together):
---   permit     is free, always
+-- The consequences (core/facts.py has the same table; a test compares the two):
+--   permit     always free
 --   rate       the start is free again if the body did not begin
---   lock       success, failure: ends as the task's options say; retry, or the message is somewhere: waits
---              for that delivery; else free, also one that a run took which did not begin
---   ran        what the broker delivers again though something came of it is dropped then
---   second     another delivery of the same task: dropped after success, failure or retry, and if the task
---              was only told something, unless its attempt is later; else it goes on
+--   lock       success, failure: ends by the options of the task; retry, or the message is in the broker or
+--              the store: waits for that delivery; else free, also if the run took the lock and did not begin
+--   finished   an attempt with a result, whose message the broker delivers again: that delivery is dropped
+--   second     another delivery of the same task: dropped after success, failure or retry, or if the task
+--              ended without a run, unless its attempt is later; else it goes on
 local BEFORE_ALL = 100000000000000
 
--- Whether the store still has a message to put back in line.
+-- Return whether the store still has a message to put back in line.
 local function comes_back(task, record, message)
   local kept = message == 'place' or message == 'tail' or message == 'head' or message == 'lost'
   return kept and not record.outside and not record.over and redis.call('HEXISTS', MESSAGES, task) == 1
 end
 
 local function line_up_again(task, record, began, message)
-  if began then record.deadline = nil end -- it had started in time
+  if began then record.deadline = nil end -- the task started in time
   if message == 'tail' then
     record.ticket, record.place = next_ticket(), nil
     if record.turn then record.place = take_turn(record.turn, record.ticket) end
@@ -37,8 +37,8 @@ local function line_up_again(task, record, began, message)
   enqueue(task, record)
 end
 
--- A run is over, and its message with it; whether another delivery of the task goes on. One that was only
--- told something is over too: no other message of it may run.
+-- End a run together with its message. Returns the second delivery of its task, if that goes on. A task that
+-- ended without a run is over too: no other message of the task may run.
 local function run_over(task, record, began, message, result)
   forget_task(task)
   local only_told = not began and message == 'nobody'
@@ -47,7 +47,7 @@ local function run_over(task, record, began, message, result)
   return settle_second(task, record, only_told and 'failure' or result)
 end
 
--- A run has ended. Returns its record, or nil if it did not hold (any more).
+-- End a run. Returns its record, or nil if this delivery does not hold (any more).
 local function ended(task, nonce, began, message, result)
   local record = load_record(task)
   if not record or record.nonce ~= nonce then return nil end
@@ -62,17 +62,17 @@ local function ended(task, nonce, began, message, result)
   if record.over then began, result = true, end_over(task, record, message, result) end
   if comes_back(task, record, message) then
     if record.lock then lock_ended(task, record, nonce, 'waits') end
-    -- Whoever it was to run after may have ended while it was lent.
+    -- The task to run after may have ended while this one was lent.
     if record.lent and record.lock and record.lock.verdict == 'next' then judge_record(task, record) end
     line_up_again(task, record, began, message)
   else
     local goes_on = run_over(task, record, began, message, result)
     if record.lock then
-      -- What self.replace() sent has the same task id, and may have a lock of its own.
+      -- A task sent by self.replace() has the same task id, and may have another lock.
       goes_on = goes_on and goes_on.lock and goes_on.lock.identity == record.lock.identity
       local outcome = lock_outcome(message, result, goes_on)
-      -- It took the lock itself, for nothing. Its call may have been late, and whoever got the message since
-      -- may have said that the task never runs: if there is a next delivery it takes the lock again.
+      -- The run took a free lock in vain, so the lock is free again. If the call of the run was late, another
+      -- worker may have reported since that the task never runs. A next delivery takes the lock again.
       local vain = not began and not goes_on and record.lock.fresh
       lock_ended(task, record, nonce, vain and outcome == 'waits' and 'nothing' or outcome)
     end
@@ -87,9 +87,9 @@ local function lock_outcome(message, result, goes_on)
   return message == 'lost' and 'lost' or 'nothing'
 end
 
--- A run has ended, and its permit passes to a task that starts in its place in the same worker; nobody
--- waited for it. One whose lease was lost has none to pass on: the other is put back by its renewal if
--- there is room. Returns whether it held.
+-- End a run whose permit passes to a task that starts in its place on the same worker, because no task waited
+-- for the permit. A run whose lease was lost has no permit to pass on; a renewal puts the other task back if
+-- there is room. Returns whether the run held.
 local function passed_on(row)
   local task, to = row.task, row.to
   local record = load_record(task)
@@ -104,7 +104,7 @@ local function passed_on(row)
   end
   if other then step_back(to.task, other) end
   redis.call('ZADD', LEASES, NOW + LEASE_MS, to.task)
-  -- Its worker has not heard yet that there is a rate now.
+  -- An override has added a rate that its worker has not received yet.
   for _, need in ipairs(needs_of(record.needs)) do
     local rule = rule_of(need.bucket)
     if rule.newly_paced and rule.rates then book_start(need.bucket, rule, need.cost, false, to.nonce) end
@@ -116,10 +116,12 @@ local function passed_on(row)
   return true
 end
 
--- Such a run ends: what may still come of its task is noted. Returns what came of the task.
+-- End a run of a task that has succeeded elsewhere, and store the copies that may still come. Returns the
+-- result.
 local function end_over(task, record, message, result)
   if message == 'lost' then
-    -- Its worker may come back and say that the task has to run again, or the broker may deliver it.
+    -- Its worker may come back and report that the task must run again, or the broker may deliver the
+    -- message.
     record.out = record.out or {}
     record.out[record.nonce] = 0
   elseif result == 'retry' then

@@ -1,7 +1,7 @@
--- Fair queueing, by turns: the place in line of a task whose limit lets keys take turns.
+-- Fair queueing, by turns: the place in line of a task whose limit serves its keys in turn.
 --
--- Start-time fair queueing (Goyal, Vin, Cheng 1996): a place begins where the last one of its key ended,
--- but not before the turn that is served now. A key that weighs more has the smaller step.
+-- Start-time fair queueing (Goyal, Vin, Cheng 1996): a place begins where the last one of its key ended, but
+-- not before the turn that is served now. A key with more weight has the smaller step.
 local TURN_BUCKET, TURN_WHO, TURN_STEP = 1, 2, 3
 local TURNS_MS = 3600000
 
@@ -10,7 +10,7 @@ local function keep_turn(field, place)
   redis.call('ZADD', ENDS, NOW + TURNS_MS, 'turns:' .. field)
 end
 
--- How far turns are: nil if that is not known. None are further than any place can be.
+-- Return how far the turns are, nil if that is not known. A value beyond the range of places is unreadable.
 local function kept_turn(field)
   local kept = redis.call('HGET', TURNS, field)
   local place = kept and tonumber(kept)
@@ -27,7 +27,8 @@ local function take_turn(turn, ticket)
   keep_turn(bucket, served)
   keep_turn(who, start + turn[TURN_STEP])
   state.adds_ends = true
-  -- As it is read again from a record, of which cjson keeps 14 digits.
+  -- Round the place to the 14 digits that cjson keeps, so that a record that is read again has the same
+  -- place.
   return tonumber(string.format('%.14g', start))
 end
 
@@ -36,8 +37,8 @@ local function turn_served(record)
   if record.place and record.place > (kept_turn(bucket) or 0) then keep_turn(bucket, record.place) end
 end
 
--- Nobody had a turn for an hour; while somebody waits it is known whose is next: of a key whose turns are all
--- over there is nothing to know.
+-- No turn was taken here for an hour. While tasks wait for the bucket, keep its turns, except for keys whose
+-- turns are all over.
 local function turn_lapsed(field)
   local bucket = string.match(field, '^[^\30]*')
   local is_over = field ~= bucket and (kept_turn(field) or 0) <= (kept_turn(bucket) or 0)

@@ -1,5 +1,5 @@
--- Followers: parked tasks that wait for what becomes of an identity lock. None of them needs a slot to go
--- on from here: each is set in the lane where it waits next.
+-- Followers: parked tasks that wait for an identity lock. These tasks need no slot for the next step: each
+-- goes to the lane where it waits next.
 local AT_ONCE, MANY = 500, 1000000
 
 local function judge_again(task, record)
@@ -8,8 +8,8 @@ local function judge_again(task, record)
   enqueue(task, record)
 end
 
--- Each task in a lane of this name, whatever its queue, goes on: with this verdict (and lost, as in
--- claims.lua), or as it is judged now. Returns how many.
+-- Move on the tasks in the lanes of this name, in all queues. The tasks get this verdict (and lost, as in
+-- claims.lua), or are judged again. Returns how many.
 local function each_goes_on(what, verdict, first, lost)
   local from, last = '[' .. what .. '\0', '(' .. what .. '\1'
   local found = redis.call('ZRANGEBYLEX', LINES, from, last, 'LIMIT', 0, AT_ONCE)
@@ -24,19 +24,20 @@ local function each_goes_on(what, verdict, first, lost)
       judge_again(task, record)
     end
   end
-  -- There are more: time alone brings whoever comes next here.
+  -- More tasks may be left, so the lanes are due at once.
   if #found == AT_ONCE then redis.call('ZADD', DUE, NOW, 'lock:' .. what) end
   return #found
 end
 
--- The task that these waited for has ended: they have its outcome.
+-- The task that these followed has ended: give them its outcome.
 local function followers_conclude(identity, first, lost)
   if each_goes_on('follow:' .. identity .. ':' .. first, 'conclude', first, lost) < AT_ONCE then return end
-  -- Those whose turn comes later have to know that there was an outcome.
+  -- Keep the outcome for the followers that are left.
   more_awaited(first, MANY, NOW + 3600000)
 end
 
--- A lock that could not be read is gone, and with it whom they waited for.
+-- A lock could not be read, so the tasks that others waited for are unknown: judge all of the waiting tasks
+-- again.
 local function all_go_on(identity)
   local name = 'follow:' .. identity
   each_goes_on('next:' .. identity)
@@ -45,7 +46,7 @@ local function all_go_on(identity)
   end
 end
 
--- Go on with more than could be done at once.
+-- Go on with tasks that were too many for one call.
 local function go_on_with(what)
   local kind, identity, first = string.match(what, '^(%l+):([^:]*):?(.*)$')
   if kind == 'next' then return wake_next(identity) end
@@ -54,7 +55,8 @@ local function go_on_with(what)
   wake_followers(identity, first)
 end
 
--- A parked one had the lock: now that is the newest's, whatever it does itself about others.
+-- The newest task has taken the lock of a parked one. Judge the parked task again, with 'replace' as its
+-- on_conflict.
 local function make_way(identity, task)
   local record = load_record(task)
   if not record or record.nonce or not record.lock or record.lock.verdict ~= 'run' then return end

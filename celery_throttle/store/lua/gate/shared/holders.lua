@@ -1,6 +1,6 @@
--- Holders: taking permits for a task that starts, reclaiming those of workers that are gone.
+-- Holders: taking permits for a task that starts, and reclaiming the permits of workers that are gone.
 
--- starts: false for one that only comes back.
+-- starts: false for a holder that only comes back.
 local function hold(task, record, nonce, starts)
   local waited = record.ticket ~= 0
   record.nonce, record.since = nonce, NOW
@@ -11,8 +11,8 @@ local function hold(task, record, nonce, starts)
   save_record(task, record)
 end
 
--- Clear a holder whose lease has ended, if there is one. Its row in reclaimed: { task id, its needs, its
--- nonce, the code of the task, how long ago (ms) the lease ended }.
+-- Reclaim the permits of a holder whose lease has ended, if there is one. Its row in reclaimed: { task id,
+-- needs, nonce, code of the task, how long ago (ms) the lease ended }.
 local function reclaim(task)
   local record = mend_record(task)
   if not record or not record.nonce then

@@ -1,10 +1,16 @@
--- In order: the parked tasks of several lanes as one line. Of each lane only so much is read as is needed.
+-- In order: the parked tasks of several lanes as one line. Each lane is read only as far as needed.
 --
--- Members whose scores are not all 0 are in no order, and reading on after the last one could go round.
+-- Members whose scores are not all 0 are in no order, so reading on after the last one could go round.
+-- MOST_READS ends that.
 local MOST_READS = 256
 
--- Go on to the next task of a lane; reader: lane; from: where to read on; found, at: what was read, and the
--- place in that; reads: how many; placed: place and id of the task, as text; nil after the last.
+-- Read on to the next task of a lane. reader:
+--   lane
+--   from    where to read on
+--   found   the members that were read last
+--   at      the position in found
+--   reads   how often the lane was read
+--   placed  place and id of the task, as text; nil after the last
 local function read_on(reader, most)
   reader.placed = nil
   repeat
@@ -18,12 +24,13 @@ local function read_on(reader, most)
     end
     local member = string.sub(reader.found[reader.at], #reader.lane + 2)
     local place, task = string.match(member, '^(%d+)%.(.*)$')
-    -- Else it names no task.
+    -- Skip a member that names no task.
     if place and #place >= 16 then reader.placed = string.sub(place, 1, 16) .. task end
   until reader.placed
 end
 
--- The first tasks of these lanes together, those after one of them ('': all): place and id of each, as text.
+-- Return the first tasks of these lanes together, or those after a given one ('': all): place and id of each,
+-- as text.
 local function first_in(lanes, most, after)
   local readers, found, chunk = {}, {}, math.ceil(most / math.max(#lanes, 1)) + 1
   for _, each in ipairs(lanes) do

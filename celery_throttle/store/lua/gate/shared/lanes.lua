@@ -1,12 +1,14 @@
--- Lanes: where each is listed, so that whoever has a slot finds the oldest task that can start without
--- looking at any other.
+-- Lanes: where each lane is listed, so that a free slot finds the oldest startable task at once.
 --
--- KEYS lanes: an object of at: the bucket whose permits the first task lacks (or is to get next); rank:
--- its place there; came: the ticket of that task, if it is another than the rank; ticket: under which it is
--- in KEYS ready, if it is; offered: until when its queue has
--- the time to take what is its turn (ms); pass_ms: for how long it is passed over if it does not, twice as
--- long each time. A lane is in KEYS heads at one bucket, unless it is passed over; it is in KEYS ready
--- while nothing is known to keep its first task from starting.
+-- KEYS lanes: an object of
+--   at        the bucket whose permits the first task lacks (or is to get next)
+--   rank      the place of that task in the line of the bucket
+--   came      its ticket, if that is not the rank
+--   ticket    its ticket in KEYS ready, if the lane is there
+--   offered   until when its queue has the time to take its turn (ms)
+--   passed    true while the lane is passed over, because its queue did not
+-- A lane is in KEYS heads at one bucket, unless it is passed over. A lane is in KEYS ready while nothing is
+-- known to keep its first task from starting.
 
 local function load_lane(lane)
   local entry = state.lanes[lane]
@@ -26,7 +28,7 @@ local function save_lane(lane, entry)
   redis.call('HSET', LANES, lane, cjson.encode(entry))
 end
 
--- The member of KEYS oldest for a lane. It is there while the lane is listed, and while it is passed over.
+-- Return the member of KEYS oldest for a lane, which is there while the lane is listed or passed over.
 local function oldest_member(lane, entry)
   return limit_of(entry.at) .. '\0' .. (entry.came or entry.rank) .. lane
 end
@@ -52,13 +54,13 @@ local function make_ready(lane, entry, ticket)
   local _, queue = parts_of(lane)
   entry.ticket, state.oldest[queue] = ticket, nil
   redis.call('ZADD', READY, 0, queue .. '\0' .. ticket .. lane)
-  -- Whoever heard of the one before it looks until nothing is ready or its slots are taken.
+  -- After an earlier hint a worker looks until nothing is ready or its slots are taken.
   if not state.was_ready[(entry.at or '') .. '\0' .. queue] then
     state.ready[#state.ready + 1] = { lane = lane, queue = queue }
   end
 end
 
--- List a lane anew: another task is its first, or it is empty.
+-- List a lane again: its first task is another one, or the lane is empty.
 local function list_lane(lane)
   local entry, first = load_lane(lane), first_of(lane)
   local what, queue = parts_of(lane)
@@ -88,7 +90,6 @@ local function list_lane(lane)
   end
 end
 
--- List a lane where its first task waits.
 local function list_at(lane, entry, bucket, first)
   local is_new = entry.at ~= bucket
   if is_new then
@@ -107,7 +108,7 @@ local function list_at(lane, entry, bucket, first)
   touch(bucket)
 end
 
--- The first lane that waits for a bucket, or the first after another one: lane, rank; or nil.
+-- Return the first lane at a bucket, or the next after a member: lane, rank, member; nil if there is none.
 local function first_at(bucket, after)
   local found = not after and state.heads[bucket]
   local from = after and '(' .. after or '[' .. bucket .. '\0'
@@ -125,10 +126,10 @@ local function first_at(bucket, after)
   if not after then state.heads[bucket] = '' end
 end
 
--- How many members that name nothing are read past; they go when this is settled.
+-- How many members that name nothing are skipped; settling removes them.
 local STRAYS_MOST = 8
 
--- The first of a lane: { task, place, ticket, member }, or nil.
+-- Return the first task of a lane: { task, place, ticket, member }, or nil.
 local function first_of(lane)
   if state.firsts[lane] then return state.firsts[lane] end
   local from, last = '[' .. lane .. '\0', '(' .. lane .. '\1'

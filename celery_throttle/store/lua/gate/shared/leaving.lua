@@ -1,11 +1,11 @@
--- Leaving: parked tasks that will not run, or whose message is somewhere else.
+-- Leaving: parked tasks that will not run, or whose message has left the store.
 
 local function withdraw(task)
   local record = mend_record(task)
   if record and not record.nonce then
     if is_unacked(record) then finish(task, record, false) end
     leave_line(task, record)
-    -- That it asks for no outcome is said by the worker that says that it was revoked (`never`).
+    -- The worker that reports the revocation (`never`) also reports that this task asks for no outcome.
     if record.lock then give_up_lock(record.lock.identity, task) end
     state.withdrawn[#state.withdrawn + 1] = { task, redis.call('HGET', MESSAGES, task) or '' }
     forget_task(task)
@@ -16,7 +16,8 @@ local function withdraw(task)
   end
 end
 
--- A parked task is not to run: all that is left is that a worker says so. Returns whether it was to run.
+-- Drop a parked task: only a record remains, with which a worker reports it as revoked. Returns whether the
+-- task was to run.
 local function drop_parked(task, reason)
   local record = mend_record(task)
   if not record or record.nonce or record.outside or record.expired then return false end
@@ -33,7 +34,8 @@ local function drop_parked(task, reason)
   return true
 end
 
--- A parked task is held by whoever publishes its message again. Returns its queue, nil if it is not to run.
+-- Lend a parked task to a caller that publishes its message again. Returns its queue, nil if the task is not
+-- to run.
 local function lend(task, nonce)
   local record = mend_record(task)
   if not record or record.nonce or record.outside or record.expired then return nil end
@@ -51,8 +53,8 @@ local function forget_message(task, nonce)
   if record and record.nonce == nonce then redis.call('HDEL', MESSAGES, task) end
 end
 
--- A task that may not wait any longer: all that is left is to say so, or nothing for a holder outside of
--- tasks.
+-- The time of a parked task is over: only a record remains, with which a worker reports that. A holder
+-- outside of tasks leaves nothing.
 local function expire_parked(task, record)
   leave_line(task, record)
   if record.outside then

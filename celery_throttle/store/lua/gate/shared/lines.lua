@@ -1,15 +1,15 @@
 -- Lines: parked tasks in order; see places.lua.
 
--- Those alone who wait for permits take a place in a line that may be full.
+-- Only tasks that wait for permits take a place in a line that may be full.
 local function count_waiting(record, by)
   for _, need in ipairs(needs_of(takes(record))) do
-    if not add_count(WAITING, USED, 'waiting', need.bucket, by) then -- no number
+    if not add_count(WAITING, USED, 'waiting', need.bucket, by) then -- not a number
       note_unreadable(WAITING, 'waiting', need.bucket, redis.call('HGET', WAITING, need.bucket))
     end
   end
 end
 
--- Set a task in line. Its lane is listed anew if it is the first there now.
+-- Put a task in line. If the task is the first of its lane now, the lane is listed again.
 local function enqueue(task, record)
   record.nonce, record.since, record.lent = nil, nil, nil
   if record.deadline then redis.call('ZADD', DUE, record.deadline, 'task:' .. task) end
@@ -38,7 +38,7 @@ local function leave_line(task, record)
   if not waits_for_lock(lane) and first and first.member == member then list_lane(lane) end
 end
 
--- Whether anybody is parked at all.
+-- Return whether any task is parked.
 local function anybody_waits()
   if state.parked == nil then state.parked = redis.call('EXISTS', LINES) == 1 end
   return state.parked

@@ -1,6 +1,6 @@
--- Listing: lanes that are not listed where they say, and members that stand where they should not.
+-- Listing: repair of lanes whose entries do not agree with the indexes, and removal of misplaced members.
 
--- Where a lane is listed cannot be read, or is not so: it is listed anew, by its first task.
+-- List a lane again by its first task, because its entry is unreadable or wrong.
 local function list_again(lane)
   local first, what, queue = first_of(lane), parts_of(lane)
   local entry = state.lanes[lane]
@@ -19,7 +19,7 @@ local function list_again(lane)
   list_lane(lane)
 end
 
--- Whether a lane can be found by whoever has a slot for its first task.
+-- Return whether a free slot for the first task of a lane would find the lane.
 local function is_findable(lane, entry, first)
   local what, queue = parts_of(lane)
   if not what then return false end
@@ -32,10 +32,11 @@ local function is_findable(lane, entry, first)
     return redis.call('ZSCORE', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane) ~= false
   end
   local again = redis.call('ZSCORE', DUE, 'lane:' .. lane)
-  return again and tonumber(again) <= NOW + PASS_MAX_MS
+  return again and tonumber(again) <= NOW + PASS_MS
 end
 
--- A member of a line that is not the place of a parked task: one that stands nowhere else is set aside.
+-- Remove a member of a line that is not the place of a parked task. A parked task without another place is
+-- set aside.
 local function out_of_line(member, task, record)
   redis.call('ZREM', LINES, member)
   state.firsts = {}
@@ -43,9 +44,9 @@ local function out_of_line(member, task, record)
   to_settle('unreadable task', task, packed_record(task), 'not where it says that it stands in line')
 end
 
--- A member of an index that names nothing. lane: of KEYS lines, where it stood.
+-- Remove a member of an index that names nothing. lane: where the member stood, in KEYS lines.
 local function drop_stray(key, member, lane)
-  if redis.call('ZREM', key, member) == 0 then return end -- it was read, and noted, more than once
+  if redis.call('ZREM', key, member) == 0 then return end -- the member was noted more than once
   state.heads, state.firsts = {}, {}
   if lane and not waits_for_lock(lane) then list_lane(lane) end
 end

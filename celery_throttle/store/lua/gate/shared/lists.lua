@@ -1,6 +1,6 @@
--- Lists: stored arrays and objects whose parts are all alike; see shapes.lua.
+-- Lists: stored arrays and objects whose items are all alike; see shapes.lua.
 
--- { count, period (us), burst } each.
+-- Each rate is { count, period (us), burst }.
 local function is_rates(value)
   if type(value) ~= 'table' then return false end
   for name, row in pairs(value) do
@@ -8,7 +8,7 @@ local function is_rates(value)
     local count, period, burst, more = unpack(row)
     local numbers = is_number(count) and is_number(period) and is_number(burst)
     if not numbers or count < 1 or burst < 1 or more ~= nil then return false end
-    -- A second, a minute, an hour, a day (us).
+    -- A second, a minute, an hour or a day (us).
     local known = period == 1000000 or period == 60000000 or period == 3600000000 or period == 86400000000
     if not known then return false end
   end
@@ -21,7 +21,7 @@ local function is_turn(value)
   return more == nil and is_a(bucket, 'name') and is_a(who, 'name') and is_number(step)
 end
 
--- What was said of a part of a limit; see runtime_overrides.lua.
+-- Return whether this is a runtime override; see runtime_overrides.lua.
 local function is_spoken(row, name)
   local value, till, by, why, since, more = unpack(row)
   local signed = type(by) == 'string' and type(why) == 'string'

@@ -1,11 +1,11 @@
--- Identity locks of tasks that run: from the start, by renewals, to the end.
+-- Identity locks of running tasks: from the start, by renewals, to the end.
 
 -- The task starts: its lock lasts as long as its lease.
 local function lock_started(task, record)
   local plan = record.lock
   if plan.verdict ~= 'run' then return end
   local lock = load_lock(plan.identity) or new_lock(task, plan.claim)
-  -- Done: it comes back after it has said that it succeeded.
+  -- The task has reported its success, so the lock stays done.
   if lock.state == 'done' and lock.task == task then return end
   if lock.task ~= task then
     -- A later attempt, which needs no lock.
@@ -13,17 +13,17 @@ local function lock_started(task, record)
     if without and plan.fence == '0' then plan.fence = next_stamp() end
     return
   end
-  -- One that is put back has the token that its task knows.
+  -- A run that is put back keeps its token.
   local back = lock.state == 'running' and lock.nonce == record.nonce and plan.fence ~= '0'
   if not back then plan.fence, lock.last = next_stamp(), nil end
   lock.nonce, lock.fence, lock.since = record.nonce, plan.fence, NOW
   lock.state = plan.lock_until == 'started' and 'started' or 'running'
-  -- From the claim on: the one time that nothing else changes.
+  -- The expiry counts from the claim, the only time that no later event changes.
   lock.floor = plan.lock_until == 'expires' and math.max(lock.floor, lock_till(plan.identity)) or 0
   save_lock(plan.identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
 end
 
--- Free for others, but those who waited for the task still do.
+-- The lock is free for others, but the tasks that waited for this one still wait.
 local function renew_started(task, identity)
   local lock = load_lock(identity)
   if lock and lock.task == task and lock.state == 'started' then
@@ -32,28 +32,28 @@ local function renew_started(task, identity)
   return true
 end
 
--- Keep the lock of a task that runs, or bring it back after the store lost it; false if another task has it.
+-- Keep the lock of a running task, or restore it after a loss of data; false if another task has the lock.
 local function renew_lock(task, record)
   local plan = record.lock
   if plan.verdict ~= 'run' or plan.unlocked then return true end
   if plan.lock_until == 'started' then return renew_started(task, plan.identity) end
   local lock = load_lock(plan.identity)
   if lock and lock.task == task and lock.state == 'done' then
-    -- Another delivery of it has succeeded: what is remembered lasts at least as long as this run.
+    -- Another delivery has succeeded: its outcome lasts at least as long as this run.
     lock.nonce = record.nonce
     save_lock(plan.identity, lock, math.max(lock_till(plan.identity), NOW + RUNNING_LEASES * LEASE_MS))
     return true
   end
   if lock and lock.state ~= 'queued' and (lock.task ~= task or lock.state ~= 'running') then return false end
-  -- Also one that has just ended: who waits for it is not forgotten.
+  -- Take a lock that has just ended, too, because tasks still wait for it.
   lock = lock or kept_lock(plan.identity)
   local other = lock and lock.task ~= task and lock.task
   if not lock or other then lock = new_lock(task, plan.claim) end
-  -- With the token that the task knows, though it had gone back in line.
+  -- With the token of the run, even if its task is back in line.
   lock.state, lock.fence, lock.nonce = 'running', plan.fence or '0', record.nonce
   save_lock(plan.identity, lock, NOW + RUNNING_LEASES * LEASE_MS)
   if other then
-    -- It has not begun, or its time is over: those who wait for it wait for this one now.
+    -- The other task has not begun, or its time is over: its waiting tasks wait for this task now.
     wake_followers(plan.identity, other)
     wake_next(plan.identity)
   end
@@ -65,22 +65,22 @@ local function lasts(plan, lock, outcome)
   return outcome == 'success' and NOW + plan.remember_ms or NOW
 end
 
--- The task does not run any more. outcome: success, failure, waits (for its next delivery), lost, nothing.
+-- A run has ended. outcome: success, failure, waits (for its next delivery), lost, nothing.
 local function lock_ended(task, record, nonce, outcome)
   local plan = record.lock
   outcome_told(plan, outcome)
   if plan.verdict ~= 'run' then return end
   local identity = plan.identity
-  -- Also one that has just ended, with the lease: the nonce says whether it is still this task's.
+  -- A lock that has just ended with the lease may still be the lock of this run, by its nonce.
   local lock = kept_lock(identity)
   local ours = lock and lock.task == task and lock.nonce == nonce
-  -- It had succeeded, and only its worker was lost before it could say so.
+  -- The task had succeeded, but its worker was lost before the report.
   if ours and lock.state == 'done' then outcome = 'success' end
   if ours and lock.last and outcome == 'waits' then outcome = 'nothing' end
   local has_ended = outcome == 'success' or outcome == 'failure'
   if has_ended then to_settle('concluded', identity, task, ours and lock.lost) end
   if not ours then
-    -- It was free from the start on, and another's since: nobody else tells those who waited for this task.
+    -- The lock was released at start and re-taken since: wake the followers of this task here.
     if not has_ended and not (lock and lock.task == task) then wake_followers(identity, task) end
     return
   end
@@ -101,7 +101,7 @@ local function lock_ended(task, record, nonce, outcome)
   end
 end
 
--- A run goes on, but no other delivery, for which its lock was to last, will follow.
+-- A task runs that will have no other delivery, for which its lock would last: end the lock with the run.
 local function keep_no_longer(identity, lock)
   local record = load_record(lock.task)
   if record and record.lock and record.lock.lock_until ~= 'expires' then lock.floor = 0 end
@@ -109,14 +109,14 @@ local function keep_no_longer(identity, lock)
   write_lock(identity, lock)
 end
 
--- Give up the lock of a task that will never run (revoked, expired, not published).
+-- Free the lock of a task that will never run (revoked, expired, not published).
 local function give_up_lock(identity, task)
   local lock = load_lock(identity)
   if not lock then return 0 end
   if lock.next == task then
     lock.next, lock.next_claim, lock.next_till, lock.coming = nil, nil, nil, nil
     write_lock(identity, lock)
-    wake_next(identity) -- another delivery of it may wait still
+    wake_next(identity) -- another delivery of the task may still wait
     return 1
   end
   local runs = lock.state == 'running' or lock.state == 'started'
@@ -126,7 +126,7 @@ local function give_up_lock(identity, task)
   return 1
 end
 
--- A duplicate that would have asked for the outcome of a task will not.
+-- A duplicate will not ask for the outcome of its first task.
 local function will_not_ask(identity, first)
   if first == '' then return end
   if is_awaited(first) then return one_less_awaited(first) end
@@ -137,7 +137,7 @@ local function will_not_ask(identity, first)
   end
 end
 
--- One duplicate less will ask for the outcome of a task.
+-- A duplicate that concludes has used the outcome of its first task.
 local function outcome_told(plan, outcome)
   if plan.verdict ~= 'conclude' or plan.asked ~= plan.first then return end
   if outcome == 'waits' or outcome == 'lost' then return end

@@ -1,19 +1,28 @@
--- Identity locks: keeping, passing on and freeing them. At most one task for each identity is pending or
--- runs.
+-- Identity locks: keeping, passing on and freeing them. At most one task of each identity is pending or runs.
 --
--- A lock is a JSON object: v; state: queued (its task is published or parked), running, done or failed
--- (remembered), started (free for others since); task: which has it; claim: grows with every claim, text;
--- nonce: of the delivery that runs; fence: its fencing token, text; since (ms); next, next_claim, next_till:
--- the task that runs next, and until when the lock lasts for that at least (ms); coming: the newest (next if
--- there is one) has not come to a worker yet; floor: until when it lasts at least (ms); awaited: how many
--- duplicates were published that somebody waits for; last: no other delivery will follow the one that
--- runs; lost: it has succeeded, and its result could not be kept.
+-- A lock is a JSON object:
+--   v           VERSION
+--   state       queued (its task is published or parked), running, done or failed (remembered), started (free
+--               for others since)
+--   task        the task that has the lock
+--   claim       grows with every claim, text
+--   nonce       of the delivery that runs
+--   fence       its fencing token, text
+--   since       (ms)
+--   floor       until when the lock lasts at least (ms)
+--   awaited     how many published duplicates will ask for the outcome
+--   next        the task that runs next
+--   next_claim  its claim
+--   next_till   until when the lock lasts at least for that task (ms)
+--   coming      the newest task (next, if there is one) has not reached a worker yet
+--   last        no delivery will follow the one that runs
+--   lost        the task has succeeded, and its result could not be stored
 --
--- A lock outlives the lease of its task, which is what counts: so whoever reclaims the permit finds the
--- lock to be freed.
+-- A lock outlives the lease of its task, and the lease decides. So a call that reclaims the permit still
+-- finds the lock to free.
 local RUNNING_LEASES, LATEST_MS = 2, 253370764800000
 
--- Also one that has just ended.
+-- Return the lock, even if its time has just ended.
 local function kept_lock(identity)
   local lock = state.locks[identity]
   if lock ~= nil then return lock or nil end
@@ -56,7 +65,7 @@ local function drop_lock(identity)
   redis.call('ZREM', ENDS, 'locks:' .. identity)
 end
 
--- Free for another task: whoever is to run next gets it; else it is gone.
+-- Pass the lock to the next task. Without a next task, delete the lock.
 local function pass_lock_on(identity, lock, ttl_ms)
   if lock.next then
     local new = new_lock(lock.next, lock.next_claim)

@@ -1,9 +1,11 @@
--- Lost runs: runs of tasks that run once whose leases have ended. Their workers may be gone, or frozen, and
--- then such a run goes on; until its worker reports its end, or leaves, or for a day, others can read of it.
+-- Lost runs: runs of run-once tasks whose leases have ended. A frozen worker may still finish such a run.
+-- Operators can list the run until its worker reports the end or leaves, for a day at most.
 --
--- Of each worker the newest twenty, in META 'lost:' and its name: an object of v (VERSION) and runs, objects
--- of task, identity, nonce, renewed: when its lease was last (ms), called: when its worker did since (ms, 0:
--- it did not).
+-- For each worker META keeps its newest lost runs, under 'lost:' and its name: an object of v (VERSION) and
+-- runs, objects of
+--   task, identity, nonce
+--   renewed   when the lease was renewed last (ms)
+--   called    when the worker renewed the run after that (ms, 0: never)
 local LOST_KEPT = 20
 
 local function lost_runs_of(worker)
@@ -26,7 +28,7 @@ local function save_lost_runs(worker, lost)
   end
 end
 
--- The lease of a run has ended. A worker that has left has ended what it ran.
+-- The lease of a run has ended. A worker that has left has also ended its runs.
 local function note_lost_run(task, record, till)
   local plan = record.lock
   if not plan or plan.verdict ~= 'run' or plan.lock_until == 'started' or record.lent then return end
@@ -42,7 +44,7 @@ local function note_lost_run(task, record, till)
   save_lost_runs(worker, lost)
 end
 
--- The lost runs of a worker, and the place of the one of this nonce among them; nil if it is not there.
+-- Return the lost runs of a worker, and the position of the one with this nonce; nil if there is none.
 local function lost_run_at(worker, nonce)
   local lost = lost_runs_of(worker)
   for i, run in ipairs(lost and lost.runs or {}) do
@@ -50,7 +52,7 @@ local function lost_run_at(worker, nonce)
   end
 end
 
--- The run of this nonce has ended, or has its permits again. Returns its identity, if it was lost.
+-- The run of this nonce has ended, or has its permits again. Returns its identity, if the run was lost.
 local function forget_lost_run(worker, nonce)
   local lost, i = lost_run_at(worker, nonce)
   if not lost then return nil end
@@ -59,7 +61,7 @@ local function forget_lost_run(worker, nonce)
   return run.identity
 end
 
--- The worker renews this run, whose permits are another's.
+-- The worker renews this run, whose permits belong to another task.
 local function hear_of_lost_run(worker, nonce)
   local lost, i = lost_run_at(worker, nonce)
   if not lost then return end

@@ -1,12 +1,13 @@
--- Needs: what a task takes of its buckets.
+-- Needs: the permits that a task takes, by bucket.
 --
--- A bucket is a limit's name, or name \31 key. What a task needs is text: for each bucket its cost, 'b' if
--- its start was booked before, a colon and the bucket, with \1 between them, those with a key first:
+-- A bucket is the name of a limit, or name \31 key. Needs are text: for each bucket its cost, 'b' if its
+-- start was booked before, a colon and the bucket, with \1 between buckets, those with a key first:
 -- '2:tenant\31acme\12:api'.
 
 local COST_MOST = 100000
 
--- wrong: whether the text is not so. Nobody changes what this returns: it is the same for the same text.
+-- wrong: the text is malformed. The result is shared by all needs with the same text, so it must not be
+-- changed.
 local function needs_of(text)
   local needs = state.needs[text]
   if needs then return needs end
@@ -22,7 +23,7 @@ local function needs_of(text)
   return needs
 end
 
--- What it takes of one bucket.
+-- Return the need of one bucket.
 local function need_of(text, bucket)
   for _, need in ipairs(needs_of(text)) do
     if need.bucket == bucket then return need end

@@ -1,6 +1,6 @@
--- Next starts: the oldest parked task that can start in a slot of the caller.
+-- Next starts: finding the oldest parked task that can start in a slot of the caller.
 
--- The lane with the oldest task that can start in a slot of the caller.
+-- Return the lane with the oldest task that is ready in the queues of the caller.
 local function oldest_ready()
   local oldest, oldest_ticket, listed
   for _, queue in ipairs(state.queues) do
@@ -15,8 +15,8 @@ local function oldest_ready()
   return oldest, oldest_ticket, listed
 end
 
--- The lane with the oldest task that can start here: of those that are ready for anybody, and those that
--- became ready in this call.
+-- Return the lane with the oldest task that can start here, among all ready lanes and those that became ready
+-- in this call.
 local function oldest_startable()
   local oldest, ticket, listed = oldest_ready()
   for lane, its in pairs(state.hot) do
@@ -25,7 +25,8 @@ local function oldest_startable()
   return oldest, listed
 end
 
--- Whether a lane is ready as this member says. Without one it became ready in this call.
+-- Return whether a lane is ready by this member of KEYS ready. Without a member, the lane became ready in
+-- this call.
 local function is_listed(lane, listed)
   if not listed then return true end
   local what, queue = parts_of(lane)
@@ -33,7 +34,7 @@ local function is_listed(lane, listed)
   return ticket and listed == queue .. '\0' .. ticket .. lane and first_of(lane) ~= nil
 end
 
--- A member of KEYS ready that is not so.
+-- Drop a member of KEYS ready whose lane is not ready.
 local function drop_listed(lane, listed)
   redis.call('ZREM', READY, listed)
   state.oldest = {}

@@ -1,5 +1,5 @@
--- Outages: while the store is away nobody can renew, so leases that ended meanwhile say nothing of their
--- workers. Whoever is back first gives all of them a moment, once.
+-- Outages: no worker can renew while the store is away, so an ended lease does not mean a lost worker. The
+-- first caller that comes back gives all leases a moment more, once.
 local MOMENT_MS, SILENCE_MS = 4000, 6000
 
 local function called_since(packed, since)
@@ -7,7 +7,8 @@ local function called_since(packed, since)
   return known and (known.since or 0) >= since
 end
 
--- Whether a worker has called within a third of a lease: then nobody who lives has missed all its renewals.
+-- Return whether a worker has called within a third of a lease. If so, no live worker has missed all its
+-- renewals.
 local function called_lately()
   local since, cursor = NOW - math.max(LEASE_MS / 3, SILENCE_MS), '0'
   for _ = 1, 100 do
@@ -21,7 +22,7 @@ local function called_lately()
   return true
 end
 
--- When the last moment that was given ends: a lease that ends just then has not been renewed since.
+-- Return when the last such moment ends. A lease that ends exactly then has not been renewed since.
 local function last_moment()
   return meta_number('moment', NOW + 2 * MOMENT_MS)
 end
@@ -37,7 +38,8 @@ local function is_running(identity)
   return lock and (lock.state == 'running' or lock.state == 'started')
 end
 
--- Also those that end before the moment does. Who comes back while it lasts gives no other.
+-- Includes leases that would end before the moment does. A caller that comes back during the moment gives no
+-- other.
 local function prolong_leases()
   local before = last_moment()
   local till = before > NOW and before or NOW + MOMENT_MS
@@ -48,7 +50,7 @@ local function prolong_leases()
   redis.call('HSET', META, 'moment', string.format('%.0f', till))
 end
 
--- Those of tasks that run outlive their leases, but not any outage.
+-- Locks of running tasks outlive their leases, but not every outage.
 local function prolong_locks()
   if redis.call('EXISTS', LOCKS) == 0 then return end
   local till = NOW + 2 * MOMENT_MS
@@ -58,13 +60,13 @@ local function prolong_locks()
   end
 end
 
--- Whether leases that have ended count as lost.
+-- Return whether leases that have ended count as lost.
 local function ended_is_lost()
   if state.away == nil then state.away = was_away() end
   return not state.away
 end
 
--- If the store was away, leases that have ended have a moment more from now on. Returns whether they count as
+-- If the store was away, give ended leases a moment more from now on. Returns whether ended leases count as
 -- lost.
 local function prolong_if_away()
   if ended_is_lost() then return true end
@@ -76,7 +78,7 @@ local function prolong_if_away()
   return false
 end
 
--- Before anybody renews, since that hides that nobody has for long.
+-- Look before any renewal, because a renewal hides that there was none for long.
 local function look_at_ended()
   if first_lease_ends() <= NOW + MOMENT_MS then prolong_if_away() end
 end

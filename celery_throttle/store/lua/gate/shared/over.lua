@@ -1,8 +1,8 @@
--- Over: a task that has succeeded in a run which had lost its lease. No copy of it starts any more: what is
--- parked is dropped; a run that was started beside it goes on, and counts as a success however it ends.
+-- Over: a task that has succeeded in a run without a lease. No copy of the task starts any more. A parked
+-- copy is dropped. A run that was started beside the first goes on, and counts as a success however it ends.
 
--- A lock that lasts longer than a lease (lock_until = 'expires') has the outcome of a run that had lost
--- its own.
+-- A lock that lasts longer than a lease (lock_until = 'expires') takes the outcome of a run that had lost its
+-- lease.
 local function keep_late_outcome(identity, task, result)
   local lock = load_lock(identity)
   if not lock or lock.task ~= task or lock.state ~= 'queued' or lock.floor <= NOW then return end
@@ -11,7 +11,7 @@ local function keep_late_outcome(identity, task, result)
   to_settle('concluded', identity, task)
 end
 
--- A run has ended that the store does not count as the holder any more. record: what there is of its task.
+-- A run has ended that is not the holder for the store any more. record: that of its task, if there is one.
 local function ended_late(row, record)
   local attempt = row.attempt or 0
   local identity = forget_lost_run(state.holder, row.nonce)

@@ -1,4 +1,4 @@
--- Parking: tasks that are set in line, and that go back there.
+-- Parking: putting tasks in line, and back in line.
 local PARKED, CROWDED = 1, 0
 
 local function is_crowded(needs)
@@ -9,11 +9,11 @@ local function is_crowded(needs)
   return false
 end
 
--- A task's place is the moment when it came to its worker, however long the call took that says so. How late
--- that is gets known better with each call: of one worker, who came later stands later all the same.
+-- Return the ticket of a task: the moment when the task came to its worker, plus the time that the call was
+-- on its way. Tasks of one worker keep their order nevertheless.
 local function give_ticket(arrival)
   local age_ms = arrival.age_ms or 0
-  local ticket = next_ticket(age_ms + state.late_ms)
+  local ticket = next_ticket(age_ms)
   local came = state.clock_ms and state.clock_ms - age_ms
   local newest = state.newest
   if newest and came < newest.came then return ticket end
@@ -22,7 +22,7 @@ local function give_ticket(arrival)
   return ticket
 end
 
--- The record of one that is set aside now, in the place of an earlier attempt if there is one.
+-- Return the record of a delivery that is parked now, in the place of an earlier attempt if there is one.
 local function parked_record(arrival, earlier)
   local record = delivery_of(arrival)
   record.ticket = earlier and earlier.ticket or give_ticket(arrival)
@@ -35,11 +35,11 @@ local function parked_record(arrival, earlier)
   return record
 end
 
--- earlier: the record of an earlier attempt that waits, and may have had other arguments.
+-- earlier: the record of an earlier attempt that waits; its arguments may be others.
 local function park_new(task, arrival, earlier)
   local record = delivery_of(arrival)
   if record.lock and settling() == 0 then judge_arrival(task, record) end
-  -- Whoever does not run itself takes no place in the line.
+  -- Only a task that waits for permits can be refused by a full line.
   if not earlier and is_crowded(needs_of(takes(record))) then return CROWDED end
   record = parked_record(arrival, earlier)
   record.outside = arrival.outside
@@ -49,19 +49,19 @@ local function park_new(task, arrival, earlier)
   return PARKED
 end
 
--- Another delivery of a task that holds waits for it to end; the newer one, if there are several.
+-- Keep another delivery until the run of its task ends; of several only the newest.
 local function keep_second(task, arrival)
   local second = load_second(task)
   if second and arrival.attempt <= (second.attempt or 0) then
     note_delivery(task, arrival)
     return
   end
-  if second then finish(task, second, false) end -- there was a retry since
+  if second then finish(task, second, false) end -- a retry came in between
   save_second(task, parked_record(arrival, second), arrival.message)
 end
 
 local function park(task, arrival)
-  -- Also where there is a record: an earlier attempt may have come again, too.
+  -- Check this even if there is a record, because an earlier attempt may be delivered again.
   if tell_if_finished(task, arrival.attempt) then return HAS_RUN end
   local record = load_record(task) or next(state.unsettled) and mend_record(task) or nil
   if not record then return park_new(task, arrival) end
@@ -77,11 +77,11 @@ local function park(task, arrival)
   return PARKED
 end
 
--- A task that has begun goes back before all others, since the outside said that it is asked too often.
+-- Put a task that has begun back before all others, because an outside service asked to slow down.
 local function send_back(task, arrival, pause_ms, about)
   local record = mend_record(task)
   if record and record.nonce ~= arrival.nonce then return end
-  -- With a call that was refused before, a copy of which was on its way.
+  -- A late copy of a refused call has put the task back before, and that attempt is over.
   if not record and tell_if_finished(task, arrival.attempt) then return end
   redis.call('HSET', MESSAGES, task, arrival.message)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
@@ -91,7 +91,7 @@ local function send_back(task, arrival, pause_ms, about)
     save_record(task, record)
     ended(task, arrival.nonce, true, 'head', 'nothing')
   else
-    -- The store was emptied meanwhile.
+    -- The data was lost in between.
     record = delivery_of(arrival)
     await_copy(record, arrival)
     line_up_again(task, record, true, 'head')

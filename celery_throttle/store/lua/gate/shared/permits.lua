@@ -1,12 +1,18 @@
 -- Permits: how many a bucket has, whether there is room, taking and giving them back.
 --
--- A limit is declared as its number of permits, or as an object: permits (0: any number), rates: { count,
--- period (us), burst } each, max_parked (0: any number), fair (its tasks take turns).
+-- The declaration of a limit is its number of permits, or an object:
+--   permits     0: any number
+--   rates       { count, period (us), burst } each
+--   max_parked  0: any number
+--   fair        its tasks take turns
 local ANY_NUMBER, SETTLE_MS, SETTLE_MOST_MS = 1000000000, 4000, 300000
 
--- What governs a bucket now: permits, used, rates, max_parked, fair; newly_paced: it has a rate by an
--- override alone; closed: nothing may start; bar: see anti_starvation.lua; wait_ms: after how long that may
--- change by itself (0: never).
+-- Return the rule that holds for a bucket now:
+--   permits, used, rates, max_parked, fair
+--   newly_paced  only an override gives it a rate
+--   closed       no task may start
+--   bar          see anti_starvation.lua
+--   wait_ms      after how long the rule may change by itself (0: never)
 local function rule_of(bucket)
   local rule = state.rules[bucket]
   if rule then return rule end
@@ -20,8 +26,8 @@ local function rule_of(bucket)
   return rule
 end
 
--- How long nothing is granted yet, since holders may still have to put themselves back: 0 but for the
--- seconds after the data was lost. Who only reads asks, too: that it is over is written by whoever starts.
+-- Return for how long (ms) nothing is granted yet: not 0 only in the seconds after a loss of data, in which
+-- holders put themselves back. Readers may call this; the flag in META is cleared by the next start.
 local function settling()
   if not state.settling then
     local till = meta_number('settling', NOW + SETTLE_MOST_MS)
@@ -30,18 +36,18 @@ local function settling()
   return state.settling
 end
 
--- Whether so many permits are free; one that takes more than there are runs alone.
+-- Return whether so many permits are free. A task that takes more than there are runs alone.
 local function has_permits(rule, cost)
   return rule.permits - rule.used >= math.min(cost, math.max(rule.permits, 1))
 end
 
--- Whether nothing can start, whatever it takes, until a permit is given back or something is said.
+-- Return whether no task can start, at any cost, until a permit is given back or an override changes.
 local function is_full(rule)
   return not has_permits(rule, 1) and rule.wait_ms == 0
 end
 
--- Whether so many permits are free and the rates allow the start, and if not, after how long (ms) to look
--- again, though nobody gives one back (0: no need).
+-- Return whether so many permits are free and the rates allow a start. If not, also return after how long
+-- (ms) to look again (0: no need).
 local function room_for(need)
   local rule = rule_of(need.bucket)
   if rule.closed or not has_permits(rule, need.cost) then return false, rule.wait_ms end
@@ -54,8 +60,8 @@ local function room_for(need)
   return true, 0
 end
 
--- Whether it fits, whatever the rates are and whoever waits: it has started already. Of a limit that was not
--- declared since the data was lost nobody else can have got any.
+-- Return whether needs that have started already fit, regardless of rates and lines. A limit without a
+-- declaration since a loss of data always has room, because no other task can have its permits.
 local function fits(needs)
   for _, need in ipairs(needs) do
     local room = has_permits(rule_of(need.bucket), need.cost)
@@ -67,11 +73,11 @@ end
 local function change_used(need, by)
   local rule = rule_of(need.bucket)
   local used = add_count(USED, WAITING, 'used', need.bucket, by)
-  -- Else it is no number, and is counted anew when this is settled.
+  -- A count that is not a number is counted again when this is settled.
   rule.used = used or math.max(rule.used + by, 0)
 end
 
--- starts: the nonce it starts with; nil for one that only comes back, which had its start before.
+-- starts: the nonce of a task that starts; nil for a holder that comes back, whose start was booked before.
 local function take(needs, starts, waited)
   for _, need in ipairs(needs) do
     change_used(need, need.cost)

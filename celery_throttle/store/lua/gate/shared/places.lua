@@ -1,10 +1,12 @@
 -- Places: how lanes are named, and places in them.
 --
--- Parked tasks that are alike (the same queue, the same needs) stand in one lane: none of them can start when
--- the first cannot. A lane is named by what they wait for, \0 and the queue; they wait for permits (the text
--- of their needs), for nothing but a slot (''), for the outcome of another task ('follow:' identity ':'
--- that task) or for an identity lock ('next:' identity). A member of KEYS lines is lane \0 place, the
--- ticket if it is another than the place, '.', task id.
+-- Parked tasks that are alike (the same queue, the same needs) stand in one lane: if the first cannot start,
+-- none can. The name of a lane is the reason to wait, \0 and the queue. Reasons:
+--   permits                      the text of the needs
+--   nothing but a slot           ''
+--   the outcome of another task  'follow:' identity ':' that task
+--   an identity lock             'next:' identity
+-- A member of KEYS lines is lane \0 place, the ticket if that is not the place, '.', task id.
 
 local function lane_of(record)
   local lock, what = record.lock, record.needs
@@ -20,12 +22,13 @@ local function lane_of(record)
   return what .. '\0' .. record.queue
 end
 
--- What is waited for in a lane, and the queue.
+-- Return the reason to wait in a lane, and its queue.
 local function parts_of(lane)
   return string.match(lane, '^([^%z]*)%z([^%z]*)$')
 end
 
--- The permits it takes to start a task: none for one that only waits to be told something, or is lent out.
+-- Return the permits that the start of a task takes: none if the task is expired, lent out or without the
+-- verdict run.
 local function takes(record)
   if record.expired or record.lent or record.lock and record.lock.verdict ~= 'run' then return '' end
   return record.needs
@@ -37,7 +40,7 @@ local function member_of(task, record)
   return lane_of(record) .. '\0' .. places .. '.' .. task
 end
 
--- What a member of a lane says, as first_of returns it; nil if it names no task.
+-- Parse a member of a lane, in the form of first_of; nil if the member names no task.
 local function member_parts(lane, member)
   local places, task = string.match(string.sub(member, #lane + 2), '^(%d+)%.(.*)$')
   local place, ticket = string.sub(places or '', 1, 16), string.sub(places or '', 17)
@@ -50,8 +53,8 @@ local function waits_for_lock(lane)
   return kind == 'follow' or kind == 'next'
 end
 
--- As text whose order is that of the numbers: digits alone, since how Lua compares a sign depends on the
--- server's locale.
+-- Return a number as text that sorts like the number. The text has digits only, because Lua compares signs by
+-- the locale of the server.
 local NOUGHT = 1000000000000000
 
 local function ordered(number)

@@ -1,8 +1,12 @@
--- Rates of buckets: when the next start is allowed, booking it, giving it back. The arithmetic is gcra.lua's.
+-- Rates of buckets: when the next start is allowed, booking a start, giving a start back. The arithmetic is
+-- that of gcra.lua.
 --
--- KEYS rates: an object of text: seen (us, when the last start was booked); by (its nonce); at (us, when it
--- is, if that is later); and for each rate, by 'count/period/burst', 'us parts us parts': until when it is
--- booked, and until when it was before the last start.
+-- KEYS rates: an object of text:
+--   seen                  when the last start was booked (us)
+--   by                    the nonce of that start
+--   at                    when that start is, if later (us)
+--   'count/period/burst'  one field a rate, 'us parts us parts': the end of its bookings, now and before the
+--                         last start
 local LATE_US = 100000
 
 local function moved_back(booked_till, back)
@@ -13,7 +17,8 @@ local function moved_back(booked_till, back)
   return table.concat(moved, ' ')
 end
 
--- What is booked; whether the clock was set back since: it moves with it, or nothing would start for as long.
+-- Return the bookings, and whether the clock was set back since. If so, the bookings move with the clock,
+-- because nothing could start for as long otherwise.
 local function kept_rates(bucket)
   local kept = load_booked(bucket) or {}
   local back = tonumber(kept.seen or 0) - NOW_US
@@ -26,7 +31,8 @@ local function kept_rates(bucket)
   return kept, true
 end
 
--- The clock was set back: whoever waits comes nearer to its start from now on, though it has not caught up.
+-- The clock was set back: store the moved bookings, so that waiting tasks come nearer to their starts before
+-- the clock has caught up.
 local function follow_clock(bucket)
   local kept = kept_rates(bucket)
   redis.call('HSET', RATES, bucket, cjson.encode(kept))
@@ -50,8 +56,8 @@ local function load_rates(bucket, rule, cost)
   return loaded, was_set_back
 end
 
--- When the rates allow a start (us). Whoever waited for it may come a little late, by less than the time
--- between two starts, and what follows is not put off by that; or every start would lose what it takes to
+-- Return when the rates allow a start (us). A task that waited may start a little late, by less than one
+-- spacing, and later starts do not shift by that. Otherwise every start would lose the time that it takes to
 -- wake a worker.
 local function allowed_at(loaded, waited)
   local start = 0
@@ -62,7 +68,7 @@ local function allowed_at(loaded, waited)
   return start
 end
 
--- How long until the rates allow a start; whether the clock was set back since the last one.
+-- Return how long (ms) until the rates allow a start, and whether the clock was set back since the last one.
 local function rate_wait_ms(bucket, rule, cost)
   local loaded, was_set_back = load_rates(bucket, rule, cost)
   return math.max(math.ceil((allowed_at(loaded, true) - NOW_US) / 1000), 0), was_set_back
@@ -77,7 +83,7 @@ local function book_at(bucket, loaded, start, nonce)
     till = math.max(till, us)
   end
   redis.call('HSET', RATES, bucket, cjson.encode(kept))
-  -- Somebody may come that late, as allowed_at says.
+  -- A start may come late by this time, as in allowed_at.
   redis.call('ZADD', ENDS, math.ceil((till + LATE_US) / 1000) + 1, 'rates:' .. bucket)
   state.adds_ends = true
 end
@@ -87,7 +93,7 @@ local function book_start(bucket, rule, cost, waited, nonce)
   book_at(bucket, loaded, math.min(allowed_at(loaded, waited), NOW_US), nonce)
 end
 
--- Its start was not made: it is free again, unless others have been booked since.
+-- Give back a start that was not made, unless another start has been booked since.
 local function unbook_start(bucket, nonce)
   local kept = load_booked(bucket)
   if not kept or kept.by ~= nonce then return end

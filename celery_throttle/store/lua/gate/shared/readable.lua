@@ -1,7 +1,7 @@
--- Readable: stored values that are what they have to be; see shapes.lua.
+-- Readable: decoding stored values, with a check of their form; see shapes.lua.
 
--- The first part of an object that is not what it has to be; nil if all are. What is read in each call has a
--- function of its own: a table for each kind would be made anew each time.
+-- Return the first malformed part of an object; nil if there is none. The kinds that each call reads have
+-- functions of their own, because each call would have to make a table for such a kind again.
 local function wrong_part(object, kind)
   if kind == 'record' or kind == 'worker' or kind == 'lane' then
     local odd = unwritable_part(object, kind)
@@ -15,7 +15,7 @@ local function wrong_part(object, kind)
   return kind == 'lost' and not is_list(object.runs, 'lost runs') and 'runs' or nil
 end
 
--- The value that was stored. Messages are any bytes, and what was set aside; all else is text.
+-- Return the stored value. Messages and values set aside may be any bytes; all else is text.
 local function decoded(packed, kind)
   local decodes, value = pcall(cjson.decode, packed)
   local text = kind ~= 'aside' and kind ~= 'worker'
@@ -23,7 +23,7 @@ local function decoded(packed, kind)
   if decodes and not odd then return value end
 end
 
--- The object that was stored; else nil, and why it cannot be read.
+-- Return the stored object; else nil and the reason.
 local function readable(packed, kind)
   local value = decoded(packed, kind)
   if value == nil then return nil, 'not readable' end
@@ -39,7 +39,7 @@ local function readable(packed, kind)
   return value
 end
 
--- Add to a record the parts that can be read of one that cannot be as a whole.
+-- Add to a record the parts that can be read of one that is unreadable as a whole.
 local function add_readable(record, packed)
   local value = decoded(packed, 'record')
   if type(value) ~= 'table' or value.v ~= VERSION then return end

@@ -1,7 +1,8 @@
--- Reading: what status, holders, parked and explain have in common. Writes nothing.
+-- Reading: functions that status, holders, parked and explain share. None of them writes.
 local LONGEST_HEAD, LONGEST_MESSAGE = 16384, 1048576
 
--- As whoever reads it after Lua can read it, too; '' if nobody can.
+-- Return the overrides of a bucket as JSON that readers outside of Lua can decode; '' if there are none, or
+-- they are unreadable.
 local function said_text(bucket, packed)
   local said = said_in(bucket, packed)
   return said and cjson.encode(said) or ''
@@ -14,9 +15,9 @@ local function declared_text(limit)
   return rule and cjson.encode(rule) or ''
 end
 
--- How a bucket stands, as the gate sees it: { bucket, declared, said of its limit, said of the bucket (as in
--- KEYS limits and said; '' if there is nothing), permits (-1: any number), held, waiting, ms until the rates
--- allow a start }; of a limit of which keys are in use also { keys, held, waiting } of all these (sums.lua).
+-- Return the state of a bucket: { bucket, declared, overrides of its limit, overrides of the bucket (as in
+-- KEYS limits and said; '' if there are none), permits (-1: any number), held, waiting, ms until the rates
+-- allow a start }. A limit with keys in use also has { keys, held, waiting } of all keys (sums.lua).
 local function standing(bucket)
   local limit, rule = limit_of(bucket), rule_of(bucket)
   local of_limit, of_bucket = '', ''
@@ -36,16 +37,16 @@ local function standing(bucket)
   return row
 end
 
--- The head of a parked message (see store/parcel.py), which has the task's name; '' if it is large.
+-- Return the head of a parked message (see store/parcel.py), which has the name of the task; '' if the head
+-- or the message is too large.
 local function head_of(task)
   if redis.call('HSTRLEN', MESSAGES, task) > LONGEST_MESSAGE then return '' end
   local length, head = string.match(redis.call('HGET', MESSAGES, task) or '', '^(%d+)\n(.*)')
   return length and tonumber(length) <= LONGEST_HEAD and string.sub(head, 1, tonumber(length)) or ''
 end
 
--- The lanes that wait for a bucket, those too that are passed over: { lane, queue, passed: until when (ms)
--- or 0 } each. A script that asks for many buckets reads once what is passed over, and gives those of this
--- bucket.
+-- Return the lanes that wait for a bucket, also those passed over: { lane, queue, passed: until when (ms) or
+-- 0 } each. A script with many buckets reads the passed lanes once, and passes in those of this bucket.
 local function lanes_at(bucket, most, passed)
   local lanes, lane, _, member = {}, first_at(bucket)
   while lane and #lanes < most do
@@ -59,7 +60,7 @@ local function lanes_at(bucket, most, passed)
   return lanes
 end
 
--- The lanes that are passed over, those first that are in turn again first.
+-- Return the lanes that are passed over, in the order in which their turns come again.
 local function passed_lanes(most)
   local lanes, due = {}, redis.call('ZRANGE', DUE, 0, 9999, 'WITHSCORES')
   for i = 1, #due, 2 do
@@ -72,7 +73,7 @@ local function passed_lanes(most)
   return lanes
 end
 
--- The names that members of a sorted set begin with, up to \0, a page of them.
+-- Return a page of the names that members of a sorted set begin with, up to \0.
 local function names_from(key, from, last, most)
   local names = {}
   while #names < most do
@@ -84,7 +85,7 @@ local function names_from(key, from, last, most)
   return names
 end
 
--- A time that is kept as a score, within what can be shown.
+-- Return a time that is kept as a score, within the range that readers can show.
 local function till_of(score)
   return math.max(math.min(tonumber(score), LATEST_MS), 0)
 end

@@ -1,8 +1,8 @@
--- What can start: after a change each bucket that it touched is looked at once, and the first lane that
--- waits for it is ready if there is room. One call looks at no more than state.looks buckets and lanes; what
--- is left is due at once, for the next call.
+-- Ready: after a change, each bucket that it touched is looked at once. The first lane that waits for the
+-- bucket is ready if there is room. One call looks at no more than state.looks buckets and lanes. The rest is
+-- due at once, for the next call.
 
--- What stands first at a bucket is not listed there by what is known of it.
+-- Repair a lane that stands first at a bucket, against its own entry.
 local function not_listed(lane, bucket, member)
   redis.call('ZREM', HEADS, member)
   state.heads[bucket] = nil
@@ -40,7 +40,8 @@ local function refresh(bucket)
       pass_over(lane, entry)
       passing = true
     elseif passing then
-      -- Somebody let it go: all others have a chance at once, or many such queues would take their time.
+      -- A queue was passed over: all others have their chance at once, because many idle queues in turn would
+      -- take long.
       after = member
     else
       return
@@ -58,8 +59,8 @@ local function refresh_touched()
   end
 end
 
--- Look at a page of the buckets of a limit for which somebody waits; the one to go on after, '' after the
--- last.
+-- Look at a page of the buckets of a limit that have waiting lanes. Returns the bucket to go on after, ''
+-- after the last.
 local function refresh_limit(limit, after)
   local from = after == '' and '[' .. limit .. '\0' or '(' .. after .. '\1'
   while state.looks > 0 do
@@ -72,12 +73,12 @@ local function refresh_limit(limit, after)
   return after
 end
 
--- The same, and time alone brings whoever comes next to the next page.
+-- The same, and the next page is due at once.
 local function go_on_after(limit, after)
   if not anybody_waits() then return end
   local last = refresh_limit(limit, after)
   if last == '' and state.looks <= 0 then
-    -- It may not have begun: the limit itself comes before its keys.
+    -- The page may not have begun, so it begins with the limit itself, which comes before its keys.
     again_at(limit, NOW)
     last = limit
   end

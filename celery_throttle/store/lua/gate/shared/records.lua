@@ -1,29 +1,42 @@
--- Records: what the store knows of a task: each is read and decoded once a call, and written once at its end.
+-- Records: the data of each task. A call reads and decodes a record once, and writes the record once at its
+-- end.
 --
--- A record is a JSON object of v (VERSION) and what there is of: second: another delivery of the task, which
--- waits for this one to end (see second_deliveries.lua); finished: see copies.lua; awaited: see awaited.lua;
--- and, if a delivery holds permits or is parked, the parts of that: needs: the permits it takes (see
--- needs.lua), '' for none;
--- queue: whose workers can start it; ticket: its place, which is when it came (see next_ticket), negative
--- for one that goes before all others; attempt: grows by retry and replace; nonce: which delivery holds,
--- absent while parked; since: when it got its permit (ms). Only where there is such a thing: place: its
--- place in the line of a limit whose tasks take turns; turn: { bucket, who, step }, see fair_queueing.lua;
--- deadline: until when it may wait (ms); expired: it waited for too long, and is only to be told so;
--- dropped: the same, since an operator dropped it, and who did, as text; dropped_at: when (ms);
--- over: another delivery of the task has succeeded, see over.lua; lent: its message is on the way to its
--- queue, and holds no permits;
--- deliveries: how often it was started before; lock: what it does with its identity lock, see claims.lua;
--- code: which task it is, where no limit is called as it (see core/task_codes.py);
--- outside: nobody's message, but a holder outside of tasks; out: see copies.lua; moves: how often it went
--- from the lane of one bucket to another's.
+-- A record is a JSON object of
+--   v           VERSION
+--   second      another delivery of the task, which waits for this one to end (see second_deliveries.lua)
+--   finished    see copies.lua
+--   awaited     see awaited.lua
+-- and, for a delivery that holds permits or is parked:
+--   needs       the permits that it takes (see needs.lua), '' for none
+--   queue       whose workers can start it
+--   ticket      its place, the time of arrival (see next_ticket), negative for a task that goes before all
+--               others
+--   attempt     grows by retry and replace
+--   nonce       of the delivery that holds; absent while parked
+--   since       when the delivery got its permits (ms)
+-- and, where they apply:
+--   place       its place in the line of a limit whose tasks take turns
+--   turn        { bucket, key, step }, see fair_queueing.lua
+--   deadline    until when the task may wait (ms)
+--   expired     the task has waited for too long, and a worker only has to report that
+--   dropped     an operator dropped the task: the reason and the author, as text; expired is set too
+--   dropped_at  when (ms)
+--   over        another delivery of the task has succeeded, see over.lua
+--   lent        its message is on the way to its queue; holds no permits
+--   deliveries  how often the task was started before
+--   lock        its plan for the identity lock, see claims.lua
+--   code        identifies the task if no limit has its name (see core/task_codes.py)
+--   outside     a holder outside of tasks, without a message in a broker
+--   out         see copies.lua
+--   moves       how often the task went from the lane of one bucket to that of another
 
--- A record with a delivery that holds or is parked; else nil, and why it cannot be read.
+-- Return a record that has a delivery; else nil, and why the record cannot be read.
 local function record_in(packed)
   local record, why = readable(packed, 'record')
   return record and record.needs and record or nil, why
 end
 
--- What there is of a task; nothing if it cannot be read.
+-- Return the record of a task; an empty one if there is none, or it cannot be read.
 local function record_of(task)
   local record, why = state.records[task], nil
   if record then return record end
@@ -43,7 +56,7 @@ local function record_of(task)
   return record
 end
 
--- The same if a delivery holds or is parked.
+-- Return the record of a task, if a delivery holds permits or is parked.
 local function load_record(task)
   local record = record_of(task)
   return record.needs and record or nil
@@ -55,7 +68,7 @@ local function mark_changed(task)
   state.changed[#state.changed + 1] = task
 end
 
--- Keep this of the delivery that holds or is parked, beside what else there is of the task.
+-- Store the delivery that holds permits or is parked, beside the other parts of the record.
 local function save_record(task, record)
   local kept = record_of(task)
   if kept ~= record then
@@ -65,7 +78,7 @@ local function save_record(task, record)
   mark_changed(task)
 end
 
--- That delivery is gone.
+-- Remove that delivery.
 local function forget_delivery(task)
   local kept = record_of(task)
   local second, finished, awaited = kept.second, kept.finished, kept.awaited
@@ -73,13 +86,13 @@ local function forget_delivery(task)
   mark_changed(task)
 end
 
--- And its message.
+-- Remove that delivery and its message.
 local function forget_task(task)
   redis.call('HDEL', MESSAGES, task)
   forget_delivery(task)
 end
 
--- What was changed is written, at the end of a call; gate_script.py makes each script that writes end so.
+-- Write the changed records, at the end of a call; gate_script.py appends this to each script that writes.
 local function write_records()
   for _, task in ipairs(state.changed) do
     local record = state.records[task]

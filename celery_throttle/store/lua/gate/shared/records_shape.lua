@@ -1,4 +1,5 @@
--- Shapes of records, workers and lanes, which are read in each call: part by part, as shapes.lua has others.
+-- Shapes of records, workers and lanes. Each call reads these, so they are checked part by part; shapes.lua
+-- has the others.
 
 local function wrong_in_record(record)
   if record.second ~= nil and is_wrong_second(record.second) then return 'second' end
@@ -40,7 +41,7 @@ local function wrong_in_delivery(record)
   return wrong_in_odd_delivery(record)
 end
 
--- What few deliveries have.
+-- Check the parts that few deliveries have.
 local function wrong_in_odd_delivery(record)
   local attempt, deliveries, moves = record.attempt, record.deliveries, record.moves
   if attempt ~= nil and not is_a(attempt, 'whole') then return 'attempt' end
@@ -51,7 +52,7 @@ local function wrong_in_odd_delivery(record)
   return nil
 end
 
--- Of its answer see is_answer_to.
+-- The answer of a worker is checked by is_answer_to.
 local function wrong_in_worker(worker)
   local since, till, broker, clock_off = worker.since, worker.till, worker.broker, worker.clock_off
   if type(worker.number) ~= 'number' then return 'number' end
@@ -65,12 +66,10 @@ local function wrong_in_worker(worker)
 end
 
 local function wrong_in_lane(lane)
-  local offered, pass_ms = lane.offered, lane.pass_ms
   if lane.at ~= nil and not is_a(lane.at, 'name') then return 'at' end
   if lane.rank ~= nil and not is_a(lane.rank, 'rank') then return 'rank' end
   if lane.came ~= nil and not is_a(lane.came, 'rank') then return 'came' end
   if lane.ticket ~= nil and not is_a(lane.ticket, 'rank') then return 'ticket' end
-  if offered ~= nil and type(offered) ~= 'number' then return 'offered' end
-  if pass_ms ~= nil and type(pass_ms) ~= 'number' then return 'pass_ms' end
+  if lane.offered ~= nil and type(lane.offered) ~= 'number' then return 'offered' end
   return nil
 end

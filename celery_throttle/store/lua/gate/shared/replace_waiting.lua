@@ -1,21 +1,22 @@
--- Replace waiting: the newest takes the place of a task that waits, parked or on its way, or is to run next.
+-- Replace waiting: the newest task takes the place of one that waits (parked or on its way) or is to run
+-- next.
 --
--- One that is parked makes room only when the newest has come: that may fail to be published. Until then
--- (coming in the lock) it waits for that, in its place if that never comes.
+-- A parked task makes room only when the newest has come, because the newest may fail to be published. Until
+-- then (coming in the lock) the parked task waits, and keeps its place in case the newest never comes.
 
--- Whether whoever has the lock, or is to run next, was published after this task.
+-- Return whether the task that has the lock, or is to run next, was published after this task.
 local function is_older(plan, lock, task)
   local newest = lock.next and lock.next ~= task and lock.next_claim or lock.claim
   return tonumber(plan.claim) < tonumber(newest)
 end
 
--- The verdict of one that is older than the newest.
+-- Return the verdict of a task that is older than the newest.
 local function give_way(lock, was_parked)
   if not lock.coming or not was_parked then return 'replaced' end
   return lock.next and 'next' or 'follow'
 end
 
--- The newest is here: those that waited for that are told.
+-- The newest has come: judge again the tasks that waited for that.
 local function newest_came(identity, lock)
   lock.coming = nil
   write_lock(identity, lock)
@@ -29,7 +30,7 @@ local function replace_lock(identity, old, new, till)
   if old.next then wake_next(identity) end
 end
 
--- till: until when the lock is to last for it at least, nil if that is not known.
+-- till: until when the lock lasts at least for this task, nil if that is not known.
 local function run_next(lock, task, plan, coming, till)
   local wakes = lock.next and not coming and (lock.next ~= task or lock.coming)
   lock.next_till = till or lock.next == task and lock.next_till or nil

@@ -1,8 +1,11 @@
--- Runtime overrides: what was said of a limit, or of one key of it, at run time.
+-- Runtime overrides: changes of a limit, or of one key of it, at run time.
 --
--- An object of { value, until (ms, 0: for good), by, why, since (ms) }, one for each of override
--- (permits), rate (value: other rates, as they are declared), pause, disable, hold (the outside said that it
--- is asked too often) and bar (value: a ticket, why: a task id; see anti_starvation.lua).
+-- An object with one field for each kind: { value, until (ms, 0: for good), by, why, since (ms) }. Kinds:
+--   override  value: permits
+--   rate      value: other rates, in the form of a declaration
+--   pause, disable
+--   hold      an outside service asked to slow down
+--   bar       value: a ticket, why: a task id; see anti_starvation.lua
 local VALUE, UNTIL, BY, WHY, SINCE = 1, 2, 3, 4, 5
 
 local function anything_said()
@@ -14,7 +17,7 @@ local function load_said(bucket)
   return said_in(bucket, redis.call('HGET', SAID, bucket)) or {}
 end
 
--- What this says, of a bucket; nil if it says nothing.
+-- Return the decoded overrides of a bucket; nil if there are none, or they are unreadable.
 local function said_in(bucket, packed)
   if not packed then return nil end
   local said, why = readable(packed, 'spoken')
@@ -22,7 +25,7 @@ local function said_in(bucket, packed)
   return said
 end
 
--- Keep what has not ended.
+-- Store the overrides that have not ended.
 local function save_said(bucket, said)
   local till, for_good = 0, false
   for what, one in pairs(said) do
@@ -46,7 +49,8 @@ local function save_said(bucket, said)
   state.rules, state.said = {}, nil
 end
 
--- The last that was said and has not ended; what was said of a key comes before what was said of all.
+-- Return the first of these overrides of one kind that has not ended. The caller puts those of a key before
+-- those of the limit.
 local function spoken(several, what)
   for _, said in ipairs(several) do
     local one = said[what]
@@ -69,7 +73,7 @@ local function apply_said(rule, bucket)
   local override = spoken(several, 'override')
   if override then rule.permits = override[VALUE] end
   local rate = spoken(several, 'rate')
-  -- Where the code has none, workers pass permits on by themselves unless they hear otherwise.
+  -- Without a rate in the code, workers pass permits on by themselves until a reply closes the bucket.
   rule.newly_paced = rate ~= nil and not rule.rates
   if rate then rule.rates = rate[VALUE] end
   rule.bar = spoken(several, 'bar')
@@ -77,7 +81,7 @@ local function apply_said(rule, bucket)
   rule.closed = (spoken(several, 'pause') or spoken(several, 'hold')) ~= nil
 end
 
--- The outside said that it is asked too often: nothing starts for so long.
+-- An outside service asked to slow down: no task starts for so long.
 local function hold_back(bucket, pause_ms, by)
   local said = load_said(bucket)
   if not said.hold or said.hold[UNTIL] < NOW + pause_ms then

@@ -1,11 +1,11 @@
--- Second deliveries: another delivery of a task that holds waits until that run has ended. It is a part of
--- the task's record, with the same parts as one that is parked.
+-- Second deliveries: another delivery of a task that holds permits waits until that run has ended. The second
+-- delivery is a part of the record of the task, and has the same parts as a parked delivery.
 
 local function load_second(task)
   return record_of(task).second
 end
 
--- In KEYS messages, beside that of the delivery that holds.
+-- The message is in KEYS messages, beside that of the delivery that holds.
 local function second_message(task)
   return redis.call('HGET', MESSAGES, '\0' .. task) or ''
 end
@@ -23,7 +23,7 @@ local function forget_second(task)
   mark_changed(task)
 end
 
--- The task is over, or is not to run: neither is this delivery.
+-- Drop the second delivery, because its task is over or will not run.
 local function drop_second(task)
   local second = load_second(task)
   if not second then return end
@@ -31,7 +31,7 @@ local function drop_second(task)
   forget_second(task)
 end
 
--- Another delivery waited for this one to end. Returns its record if it goes on.
+-- A run has ended that a second delivery waited for. Returns the record of that delivery if it goes on.
 local function settle_second(task, record, result)
   local second = load_second(task)
   if not second then return nil end
@@ -42,14 +42,14 @@ local function settle_second(task, record, result)
     return nil
   end
   redis.call('HSET', MESSAGES, task, message)
-  -- Whom it waited for before it stepped back may wait for it by now.
+  -- The task that this delivery waited for may wait for this delivery by now.
   if second.lock and second.lock.verdict then judge_record(task, second) end
   enqueue(task, second)
   return second
 end
 
--- A parked message of a task that runs after all (its lease had ended, or it was delivered twice) waits
--- for the run to end.
+-- A task runs although it is parked, because its lease had ended or it was delivered twice. Its parked
+-- message waits for the run to end.
 local function step_back(task, parked)
   leave_line(task, parked)
   local second, message = load_second(task), redis.call('HGET', MESSAGES, task) or ''

@@ -1,5 +1,5 @@
--- Settling: what follows from a change, worked off until nothing is left. Rows and what time ends are settled
--- one by one, so each row finds what followed from those before it.
+-- Settling: the consequences of a change, worked off until none is left. Each row, and each thing that time
+-- has ended, is settled separately. So each row finds the consequences of those before it.
 
 local function settle_one(rule, ...)
   if rule == 'waiting' then return each_goes_on(...) end
@@ -17,8 +17,8 @@ local function settle()
   while #state.unsettled > 0 do settle_one(unpack(table.remove(state.unsettled, 1))) end
 end
 
--- The record of the task that a row is about. One that cannot be read is set aside first: another delivery of
--- the task may go on in its place.
+-- Return the record of the task of a row. An unreadable record is set aside first, because another delivery
+-- of the task may go on in its place.
 local function mend_record(task)
   local record = load_record(task)
   if record or #state.unsettled == 0 then return record end
@@ -26,13 +26,13 @@ local function mend_record(task)
   return load_record(task)
 end
 
--- A record that cannot be read, or a delivery that a worker can make nothing of, must not stop the others: it
--- goes where people can look at it, with its message. What can be read of a record stays.
+-- Set aside a record that is unreadable, here or for a worker, with its message, so that the other tasks go
+-- on. Operators can look at the record there. The readable parts of the record stay.
 local function set_aside(task, packed, why, is_unreadable)
   keep_aside(task, why, packed)
   local record = record_of(task)
   if is_unreadable then
-    if record.needs then return end -- it was written anew
+    if record.needs then return end -- a new record was written
     add_readable(record, packed)
     forget_end(task, record)
     if record.needs then return mark_changed(task) end
@@ -43,10 +43,10 @@ local function set_aside(task, packed, why, is_unreadable)
   settle_second(task, {}, 'nothing')
 end
 
--- A field of any other hash that cannot be read goes, and what it was about goes on without it.
+-- Drop an unreadable field of any other hash. Its tasks and limits go on without the value.
 local function drop_unreadable(hash, key, field, packed, why)
   keep_aside(key .. '\0' .. field, why, packed, key)
-  if redis.call('HGET', hash, field) == packed then -- else it was written anew
+  if redis.call('HGET', hash, field) == packed then -- else a new value was written
     redis.call('HDEL', hash, field)
     redis.call('ZREM', ENDS, key .. ':' .. field)
   end

@@ -1,5 +1,5 @@
--- Shapes: what stored objects have to be. What is not so was not written by this library, or has changed
--- since: no other function looks at a value before `readable` has.
+-- Shapes: the form of stored objects. An object of another form was not written by this library, or has
+-- changed since. No other function looks at a value before `readable` has.
 local NUMBERS_END = 1000000000000000
 local WHOLE_END = 9007199254740991
 
@@ -17,7 +17,7 @@ local function is_one_of(value, what)
   return type(value) == 'string' and string.find(' ' .. words .. ' ', ' ' .. value .. ' ', 1, true) ~= nil
 end
 
--- Texts and numbers, by what they have to be.
+-- Return whether a text or number has this form.
 local function is_a(value, what)
   if what == 'string' then return type(value) == 'string' end
   if what == 'number' then return is_number(value) end
@@ -28,8 +28,8 @@ local function is_a(value, what)
   return is_one_of(value, what)
 end
 
--- Of a kind of object the parts that have to be there, and what each part is. Others are anything that can be
--- written again: NaN is read and cannot.
+-- Return, for a kind of object, the required parts and the form of each part. Any other part is allowed if it
+-- can be written again. NaN cannot, although it can be read.
 local function made_shape(kind)
   if kind == 'plan' then return {
     required = { 'identity', 'first', 'claim', 'lock_until', 'on_conflict', 'ttl_ms', 'verdict' }, parts = {
@@ -60,8 +60,7 @@ local function made_shape(kind)
   } }
 end
 
--- The first part of an object that is not what it has to be, of those that are texts or numbers; nil if all
--- are.
+-- Return the first malformed text or number among the parts of an object; nil if there is none.
 local function wrong_by_shape(object, kind)
   if type(object) ~= 'table' then return kind end
   local odd = unwritable_part(object, kind)
@@ -77,8 +76,8 @@ local function wrong_by_shape(object, kind)
   return nil
 end
 
--- A part that cannot be written again: NaN is read and cannot. What a worker was answered is not written
--- again; the other tables of a record are looked at one by one.
+-- Return a part that cannot be written again, such as NaN, which can be read. The stored answers of a worker
+-- are not written again. Other functions check the other tables of a record.
 local function unwritable_part(object, kind)
   for name, value in pairs(object) do
     local its = type(value)

@@ -1,31 +1,29 @@
--- Skip idle queues: a lane whose queue has no worker with a free slot does not hold up those behind it.
-local OFFER_MS, PASS_MS, PASS_MAX_MS = 100, 1000, 60000
+-- Skip idle queues: a lane whose queue has no worker with a free slot does not hold up the lanes behind it.
+local OFFER_MS, PASS_MS = 100, 60000
 
--- Nobody took what is its turn in time: others may go before it, until a worker of its queue comes or some
--- time has passed.
+-- The queue did not take its turn in time. Other lanes may go first until a worker of the queue comes, or
+-- some time has passed.
 local function pass_over(lane, entry)
-  entry.pass_ms = math.min((entry.pass_ms or PASS_MS / 2) * 2, PASS_MAX_MS)
   state.heads[entry.at] = nil
   redis.call('ZREM', HEADS, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
-  redis.call('ZADD', DUE, NOW + entry.pass_ms, 'lane:' .. lane)
+  redis.call('ZADD', DUE, NOW + PASS_MS, 'lane:' .. lane)
   entry.passed, entry.offered = true, nil
   save_lane(lane, entry)
 end
 
--- It is in turn again. here: a worker of its queue is there.
-local function take_back(lane, entry, here)
+-- The turn of a lane comes again.
+local function take_back(lane, entry)
   if not entry.passed or not entry.at or not entry.rank then return end
   redis.call('ZREM', DUE, 'lane:' .. lane)
   entry.passed, entry.offered = nil, nil
-  if here then entry.pass_ms = nil end
   state.heads[entry.at] = nil
   redis.call('ZADD', HEADS, 0, entry.at .. '\0' .. entry.rank .. '\0' .. lane)
   save_lane(lane, entry)
   touch(entry.at)
 end
 
--- Give the queue of a lane whose turn it is the time to take it, where another queue waits behind it. Returns
--- whether that time has not ended.
+-- Give the queue of a lane the time to take its turn, if another lane waits behind. Returns whether that time
+-- is not over.
 local function offer(lane, entry, bucket, member)
   if is_for_caller(lane) or not first_at(bucket, member) then return true end
   if not entry.offered then
@@ -37,7 +35,7 @@ local function offer(lane, entry, bucket, member)
   return true
 end
 
--- Whether a lane's first task could start in a slot of the caller.
+-- Return whether the first task of a lane could start in a slot of the caller.
 local function is_for_caller(lane)
   local _, queue = parts_of(lane)
   return state.slots > 0 and state.serves[queue]

@@ -1,10 +1,11 @@
--- Starting: the caller's slots go to the oldest tasks that can start in them, whatever they wait for.
+-- Starts: the slots of the caller go to the oldest tasks that can start in them, over all lines.
 
--- What one call may start: 2 for each task, and 1 for each limit that it needs.
+-- How much one call may start: 2 for each task, and 1 for each limit that the task needs.
 local MOST_WORK = 19
 
--- The first bucket that keeps a task from starting, if one does: also that where its lane is listed, since
--- another may have come before it there after it was made ready; and after how long (ms) to look again.
+-- Return the first bucket that keeps a task from starting, and after how long (ms) to look again; nil if
+-- there is none. Includes the bucket where its lane is listed, because another task may have come first there
+-- after the lane became ready.
 local function blocked_by(needs, task, record)
   for _, need in ipairs(needs) do
     local bucket = need.bucket
@@ -12,14 +13,14 @@ local function blocked_by(needs, task, record)
     if not room or barred(bucket, task, record.ticket) then return bucket, wait_ms end
     local _, rank = first_at(bucket)
     local own = rule_of(bucket).fair and record.place or record.ticket
-    -- Those who wait for a rate alone are not before one that has its start.
+    -- Tasks that wait only for a rate do not come before a task whose start is booked.
     local has_start = need.booked and rule_of(bucket).permits == ANY_NUMBER
     if rank and rank < ordered(own) and not has_start then return bucket, 0 end
   end
   return nil
 end
 
--- Its first task waits for another bucket: that is where the lane is listed from now on.
+-- List the lane at the bucket that its first task waits for now.
 local function move_lane(lane, entry, bucket, first, record)
   local moves = bucket ~= entry.at
   unlist(lane, entry)
@@ -30,12 +31,12 @@ local function move_lane(lane, entry, bucket, first, record)
   if record.moves >= MANY_MOVES then raise_bar(first.task, record) end
 end
 
--- Start the first task of a lane that is ready, or find out why it cannot.
+-- Start the first task of a ready lane, or find the reason why it cannot start.
 local function start_first(lane)
   local entry, first = load_lane(lane), first_of(lane)
   local record = first and load_record(first.task)
   if not record or record.nonce or member_of(first.task, record) ~= first.member then
-    -- Nothing can be said of a record that is unreadable, or that another release has changed.
+    -- The record is unreadable or changed by another release, so the count is corrected by the lane alone.
     if first then out_of_line(first.member, first.task, record) end
     state.firsts[lane] = nil
     if first then count_waiting({ needs = string.match(lane, '^%d') and parts_of(lane) or '' }, -1) end
@@ -43,12 +44,12 @@ local function start_first(lane)
     return
   end
   if record.deadline and record.deadline <= NOW then return expire_parked(first.task, record) end
-  if entry.passed then take_back(lane, entry, true) end
+  if entry.passed then take_back(lane, entry) end
   local blocker, wait_ms = blocked_by(needs_of(takes(record)), first.task, record)
   if blocker and wait_ms > 0 then again_at(blocker, NOW + wait_ms) end
   if blocker then return move_lane(lane, entry, blocker, first, record) end
   leave_line(first.task, record)
-  -- Its lock may have ended while it waited, and be another's now.
+  -- The lock may have ended while the task waited, and may belong to another task now.
   local judged = record.lock and record.lock.verdict == 'run'
   if judged and not judge_arrival(first.task, record) then return enqueue(first.task, record) end
   if record.turn and record.ticket > 0 then turn_served(record) end
@@ -57,17 +58,18 @@ local function start_first(lane)
   state.grants[#state.grants + 1] = first.task
 end
 
--- Give the caller's slots to those whose turn it is, and hint to others.
+-- Give the slots of the caller to the next tasks, and send hints to other workers.
 local function serve()
   if next(state.unsettled) then settle() end
   if state.adds_ends then
-    reap_ends(4) -- so what has ended does not pile up where there is no beat
+    reap_ends(4) -- so that ended fields do not pile up where there is no beat
     if next(state.unsettled) then settle() end
   end
   if not anybody_waits() then return end
   refresh_touched()
   local left = MOST_WORK
-  -- Also a task without limits waits until a store that was emptied has settled: it may run elsewhere.
+  -- A task without limits also waits until a store that was emptied has settled, because the task may run
+  -- elsewhere.
   state.all_served = settling() > 0
   while state.slots > 0 and left > 0 and not state.all_served do
     local lane, listed = oldest_startable()
@@ -87,7 +89,7 @@ local function serve()
   hint_ready()
 end
 
--- What the caller had no slot for is ready for anybody.
+-- Lanes for which the caller had no slot are ready for all workers.
 local function cool_down()
   for lane, ticket in pairs(state.hot) do
     state.hot[lane] = nil

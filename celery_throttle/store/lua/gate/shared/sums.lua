@@ -1,12 +1,12 @@
--- Sums: what all keys of a limit have together. They change with the counts of the keys, so a reader does
--- not add up pages of keys.
+-- Sums: the totals over all keys of a limit. The sums change with the counts of the keys, so that a reader
+-- need not add up pages of keys.
 
--- KEYS sums: 'used', 'waiting' or 'keys', \0 and a limit -> permits held and tasks waiting on its keys, and
--- how many of its keys have either; no field when there are none.
+-- KEYS sums: 'used', 'waiting' or 'keys', \0 and a limit -> permits held on its keys, tasks that wait on its
+-- keys, and the number of its keys with either; no field for 0.
 local function add_sum(what, limit, by)
   local field = what .. '\0' .. limit
   local sum = redis.pcall('HINCRBY', SUMS, field, by)
-  if type(sum) == 'table' then -- no number
+  if type(sum) == 'table' then -- not a number
     note_unreadable(SUMS, 'sums', field, redis.call('HGET', SUMS, field))
   elseif sum <= 0 then
     redis.call('HDEL', SUMS, field)
@@ -14,7 +14,7 @@ local function add_sum(what, limit, by)
 end
 
 -- Change the count of a bucket in USED or WAITING (hash; other: the other one of the two), and the sums of
--- its limit. Returns the count, or nil if it was no number.
+-- its limit. Returns the count, or nil if the stored count was not a number.
 local function add_count(hash, other, what, bucket, by)
   local count = redis.pcall('HINCRBY', hash, bucket, by)
   if type(count) == 'table' then return nil end

@@ -1,4 +1,4 @@
--- Tick: what time alone brings about, some of it at once: whoever calls does it.
+-- Tick: the work that time alone brings about. Every caller does some of this work.
 
 local function reap_leases(most)
   local first = first_lease_ends()
@@ -16,7 +16,7 @@ local function forget(hash, field)
   redis.call('HDEL', hash, field)
 end
 
--- Clear what ends by itself.
+-- Clear fields whose time is over.
 local function reap_ends(most)
   local ended = redis.call('ZRANGEBYSCORE', ENDS, '-inf', NOW, 'LIMIT', 0, most)
   if #ended > 0 and not prolong_if_away() then
@@ -37,7 +37,7 @@ local function reap_ends(most)
   end
 end
 
--- Some of all that time has ended.
+-- Do a part of all work that is due.
 local function reap_all(leases)
   reap_leases(leases)
   if next(state.unsettled) then settle() end
@@ -46,7 +46,7 @@ local function reap_all(leases)
     local kind, name = string.match(member, '^(%l+):(.*)$')
     redis.call('ZREM', DUE, member)
     if kind == 'bucket' then touch(name)
-    elseif kind == 'lane' then take_back(name, load_lane(name), false)
+    elseif kind == 'lane' then take_back(name, load_lane(name))
     elseif kind == 'task' then deadline_passed(name)
     elseif kind == 'lock' then go_on_with(name)
     elseif kind == 'limit' then go_on_after(limit_of(name), name)
@@ -62,18 +62,18 @@ local function deadline_passed(task)
   if record and not record.nonce then expire_parked(task, record) end
 end
 
--- After how long (ms) time alone may let something start (0: never).
+-- Return after how long (ms) time alone may let a task start (0: never).
 local function next_look_ms()
   if not anybody_waits() then return 0 end
-  -- Those that began since end later.
+  -- Leases that began during this call end later.
   local lease = state.first_lease or first_lease_ends()
   local due = tonumber(redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or math.huge)
   local first = math.min(lease, due, settling() > 0 and NOW + settling() or math.huge)
   return first < math.huge and math.max(first - NOW, 0) + 2 or 0
 end
 
--- What time has ended of an identity lock ends before a row asks for it: the lock, or the lease of the run
--- that has it.
+-- End an identity lock whose time is over before a row asks for it: the lock itself, or the lease of the run
+-- that has the lock.
 local function end_lock_if_over(identity)
   local till = lock_till(identity)
   if till > 0 and till <= NOW and (not is_running(identity) or prolong_if_away()) then
@@ -88,7 +88,8 @@ local function end_lock_if_over(identity)
   if next(state.unsettled) then settle() end
 end
 
--- Judge a task that is not in line, and settle what follows for others. Returns whether it may run.
+-- Judge a task that is not in line, and settle the consequences for other tasks. Returns whether the task may
+-- run.
 local function judge_arrival(task, record)
   end_lock_if_over(record.lock.identity)
   local runs = judge_record(task, record)

@@ -1,24 +1,24 @@
--- Unsettled: what follows from what was read or changed stands on a list, which settle.lua works off, or
--- ready.lua for buckets. So a function that reads writes nothing, and no rule calls another. A caller looks
--- whether anything is on the list before it calls settle: making that function would cost more.
+-- Unsettled: the consequences of a read or a change stand on a list, which settle.lua works off; ready.lua
+-- does so for buckets. So a function that reads writes nothing, and no rule calls another. A caller checks
+-- the list before it calls settle, because making that function would cost more.
 
--- Put on the list: the name of a rule in settle.lua, and what it is about.
+-- Put an item on the list: the name of a rule in settle.lua, and its arguments.
 local function to_settle(...)
   state.unsettled[#state.unsettled + 1] = { ... }
 end
 
--- For mend.lua, which says what it has found.
+-- Note a finding for mend.lua, which returns all of them.
 local function note_wrong(key, field, why)
   if state.wrong then state.wrong[#state.wrong + 1] = { key, field, why } end
 end
 
--- A field of any hash but records that cannot be read.
+-- Note an unreadable field of any hash but records.
 local function note_unreadable(hash, key, field, packed, why)
   note_wrong(key, field, why or 'not readable')
   to_settle('unreadable', hash, key, field, packed, why or 'not readable')
 end
 
--- What a field of a hash has: a number from 0 on; else 0.
+-- Return a count from a field of a hash; 0 if there is none, or it is unreadable.
 local function counted_in(hash, key, field)
   local kept = redis.call('HGET', hash, field)
   if not kept then return 0 end
@@ -38,13 +38,13 @@ local function again_at(bucket, ms)
   redis.call('ZADD', DUE, 'LT', ms, 'bucket:' .. bucket)
 end
 
--- The task that these waited for has lost its lock and has no outcome: one of them gets it, the others
+-- A task has lost its lock without an outcome. One of the tasks that waited gets the lock, and the others
 -- wait for that one.
 local function wake_followers(identity, first)
   to_settle('waiting', 'follow:' .. identity .. ':' .. first)
 end
 
--- Who waited to run next has the lock, or somebody newer has.
+-- The task that waited to run next has the lock, or a newer one has.
 local function wake_next(identity)
   to_settle('waiting', 'next:' .. identity)
 end

@@ -1,7 +1,7 @@
--- UTF-8: whether bytes are text. cjson does not ask; who reads a record after Lua does.
+-- UTF-8: whether bytes are text. cjson does not check that, but the readers outside of Lua do.
 
 local function is_utf8(bytes)
-  -- Each character by a blank, so that none is made of the halves of two.
+  -- Replace each character by a blank, so that no character is made of the halves of two.
   local rest = string.gsub(bytes, '[\194-\223][\128-\191]', ' ')
   rest = string.gsub(rest, '\224[\160-\191][\128-\191]', ' ')
   rest = string.gsub(rest, '\237[\128-\159][\128-\191]', ' ')

@@ -1,15 +1,22 @@
--- Workers: each numbers its calls, one at a time. The last one's number and answers are kept, so that one
--- whose reply was lost is sent again and answered with the same.
+-- Workers: each numbers its calls, one at a time. The number and the answers of the last call are stored. So
+-- a worker that lost the reply repeats the call, and gets the same answers.
 --
--- KEYS workers: an object of number; since (ms); asked, parked: the answers to what it asked for and
--- parked; granted: ids of the parked tasks that it got; confirms: 'attempt task' of those that are over, and
--- which it has acknowledged at the broker when its next call comes;
--- withdrawn: { task id, message } of those that left their line, which nobody else knows of any more; newest:
--- when the newest that it parked came, by its clock (ms), and its place in line; clock_off: how far its clock
--- is from the store's (ms); broker: the code of its broker; till: until when all this is kept (ms).
-local KEPT_MS, CLOCK_SET_MS = 86400000, 1000
+-- KEYS workers: an object of
+--   number         of the last call; a fraction after the worker has left
+--   since          when the store carried that call out (ms)
+--   asked, parked  the answers to these rows
+--   granted        ids of the parked tasks that the worker got
+--   withdrawn      { task id, message } of tasks that left their line; no other place has these messages any
+--                  more
+--   confirms       'attempt task' of finished attempts whose copies its next call confirms as acknowledged
+--   newest         of the newest task that the worker parked: came, by the clock of the worker (ms), and
+--                  ticket
+--   clock_off      how far the clock of the worker is from that of the store (ms)
+--   broker         the code of its broker
+--   till           until when all this is kept (ms)
+local KEPT_MS = 86400000
 
--- The part of a worker's name that no other has; all of it is kept only of who holds.
+-- Return the unique part of the name of a worker. The store keeps the whole name only for holders.
 local function id_of(worker)
   return string.match(worker, '[^/]*$')
 end
@@ -23,14 +30,15 @@ local function load_worker(worker)
   return { number = 0 }
 end
 
--- Whether a worker has acknowledged at the broker what a call told it is parked. One that is not known any
--- more said goodbye, or is gone for so long that the broker has delivered again what it had.
+-- Return whether a worker has acknowledged at the broker the messages that a call confirmed as parked. A
+-- worker without a number has left, or has been gone for so long that the broker has delivered its messages
+-- again.
 local function has_acknowledged(worker, call)
   local number = worker == state.worker and state.call_before or load_worker(worker).number
   return number == 0 or number > call
 end
 
--- It acknowledges a copy of an attempt that is over before its next call.
+-- The worker acknowledges a copy of a finished attempt before its next call.
 local function confirm_later(worker, task, attempt)
   local known = worker ~= state.worker and load_worker(worker)
   local confirms = known and known.confirms or not known and state.confirms or {}
@@ -40,23 +48,11 @@ local function confirm_later(worker, task, attempt)
   redis.call('HSET', WORKERS, worker, cjson.encode(known))
 end
 
--- How much later than usual this call comes, by the clock of its worker: what is usual is the least, since a
--- busy machine makes calls late and none early. Clocks drift, so that may grow by 1 ms in a second; by a
--- second at once they were set.
-local function lateness(before, clock_ms)
-  state.clock_off = NOW_US / 1000 - clock_ms
-  if not before.clock_off then return 0 end
-  local usual = math.min(before.clock_off + (NOW - before.since) / 1000, state.clock_off)
-  local late_ms = state.clock_off - usual
-  state.away_ms = math.max(state.away_ms, late_ms) -- or the store stood still
-  if late_ms > CLOCK_SET_MS then return 0 end
-  state.clock_off = usual
-  return late_ms
-end
-
--- What the clock of the worker shows, by which its tasks came.
+-- Store the clock of the worker, by which its tasks came. A call that is on its way for much longer than the
+-- one before shows that the store stood still, or was away.
 local function hear_clock(before, clock_ms)
-  state.clock_ms, state.newest, state.late_ms = clock_ms, before.newest, lateness(before, clock_ms)
+  state.clock_ms, state.newest, state.clock_off = clock_ms, before.newest, NOW_US / 1000 - clock_ms
+  if before.clock_off then state.away_ms = math.max(state.away_ms, state.clock_off - before.clock_off) end
 end
 
 local function save_worker(worker, said, before)

@@ -1,52 +1,29 @@
-"""What the scripts answer, as values with names."""
+"""The reply to an exchange: what became of each task, and what starts."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from celery_throttle.core.policy import needs_again
-from celery_throttle.core.wording import at, seconds
-from celery_throttle.errors import StoreUnavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from celery_throttle.store.reading import read, text, ticket_time
 
 __all__ = [
-    "CLAIMED",
-    "OURS",
-    "REPLACED",
-    "TAKEN",
     "Answer",
-    "Claimed",
+    "Cleared",
     "Grant",
     "LockState",
-    "Locked",
     "Overtaken",
     "ParkAnswer",
     "Reply",
     "SavedAnswer",
     "Unread",
-    "UnreadableReply",
     "Withdrawn",
-    "claimed",
-    "exchanged",
-    "locked",
-    "read",
+    "read_cleared",
+    "read_exchanged",
 ]
-
-T = TypeVar("T")
-
-
-#: Tickets in a second, and how far before all others one is that goes back to the head: records.lua, facts.lua.
-_TICKETS, _BEFORE_ALL = 10_000, 10**14
-
-
-class UnreadableReply(StoreUnavailable):
-    """The store has answered, and the answer cannot be read: as if it had been lost on the way."""
 
 
 class Overtaken(Exception):
@@ -59,18 +36,6 @@ class Overtaken(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"the store has carried out call {number} of this worker")
         self.number = number
-
-
-def read(reader: Callable[[Any], T], raw: Any) -> T:
-    """Return what a reader makes of a reply.
-
-    Raises:
-        UnreadableReply: it can make nothing of it.
-    """
-    try:
-        return reader(raw)
-    except Exception as error:
-        raise UnreadableReply(f"a reply of the store cannot be read: {type(error).__name__}: {error}") from error
 
 
 class Answer(IntEnum):
@@ -218,70 +183,7 @@ class Withdrawn(NamedTuple):
     message: bytes
 
 
-#: Answers of claim.lua.
-TAKEN, CLAIMED, OURS, REPLACED, LOST = 0, 1, 2, 3, 4
-
-
-class Claimed(NamedTuple):
-    """What became of a claim. A tuple, since every publish makes one.
-
-    Attributes:
-        answer: ``TAKEN``, ``CLAIMED``, ``OURS``, ``REPLACED`` or ``LOST``: taken, and its result could not be kept.
-        other: the task that has the lock, or had it until now; empty if there is none.
-        claim: the number of the claim, "0" if nothing was claimed.
-    """
-
-    answer: int
-    other: str
-    claim: str
-
-
-def claimed(raw: Any) -> Claimed:
-    """Read the reply of claim.lua: answer, claim and other task, one text with spaces between."""
-    answer, claim, other = raw.decode().split(" ", 2)  # an id may have spaces
-    return Claimed(int(answer), other, claim)
-
-
-@dataclass(frozen=True)
-class Locked:
-    """Who has the identity lock of a task's arguments.
-
-    Attributes:
-        task_id: the task that has it.
-        state: ``queued`` (published, or parked), ``running``, ``done`` or ``failed`` (remembered).
-        since: when it came into that state, but for ``done`` and ``failed``: when it started; by the store's clock.
-        expires_in: seconds until the lock ends by itself; a running task renews it.
-        fencing_token: of the last grant, 0 before the first.
-        next_id: the task that runs next (``on_conflict="keep_last"``), None if there is none.
-    """
-
-    task_id: str
-    state: str
-    since: datetime
-    expires_in: float
-    fencing_token: int
-    next_id: str | None
-
-    def __str__(self) -> str:
-        since = " since" if self.state in ("queued", "running") else ", started"
-        following = f", next {self.next_id}" if self.next_id else ""
-        return (
-            f"{self.task_id} is {self.state}{since} {at(self.since)}, the lock ends in {seconds(self.expires_in)}, "
-            f"fencing token {self.fencing_token}{following}"
-        )
-
-
-def locked(raw: Any) -> Locked | None:
-    """Read the reply of locked.lua."""
-    if not raw:
-        return None
-    lock, left = json.loads(raw[0]), raw[1]
-    when = datetime.fromtimestamp(lock["since"] / 1000, timezone.utc)
-    token = int(lock["fence"])
-    return Locked(lock["task"], lock["state"], when, max(left, 0) / 1000, token, lock.get("next"))
-
-
-def exchanged(raw: Any) -> Reply | None:
+def read_exchanged(raw: Any) -> Reply | None:
     """Read the reply of exchange.lua; None if the store has to hear what the limits are first.
 
     Raises:
@@ -305,22 +207,20 @@ def _exchanged(raw: Any) -> Reply | None:
         unread,
         wait_ms / 1000,
         bool(more),
-        tuple(map(_text, closed)),
-        tuple(map(_text, opened)),
-        tuple(Withdrawn(_text(task), message) for task, message in withdrawn),
+        tuple(map(text, closed)),
+        tuple(map(text, opened)),
+        tuple(Withdrawn(text(task), message) for task, message in withdrawn),
         bool(hints),
-        tuple(cleared(*row) for row in reclaimed),
+        tuple(read_cleared(*row) for row in reclaimed),
     )
 
 
-def cleared(task: bytes, needs: bytes, nonce: bytes = b"", code: bytes = b"", late_ms: int | None = None) -> Cleared:
+def read_cleared(
+    task: bytes, needs: bytes, nonce: bytes = b"", code: bytes = b"", late_ms: int | None = None
+) -> Cleared:
     """Read a row of a holder that was cleared."""
     late = None if late_ms is None else late_ms / 1000
-    return Cleared(_text(task), _text(needs), _text(nonce).partition(":")[0], _text(code), late)
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="replace")  # a name that is none is nothing to stop for
+    return Cleared(text(task), text(needs), text(nonce).partition(":")[0], text(code), late)
 
 
 def _grants(rows: Any) -> tuple[tuple[Grant, ...], tuple[Unread, ...]]:
@@ -329,7 +229,7 @@ def _grants(rows: Any) -> tuple[tuple[Grant, ...], tuple[Unread, ...]]:
         try:
             granted.append(_grant(row))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one record
-            unread.append(Unread(_text(row[0]), f"{type(error).__name__}: {error}"))
+            unread.append(Unread(text(row[0]), f"{type(error).__name__}: {error}"))
     return tuple(granted), tuple(unread)
 
 
@@ -354,10 +254,8 @@ def _grant(raw: Any) -> Grant:
 
 
 def _waited(record: Any) -> float:
-    ticket = record["ticket"]
-    if ticket < 0:
-        ticket += _BEFORE_ALL
-    return max(0.0, record["since"] / 1000 - ticket / _TICKETS) if ticket else 0.0
+    came = ticket_time(record["ticket"])
+    return max(0.0, record["since"] / 1000 - came) if came else 0.0
 
 
 def _lock(plan: Any) -> LockState | None:

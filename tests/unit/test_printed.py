@@ -10,19 +10,14 @@ import pytest
 from celery_throttle.primitives.lock.calls import LockInfo
 from celery_throttle.primitives.rate import AsyncReservation, Decision, Reservation
 from celery_throttle.primitives.semaphore.calls import PermitInfo
-from celery_throttle.store.replies import Locked
-from celery_throttle.store.rows import (
-    Change,
-    Drained,
-    Holder,
-    LimitStatus,
-    LockStatus,
-    Need,
-    Parked,
-    RateStatus,
-    Said,
-    SetAside,
-)
+from celery_throttle.store.audit import Change
+from celery_throttle.store.draining import Drained
+from celery_throttle.store.holders import Holder
+from celery_throttle.store.identity_locks import Locked, LockStatus
+from celery_throttle.store.limit_status import LimitStatus, RateStatus, Said
+from celery_throttle.store.needs import Need
+from celery_throttle.store.parked_tasks import Parked
+from celery_throttle.store.unreadable import SetAside
 
 NOON = datetime(2026, 11, 22, 12, 0, 5, tzinfo=timezone.utc)
 TWO = NOON.replace(hour=14, second=0)

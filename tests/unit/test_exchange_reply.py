@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from celery_throttle.store.replies import UnreadableReply, exchanged
+from celery_throttle.store.exchange_reply import read_exchanged
+from celery_throttle.store.reading import UnreadableReply
 
 RECORD = {"v": 2, "nonce": "w:1.0", "needs": "1:gpu", "queue": "q", "ticket": 10_000, "since": 2000}
 
@@ -37,7 +38,7 @@ def grant(task: str, record: bytes | None = None, **changed: Any) -> list[Any]:
     ],
 )
 def test_a_grant_that_cannot_be_read_costs_itself_alone(bad: list[Any]) -> None:
-    found = exchanged(reply(grant("t1"), bad, grant("t2")))
+    found = read_exchanged(reply(grant("t1"), bad, grant("t2")))
     assert found is not None
     assert [each.task for each in found.grants] == ["t1", "t2"]
     ((task, why),) = found.unread
@@ -48,4 +49,4 @@ def test_a_grant_that_cannot_be_read_costs_itself_alone(bad: list[Any]) -> None:
 @pytest.mark.parametrize("raw", [b"OK", None, [], [1, 2], reply(asked=["x"]), reply("row"), reply(7)])
 def test_a_reply_that_is_none_counts_as_lost(raw: Any) -> None:
     with pytest.raises(UnreadableReply, match="cannot be read"):
-        exchanged(raw)
+        read_exchanged(raw)

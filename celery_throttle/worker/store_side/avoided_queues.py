@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Avoided"]
+__all__ = ["AvoidedQueues"]
 
 #: Seconds, twice as long after each further task that is not known, so that other workers of the queue get it.
 _FIRST, _LONGEST = 1.0, 60.0
 
 
-class Avoided:
+class AvoidedQueues:
     """Queues whose parked tasks are left to other workers; all on the loop.
 
     Args:

@@ -1,0 +1,109 @@
+"""Find the limits that a caller names: by a name, a `Limit` or a task."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from celery import Task
+
+from celery_throttle.control.limit_control import LimitControl
+from celery_throttle.control.names import unknown_limit
+from celery_throttle.control.reader import Reader
+from celery_throttle.core.limits import Limit
+from celery_throttle.core.policy import key_text, limits_of
+from celery_throttle.errors import ConfigurationError
+from celery_throttle.settings import settings_of
+from celery_throttle.tasks.registry import dedups_of, groups_of, policies_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["KnownLimits"]
+
+
+class KnownLimits:
+    """The limits that the tasks of an app name, and those that workers have declared in its store.
+
+    Args:
+        app: the Celery app.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    def readers(self) -> list[Reader]:
+        """Return one for each group that a limit of the app names, and for the group of all others."""
+        self._policies()
+        groups = {settings_of(self._app).group: None, **dict.fromkeys(groups_of(self._app))}
+        return [Reader(self._app, group) for group in groups]
+
+    def limit(self, limit: str | Limit | Task[..., Any], key: object) -> LimitControl:
+        """Return what steers a limit; see `ThrottleControl.limit`."""
+        if isinstance(limit, Task):
+            found = self._of_task(limit)
+            if len(found) > 1:
+                which = " or ".join(repr(each.name) for each in found)
+                several = f"Task {limit.name} has several limits"
+                one = shlex.quote(found[0].name)
+                raise ConfigurationError(f"{several}: say which one is meant, {which}").for_shell(
+                    f"{several}, {which}: write `{{command}} {one}`"
+                )
+            limit = found[0]
+        name: Any = limit.name if isinstance(limit, Limit) else limit
+        if not isinstance(name, str):
+            raise ConfigurationError(
+                f"ThrottleControl.limit: the name of a limit, the Limit or its task is wanted, got {name!r}: "
+                "write limit('api')"
+            )
+        known = limits_of(self._policies())
+        if isinstance(limit, Limit):
+            known.setdefault(name, limit)
+        reader = self._reader_of(name, known.get(name))
+        if reader is None and name in self._app.tasks:
+            return self.limit(self._app.tasks[name], key)
+        if reader is None:
+            names = (each for one in self.readers() for each in one.names())
+            is_task = bool(name) and any(one.explain(name).state for one in self.readers())
+            raise unknown_limit(name, {*known, *names}, is_task=is_task)
+        if key is not None and name in known and known[name].key is None:
+            raise ConfigurationError(f"Limit {name!r} has no keys: leave key= out, or give the limit a key").for_shell(
+                f"Limit {name!r} has no keys: write `{{command}} {shlex.quote(name)}`"
+            )
+        return LimitControl(reader, name, None if key is None else key_text(key))
+
+    def limits(self, task: str | Limit | Task[..., Any], key: object) -> tuple[LimitControl, ...]:
+        """Return what steers each limit of a task; see `ThrottleControl.limits`."""
+        policies = self._policies()
+        known = isinstance(task, str) and (task in limits_of(policies) or self._reader_of(task, None) is not None)
+        named = None if known or not isinstance(task, str) else self._app.tasks.get(task)
+        meant = task if isinstance(task, Task) else named
+        if meant is None:
+            return (self.limit(task, key),)
+        found = self._of_task(meant)
+        if key is not None:
+            found = tuple(each for each in found if each.key is not None) or found
+        return tuple(self.limit(each, key) for each in found)
+
+    def _of_task(self, task: Task[..., Any]) -> tuple[Limit, ...]:
+        self._policies()
+        policy = policies_of(self._app).get(str(task.name))
+        if policy is None and task.name in dedups_of(self._app):
+            once = f"Task {task.name} runs once and has no limit"
+            raise ConfigurationError(
+                f"{once}: throttle.locks() or `celery throttle locks` shows its identity locks"
+            ).for_shell(f"{once}: `{{throttle}} locks` shows its identity locks")
+        if policy is None:
+            raise ConfigurationError(f"Task {task.name} has no limit: give it base=Throttled, limit=5")
+        return policy.limits
+
+    def _reader_of(self, name: object, known: Limit | None) -> Reader | None:
+        if known is not None:
+            return Reader(self._app, settings_of(self._app).group_of(known.group))
+        if not isinstance(name, str) or not name.isprintable():
+            return None
+        return next((each for each in self.readers() if each.is_declared(name)), None)
+
+    def _policies(self) -> Iterable[Any]:
+        self._app.finalize(auto=True)  # its tasks are bound, and have said what their limits are
+        return policies_of(self._app).values()

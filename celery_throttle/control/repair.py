@@ -1,0 +1,29 @@
+"""Put right what is stored and wrong."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from celery_throttle.store.unreadable import read_wrong
+
+if TYPE_CHECKING:
+    from celery_throttle.control.reader import Reader
+    from celery_throttle.store.unreadable import Wrong
+
+__all__ = ["mend"]
+
+#: The keys that are looked through: indexes after what they are made of, what was found last.
+_MENDED = (
+    *("limits", "said", "workers", "records", "locks", "rates", "turns", "lanes"),
+    *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
+)
+
+
+def mend(reader: Reader, *, dry_run: bool) -> list[Wrong]:
+    """Drop or set aside what cannot be read, and put right what does not agree with the records; return it."""
+    found: dict[Wrong, None] = {}
+    for key in _MENDED:
+        for page in reader.paged(read_wrong, partial(reader.store.mend, key, mends=not dry_run)):
+            found.update(dict.fromkeys(page))
+    return list(found)

@@ -1,0 +1,37 @@
+"""The permits that this process holds and waits for: one `Outside` for each group of an app's store."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery_throttle.permits.outside import Outside
+
+__all__ = ["outside_of"]
+
+#: Seconds for which the end of a program waits until the store has the permits back, and between two looks.
+_AT_EXIT, _LOOK_EVERY = 3.0, 0.005
+
+_all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()
+
+
+def outside_of(app: Any, group: str | None) -> Outside:
+    """Return what this process is to a group of an app's store; a forked process gets its own."""
+    groups = _all.setdefault(app, {})
+    if group not in groups or groups[group].process != os.getpid():
+        groups[group] = Outside(app, group)
+    return groups[group]
+
+
+@atexit.register
+def _end_all() -> None:
+    """Give back what a program still holds at its normal end; the leases of one that was killed have to end."""
+    ends = [each for groups in _all.values() for each in groups.values() if each.process == os.getpid()]
+    for each in ends:
+        each.end()
+    till = time.monotonic() + _AT_EXIT
+    while time.monotonic() < till and not all(each.is_idle for each in ends):
+        time.sleep(_LOOK_EVERY)

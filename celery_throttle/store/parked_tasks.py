@@ -1,0 +1,212 @@
+"""The tasks that wait: in which line, in which queue, and since when."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.queues import BrokerQueue
+from celery_throttle.core.wording import one_line, started_before
+from celery_throttle.store.heads import task_name_in
+from celery_throttle.store.needs import Need, needs_from
+from celery_throttle.store.reading import UNREADABLE, came, came_from_text, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+__all__ = [
+    "First",
+    "Oldest",
+    "Parked",
+    "ParkedId",
+    "ParkedInQueue",
+    "Waiter",
+    "parked_rows",
+    "read_firsts",
+    "read_oldest",
+    "read_parked",
+    "read_parked_by_queue",
+    "read_parked_ids",
+    "read_waiters",
+]
+
+#: What the lines of those who wait for an identity lock begin with.
+_LOCK_LINES = (b"follow:", b"next:")
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A task that waits.
+
+    Attributes:
+        task_id: of the task.
+        task_name: None if its message does not say, or is very large.
+        limit: in whose line it is; None if it waits for its identity lock, or only for a slot to be told something.
+        key: the value of the limit's key, if it has one.
+        queue: the queue whose workers can start it; that of a permit outside of tasks begins with ``~``.
+        place: in its line, 1 for the first.
+        deliveries: how often it was started before, by workers that were lost.
+        since: when it came to a worker, or back in line; None if its record is not readable.
+        broker: the code of its queue's broker, as `doctor` lists it; "" if that is not known.
+    """
+
+    task_id: str
+    task_name: str | None
+    limit: str | None
+    key: str | None
+    queue: str
+    place: int
+    deliveries: int
+    since: datetime | None = None
+    broker: str = ""
+
+    def __str__(self) -> str:
+        line = (
+            f"place {self.place} in the line of {Bucket(self.limit, self.key)}" if self.limit else "in no limit's line"
+        )
+        task = f"{one_line(self.task_name or 'Task')}[{one_line(self.task_id)}]"
+        queue = f", queue {one_line(self.queue)}" if self.queue else ""
+        return f"{task}: {line}{queue}{started_before(self.deliveries)}"
+
+
+class Waiter(NamedTuple):
+    """A parked task in the line of a limit, and what it takes to start it; ``turns``: where its place is ``turn``."""
+
+    task: str
+    line: Bucket
+    queue: BrokerQueue
+    ticket: float
+    needs: tuple[Need, ...]
+    turns: Bucket | None
+    turn: float
+
+    def place(self, bucket: Bucket) -> float:
+        """Return its place in the line of a bucket."""
+        return self.turn if bucket == self.turns else self.ticket
+
+
+class First(NamedTuple):
+    """Who is first in a line, and when they came."""
+
+    task_id: str
+    since: datetime | None
+
+
+class Oldest(NamedTuple):
+    """The parked task of a limit that waits for longest, and the line in which it is."""
+
+    bucket: Bucket
+    first: First
+
+
+class ParkedId(NamedTuple):
+    """A parked task; ``what``: it ``runs`` in its turn, ``waits`` for another's lock, or is only to be ``told``."""
+
+    ticket: str
+    task: str
+    queue: BrokerQueue
+    what: str
+
+    @property
+    def since(self) -> datetime | None:
+        """When it came."""
+        return came_from_text(self.ticket)
+
+
+class ParkedInQueue(NamedTuple):
+    """Parked tasks of a queue, and when the first of them came."""
+
+    queue: BrokerQueue
+    tasks: int
+    since: datetime | None
+
+    def and_also(self, other: ParkedInQueue) -> ParkedInQueue:
+        """Return these and those together."""
+        times = [each.since for each in (self, other) if each.since]
+        return ParkedInQueue(self.queue, self.tasks + other.tasks, min(times, default=None))
+
+
+def parked_rows(raw: Any) -> tuple[bytes, list[Any]]:
+    """Read the reply of parked.lua: where to go on, and a page of rows, for `parked` and `waiters`."""
+    after, rows = raw
+    return after, rows
+
+
+def read_parked(rows: Iterable[Any]) -> tuple[Parked, ...]:
+    """Return what rows of parked.lua say."""
+    return tuple(_parked(*row) for row in rows)
+
+
+def _parked(line: bytes, place: int, task: bytes, packed: bytes, head: bytes) -> Parked:
+    try:
+        record = json.loads(packed) if packed else {}
+    except UNREADABLE:
+        record = {}
+    if not isinstance(record, dict):  # it is set aside when its turn comes
+        record = {}
+    bucket = Bucket.parse(text(line)) if line and not line.startswith(_LOCK_LINES) else None
+    queue = BrokerQueue.parse(str(record.get("queue", "")))
+    return Parked(
+        text(task),
+        task_name_in(head),
+        bucket.name if bucket else None,
+        bucket.key if bucket else None,
+        queue.name,
+        place,
+        record.get("deliveries", 0),
+        came(record.get("ticket")),
+        queue.broker,
+    )
+
+
+def read_waiters(rows: Iterable[Any]) -> list[Waiter]:
+    """Return what rows of parked.lua say, but for those who wait for a lock, and what nobody can read."""
+    found = []
+    for line, _, task, packed, _ in rows:
+        if line.startswith(_LOCK_LINES):
+            continue
+        try:
+            record = json.loads(packed)
+            # Who is in no limit's line waits for a slot alone, also if it is only to be told that it does not run.
+            needs = needs_from(record["needs"]) if line else ()
+            ticket, queue = float(record["ticket"]), BrokerQueue.parse(str(record["queue"]))
+            turns = Bucket.parse(record["turn"][0]) if "turn" in record else None
+            turn = float(record.get("place", ticket))
+        except UNREADABLE:  # it is set aside when its turn comes
+            continue
+        found.append(Waiter(text(task), Bucket.parse(text(line)), queue, ticket, needs, turns, turn))
+    return found
+
+
+def read_firsts(raw: Any) -> list[First | None]:
+    """Read the reply of firsts.lua."""
+    return [First(text(row[0]), came_from_text(row[1])) if row else None for row in raw]
+
+
+def read_oldest(raw: Any) -> list[Oldest | None]:
+    """Read the reply of oldest.lua."""
+    firsts_of_rows = read_firsts([row[1:] for row in raw])
+    return [
+        Oldest(Bucket.parse(text(row[0])), first) if first else None
+        for row, first in zip(raw, firsts_of_rows, strict=True)
+    ]
+
+
+def read_parked_ids(raw: Any) -> tuple[str, list[ParkedId]]:
+    """Read the reply of parked_ids.lua: where to go on, and a page."""
+    after, rows = raw
+    return text(after), [
+        ParkedId(text(ticket), text(task), BrokerQueue.parse(text(queue)), text(what))
+        for task, ticket, queue, what in rows
+    ]
+
+
+def read_parked_by_queue(raw: Any) -> tuple[str, list[ParkedInQueue]]:
+    """Read the reply of parked_by_queue.lua: where to go on, and a page."""
+    after, rows = raw
+    return text(after), [
+        ParkedInQueue(BrokerQueue.parse(text(queue)), count, came_from_text(ticket)) for queue, count, ticket in rows
+    ]

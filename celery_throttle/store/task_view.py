@@ -1,0 +1,126 @@
+"""All that the store knows of one task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.queues import BrokerQueue
+from celery_throttle.store.heads import read_head
+from celery_throttle.store.identity_locks import lock_from
+from celery_throttle.store.limit_status import LimitStatus, statuses_from
+from celery_throttle.store.needs import Need, needs_from
+from celery_throttle.store.reading import NO_NAMES, name_of, text, when
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from celery_throttle.core.task_codes import TaskNames
+
+__all__ = ["Ahead", "TaskView", "read_task_view"]
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Those in a task's line that came before it, by queue.
+
+    Attributes:
+        queue: the name of their queue.
+        count: how many.
+        passed_over: whether that queue was offered a start, and no worker took it in time.
+    """
+
+    queue: str
+    count: int
+    passed_over: bool
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """All that the store knows of one task.
+
+    Attributes:
+        state: ``held``, ``parked`` or ``""``: unknown.
+        counted: whether it holds, or waits for, permits.
+        line: in which it is parked: a bucket, ``""`` or that of an identity lock.
+        broker: the code of its queue's broker.
+        service: the description of that broker if it is not the app's own; else "".
+        expires: when it may not wait any longer.
+        expires_now: it did not start in time, or was dropped, and a worker has to say so.
+        dropped: by whom it was dropped, "" if it was not.
+        dropped_at: when it was.
+        lent: whether its message is on the way to its queue.
+        settling: seconds for which nothing starts, because the store has just lost its data.
+        lock: state, task id, since when (None: it has none) of whoever has the task's identity lock.
+        args: the positional arguments as text, cut; None if the store has no message with such a text.
+        kwargs: the arguments by name, alike.
+        eta: before which it must not start, None if its message has none, or is not in the store.
+    """
+
+    now: datetime
+    state: str
+    counted: bool
+    line: str
+    ticket: float
+    queue: str
+    broker: str
+    deliveries: int
+    nonce: str
+    lease_left: float
+    expires: datetime | None
+    expires_now: bool
+    dropped: str
+    lent: bool
+    task_name: str | None
+    needs: tuple[Need, ...]
+    limits: tuple[LimitStatus, ...]
+    ahead: tuple[Ahead, ...]
+    settling: float
+    verdict: str
+    lock: tuple[str, str, datetime] | None
+    second: bool
+    aside: str
+    service: str = ""
+    dropped_at: datetime | None = None
+    args: str | None = field(default=None, repr=False)
+    kwargs: str | None = field(default=None, repr=False)
+    eta: datetime | None = None
+
+
+def read_task_view(raw: Any, names: TaskNames = NO_NAMES) -> TaskView:
+    """Read the reply of explain.lua. ``names`` are of the tasks that are known, for one whose message is gone."""
+    now, settling, packed, lease_end, line, head, lock, second, queues, limits, aside = raw
+    record: dict[str, Any] = json.loads(packed) if packed else {}
+    plan, deadline = record.get("lock"), record.get("deadline")
+    runs = not record.get("expired") and not record.get("lent") and (not plan or plan["verdict"] == "run")
+    queue, about = BrokerQueue.parse(record.get("queue", "")), read_head(head)
+    return TaskView(
+        now=when(now),
+        state="" if not record else "held" if "nonce" in record else "parked",
+        counted=bool(runs and record.get("needs")),
+        line=text(line),
+        ticket=record.get("ticket", 0),
+        queue=queue.name,
+        broker=queue.broker,
+        deliveries=record.get("deliveries", 0),
+        nonce=record.get("nonce", ""),
+        lease_left=(lease_end - now) / 1000,
+        expires=when(deadline) if deadline else None,
+        expires_now=bool(record.get("expired")),
+        dropped=record.get("dropped", ""),
+        lent=bool(record.get("lent")),
+        task_name=about.task_name or name_of(record, names),
+        needs=needs_from(record.get("needs", "")),
+        limits=statuses_from(limits, now),
+        ahead=tuple(Ahead(BrokerQueue.parse(text(name)).name, count, passed > now) for name, count, passed in queues),
+        settling=settling / 1000,
+        verdict=plan["verdict"] if plan else "",
+        lock=lock_from(lock),
+        second=bool(second),
+        aside=text(aside),
+        dropped_at=when(record["dropped_at"]) if "dropped_at" in record else None,
+        args=about.args,
+        kwargs=about.kwargs,
+        eta=about.eta,
+    )

@@ -1,0 +1,91 @@
+"""What the store has that cannot be read, or does not agree with the records."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.buckets import Bucket
+from celery_throttle.core.wording import at, one_line
+from celery_throttle.store.reading import UNREADABLE, text, when
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = ["SetAside", "Wrong", "read_set_aside", "read_wrong"]
+
+#: Keys of the store whose fields are no limits, and no keys of limits.
+_OF_TASKS = {"records", "messages", "locks", "workers"}
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """What could not be read: the record of a task, whose line went on without it, or a field of another key.
+
+    Attributes:
+        task_id: of the task; "" for a field of another key, which was dropped.
+        why: what is wrong with it.
+        since: when it was found.
+        record: as it was.
+        key: the name of the key that had it, as ``limits`` or ``said``.
+        field: of that key: the task's id, or that of a limit, a worker, an identity lock, ...
+    """
+
+    task_id: str
+    why: str
+    since: datetime
+    record: str
+    key: str = "records"
+    field: str = ""
+
+    def __str__(self) -> str:
+        if not self.task_id:
+            return f"{self.key}[{one_line(self.field)}]: dropped since {at(self.since)}, it was {one_line(self.why)}"
+        return f"{one_line(self.task_id)}: set aside since {at(self.since)}, its record is {one_line(self.why)}"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A field of the store that cannot be read, or does not agree with the records.
+
+    Attributes:
+        key: the name of the key that has it, as ``limits`` or ``records``.
+        field: of that key: the id of a task, or the name of a limit, a worker, an identity lock, ...
+        why: what is wrong with it.
+    """
+
+    key: str
+    field: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}[{one_line(self.field)}]: {one_line(self.why)}"
+
+
+def read_set_aside(raw: Any) -> tuple[SetAside, ...]:
+    """Read the reply of unreadable.lua."""
+    return tuple(_aside(text(name), packed) for name, packed in raw)
+
+
+def _aside(name: str, packed: bytes) -> SetAside:
+    try:
+        kept = json.loads(packed.decode(errors="replace"))
+        why, since, record = str(kept["why"]), when(kept["since"]), str(kept["record"])
+    except UNREADABLE:
+        why, since, record = "not readable any more", when(0), packed.decode(errors="replace")
+    key, other, field = name.partition("\0")
+    if other:
+        return SetAside("", why, since, record, key, _field(key, field))
+    return SetAside(name, why, since, record, field=name)
+
+
+def read_wrong(raw: Any) -> tuple[str, list[Wrong]]:
+    """Read the reply of mend.lua: where to go on, and a page."""
+    after, rows = raw
+    return text(after), [Wrong(text(key), _field(text(key), text(field)), text(why)) for key, field, why in rows]
+
+
+def _field(key: str, field: str) -> str:
+    """Return a field as people read it: a key of a limit as ``tenant[acme]``."""
+    return field if key in _OF_TASKS else str(Bucket.parse(field))

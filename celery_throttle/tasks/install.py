@@ -1,0 +1,39 @@
+"""Have the workers of an app throttle, and beat clear expired holders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery_throttle.core.settings import Settings
+from celery_throttle.tasks.ours import REAP_TASK
+
+__all__ = ["install"]
+
+#: What makes a worker throttle, by name: a producer never needs what runs in a worker.
+_STEP = "celery_throttle.worker.bootsteps:WorkerStep"
+
+
+def install(app: Any) -> None:
+    """Add the steps to the workers of an app, and the task that clears expired holders to its schedule."""
+    if _STEP in app.steps["worker"]:  # another task did so
+        return
+    app.steps["worker"].add(_STEP)
+    app.steps["consumer"].add("celery_throttle.worker.bootsteps:ConsumerStep")
+    app.steps["worker"].add("celery_throttle.control.remote_step:RemoteStep")
+    # What configures the app again, or sets another schedule before the app is used, drops the entry.
+    for signal in (app.on_after_configure, app.on_after_finalize):
+        signal.connect(_schedule_reaper, weak=False, dispatch_uid="celery_throttle.reap")
+    if app.configured:
+        _schedule_reaper(app)
+
+
+def _schedule_reaper(sender: Any, **_: Any) -> None:
+    if sender.conf.get("throttle_enabled") is False:
+        return
+    every = sender.conf.get("throttle_reap_every", Settings.reap_every)
+    if every is None:
+        return
+    queue = sender.conf.get("throttle_reap_queue")
+    options = {"expires": every, "ignore_result": True} | ({"queue": queue} if queue else {})
+    entry = {"task": REAP_TASK, "schedule": every, "options": options}
+    sender.conf.beat_schedule.setdefault(REAP_TASK, entry)

@@ -1,0 +1,103 @@
+"""Read the options of a task from its class, and refuse those that do nothing."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from celery_throttle.core.asking import check_function
+from celery_throttle.core.dedup import DEDUP_OPTIONS, PER_CALL, task_dedup
+from celery_throttle.core.options import LIMIT_OPTIONS, TASK_OPTIONS, check_option_names, task_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from celery_throttle.core.dedup import Dedup
+    from celery_throttle.core.policy import Policy
+
+__all__ = ["OPTIONS", "check_attributes", "misplaced", "options_of", "read_options", "too_late"]
+
+#: Celery would send them with the message.
+OPTIONS = frozenset(TASK_OPTIONS)
+
+
+def options_of(cls: type[Any]) -> dict[str, Any]:
+    """Return the options of a task."""
+    # Not getattr: a function among the options would become a method.
+    values: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        found = vars(base)
+        values |= {name: found[name] for name in OPTIONS & found.keys()}
+    return {name: getattr(value, "__func__", value) for name, value in values.items()}
+
+
+def read_options(task_name: str, cls: type[Any], options: Mapping[str, Any]) -> tuple[Policy | None, Dedup | None]:
+    """Return the limits of a task and its identity lock.
+
+    Raises:
+        ConfigurationError: an option cannot work.
+    """
+    signature = _signature(cls)
+    parameters = _names(signature)
+    policy = task_policy(task_name, {option: options[option] for option in LIMIT_OPTIONS}, parameters)
+    dedup = task_dedup(task_name, cls.singleton, {option: options[option] for option in DEDUP_OPTIONS}, parameters)
+    for option, function in _parts(policy, dedup):
+        check_function(task_name, option, function, signature)
+    return policy, dedup
+
+
+def _signature(cls: type[Any]) -> inspect.Signature | None:
+    """Return the parameters of a task, without its ``self``; None if nothing is known of them."""
+    static = inspect.getattr_static(cls, "run", None)
+    run = getattr(static, "__func__", static)
+    if not callable(run):
+        return None
+    signature = inspect.signature(run)
+    bound = not isinstance(static, staticmethod)
+    kept = list(signature.parameters.values())[bound:]
+    return signature.replace(parameters=kept, return_annotation=inspect.Signature.empty)
+
+
+def _names(signature: inspect.Signature | None) -> set[str] | None:
+    """Return the names of a task's parameters, None if it takes any."""
+    if signature is None or any(each.kind == each.VAR_KEYWORD for each in signature.parameters.values()):
+        return None
+    return set(signature.parameters)
+
+
+def _parts(policy: Policy | None, dedup: Dedup | None) -> Iterator[tuple[str, object]]:
+    """Yield the options that pick a part of the arguments, each with what was given."""
+    for limit in policy.limits if policy is not None else ():
+        yield "key", limit.key
+        yield "fair_by", limit.fair_by
+    yield "cost", policy.cost if policy is not None else None
+    yield "unique_on", dedup.unique_on if dedup is not None else None
+
+
+def check_attributes(task_name: str, cls: type[Any], common: type[Any]) -> None:
+    """Refuse a misspelt option among the attributes of a task that neither its own bases nor all tasks have."""
+    known = {attribute for base in cls.__mro__[1:] if base not in common.__mro__ for attribute in vars(base)}
+    of_all = _attributes(common.__mro__)
+    check_option_names(task_name, [each for each in vars(cls) if each not in of_all], known)
+
+
+@cache
+def _attributes(bases: tuple[type, ...]) -> frozenset[str]:
+    return frozenset(attribute for base in bases for attribute in vars(base))
+
+
+def too_late(task_name: str, option: str, value: object) -> str:
+    """Return what to write in place of an option that comes after the task was bound."""
+    write = f"write it at the task, @app.task(base=Throttled, {option}={value!r:.80})"
+    if option == "limit" and isinstance(value, int):
+        write = f"write it at the task, or for now ThrottleControl(app).limit(task).override({value})"
+    return f"Task {task_name}: {option}={value!r:.80} comes too late: {write}"
+
+
+def misplaced(task_name: str, options: Mapping[str, Any]) -> str:
+    """Return what to write in place of an option of a task among those of a call."""
+    name = next(name for name in options if name in OPTIONS)
+    value = f"{options[name]!r:.80}"
+    write = f"throttle={{{name!r}: {value}}}" if name in PER_CALL else "it at the task, @app.task(base=Throttled, ...)"
+    return f"Task {task_name}: {name}={value} of a call does nothing: write {write}"

@@ -1,0 +1,76 @@
+"""Steps that may write to the result backend, which may be away."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from celery_throttle.worker.celery_side.failing import fail
+from celery_throttle.worker.held_back.held_back import PAUSE
+from celery_throttle.worker.runs import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.worker.celery_side.broker import Broker
+    from celery_throttle.worker.held_back.held_back import HeldBack
+    from celery_throttle.worker.runs import Run
+
+__all__ = ["BackendAway"]
+
+logger = logging.getLogger(__name__)
+
+
+class BackendAway:
+    """Holds runs of which the result backend cannot be told; all on the loop.
+
+    Args:
+        held: holds them.
+        broker: has the messages, and delivers those of a lost connection again.
+        stops: returns whether the worker stops.
+        never_runs: called with the task and the context of a run that has failed, and that may have a lock.
+    """
+
+    def __init__(
+        self, held: HeldBack, broker: Broker, stops: Callable[[], bool], never_runs: Callable[[object, object], None]
+    ) -> None:
+        self._held, self._broker, self._stops, self._never_runs = held, broker, stops, never_runs
+
+    def attempt(self, step: Callable[[Run], None], run: Run, again: Callable[[list[Run]], None] | None = None) -> None:
+        """Take a step that may write that the run is revoked, has expired, or failed.
+
+        If the backend is away the run is held for a while, and begins again; ``again`` is called instead if given.
+        """
+        try:
+            step(run)
+        except Exception as error:
+            if self._stops():
+                raise
+            if not run.at_broker:
+                logger.exception("celery_throttle: error in %r", step)
+                return
+            if self._broker.delivers_again(run):
+                logger.error("Task %s[%s] is left to the broker: %r", run.request.name, run.request.id, error)  # noqa: TRY400
+                self._held.release(run, State.GONE)
+                return
+            logger.error("Task %s[%s] waits here: %r", run.request.name, run.request.id, error)  # noqa: TRY400
+            self._held.pause([run], State.BACKEND_AWAY, PAUSE, again or self._held.wait_first)
+
+    def fail(self, run: Run, error: Exception, again: Callable[[list[Run]], None] | None = None) -> None:
+        """End a run that did not start."""
+        self._held.release(run, State.GONE)
+        self.attempt(lambda run: self._fail_now(run, error), run, again)
+
+    def fail_over(self, run: Run, error: Exception) -> None:
+        """End one that has run; the store is told by its facts, unless the backend is away now."""
+
+        def later(runs: list[Run]) -> None:
+            for each in runs:
+                self.fail(each, error, later)
+
+        self.attempt(lambda run: fail(run.request, error), run, later)
+
+    def _fail_now(self, run: Run, error: Exception) -> None:
+        fail(run.request, error)
+        if run.lock:  # the store knows nothing of its end, and would keep its lock until its ttl
+            self._never_runs(run.request.task, run.request._context)  # noqa: SLF001

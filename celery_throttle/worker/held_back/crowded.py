@@ -1,0 +1,58 @@
+"""Runs that may not be parked, because as many are parked as ``max_parked`` allows."""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from celery_throttle.worker.runs import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery_throttle.worker.held_back.held_back import HeldBack
+    from celery_throttle.worker.reported.notices import Notices
+    from celery_throttle.worker.runs import Run
+
+__all__ = ["Crowded"]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds until a run is tried again; twice as long each time, so many times.
+_FIRST, _LONGEST, _DOUBLED = 0.5, 30.0, 6
+#: The number of runs from which on a warning is logged, and the seconds until the next one.
+_MANY, _LOG_EVERY = 200, 60.0
+
+
+class Crowded:
+    """Holds such runs, each for longer than the last time; all on the loop.
+
+    Args:
+        held: holds them.
+        notices: log which run is held.
+    """
+
+    def __init__(self, held: HeldBack, notices: Notices) -> None:
+        self._held, self._notices = held, notices
+        self._logged_at = -_LOG_EVERY
+
+    def hold(self, run: Run, again: Callable[[Run], None]) -> None:
+        """Hold one that may not be parked."""
+
+        def come_again(here: list[Run]) -> None:
+            for each in here:
+                again(each)
+
+        seconds = min(_FIRST * 2 ** min(run.refusals, _DOUBLED), _LONGEST)
+        run.refusals += 1
+        self._held.pause([run], State.CROWDED, seconds, come_again)
+        if run.refusals == 1:
+            self._notices.crowded(run.request)
+        count = self._held.count(State.CROWDED)
+        if count >= _MANY and monotonic() - self._logged_at >= _LOG_EVERY:
+            self._logged_at = monotonic()
+            logger.warning(
+                "celery_throttle: %d tasks wait in this worker because as many are parked as max_parked allows; "
+                "more stay in the broker, also others of these queues", count,
+            )  # fmt: skip

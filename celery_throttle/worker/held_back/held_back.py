@@ -1,0 +1,116 @@
+"""All runs that wait in a worker unacknowledged, each for one reason: its state."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from celery_throttle.worker.runs import UNDECIDED, WHY, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from celery_throttle.worker.loop import Loop
+    from celery_throttle.worker.runs import Run
+    from celery_throttle.worker.timekeeper import Timekeeper
+
+__all__ = ["PAUSE", "HeldBack"]
+
+#: Seconds until the store that refused (out of memory, read-only), or the result backend, is tried again.
+PAUSE = 1.0
+#: For these reasons the broker delivers as many messages more as there are runs, up to a number.
+_MORE = {why: 200 if why is State.CROWDED else 1000 for why in (State.UNSURE, State.MAYBE_PARKED, *WHY)}
+
+
+class HeldBack:
+    """Holds runs until something passes; all on the loop.
+
+    Each takes the place of a message that the broker would deliver. So the broker may deliver others instead, and stops
+    when many runs are held: the rest of a long queue stays there.
+
+    Args:
+        loop: everything happens on it.
+        timekeeper: ends pauses.
+        let_in: called with the number of messages that the broker may deliver beyond Celery's own number.
+
+    Attributes:
+        waiting: runs that wait for a slot alone; the oldest comes first.
+    """
+
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, let_in: Callable[[int], None]) -> None:
+        self._loop, self._timekeeper, self._let_in = loop, timekeeper, let_in
+        self.waiting: deque[Run] = deque()
+        #: By reason; each run with the pause that it is in, if it is in one.
+        self._held: dict[State, dict[Run, object]] = {why: {} for why in (*UNDECIDED, *WHY)}
+
+    def __contains__(self, run: Run) -> bool:
+        return run in self._held.get(run.state, ())
+
+    @property
+    def asking(self) -> int:
+        """The number of runs that ask the store, and have a slot."""
+        return len(self._held[State.ASKING])
+
+    def count(self, why: State) -> int:
+        """Return the number of runs that are held for this reason."""
+        return len(self._held[why])
+
+    def has(self, why: State, group: str) -> bool:
+        """Return whether a run of the group is held for this reason."""
+        return any(run.group == group for run in self._held[why])
+
+    def of(self, *reasons: State, group: str | None = None) -> list[Run]:
+        """Return the runs that are held for these reasons, oldest first."""
+        runs = [run for why in reasons for run in self._held[why] if group is None or run.group == group]
+        return sorted(runs, key=lambda run: run.came)
+
+    def hold(self, run: Run, why: State, pause: object = None) -> None:
+        """Hold a run, for another reason if it is held already."""
+        self.release(run, why)
+        run.state = why
+        self._held[why][run] = pause
+        self._changed(why)
+
+    def release(self, run: Run, now: State) -> bool:
+        """Give a run that is held another state; return whether it is held."""
+        if run not in self:
+            return False
+        why, run.state = run.state, now
+        del self._held[why][run]
+        self._changed(why)
+        return True
+
+    def pause(self, runs: list[Run], why: State, seconds: float, again: Callable[[list[Run]], None]) -> None:
+        """Hold runs for some seconds; ``again`` then gets those that are in this pause still."""
+        pause = object()
+        for run in runs:
+            self.hold(run, why, pause)
+
+        def over() -> None:
+            held = self._held[why]
+            here = [run for run in runs if held.get(run) is pause]
+            for run in here:
+                self.release(run, State.WAITING)
+            again(here)
+
+        self._timekeeper.later(seconds, lambda: self._loop.post(over))
+
+    def wait_first(self, runs: Iterable[Run]) -> None:
+        """Have runs wait for a slot before all others."""
+        first = list(runs)
+        for run in first:
+            self.release(run, State.WAITING)
+        self.waiting.extendleft(reversed(first))
+
+    def forget(self, *but: State) -> None:
+        """Leave runs to the broker, which delivers them again."""
+        self.waiting.clear()
+        for held in (held for why, held in self._held.items() if why not in but):
+            for run in held:
+                run.state = State.GONE
+            held.clear()
+        self._changed(*_MORE)
+
+    def _changed(self, *reasons: State) -> None:
+        if not _MORE.keys().isdisjoint(reasons):
+            self._let_in(sum(min(len(self._held[why]), most) for why, most in _MORE.items()))

@@ -1,0 +1,173 @@
+"""What is held in a worker for a while, and how many messages more the broker may deliver meanwhile."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_throttle.worker.held_back import crowded as crowded_module
+from celery_throttle.worker.held_back.crowded import Crowded
+from celery_throttle.worker.held_back.held_back import HeldBack
+from celery_throttle.worker.held_back.outage import Outage
+from celery_throttle.worker.runs import State
+from tests.support.timers import Timers
+
+
+class Held:
+    """What is known of a run here."""
+
+    state, refusals, request, group, came = State.WAITING, 0, None, "", 0.0
+
+
+class Here:
+    """A worker in which tasks are held.
+
+    Attributes:
+        more: numbers of messages that the broker may deliver, each time that it is told.
+    """
+
+    def __init__(self) -> None:
+        self.timers = timers = Timers()
+        self.more: list[int] = []
+        self.said: list[Any] = []
+        notices: Any = SimpleNamespace(crowded=self.said.append)
+        held: Any = HeldBack(timers, timers, self.more.append)  # type: ignore[arg-type]
+        self.held = held
+        self.crowds = Crowded(held, notices)
+
+    def crowded(self, count: int) -> list[Any]:
+        """So many may not be parked, and still may not when they come again."""
+        runs = [Held() for _ in range(count)]
+        for run in runs:
+            self.again(run)
+        return runs
+
+    def again(self, run: Any) -> None:
+        self.crowds.hold(run, self.again)
+
+    def put_off(self, runs: list[Any], why: State = State.STORE_REFUSES) -> None:
+        self.held.pause(runs, why, 1.0, lambda here: None)
+
+
+def test_the_broker_delivers_as_many_as_before_when_nothing_is_held_any_more() -> None:
+    """More than count wait since as many are parked as may be; when they come again, the store refuses their call."""
+    here = Here()
+    runs: list[Any] = [Held() for _ in range(250)]
+    for run in runs:
+        here.crowds.hold(run, lambda run: here.put_off([run]))
+    assert here.more[-1] == 200
+    here.timers.ring()
+    assert here.more[-1] == here.held.count(State.STORE_REFUSES) == 250
+    here.timers.ring()
+    assert here.more[-1] == 0
+
+
+@pytest.mark.parametrize("count", [200, 205])
+def test_that_many_wait_is_said_once_a_minute(
+    count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each comes again every few seconds, one by one, and is held again."""
+    now = 100.0
+    monkeypatch.setattr(crowded_module, "monotonic", lambda: now)
+    here = Here()
+    here.crowded(count)
+    here.timers.ring()
+    assert caplog.text.count("tasks wait in this worker") == 1
+    now += 60
+    here.timers.ring()
+    assert caplog.text.count("tasks wait in this worker") == 2
+
+
+def test_one_that_may_not_be_parked_for_days_comes_again_each_time() -> None:
+    here = Here()
+    (run,) = here.crowded(1)
+    for _ in range(3000):
+        here.timers.ring()
+    assert run.refusals == 3001
+    assert here.timers.pauses[:8] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert len(here.said) == 1
+    assert here.held.of(State.CROWDED) == [run]
+
+
+def test_what_the_broker_delivers_again_is_not_held_any_more() -> None:
+    here = Here()
+    runs: list[Any] = [*here.crowded(3), refused := Held()]
+    here.put_off([refused])
+    here.held.forget()
+    assert {run.state for run in runs} == {State.GONE}
+    here.timers.ring()
+    assert here.more[-1] == 0, "the next connection begins with Celery's own number"
+    assert not any(run in here.held for run in runs)
+    here.crowded(1)
+    here.put_off([Held()])
+    assert here.more[-2:] == [1, 2]
+
+
+def test_held_run_is_not_woken_by_an_earlier_pause() -> None:
+    """It was asked for before the run was held again."""
+    here = Here()
+    woken: list[Any] = []
+    run: Any = Held()
+    here.held.pause([run], State.STORE_REFUSES, 1.0, woken.extend)
+    here.held.forget()
+    here.held.pause([run], State.STORE_REFUSES, 1.0, woken.extend)
+    here.timers.ring_one()
+    assert not woken
+    assert run in here.held
+    here.timers.ring_one()
+    assert woken == [run]
+
+
+def test_forgotten_runs_keep_the_reason_that_is_spared() -> None:
+    """A worker that stops goes on waiting for what is not safe yet."""
+    here = Here()
+    saving, away = Held(), Held()
+    here.held.hold(saving, State.SAVING)
+    here.held.hold(away, State.STORE_AWAY)
+    here.held.forget(State.SAVING)
+    assert saving in here.held
+    assert away.state is State.GONE
+    assert here.more[-1] == 1
+
+
+def test_lost_store_lets_others_in_for_runs_of_its_last_call() -> None:
+    """They may wait for the store for as long as those that it was not asked about."""
+    here = Here()
+    asking, parking, unsent = runs = [Held(), Held(), Held()]
+    here.held.hold(asking, State.ASKING)
+    here.held.hold(parking, State.PARKING)
+    here.held.hold(unsent, State.ASKING)
+    nothing: Any = None
+    outage = Outage("", "hold", here.held, nothing, nothing)
+    outage.begin(ConnectionError("lost"), {unsent})  # type: ignore[arg-type]
+    assert [run.state for run in runs] == [State.UNSURE, State.MAYBE_PARKED, State.STORE_AWAY]
+    assert here.more[-1] == len(runs)
+    outage.begin(ConnectionError("lost again"), set())
+    outage.over()
+    assert here.more[-1] == 2, "until their call is answered"
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_outage_leaves_runs_to_the_broker_when_the_worker_stops_in_it(*, again: bool) -> None:
+    """A signal has begun a cold shutdown while the first run fails."""
+    here = Here()
+    runs: list[Any] = [Held(), Held()]
+    failed: list[Any] = []
+
+    def fail(run: Any, error: Exception) -> None:  # noqa: ARG001 - as in BackendAway
+        failed.append(run)
+        here.held.forget()
+
+    nothing: Any = None
+    outage = Outage("", "fail", here.held, nothing, fail)
+    if again:  # the connection came back, and broke before the store answered
+        outage.unreachable(ConnectionError("refused"))
+    for run in runs:
+        here.held.hold(run, State.ASKING)
+    if again:
+        outage.begin(ConnectionError("lost"), set(runs))
+    else:
+        outage.unreachable(ConnectionError("refused"))
+    assert failed == runs[:1]
