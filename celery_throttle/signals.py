@@ -1,4 +1,4 @@
-"""Celery signals for events of tasks and limits, sent at once.
+"""Celery signals for events of tasks and limits, sent at once::
 
     from celery_throttle.signals import task_parked
 

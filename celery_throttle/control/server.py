@@ -32,7 +32,7 @@ _LOOKS = 9
 #: How the sentence about a full server begins.
 FULL = "the store is full"
 
-#: What the scripts and the clients have to be allowed, as the README says.
+#: What the scripts and the clients have to be allowed, as docs/howto/redis.md says.
 RIGHTS = (
     *("evalsha", "eval", "subscribe", "publish", "bitfield", "del", "exists", "get", "hdel", "hexists", "hget"),
     *("hgetall", "hincrby", "hkeys", "hmget", "hrandfield", "hscan", "hset", "hsetnx", "hstrlen", "pexpire"),

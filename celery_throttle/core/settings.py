@@ -197,7 +197,8 @@ class Settings:
                 if own in _OF_STATES:
                     raise ConfigurationError(
                         f"Unknown setting {name!r}: leave it out, and connect a receiver to celery_throttle.signals."
-                        f"task_parked that writes the state, as docs/signals.md does in 'The state of a parked task'"
+                        f"task_parked that writes the state, as docs/reference/signals.md does in "
+                        f"'The state of a parked task'"
                     )
                 meant = _ELSEWHERE.get(own) or _closest(bare, known)
                 if not meant:

@@ -100,10 +100,12 @@ class Counter:
 
 @constructor_tells(**COUNTER)
 class AsyncCounter:
-    """As `Counter`, on an asyncio client::
+    """As `Counter`, on an asyncio client.
 
-    orders = AsyncCounter(redis.asyncio.Redis(), "orders")
-    await orders.add()
+    For example::
+
+        orders = AsyncCounter(redis.asyncio.Redis(), "orders")
+        await orders.add()
     """
 
     def __init__(self, client: AsyncRedis, name: str, *, prefix: str = "throttle") -> None:

@@ -200,11 +200,13 @@ class RateLimiter:
 
 @constructor_tells(**RATE)
 class AsyncRateLimiter:
-    """As `RateLimiter`, on an asyncio client::
+    """As `RateLimiter`, on an asyncio client.
 
-    calls = AsyncRateLimiter(redis.asyncio.Redis(), "api", "100/m")
-    slot = await calls.reserve()
-    await asyncio.sleep(slot.delay)
+    For example::
+
+        calls = AsyncRateLimiter(redis.asyncio.Redis(), "api", "100/m")
+        slot = await calls.reserve()
+        await asyncio.sleep(slot.delay)
     """
 
     def __init__(

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Ended]
 
-#: What the README tells to give to the user of the store, for this prefix.
-RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "README.md").read_text())[0].replace(
-    "{shop}", f"{{{KEYS.prefix}}}"
-)
+REDIS_PAGE = (ROOT / "docs" / "howto" / "redis.md").read_text()
+#: The rights of the store's user in the docs, for this prefix.
+RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", REDIS_PAGE)[0].replace("{shop}", f"{{{KEYS.prefix}}}")
 USERS = {
     "user": [
         "default on nopass ~* &* +@all",

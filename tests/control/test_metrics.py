@@ -322,6 +322,6 @@ def test_a_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_page_names_each_metric() -> None:
-    page = (ROOT / "docs" / "command.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `celery_throttle_")]
     assert set(re.findall(r"`celery_throttle_(\w+)`", "\n".join(row.split("|")[1] for row in rows))) == set(ALL)

@@ -358,7 +358,7 @@ def test_from_a_shell(workers: Workers, shell: Shell) -> None:
 
 
 def test_celery_lists_them_without_an_app(shell: Shell) -> None:
-    described = (ROOT / "docs" / "command.md").read_text()
+    described = (ROOT / "docs" / "reference" / "command-workers.md").read_text()
     assert "\n  throttle " in shell.run("inspect", "--list").out
     listed = shell.run("control", "--list").out
     for name, steers in STEERS.items():

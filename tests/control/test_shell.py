@@ -88,7 +88,7 @@ def test_the_help_of_celery_has_it(shell: Shell) -> None:
 
 
 def test_every_command_is_described() -> None:
-    described = (ROOT / "docs" / "command.md").read_text()
+    described = (ROOT / "docs" / "reference" / "command.md").read_text()
     commands = throttle.list_commands(Context(throttle))
     assert [name for name in commands if not re.search(rf"[`|, ]{name}( [A-Z_ ]+)?`", described)] == []
     assert all(isinstance(throttle.get_command(Context(throttle), name), Command) for name in commands)

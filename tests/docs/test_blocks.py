@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
 
-PAGES = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+PAGES = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
 #: Of fences: what runs, and what is no code of ours; a drawing has none.
-LANGUAGES = {"python", "console", "yaml", ""}
+LANGUAGES = {"python", "console", "yaml", "{eval-rst}", ""}
 #: What differs from run to run: dates and times, ids that end in dots, seconds, fencing tokens.
 DIFFERS = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d\d:\d\d\b|\b[0-9a-f]{4}\.\.\.|\b\d+(\.\d)?(?= s\b)|\b\d{16}\b"
@@ -50,8 +50,10 @@ DIFFERS = re.compile(
 STATE: Any = celery._state
 #: What pages show of a store in use: a limit, the name of a task, and how many of it have arrived.
 BUSY = {
-    "README.md": [(Limit("shop.render", 2), "shop.render", 5), (Limit("api", 8), "shop.crawl", 10)],
-    "docs/control.md": [(Limit("api", 8), "shop.sync", 20), (Limit("tenant", 2, key="tenant"), "shop.call", 3)],
+    "docs/reference/control.md": [
+        (Limit("api", 8), "shop.sync", 20),
+        (Limit("tenant", 2, key="tenant"), "shop.call", 3),
+    ],
 }
 
 

@@ -26,7 +26,9 @@ NAMES = {each.name for each in described()}
 NOT_SHOWN = {"celery_throttle_store_time_seconds"}  # of use to an alert alone
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "monitoring" / "dashboard.json").read_text())
 RULES: list[dict[str, Any]] = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
-OPERATING = (DOCS / "operating.md").read_text()
+ALERTS, SCALING, METRICS = (
+    (DOCS / page).read_text() for page in ("howto/alerts.md", "howto/autoscaling.md", "reference/metrics.md")
+)
 #: What the runbook links begin with.
 DOCS_OF_USERS = '{{ or $externalLabels.celery_throttle_docs "docs" }}'
 #: The one that has been found, for the tests that need it (Debian: `prometheus`).
@@ -107,12 +109,12 @@ def test_alerts_are_of_metrics_that_there_are() -> None:
 
 def test_each_runbook_link_has_its_anchor() -> None:
     """With the external label in front of it, and as a path in the repository without."""
-    anchors = {heading.lower() for heading in re.findall(r"^### (\w+)$", OPERATING, flags=re.MULTILINE)}
+    anchors = {heading.lower() for heading in re.findall(r"^### (\w+)$", ALERTS, flags=re.MULTILINE)}
     for rule in RULES:
         link = rule["annotations"]["runbook_url"]
         page, _, anchor = link.removeprefix(DOCS_OF_USERS).partition("#")
         assert link.startswith(DOCS_OF_USERS)
-        assert (DOCS / page.removeprefix("/")).read_text() == OPERATING
+        assert (DOCS / page.removeprefix("/")).read_text() == ALERTS
         assert anchor in anchors
         assert anchor == rule["alert"].lower()
     assert len(anchors) == len(RULES)
@@ -120,7 +122,7 @@ def test_each_runbook_link_has_its_anchor() -> None:
 
 def test_the_external_label_is_the_one_of_the_page() -> None:
     (label,) = re.findall(r"\$externalLabels\.(\w+)", DOCS_OF_USERS)
-    example = next(text for text in re.findall(r"```yaml\n(.*?)```", OPERATING, flags=re.DOTALL) if "global:" in text)
+    example = next(text for text in re.findall(r"```yaml\n(.*?)```", ALERTS, flags=re.DOTALL))
     assert list(yaml.safe_load(example)["global"]["external_labels"]) == [label]
 
 
@@ -138,13 +140,13 @@ def test_when_they_fire(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_to_do_about_each_metric() -> None:
-    table = "\n".join(line for line in OPERATING.splitlines() if line.startswith("| `celery_throttle_"))
+    table = "\n".join(line for line in METRICS.splitlines() if line.startswith("| `celery_throttle_"))
     assert metrics_in(table) == NAMES
 
 
 def test_its_examples_of_keda_are_yaml_about_metrics_that_there_are() -> None:
-    examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", OPERATING, flags=re.DOTALL)]
-    scaled, triggers = (each for each in examples if "global" not in each)
+    examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", SCALING, flags=re.DOTALL)]
+    scaled, triggers = examples
     (by_prometheus,), (by_view,) = scaled["spec"]["triggers"], triggers["triggers"]
     assert (by_prometheus["type"], by_view["type"]) == ("prometheus", "metrics-api")
     assert metrics_in(by_prometheus["metadata"]["query"]) == {"celery_throttle_runnable_tasks"}

@@ -1,4 +1,4 @@
-"""The state that docs/signals.md has a receiver write: there while a task is parked, never over another state."""
+"""The state of a parked task, by the receiver in docs/reference/signals.md: never written over another state."""
 
 from __future__ import annotations
 

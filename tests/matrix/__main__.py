@@ -27,6 +27,7 @@ from tests.matrix.cells import (
     versions,
 )
 
+TABLE = ROOT / "docs" / "reference" / "matrix.md"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 CELERYS = ("5.4", "5.5", "5.6", "5.7")
 #: Each Python and each Celery, and the corners.
@@ -34,7 +35,7 @@ USUAL = ("3.10-5.4", "3.11-5.5", "3.12-5.6", "3.13-5.7", "3.10-5.7", "3.13-5.4")
 
 _ROW = re.compile(r"\| (3\.\d+)\.\d+ \| (5\.\d+)\.")
 
-HEAD = """# Versions
+HEAD = """# What has been run together
 
 Made by `python -m tests.matrix`, on {date}: real workers on each Python, Celery, server and broker. It needs tox, the
 interpreters on `PATH`, and for the columns of that name `redis-server` and `rabbitmq-server`; what is not there is left
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("rows", nargs="*", help=f"3.12-5.6 and so on; by default {' '.join(USUAL)}")
     parser.add_argument("--all", action="store_true", help="each Python with each Celery")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "matrix.md", help="where the table goes")
+    parser.add_argument("--page", type=Path, default=TABLE, help="where the table goes")
     options = parser.parse_args(arguments)
     names = [f"{python}-{celery}" for python, celery in product(PYTHONS, CELERYS)] if options.all else options.rows
     failed: list[str] = []

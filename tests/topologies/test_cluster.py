@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 #: Their slots are on the first, the second and the third primary.
 PREFIXES = ("b", "c", "a")
-#: What the README tells to give to the user of the store.
-RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "README.md").read_text())[0]
+#: The rights of the store's user in the docs.
+RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "docs" / "howto" / "redis.md").read_text())[0]
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def login(name: str, *, staff: bool, may: tuple[str, ...] = ()) -> dict[str, str
 
     user, _ = get_user_model().objects.get_or_create(username=name, defaults={"is_staff": staff})
     content_type, _ = ContentType.objects.get_or_create(app_label="celery_throttle", model="limit")
-    for codename in may:  # as docs/page.md has it
+    for codename in may:  # as docs/howto/page.md has it
         permission, _ = Permission.objects.get_or_create(
             codename=codename, content_type=content_type, defaults={"name": codename}
         )

@@ -106,7 +106,7 @@ def test_a_misspelt_setting_in_a_namespace_is_refused_by_name() -> None:
 @pytest.mark.parametrize("name", ["throttle_result_state", "THROTTLE_RESULT_STATE"])
 @pytest.mark.parametrize("value", [True, False])
 def test_setting_of_a_parked_state_names_the_signal(name: str, value: bool) -> None:
-    with pytest.raises(ConfigurationError, match=rf"'{name}': leave it out, .*task_parked .*docs/signals"):
+    with pytest.raises(ConfigurationError, match=rf"'{name}': leave it out, .*task_parked .*docs/reference/signals"):
         settings_of(make_app(**{name: value}))
 
 

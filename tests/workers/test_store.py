@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 PASSWORD, IN_URL = "se:c/r@t", "se%3Ac%2Fr%40t"
-#: What the README tells to give to the user of the store: it has to be enough.
-RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "README.md").read_text())[0]
+#: The rights of the store's user in the docs: it has to be enough.
+RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "docs" / "howto" / "redis.md").read_text())[0]
 OPTIONS = {
     "unixsocket": "{dir}/redis.sock",
     "user": [
@@ -178,7 +178,7 @@ def test_a_user_with_the_least_rights(
             worker.term()
             assert worker.wait() == 0
         denied = {(entry["reason"], entry["object"]) for entry in client.acl_log()}
-        assert denied <= {("command", "client|setinfo"), ("command", "info")}, "more is needed than the README lists"
+        assert denied <= {("command", "client|setinfo"), ("command", "info")}, "more is needed than the docs list"
     assert len(journal.runs()) == 7
 
 

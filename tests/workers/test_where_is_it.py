@@ -1,4 +1,4 @@
-"""Where Celery's own tools find a parked task, and where they do not: the table in docs/operating.md, row by row."""
+"""Where Celery's own tools find a parked task, and where not: the table in docs/howto/operate.md, row by row."""
 
 from __future__ import annotations
 

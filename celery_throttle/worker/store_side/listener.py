@@ -125,6 +125,6 @@ class Listener(Wire):
             self._logged = True
             logger.warning(
                 "celery_throttle: the store refuses hints (%s), so tasks that others let start wait for up to some "
-                "seconds: %s", why, "give the store's user the right, see the README's ACL line" if is_right
+                "seconds: %s", why, "give the store's user the rights in docs/howto/redis.md" if is_right
                 else "trying again",
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The app of `tests.support.apps.doors`, with the receiver that docs/signals.md shows."""
+"""The app of `tests.support.apps.doors`, with the receiver that docs/reference/signals.md shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["app"]
 
 
 def _block() -> str:
-    page = (ROOT / "docs" / "signals.md").read_text()
+    page = (ROOT / "docs" / "reference" / "signals.md").read_text()
     found = re.search(r"^## The state of a parked task$.*?^```python$(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert found
     return found[1]
