@@ -128,6 +128,18 @@ def test_a_lane_that_cannot_be_read_is_listed_once(
     check(peek(redis))
 
 
+def test_a_lane_that_is_passed_over_for_ever_is_in_turn_again(
+    worker: TermsCaller, run: Callable[..., Ended], redis: Redis
+) -> None:
+    fill(worker)
+    (lane,) = peek(redis).lanes
+    redis.delete(KEY["heads"])
+    redis.hset(KEY["lanes"], lane, json.dumps(peek(redis).lanes[lane] | {"passed": True}))
+    run("doctor", "--repair", "--yes")
+    check(peek(redis))
+    assert not peek(redis).passed
+
+
 @pytest.mark.parametrize("index", ["heads", "lines", "leases"])
 def test_an_index_is_made_again(worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str) -> None:
     fill(worker)

@@ -10,7 +10,7 @@ from celery_throttle.store.exchange_reply import Answer
 from celery_throttle.store.scripts import execute
 from tests.store.caller import ended
 from tests.store.lock_caller import LockCaller, plan_of
-from tests.store.peek import KEY, let_come_due, peek
+from tests.store.peek import KEY, lapse, let_come_due, peek
 from tests.store.terms_caller import terms
 
 if TYPE_CHECKING:
@@ -198,3 +198,12 @@ def test_a_worker_hears_of_what_it_changes(worker: Caller, peer: Caller) -> None
     """So that two releases that disagree are noticed."""
     worker.declare(Limit("gpu", 2), Limit("same", 1))
     assert peer.declare_all(Limit("gpu", 5), Limit("same", 1))[1:] == ["gpu", "2"]
+
+
+def test_what_a_worker_has_declared_goes_when_its_time_is_over(worker: Caller, one: Limit, redis: Redis) -> None:
+    worker.declare(one)
+    field = f"declared:{worker.name}"
+    assert redis.hexists(KEY["meta"], field)
+    lapse(redis, f"meta:{field}")
+    worker.reap()
+    assert not redis.hexists(KEY["meta"], field)

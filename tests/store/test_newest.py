@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from celery_throttle.store.identity_locks import CLAIMED, OURS, REPLACED, TAKEN
+from tests.store.caller import ended, started
 from tests.store.lock_caller import (
     KEEP_LAST,
     PLAN,
@@ -329,3 +330,19 @@ def test_a_last_one_has_not_come_when_the_first_comes_again(worker: LockCaller) 
     assert worker.end(again, slots=2) == ()
     assert worker.give_up("same", "t3") == 1
     assert told(worker.look_once(2)) == [("t2", "run", "")]
+
+
+def test_one_that_makes_way_in_the_call_in_which_it_could_start_leaves_its_lane(
+    worker: LockCaller, one: Limit, two: Limit, redis: Redis
+) -> None:
+    """Both could start, in one slot. The older call has the lock, since that of the newer one was over for a moment."""
+    held = [worker.take("h1", one), *(worker.take(f"h{number}", two) for number in (2, 3))]
+    older = worker.publish("older", REPLACE)
+    newer = worker.publish("newer", REPLACE)
+    worker.put_once("newer", newer, two)
+    end_lock(redis)
+    worker.put_once("older", older, one)
+    reply = worker.exchange(1, ended=[ended(each) for each in held])
+    assert started(reply) == ("newer",)
+    assert peek(redis).lanes.keys() == {"\0q"}
+    assert told(worker.look_once()) == [("older", "replaced", "newer")]

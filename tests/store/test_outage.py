@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.dedup import LockUntil
     from celery_throttle.core.limits import Limit
+    from tests.primitives.faults import StoreClock
     from tests.store.caller import Caller
 
 PLAN = plan_of()
@@ -115,6 +116,14 @@ def test_a_moment_is_given_once(worker: Caller, two: Limit, redis: Redis) -> Non
     expire(redis, "t2")
     come_back(worker, two)
     assert left(redis) == {"t1": False, "t2": True}
+
+
+def test_a_moment_ends_though_no_worker_calls(worker: Caller, one: Limit, redis: Redis, clock: StoreClock) -> None:
+    worker.take("t", one)
+    be_away(redis)
+    assert worker.reap() == []
+    clock.move((MOMENT_MS + 1) * 1000)
+    assert worker.reap() == [("t", "1:gpu")]
 
 
 def test_a_lease_that_ends_soon_has_the_moment_too(worker: Caller, one: Limit, redis: Redis) -> None:

@@ -144,6 +144,17 @@ def test_one_that_is_passed_over_is_in_line_again_after_a_while(worker: Caller, 
     assert store.lanes[THEIRS]["at"] == "gpu"
 
 
+def test_one_that_was_passed_over_is_in_line_again_though_nothing_is_free(
+    worker: Caller, held: Arrival, redis: Redis
+) -> None:
+    worker.release(held, slots=0)
+    pass_over(redis, "gpu", "q2")
+    assert started(worker.look(1)) == ("ours",)
+    let_pass(redis)
+    worker.look(1)
+    assert "passed" not in peek(redis).lanes[THEIRS]
+
+
 def test_a_withdrawn_task_takes_its_offer_along(worker: Caller, held: Arrival, redis: Redis) -> None:
     worker.release(held, slots=1)
     worker.withdraw("theirs")
@@ -223,6 +234,18 @@ def test_what_a_call_has_no_slot_for_needs_no_other_look(worker: Caller, one: Li
     assert started(reply) == ("t4",)
     assert reply.more
     assert not peek(redis).due("bucket")
+
+
+def test_what_a_call_has_no_slot_for_is_offered(
+    worker: Caller, stranger: Caller, one: Limit, two: Limit, redis: Redis
+) -> None:
+    """Another queue waits behind it, and goes on if no worker takes it in time."""
+    held = [worker.take("t1", one), worker.take("t2", two), worker.take("t3", two)]
+    worker.put("t4", one)
+    worker.put("t5", two)
+    stranger.put("t6", two)
+    assert started(worker.exchange(1, ended=[ended(each) for each in held])) == ("t4",)
+    assert peek(redis).offered == {"1:gpu2\0q"}
 
 
 def test_a_line_that_begins_is_told_of_once(worker: Caller, peer: Caller, one: Limit, hints: Hints) -> None:

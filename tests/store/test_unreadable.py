@@ -347,3 +347,13 @@ def test_a_task_id_of_any_characters_can_be_read(worker: Caller, one: Limit, red
     worker.put(chr(end), one)
     assert started(worker.release(held, slots=1)) == (chr(end),)
     assert not dropped(redis)
+
+
+@pytest.mark.parametrize("garbage", [each for each in GARBAGE if each != b"-1"])  # a number can be read
+def test_a_sum_of_all_keys(worker: Caller, redis: Redis, garbage: bytes) -> None:
+    """It is added up again as soon as a count of a key changes."""
+    needs = terms(Limit("tenant", 2, key="id")).needs({"keys": {"tenant": "a"}})
+    worker.take("t1", needs)
+    spoil(redis, "sums", "used\0tenant", garbage)
+    worker.take("t2", needs)
+    assert redis.hget(KEY["sums"], "used\0tenant") == b"2"

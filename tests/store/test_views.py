@@ -16,7 +16,8 @@ from celery_throttle.store.limit_status import RateStatus, read_statuses
 from celery_throttle.store.needs import Need
 from celery_throttle.store.parcel import pack
 from celery_throttle.store.scripts import execute
-from tests.store.caller import started
+from celery_throttle.store.workers import read_services
+from tests.store.caller import Caller, started
 from tests.store.cost import commands
 from tests.store.lock_caller import LockCaller, plan_of
 from tests.store.peek import KEY, expire, let_come_due, pass_over, peek
@@ -467,3 +468,12 @@ def test_further_back_in_a_line_that_no_worker_serves(
     assert before == "1 task is before it in the line of one, of queue 'q2'."
     assert slot == "The first of them can start: it waits for a worker with a free slot that consumes queue 'q2'."
     assert steering.explain("first").reasons == (slot.replace("The first of them", "It"),)
+
+
+def test_a_worker_is_one_of_the_broker_that_its_queues_name(redis: Redis, one: Limit) -> None:
+    redis.hset(KEY["meta"], "broker:0badcafe", "redis://shop")
+    redis.zadd(KEY["ends"], {"meta:broker:0badcafe": 9e12})
+    worker = Caller(redis, "aaaaaaaa", "0badcafe:q")
+    worker.take("t", one)
+    (service,) = read_services(execute(redis, worker.store.services()))
+    assert (service.broker, service.workers) == ("redis://shop", 1)
