@@ -45,7 +45,7 @@ __all__ = [
 
 __version__: str
 
-#: Loaded when they are first asked for, since Celery and redis-py take their time.
+#: Loaded on first access, because importing Celery and redis-py takes long.
 __getattr__, __dir__ = lazy(
     __name__,
     dict.fromkeys(__all__, "errors")

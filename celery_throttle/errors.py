@@ -1,15 +1,15 @@
-"""What can go wrong, in one tree.
+"""All errors of the library, in one tree.
 
 ``ThrottleError``
     ``ConfigurationError``: an option or setting that cannot work; raised when the task is bound or the worker starts.
-        ``WrongArguments``: a call that its task does not take, where Celery has not checked that; a `TypeError`, too.
+        ``WrongArguments``: arguments that the task does not take, where Celery does not check them; also a `TypeError`.
     ``DuplicateTask``: another call of a task that runs once has its lock, and ``on_conflict="raise"``.
-    ``LeaseLost``: what was held is held no longer: its lease ended, somebody took it away or the store lost its data.
-    ``LimitExceeded``: as many calls wait for a limit as may (``max_parked``).
+    ``LeaseLost``: a lock or permit is lost: its lease ended, an operator took it away, or the store lost its data.
+    ``LimitExceeded``: ``max_parked`` tasks of a limit are parked already.
     ``NoFencingToken``: ``self.fencing_token`` of a run that got no identity lock.
-    ``NotAcquired``: somebody else had it all the time one was ready to wait.
+    ``NotAcquired``: no lock or permit was free within the timeout.
     ``ResultLost``: the first call of a remembered task has succeeded, and the result backend could not keep its result.
-    ``StoreInUse``: the data of the store is not deleted, since workers, parked tasks or holders need it.
+    ``StoreInUse``: the data of the store was not deleted, because workers, parked tasks or holders need it.
     ``StoreUnavailable``: the store (Redis) did not answer, or refused; ``__cause__`` has the client's error.
 """
 
@@ -36,35 +36,35 @@ __all__ = [
 
 
 class ThrottleError(Exception):
-    """Something went wrong in celery_throttle."""
+    """Base class of all errors of celery_throttle."""
 
 
 class ConfigurationError(ThrottleError):
-    """An option or a setting cannot work; the message names it and says what to write instead.
+    """An option or a setting cannot work; the message has its name and the fix.
 
     Attributes:
-        shell: the same for a command line, where it differs: ``{command}`` is the command that was typed, and
-            ``{throttle}`` what all commands begin with.
+        shell: the message for a command line, where it differs: ``{command}`` is the command that was typed, and
+            ``{throttle}`` the beginning of all commands.
     """
 
     shell = ""
 
     def for_shell(self, shell: str) -> Self:
-        """Return the same error, with what a command writes instead of the message."""
+        """Return the same error, with another message for a command line."""
         self.shell = shell
         return self
 
 
 class WrongArguments(ConfigurationError, TypeError):
-    """A call has not the arguments of its task, so what it needs of its limits or of its lock cannot be known."""
+    """A call does not fit the parameters of its task, so its limits or its lock cannot be determined."""
 
 
 class DuplicateTask(ThrottleError):
     """Another call with the same arguments is pending, runs or is remembered.
 
     Args:
-        task_name: the task.
-        existing_id: the id of that other call, for ``AsyncResult``.
+        task_name: name of the task.
+        existing_id: id of the other call, for ``AsyncResult``.
     """
 
     def __init__(self, task_name: str, existing_id: str) -> None:
@@ -76,17 +76,17 @@ class DuplicateTask(ThrottleError):
 
 
 class LeaseLost(ThrottleError):
-    """What was held is held no longer; others may have it, and what was written since may have to be undone."""
+    """A lock or permit is lost; another holder may have it, and writes since the loss may have to be undone."""
 
 
 class LimitExceeded(ThrottleError):
-    """As many calls wait for a limit as may; this one was not published.
+    """A limit has ``max_parked`` parked tasks already, so this call was not published.
 
     Args:
-        task_name: the task.
+        task_name: name of the task.
         limit: the limit, with its key.
-        parked: how many wait.
-        most: its ``max_parked``.
+        parked: number of parked tasks.
+        most: ``max_parked`` of the limit.
     """
 
     def __init__(self, task_name: str, limit: str, parked: int, most: int) -> None:
@@ -98,17 +98,17 @@ class LimitExceeded(ThrottleError):
 
 
 class NoFencingToken(ThrottleError, AttributeError):
-    """A run has no fencing token, since it got no identity lock; it must not write what the token protects.
+    """A run has no fencing token, because it got no identity lock; it must not write to a resource that checks tokens.
 
-    It is an `AttributeError` too, so that ``inspect`` and ``unittest.mock`` can look at a task that does not run.
+    The error is an `AttributeError` too, so that ``inspect`` and ``unittest.mock`` can read a task that does not run.
 
     Args:
-        task_name: the task.
-        why: why there is none, and what to do.
+        task_name: name of the task.
+        why: the reason, and the fix.
     """
 
     def __init__(self, task_name: str, why: str) -> None:
-        # With a name and no object Python does not suggest attributes of the task; `fencing_token_or_none` is not safe.
+        # obj=None, so that Python does not suggest a similar attribute: `fencing_token_or_none` would not be safe.
         super().__init__(task_name, why, name="fencing_token", obj=None)
         self.task_name, self.why = task_name, why
 
@@ -117,15 +117,15 @@ class NoFencingToken(ThrottleError, AttributeError):
 
 
 class NotAcquired(ThrottleError):
-    """Somebody else had it all the time one was ready to wait."""
+    """No lock or permit was free within the timeout."""
 
 
 class ResultLost(ThrottleError):
-    """The first call of a remembered task has succeeded, so this one does not run; the first one's result is lost.
+    """The first call of a remembered task has succeeded, so this one does not run; the result of the first is lost.
 
     Args:
-        task_name: the task.
-        first_id: the id of the call that has succeeded.
+        task_name: name of the task.
+        first_id: id of the call that has succeeded.
     """
 
     def __init__(self, task_name: str, first_id: str) -> None:
@@ -140,10 +140,10 @@ class ResultLost(ThrottleError):
 
 
 class StoreInUse(ThrottleError):
-    """The data of the store was not deleted, since it is in use.
+    """The data of the store was not deleted, because it is in use.
 
     Args:
-        reasons: what uses it, and what to do.
+        reasons: the users of the data, and the fixes.
     """
 
     def __init__(self, reasons: tuple[str, ...]) -> None:
@@ -155,4 +155,4 @@ class StoreInUse(ThrottleError):
 
 
 class StoreUnavailable(ThrottleError):
-    """The store did not answer in time or refused the call."""
+    """The store did not answer in time, or refused the call."""

@@ -1,4 +1,4 @@
-"""The settings of a Celery app, read once."""
+"""The ``throttle_*`` settings of a Celery app, read once."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _settings: WeakKeyDictionary[Any, Settings] = WeakKeyDictionary()
 
 
 def checked_app(what: str, app: Any) -> Any:
-    """Return what was given as the Celery app, if it is one.
+    """Return ``app`` if it is a Celery app.
 
     Raises:
-        ConfigurationError: it is something else; ``what`` was called.
+        ConfigurationError: it is another object; ``what`` is the called function, for the message.
     """
     if not hasattr(app, "conf") or not hasattr(app, "finalize"):
         raise ConfigurationError(
@@ -41,10 +41,10 @@ def settings_of(app: Any) -> Settings:
     if app not in _settings:
         conf = app.conf
         Settings.check_names(*_names(conf, getattr(app, "namespace", None)))
-        tried: list[str] = []  # the keyprefix of each place, as far as one had to look
+        tried: list[str] = []  # the keyprefix of each place that was read
         settings = Settings.read(conf.get, _noting(_places(conf), tried), app.main)
         if conf.get("throttle_prefix") is None:
-            # The queues are the broker's: its prefix tells projects apart also where the store is set.
+            # Where throttle_url is set, the broker's prefix, because queues belong to the broker and separate projects.
             settings = settings.behind(tried[-1] if tried else _keyprefix(conf.broker_transport_options))
         if not settings.broker:
             settings = replace(settings, broker=broker_of(conf, settings.url))
@@ -53,7 +53,7 @@ def settings_of(app: Any) -> Settings:
 
 
 def throttles(app: Any) -> bool:
-    """Whether the store is asked for permits and locks here: not while tasks run eagerly, nor when it is turned off.
+    """Return whether tasks need permits and locks: not if they run eagerly, nor if throttling is turned off.
 
     Raises:
         ConfigurationError: as `settings_of`, but for an eager app.
@@ -62,7 +62,7 @@ def throttles(app: Any) -> bool:
 
 
 def without_effect(app: Any) -> Iterator[tuple[str, str]]:
-    """Yield the settings that are called as ours, but for the namespace that the app has, and what to write instead."""
+    """Yield settings that have our name without the namespace of the app, each with the right name."""
     prefix = f"{app.namespace}_" if getattr(app, "namespace", None) else ""
     for name in sorted(app.conf) if prefix else ():
         if name.isupper() and Settings.has(name.lower()):
@@ -70,7 +70,7 @@ def without_effect(app: Any) -> Iterator[tuple[str, str]]:
 
 
 def _names(conf: Any, namespace: str | None) -> tuple[list[str], str]:
-    """Return the names that are meant for Celery, and what stands in front of them."""
+    """Return the names that are meant for Celery, and their prefix."""
     if not namespace:
         return list(conf), ""
     # The rest of the configuration object is not Celery's: Django settings, say, with another package's THROTTLE_RATES.
@@ -89,7 +89,7 @@ def _keyprefix(options: Any) -> str:
 
 
 def _places(conf: Any) -> Iterator[tuple[str, str]]:
-    """Yield where the store may be, best first, each with what Celery writes in front of its own keys there."""
+    """Yield the URLs that may be the store, best first, each with the prefix of Celery's own keys there."""
     broker, backend = conf.broker_transport_options, conf.result_backend_transport_options
     for url, tls, options in (
         (conf.broker_read_url, conf.broker_use_ssl, broker),
@@ -103,23 +103,23 @@ def _places(conf: Any) -> Iterator[tuple[str, str]]:
 
 
 def _whole(urls: list[str], tls: object, options: dict[str, Any]) -> str:
-    """Return the first of several URLs, with what Celery has in other settings."""
+    """Return the first of several URLs, completed from Celery's other settings."""
     first, *others = urls
-    if first.startswith("sentinel://"):  # several of these are one store
+    if first.startswith("sentinel://"):  # several sentinel URLs are one store
         sentinels = [first, *(other for other in others if other.startswith("sentinel://"))]
         return _with_options(";".join(sentinels), tls, options)
     return _with_tls(first, tls)
 
 
 def _with_tls(url: str, tls: object) -> str:
-    """Write Celery's TLS options into the URL, where redis-py reads them."""
+    """Return the URL with Celery's TLS options in it, where redis-py reads them."""
     if not url.startswith(("redis://", "rediss://")) or not isinstance(tls, dict):
         return url
     return _with_query("rediss://" + url.partition("://")[2], _text(tls, "use_ssl"))
 
 
 def _with_options(url: str, tls: object, options: dict[str, Any]) -> str:
-    """Write what Celery has in other settings into a URL of sentinels."""
+    """Return a URL of sentinels with the options from Celery's other settings in it."""
     query: dict[str, Any] = {"master_name": options["master_name"]} if options.get("master_name") else {}
     if isinstance(tls, dict):
         query |= {"ssl": "true", **_text(tls, "use_ssl")}
@@ -133,7 +133,7 @@ def _with_query(url: str, query: dict[str, Any]) -> str:
 
 
 def _text(options: dict[str, Any], setting: str) -> dict[str, Any]:
-    """Return options of redis-py as a URL can have them."""
+    """Return options of redis-py in the form for a URL."""
     given: dict[str, Any] = {}
     for name, value in options.items():
         if name == "ssl_cert_reqs":

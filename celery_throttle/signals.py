@@ -1,4 +1,4 @@
-"""Signals of Celery's kind, for code that wants to hear at once what becomes of tasks and limits::
+"""Celery signals for events of tasks and limits, sent at once::
 
     from celery_throttle.signals import task_parked
 
@@ -6,13 +6,13 @@
     def on_parked(sender, event, **kwargs):
         print(event.task_id, "waits for", *event.needs)
 
-``sender`` is the name of the task, or of the limit where there is no task to name; ``event`` is a frozen dataclass. An
-error in a receiver is logged and keeps nobody from anything.
+``sender`` is the name of the task, or of the limit where the event has no task name; ``event`` is a frozen dataclass.
+An error in a receiver is logged, and stops neither tasks nor other receivers.
 
 Warning:
-    Those of a worker come in its main process, on the thread that starts tasks: a receiver that takes a second holds up
-    every start of that worker for a second. They tell what this worker knows; what was under way when it was killed is
-    told by nobody.
+    A worker sends its signals in its main process, on the thread that starts tasks: a receiver that takes a second
+    delays every start of that worker for a second. A signal reports what this worker has done or seen. Signals that are
+    due when a worker is killed are never sent.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TaskParked:
-    """A task has been set aside, since there was no permit for it, or because of its identity lock.
+    """A task was parked, because no permit was free for it, or because of its identity lock.
 
     Attributes:
-        task_id: of the task.
-        task_name: of the task.
-        queue: it was taken from; whose workers resume it.
+        task_id: id of the task.
+        task_name: name of the task.
+        queue: the queue of the task; workers of this queue resume it.
         needs: the permits that it waits for.
     """
 
@@ -66,12 +66,12 @@ class TaskParked:
 
 @dataclass(frozen=True)
 class TaskResumed:
-    """A parked task has its permits and starts in this worker.
+    """A parked task got its permits and starts in this worker.
 
     Attributes:
-        task_id: of the task.
-        task_name: of the task.
-        queue: it was taken from.
+        task_id: id of the task.
+        task_name: name of the task.
+        queue: the queue of the task.
         needs: the permits that it has.
         waited: seconds since it came to a worker, or went back to the head of its line.
     """
@@ -85,11 +85,11 @@ class TaskResumed:
 
 @dataclass(frozen=True)
 class PermitReclaimed:
-    """The lease of a lost worker's task has ended, and this process has cleared what it held.
+    """The lease of a lost worker's task has ended, and this process has freed its permits.
 
     Attributes:
-        task_id: of the task that held them.
-        needs: the permits that are free now; none for one that only had an identity lock.
+        task_id: id of the task that held them.
+        needs: the permits that are free now; none if the task only had an identity lock.
     """
 
     task_id: str
@@ -98,11 +98,11 @@ class PermitReclaimed:
 
 @dataclass(frozen=True)
 class LeaseLost:
-    """A task runs here still, but its permits were given to others: this worker could not renew them in time.
+    """A task still runs in this worker, but other tasks may have its permits: their lease was not renewed in time.
 
     Attributes:
-        task_id: of the task.
-        task_name: of the task.
+        task_id: id of the task.
+        task_name: name of the task.
         needs: the permits that it held; none if it only had an identity lock.
     """
 
@@ -116,10 +116,10 @@ class DuplicateDropped:
     """A task does not run, because another call of it has the identity lock.
 
     Attributes:
-        task_id: of the duplicate.
-        task_name: of the task.
-        first_id: of the task that has the lock.
-        verdict: what became of the duplicate: ``raise`` or ``duplicate``, ``skip``, ``return``, ``replaced``.
+        task_id: id of the duplicate.
+        task_name: name of the task.
+        first_id: id of the task that has the lock.
+        verdict: the end of the duplicate: ``raise`` or ``duplicate``, ``skip``, ``return``, ``replaced``.
     """
 
     task_id: str
@@ -130,17 +130,17 @@ class DuplicateDropped:
 
 @dataclass(frozen=True)
 class LimitChanged:
-    """Somebody has steered a limit from this process.
+    """A limit was changed from this process.
 
     Attributes:
-        limit: its name.
-        key: of which key, None for the limit itself.
+        limit: name of the limit.
+        key: the changed key, None for the limit itself.
         action: ``override``, ``reset``, ``pause``, ``resume``, ``disable``, ``enable`` or ``release-hold``.
-        permits: of an override of permits, else None.
-        by: who.
-        why: in their words.
-        until: as it was given: a moment, or seconds from now; None: until it is taken back.
-        rates: of an override of rates, else none.
+        permits: the permits of an override, None if it has none.
+        by: author of the change.
+        why: reason of the change.
+        until: end of the change as it was given: a time, or seconds from now; None for no end.
+        rates: the rates of an override, empty if it has none.
     """
 
     limit: str
@@ -166,6 +166,6 @@ limit_changed = _signal("limit_changed")
 
 
 def tell_reclaimed(task_id: str, needs: str) -> None:
-    """What a lost worker's task held is free."""
+    """Send `permit_reclaimed` for the permits of a lost worker's task."""
     event = PermitReclaimed(task_id, needs_from(needs))
     permit_reclaimed.send(event.needs[0].limit if event.needs else None, event=event)

@@ -1,4 +1,4 @@
-"""What an example's command does around the example itself: options, signals, a place to run in, the summary."""
+"""The command line of an example: options, signals, a Redis and a directory to run in, the summary."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Summary(Protocol):
         """Whether the example kept its promise."""
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the figures for JSON."""
 
     def rows(self) -> Iterable[tuple[str, ...]]:
-        """Label and figures, for people."""
+        """Yield label and figures of each row, for people."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where an example runs: a Redis, a directory, processes; all of it is gone afterwards."""
+    """The Redis, the directory and the processes of an example; all of them are gone afterwards."""
 
     url: str
     directory: Path
@@ -57,14 +57,14 @@ def run_command(
     promise: str,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Run an example; return the exit status: 1 if its promise was broken or nothing could start.
+    """Run an example; return the exit status: 1 if its promise was broken, or if a process or Redis failed.
 
     Args:
-        name: of the example's package.
-        description: for ``--help``.
-        perform: the example; it is given the stage, and whether a smaller load is asked for.
-        promise: what is true if the summary is ok.
-        arguments: those of the command line by default.
+        name: name of the example's package.
+        description: text for ``--help``.
+        perform: the example; takes the stage, and whether to use the smaller load.
+        promise: the statement that is true if the summary is ok.
+        arguments: the arguments, by default those of the command line.
     """
     options = _parse(name, description, arguments)
     for number in ENDING:
@@ -88,13 +88,13 @@ def run_command(
 def _parse(name: str, description: str, arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=description)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON, and nothing else")
-    parser.add_argument("--progress", action="store_true", help="with --json: say on stderr what happens")
+    parser.add_argument("--progress", action="store_true", help="with --json: print the steps on stderr")
     parser.add_argument("--quick", action="store_true", help="a smaller load")
     return parser.parse_args(arguments)
 
 
 def _progress_of(options: argparse.Namespace) -> TextIO | None:
-    """Return where to say what happens, None for nowhere."""
+    """Return the stream for progress, None for no progress."""
     if not options.json:
         return sys.stdout
     return sys.stderr if options.progress else None
@@ -103,7 +103,7 @@ def _progress_of(options: argparse.Namespace) -> TextIO | None:
 @contextmanager
 def _stage(name: str, stream: TextIO | None) -> Iterator[Stage]:
     for variable in [variable for variable in os.environ if variable.startswith("CELERY_")]:
-        del os.environ[variable]  # CELERY_BROKER_URL and the like would win over what the app says
+        del os.environ[variable]  # CELERY_BROKER_URL and the like would override the app's own settings
     begun = time.monotonic()
 
     def say(text: str) -> None:
@@ -118,7 +118,7 @@ def _stage(name: str, stream: TextIO | None) -> Iterator[Stage]:
         try:
             yield Stage(server.url, Path(directory), processes, say)
         finally:
-            # Nothing may keep us from ending what we started.
+            # From here on a signal must not interrupt the end of the processes.
             for number in (signal.SIGINT, *ENDING):
                 signal.signal(number, signal.SIG_IGN)
 
@@ -130,4 +130,4 @@ def _print(summary: Summary, promise: str) -> None:
     for label, *figures in rows:
         print(f"{label:{width}}" + "".join(f"  {figure:<16}" for figure in figures).rstrip())
     print()
-    print(f"OK: {promise}" if summary.ok else f"FAILED; this should have been true: {promise}")
+    print(f"OK: {promise}" if summary.ok else f"FAILED, because this is not true: {promise}")

@@ -1,4 +1,4 @@
-"""What several examples compute from the records of their runs."""
+"""Figures that several examples compute from the records of their runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["peak"]
 
 
 def peak(spans: Iterable[tuple[float, float]]) -> int:
-    """Return the most that went on at one time; one that ends as another starts does not count twice."""
+    """Return the highest number of overlapping spans; a span that ends as another starts does not overlap it."""
     changes = sorted(change for start, end in spans for change in ((start, 1), (end, -1)))
     highest = now = 0
     for _, change in changes:

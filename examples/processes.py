@@ -1,4 +1,4 @@
-"""The processes of an example: web servers, Celery workers; each in a session of its own, all gone at the end."""
+"""The processes of an example: web servers and Celery workers, each in a session of its own, all ended at the end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LOOK_EVERY = 0.02
 
 
 class ProcessFailed(Exception):
-    """One did not come up, or ended by itself, or kept us waiting; the message has the end of its log."""
+    """A process did not come up in time, or ended by itself; the message has the end of its log."""
 
 
 class Process:
-    """One of them, started by itself; ``ready`` is what it logs when it is up."""
+    """One process, started by the constructor; ``ready`` is the text in its log once it is up."""
 
     def __init__(
         self, name: str, arguments: Sequence[str], ready: str, directory: Path, listener: socket.socket | None = None
@@ -41,11 +41,11 @@ class Process:
         self._ready = ready
         self._log = directory / f"{name}.log"
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C in the terminal reaches only the example, which then ends all in order.
+            # A session of its own, so that Ctrl-C reaches only the example, which then ends all processes in order.
             self._process = subprocess.Popen(
                 bound_to_parent([sys.executable, "-m", *arguments]),
                 cwd=ROOT,
-                # Celery's pool makes a directory there, and one that is killed leaves it behind.
+                # A killed pool of Celery leaves a directory in TMPDIR.
                 env=os.environ | {"TMPDIR": str(directory)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -56,56 +56,56 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The pid of its main process."""
+        """The process id of the main process."""
         return self._process.pid
 
     @property
     def ready(self) -> bool:
-        """Whether it has said that it is up."""
+        """Whether the log shows that it is up."""
         self.check()
         return self._ready in self._text()
 
     def check(self) -> None:
-        """Raise `ProcessFailed` if it ended and nobody killed it."""
+        """Raise `ProcessFailed` if the process ended by itself."""
         if self.killed_at is None and self._process.poll() is not None:
             raise self.failure(f"ended with status {self._process.returncode}")
 
     def freeze(self) -> None:
-        """Stop it and its children where they are."""
+        """Send SIGSTOP to the process and its children."""
         os.killpg(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let them go on."""
+        """Send SIGCONT to the process and its children."""
         os.killpg(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL to it and its children, as if its machine were gone."""
+        """Send SIGKILL to the process and its children, as if the machine were gone."""
         self.killed_at = time.monotonic()
         os.killpg(self.pid, signal.SIGKILL)
 
     def kill_main(self) -> None:
-        """SIGKILL to its main process alone, as the OOM killer would; its children follow."""
+        """Send SIGKILL to the main process alone, as the OOM killer does; its children follow."""
         self.killed_at = time.monotonic()
         os.kill(self.pid, signal.SIGKILL)
 
     def ask_to_stop(self) -> None:
-        """Ask it to finish what it does and to end."""
+        """Send SIGTERM, after which the process finishes its work and ends."""
         if self.killed_at is None and self._process.poll() is None:
             self._process.terminate()
 
     def end(self, deadline: float) -> None:
-        """Wait until it has ended; at the deadline end it and its children by force."""
+        """Wait for the end of the process; at the deadline kill it and its children."""
         if self.killed_at is None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, deadline - time.monotonic()))
         if self._process.returncode is None:
-            # Its session is ours alone, and nobody has waited for it until here: the number is still its own.
+            # Not waited for until here, so its process id cannot belong to another process yet.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
 
     def failure(self, why: str) -> ProcessFailed:
-        """The error to raise, with the end of its log."""
+        """Return the error to raise, with the end of the log."""
         tail = "\n".join(self._text().splitlines()[-25:])
         return ProcessFailed(f"{self.name} {why}. The end of its log:\n{tail}")
 
@@ -135,26 +135,26 @@ class Processes:
             process.end(deadline)
 
     def worker(self, name: str, app: str, concurrency: int) -> Process:
-        """Start a Celery worker; it takes some seconds until it is ready."""
+        """Start a Celery worker, which is ready after some seconds."""
         arguments = ["celery", "-A", app, "worker", "-n", f"{name}@%h", "-c", str(concurrency), "-l", "INFO"]
         return self._add(Process(name, arguments, " ready.", self._directory))
 
     def web(self, name: str, app: str) -> tuple[Process, str]:
-        """Start a web server; return it and its address."""
-        # The port is ours before the server starts, so nobody can take it in between.
+        """Start a web server; return its process and its address."""
+        # Listen before the server starts, so that no other program can take the port.
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
             arguments = ["uvicorn", app, "--fd", str(listener.fileno()), "--no-access-log", "--lifespan", "on"]
             process = Process(name, arguments, "startup complete", self._directory, listener)
             return self._add(process), f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     def wait_ready(self, *processes: Process) -> None:
-        """Wait until all of these are up."""
+        """Wait until all these processes are up."""
         if not self.until(lambda: all(process.ready for process in processes), START_TIMEOUT):
             late = next(process for process in processes if not process.ready)
             raise late.failure(f"did not come up within {START_TIMEOUT:g} s")
 
     def until(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until the condition holds (True) or the time is up (False), as long as all processes are well."""
+        """Wait until the condition holds (True) or the timeout is over (False); raise if a process ends by itself."""
         deadline = time.monotonic() + timeout
         while not (holds := condition()) and time.monotonic() < deadline:
             self.check()
@@ -162,7 +162,7 @@ class Processes:
         return holds
 
     def check(self) -> None:
-        """Raise `ProcessFailed` if one ended that nobody killed."""
+        """Raise `ProcessFailed` if a process ended by itself."""
         for process in self.all:
             process.check()
 

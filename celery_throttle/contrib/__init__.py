@@ -1,1 +1,1 @@
-"""What fits the throttle into others' libraries; each module needs one of them, which an extra installs."""
+"""Integrations with other libraries; each module needs one of them, which an extra installs."""

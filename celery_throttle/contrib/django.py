@@ -38,20 +38,21 @@ def throttle_page(
     arguments: str = VIEW_ARGUMENTS,
     command: str = "celery -A proj",
 ) -> Any:
-    """Return what stands in ``urlpatterns``: ``path("throttle/", throttle_page(app))``.
+    """Return the page for ``urlpatterns``: ``path("throttle/", throttle_page(app))``.
 
-    A visitor without a login is sent to the login page. Each change is in the audit with the user's name.
+    A visitor without a login is redirected to the login page. The audit has each change with the user's name.
 
     Args:
         app: the Celery app.
-        access: returns what the user of a request may do, as of `celery_throttle.web.asgi`. Without it active staff may
-            read, and what the permissions let them.
+        access: returns the rights of a request, as the ``access`` of `celery_throttle.web.asgi`. Without it, active
+            staff may read, and the two permissions give further rights.
         permission: the permission for changes; superusers have it.
         arguments: the permission to see the arguments of tasks, which may be secrets; superusers have it.
-        command: how your commands begin, for what the page gives to copy.
+        command: the beginning of commands that the page offers to copy.
 
     Raises:
-        ConfigurationError: ``app`` is none, a permission has no app's label, or the extra ``[web]`` is not installed.
+        ConfigurationError: ``app`` is no Celery app, a permission has no app label, or the extra ``[web]`` is not
+            installed.
     """
     _check_permission("permission", permission, CHANGE_LIMITS)
     _check_permission("arguments", arguments, VIEW_ARGUMENTS)
@@ -65,7 +66,7 @@ def throttle_page(
             raise PermissionDenied
         return _answered(page, request, rest, {_RIGHTS: rights, _USER: request.user.get_username()})
 
-    # The page itself refuses what comes from elsewhere, and knows no tokens.
+    # csrf_exempt, because the page itself refuses changes from other origins, and its forms have no CSRF tokens.
     return include([re_path(r"^(?P<rest>.*)$", csrf_exempt(view), name="celery_throttle")])
 
 
@@ -86,7 +87,7 @@ def _of_staff(request: HttpRequest, permission: str, arguments: str) -> str | No
 
 
 def _answered(page: Any, request: HttpRequest, rest: str, known: dict[str, object]) -> HttpResponse:
-    """Return the page's answer; under a WSGI server as under an ASGI server."""
+    """Return the page's answer, under a WSGI server as under an ASGI server."""
     messages: list[dict[str, Any]] = []
     body = [{"type": "http.request", "body": request.body, "more_body": False}]
 
@@ -100,7 +101,7 @@ def _answered(page: Any, request: HttpRequest, rest: str, known: dict[str, objec
     first, *parts = messages
     content = b"".join(each.get("body", b"") for each in parts)
     response = HttpResponse(content, status=first["status"], reason=HTTPStatus(first["status"]).phrase)
-    del response["Content-Type"]  # the page's own stands for it, if it has one
+    del response["Content-Type"]  # the headers below have the page's own, if there is one
     for name, value in first["headers"]:
         response[name.decode("latin-1")] = value.decode("latin-1")
     return response

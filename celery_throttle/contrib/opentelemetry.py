@@ -1,4 +1,4 @@
-"""The metrics as instruments of OpenTelemetry, and the limits of a run on its span; for the extra `[opentelemetry]`."""
+"""Metrics as OpenTelemetry instruments, and the limits of a run on its span; for the extra `[opentelemetry]`."""
 
 from __future__ import annotations
 
@@ -34,46 +34,46 @@ __all__ = ["mark_spans", "observe"]
 
 
 def observe(app: Any, meter: Meter, *, queues: Iterable[str] = ()) -> None:
-    """Have a meter observe the metrics of an app's store, which is read once for each collection::
+    """Make a meter observe the metrics of an app's store, which is read once for each collection::
 
         from opentelemetry.metrics import get_meter
 
         observe(app, get_meter("celery_throttle"))
 
-    They are gauges and counters, called as they are for Prometheus; its histogram is left out. All processes would say
-    the same, so one is enough. While the store does not answer, there is ``celery_throttle_up`` 0 and nothing else of
-    ours.
+    The instruments are gauges and counters with the names of the Prometheus metrics; the histogram is left out. All
+    processes would report the same values, so observe in one. While the store does not answer, there is
+    ``celery_throttle_up`` 0 and no other metric of this library.
 
     Args:
         app: the Celery app.
-        meter: of the process's own provider.
-        queues: those too, beside what the app's configuration names and tasks that run or could start are of.
+        meter: a meter of the process's own provider.
+        queues: further queues, beside those in the app's configuration and those of tasks that run or could start.
     """
     readings = _Readings(app, tuple(queues))
     for each in described():
-        # A gauge with the unit "1" would be a ratio to those who write its name for Prometheus.
+        # Not the unit "1", for which exporters to Prometheus append "_ratio" to the name.
         unit = "s" if each.name.endswith("_seconds") else ""
-        if each.kind != "histogram":  # which cannot be observed
+        if each.kind != "histogram":  # there is no observable histogram
             counts = each.kind == "counter"
             make = meter.create_observable_counter if counts else meter.create_observable_gauge
             make(each.name, [partial(_observed, readings, each.name)], unit, each.help)
 
 
 def mark_spans() -> None:
-    """Have the current span of each throttled run say which limits' permits it has, and how long it waited for them.
+    """Add the limits of each throttled run, and its wait for their permits, to the current span as attributes.
 
-    ``celery_throttle.limit`` and ``celery_throttle.key`` are lists of text; those limits come first that have a key.
-    To be called in workers, after what begins the span::
+    ``celery_throttle.limit`` and ``celery_throttle.key`` are lists of text; limits with a key come first. Call it in
+    workers, after the instrumentation that begins the span::
 
         CeleryInstrumentor().instrument()
         mark_spans()
 
-    ``celery_throttle.waited_ms`` is how long it was parked, in milliseconds; 0: not at all. It is known if this was
-    called in the worker's main process, too: then throttled tasks have a header ``throttle_waited``. Whoever
-    instruments in each process of the pool (``worker_process_init``) calls it there once more.
+    ``celery_throttle.waited_ms`` is the time in line in milliseconds; 0 if the task was not parked. It needs a call in
+    the worker's main process, too, which adds the header ``throttle_waited`` to throttled tasks. Where each process of
+    the pool is instrumented (``worker_process_init``), call it there once more.
     """
     show_waits()
-    task_prerun.disconnect(_mark)  # again: behind what was connected meanwhile
+    task_prerun.disconnect(_mark)  # so that a second call puts it behind receivers that were connected after the first
     task_prerun.connect(_mark, weak=False)
 
 
@@ -88,7 +88,7 @@ def _mark(task: Any, **_: Any) -> None:
 
 
 def _buckets_of(task: Any) -> list[Bucket]:
-    """Return what the run of a task has permits of."""
+    """Return the buckets of which the run of a task has permits."""
     policy = policies_of(task.app).get(str(task.name))
     if policy is None:
         return []
@@ -97,13 +97,13 @@ def _buckets_of(task: Any) -> list[Bucket]:
         if policy.varies and not policy.carried(values):
             values = values_of(task, policy, task.request.args, task.request.kwargs)
         needs = policy.needs(values) if policy.varies else policy.same
-    except ConfigurationError:  # the body will fail on these arguments
+    except ConfigurationError:  # without attributes, since the body will fail on these arguments
         return []
     return [bucket for bucket, _ in costs_of(needs.text)]
 
 
 class _Readings:
-    """Reads the store for whoever asks for a metric that the last reading has already given."""
+    """Reads the store when a metric is taken for the second time since the last reading."""
 
     def __init__(self, app: Any, queues: tuple[str, ...]) -> None:
         self._app, self._queues = app, queues
@@ -111,7 +111,7 @@ class _Readings:
         self._lock = Lock()
 
     def take(self, name: str) -> Metric:
-        """Return a metric; each but once of one reading."""
+        """Return a metric; a reading gives each metric once."""
         with self._lock:
             if name not in self._left:
                 self._left = {each.name: each for each in scraped(self._app, self._queues)}

@@ -1,4 +1,4 @@
-"""The metrics in a registry of prometheus_client: ``pip install celery-fair-throttle[metrics]``."""
+"""Metrics for a registry of prometheus_client: ``pip install celery-fair-throttle[metrics]``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ __all__ = ["collector"]
 
 
 def collector(app: Any, *, queues: Iterable[str] = ()) -> Collector:
-    """Return what reads the metrics of an app's store, once for each scrape::
+    """Return a collector that reads the metrics of an app's store, once for each scrape::
 
         from prometheus_client import REGISTRY
 
         REGISTRY.register(collector(app))
 
-    All processes would say the same, so one is enough. Nothing is read before the first scrape, and no scrape fails:
-    while the store does not answer, there is ``celery_throttle_up`` 0 and nothing else of ours.
+    All processes would report the same values, so one collector is enough. Nothing is read before the first scrape, and
+    no scrape fails: while the store does not answer, there is ``celery_throttle_up`` 0 and no other metric of this
+    library.
 
     Args:
         app: the Celery app.
-        queues: those too, beside what the app's configuration names and tasks that run or could start are of.
+        queues: further queues, beside those in the app's configuration and those of tasks that run or could start.
     """
     return _Collector(app, tuple(queues))
 
@@ -42,11 +43,11 @@ class _Collector(Collector):
         self._app, self._queues = app, queues
 
     def describe(self) -> Iterator[Metric]:
-        """Yield what there is, so that a registry need not collect to know."""
+        """Yield the metrics without samples, so that a registry need not collect to get their names."""
         return map(_family, described())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics as they are now."""
+        """Yield all metrics with their present values."""
         return map(_family, scraped(self._app, self._queues))
 
 

@@ -138,7 +138,7 @@ class Reader:
     def status(
         self,
         most_keys: int,
-        sources: Iterable[str] = ("limits", "said", "used", "waiting"),
+        sources: Iterable[str] = ("limits", "overrides", "used", "waiting"),
         most: int | None = None,
     ) -> tuple[LimitStatus, ...]:
         """Return how the limits stand, and those of their keys that hold permits, wait or were changed.
@@ -176,20 +176,20 @@ class Reader:
 
     def names(self) -> Iterator[str]:
         """Return the names of all that was declared, or said something of."""
-        for source in ("limits", "said"):
+        for source in ("limits", "overrides"):
             for page in self._pages(source):
                 yield from page
 
     def said_of(self, limit: str) -> list[Bucket]:
         """Return the limit, and those keys of it of which something was said."""
-        found = {Bucket.parse(name) for page in self._pages("said") for name in page}
+        found = {Bucket.parse(name) for page in self._pages("overrides") for name in page}
         return [Bucket(limit), *(each for each in found if each.name == limit and each.key is not None)]
 
     def keys_of(self, limit: str) -> Keys:
         """Return the keys of a limit that somebody has said something of, waits for or holds, in this order."""
         found: dict[str, None] = {}
         looked_at = 0
-        for source in ("said", "waiting", "used"):
+        for source in ("overrides", "waiting", "used"):
             for page in self._pages(source):
                 looked_at += len(page)
                 parsed = ((name, Bucket.parse(name)) for name in page)

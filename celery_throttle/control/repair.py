@@ -15,7 +15,7 @@ __all__ = ["mend"]
 
 #: The keys that are looked through: indexes after what they are made of, what was found last.
 _MENDED = (
-    *("limits", "said", "workers", "records", "locks", "rates", "turns", "lanes"),
+    *("limits", "overrides", "workers", "records", "locks", "rates", "turns", "lanes"),
     *("lines", "oldest", "used", "waiting", "sums", "meta", "audit", "aside"),
 )
 

@@ -141,7 +141,7 @@ def _settling(seconds: float) -> Finding:
 def _of_group(
     app: Any, reader: Reader, now: datetime, patience: timedelta, commands: Commands, unchecked: list[str]
 ) -> Iterator[Finding]:
-    statuses = reader.status(MOST, ("limits", "said", "waiting", "used"))
+    statuses = reader.status(MOST, ("limits", "overrides", "waiting", "used"))
     lines, left = first_lines(reader, statuses, _MOST_LINES)
     not_all = partly(statuses, MOST)
     for name, count in not_all.items():

@@ -1,1 +1,1 @@
-"""Values and rules: no I/O, nothing of Redis, nothing of Celery."""
+"""Values and rules without I/O, Redis or Celery."""

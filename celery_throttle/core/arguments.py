@@ -1,4 +1,4 @@
-"""Which argument of a call goes to which parameter, as Python itself decides it."""
+"""Bind the arguments of a call to parameters, as Python does."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Binder"]
 class Binder:
     """Binds calls to the signature of one function.
 
-    `inspect.Signature.bind` is exact, and slow; most functions have none but ordinary parameters, and most calls fit.
+    `inspect.Signature.bind` is exact, and slow. So a call of a function with ordinary parameters takes a faster way.
 
     Args:
-        function: is called with the arguments, but not here.
+        function: the function whose signature counts; it is not called.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -30,17 +30,17 @@ class Binder:
         self._by_place = tuple(name for name, one in parameters.items() if one.kind in by_place)
 
     def left_out(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the defaults of the parameters that a call gives nothing for, by name."""
+        """Return the defaults of the parameters that a call leaves out, by name."""
         if not self._defaults:
             return {}
         given = {*self._by_place[: len(args)], *kwargs}
         return {name: value for name, value in self._defaults.items() if name not in given}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments by name, in the order of the parameters, with the defaults of those left out.
+        """Return the arguments by name, in the order of the parameters, with defaults.
 
         Raises:
-            TypeError: the function does not take them.
+            TypeError: the function does not take these arguments.
         """
         names = self._names
         if names is not None and len(args) <= len(names):
@@ -51,7 +51,7 @@ class Binder:
             try:
                 bound = given | {name: others[name] for name in names[len(args) :]}
             except KeyError:
-                pass  # one is missing
+                pass  # an argument is missing: let bind() raise
             else:
                 if kwargs.keys() <= bound.keys() and kwargs.keys().isdisjoint(given):
                     return bound

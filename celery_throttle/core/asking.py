@@ -1,4 +1,4 @@
-"""Ask a user's function about the arguments of a call, and say it well if that does not work."""
+"""Call a user's function with the arguments of a task, with good error messages."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ def answer_of(
     kwargs: Mapping[str, Any],
     left_out: Mapping[str, Any],
 ) -> Any:
-    """Return what a function says of a call.
+    """Return the result of a user's function for the arguments of a call.
 
-    It gets the defaults of the task for what the caller left out, by name where it can take them so.
+    The function also gets the task's defaults for arguments that the call left out, by name where the function takes
+    names.
 
     Args:
-        task_name: of the task, for the messages.
-        option: that the function was given as.
-        function: is called with the arguments as the caller gave them, and with what was left out.
-        args: positional arguments.
-        kwargs: arguments by name.
-        left_out: the defaults of the task's parameters that the caller gave nothing for, by name.
+        task_name: name of the task, for the messages.
+        option: the option that has the function as its value.
+        function: is called with the arguments as given, and with the defaults.
+        args: positional arguments as given.
+        kwargs: keyword arguments as given.
+        left_out: defaults of the arguments that the call left out, by name.
 
     Raises:
-        ConfigurationError: it raised something, or returned None; ``__cause__`` is what it raised.
+        ConfigurationError: the function raised an error, which is the ``__cause__``, or returned None.
     """
     args = tuple(args)
     if left_out:
@@ -64,16 +65,16 @@ def answer_of(
 
 
 def check_function(task_name: str, option: str, function: object, task: inspect.Signature | None) -> None:
-    """Refuse a function that cannot be called with what the task is called with, however that is written.
+    """Refuse a function that no call of the task fits, with positional or with keyword arguments.
 
     Args:
-        task_name: of the task, for the message.
-        option: that it was given as.
-        function: as given; what is no function is none of our business here.
-        task: the parameters of the task, without its ``self``; None if nothing is known of them.
+        task_name: name of the task, for the message.
+        option: the option that has the function as its value.
+        function: the value of the option; a value that is no function is not checked here.
+        task: the parameters of the task, without its ``self``; None if they are unknown.
 
     Raises:
-        ConfigurationError: names the task, the option, and what both take.
+        ConfigurationError: the function does not fit; the message has the parameters of both.
     """
     if not callable(function):
         return
@@ -100,7 +101,7 @@ def check_function(task_name: str, option: str, function: object, task: inspect.
 
 
 def why_not(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return why these are no arguments of a function: ``missing order_id``."""
+    """Return why a function does not take these arguments: ``missing order_id``."""
     signature = inspect.signature(function)
     try:
         given = signature.bind_partial(*args, **kwargs).arguments
@@ -115,7 +116,7 @@ def why_not(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[s
 
 
 def taken(path: str, parameters: Iterable[str]) -> str:
-    """Return which parameters a task takes, and which one is probably meant: ``takes order_id: did you mean ...?``."""
+    """Return the parameters of a task, and the one that is probably meant: ``takes order_id: did you mean ...?``."""
     names = sorted(parameters)
     if not names:
         return "takes nothing: leave it out"
@@ -130,7 +131,7 @@ def plain(number: float) -> str:
 
 
 def _no_value_of(function: Callable[..., Any]) -> str:
-    """Return what kind of function this is if a call of it gives no value, else ""."""
+    """Return the kind of a function whose call returns a coroutine or generator, "" for an ordinary one."""
     while isinstance(function, partial):
         function = function.func
     for each in (function, inspect.getattr_static(type(function), "__call__", None)):
@@ -144,7 +145,7 @@ def _no_value_of(function: Callable[..., Any]) -> str:
 def _with_defaults(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], left_out: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return how a function takes a call with what was left out: by name, else by place; as given if it does not."""
+    """Return the arguments with the defaults, by name or else by position; without them if neither way fits."""
     ways: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = [(args, {**kwargs, **left_out})]
     ways += [((*args, *left_out.values()), {})] if not kwargs else []
     return next((way for way in ways if _takes(function, *way)), (args, kwargs))
@@ -156,7 +157,7 @@ def _takes(function: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[st
     except TypeError:
         return False
     except ValueError:
-        return True  # nobody knows
+        return True  # no signature to check, as for some builtins
     return True
 
 
@@ -171,5 +172,5 @@ def _shown(signature: inspect.Signature) -> str:
 
 
 def _counted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    said = [f"{len(args)} positional"] if args or not kwargs else []
-    return " and ".join(said + ([f"{', '.join(kwargs)} by name"] if kwargs else []))
+    positional = [f"{len(args)} positional"] if args or not kwargs else []
+    return " and ".join(positional + ([f"{', '.join(kwargs)} by name"] if kwargs else []))

@@ -1,4 +1,4 @@
-"""What permits, rates and a line belong to: a limit, or one key of it."""
+"""Buckets: a bucket is a limit, or one key of it, with its own permits, rates and line."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ _SPLIT = "\x1f"
 
 
 class Bucket(NamedTuple):
-    """A limit's name, and the value of its key if it has one. How that is written in the store is known here alone."""
+    """The name of a limit, and the value of its key if it has one. Only this class knows the form in the store."""
 
     name: str
     key: str | None = None
 
     def __str__(self) -> str:
-        """As people read it: ``tenant[acme]``."""
+        """Return the bucket for people: ``tenant[acme]``."""
         return self.name if self.key is None else f"{self.name}[{self.key}]"
 
     @property
     def text(self) -> str:
-        """As the store has it."""
+        """The bucket as the store writes it."""
         return self.name if self.key is None else f"{self.name}{_SPLIT}{self.key}"
 
     @classmethod
     def parse(cls, text: str) -> Bucket:
-        """Read what the store has."""
+        """Parse `text`."""
         name, split, key = text.partition(_SPLIT)
         return cls(name, key if split else None)

@@ -29,14 +29,14 @@ __all__ = [
 LockUntil = Literal["finished", "started", "expires"]
 OnConflict = Literal["return_existing", "raise", "skip", "replace", "keep_last"]
 
-#: What needs ``singleton=True`` beside it.
+#: Options that need ``singleton=True`` beside them.
 DEDUP_OPTIONS = ("unique_on", "lock_until", "on_conflict", "remember", "lock_ttl")
-#: What one call may have otherwise, in ``throttle=``.
+#: Options that a single call can replace, with ``throttle=``.
 PER_CALL = ("unique_on", "on_conflict")
 
 _NEWEST = ("replace", "keep_last")
 _LONGEST = 10 * 365 * 86400.0
-#: How others call what `lock_until` and `on_conflict` can be.
+#: Values of other libraries, each with the value of `lock_until` or `on_conflict` that it means.
 _MEANT = {
     "until_executed": "finished",
     "until_and_while_executing": "finished",
@@ -58,13 +58,13 @@ _MEANT = {
 
 @dataclass(frozen=True)
 class LockPlan:
-    """What one call of a task does with its identity lock.
+    """The use of the identity lock by one call of a task.
 
     Attributes:
         identity: of the call.
-        dedup: the task's options, with those of the call.
-        claim: what the store gave for it when it was published, "0" if nothing was claimed.
-        first: the task that had the lock then.
+        dedup: the options of the task, replaced by options of the call.
+        claim: the number of the claim that the store granted when the call was published; "0" if there was no claim.
+        first: the id of the task that had the lock then.
     """
 
     identity: str
@@ -74,15 +74,15 @@ class LockPlan:
 
     @property
     def spec(self) -> str:
-        """The same as the scripts want it, see claims.lua."""
+        """The plan as JSON, in the form that claims.lua reads."""
         first = quote(self.first) if self.first else '""'
         return f'{{"identity":{quote(self.identity)},{self.dedup.spec},"claim":"{self.claim}","first":{first}}}'
 
 
 def fenced(spec: str, token: int) -> tuple[str, dict[str, object]]:
-    """Return a plan with the token that was granted, and what its message is to carry (see `Dedup.carried`).
+    """Return a plan with the fencing token that was granted, and the header for its message (see `Dedup.carried`).
 
-    The plan is as the scripts want it, and so is the one that is returned.
+    Both plans, the given and the returned one, are JSON as in `LockPlan.spec`.
     """
     plan = json.loads(spec) | {"fence": str(token)}
     return write(plan), {name: plan.get(name) for name in ("identity", "claim", "on_conflict", "first")}
@@ -90,15 +90,15 @@ def fenced(spec: str, token: int) -> tuple[str, dict[str, object]]:
 
 @dataclass(frozen=True)
 class Dedup:
-    """How a task runs once: ``singleton=True`` and what goes with it.
+    """The options of a task that runs once: ``singleton=True`` and the options that need it.
 
     Attributes:
         unique_on: the arguments that make calls the same: names or dotted paths, or a function of all arguments; None
             for all of them.
-        lock_until: when another call may come: when it has ended (``finished``), when it has begun (``started``), or
-            ``lock_ttl`` after it was published, whatever became of it (``expires``).
-        on_conflict: what happens to another call before that.
-        remember: seconds for which the outcome of a success counts.
+        lock_until: when another call may run: after the end of the task (``finished``), after its start (``started``),
+            or ``lock_ttl`` after it was published, with any outcome (``expires``).
+        on_conflict: the action for another call before that time.
+        remember: seconds for which a success blocks further calls.
         lock_ttl: seconds for which a task that was published, but does not run, keeps its lock.
     """
 
@@ -110,10 +110,10 @@ class Dedup:
 
     @cached_property
     def spec(self) -> str:
-        """The part of a plan's that is the same for all calls."""
+        """The part of `LockPlan.spec` that is the same for all calls."""
         remember, ttl = round(self.remember * 1000), round(self.lock_ttl * 1000)
-        said = {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
-        return write(said)[1:-1]
+        spec = {"lock_until": self.lock_until, "remember_ms": remember, "ttl_ms": ttl, "on_conflict": self.on_conflict}
+        return write(spec)[1:-1]
 
     def plan(
         self,
@@ -123,14 +123,14 @@ class Dedup:
         kwargs: Mapping[str, Any],
         left_out: Mapping[str, Any],
     ) -> LockPlan:
-        """Return what a call does with its lock.
+        """Return the lock plan of a call.
 
         Args:
-            task_name: of the task.
-            arguments: of the call, by name, with the defaults of those left out.
-            args: the same as given.
-            kwargs: the same as given.
-            left_out: the defaults of those left out, by name.
+            task_name: name of the task.
+            arguments: arguments of the call by name, with defaults.
+            args: positional arguments as given.
+            kwargs: keyword arguments as given.
+            left_out: defaults of the arguments that the call left out, by name.
 
         Raises:
             ConfigurationError: the arguments cannot be compared.
@@ -147,12 +147,12 @@ class Dedup:
             return LockPlan(identity_of(task_name, value), self)
         except TypeError as error:
             raise ConfigurationError(
-                f"Task {task_name}: cannot tell whether its arguments are the same as another call's ({error}): "
+                f"Task {task_name}: cannot compare its arguments with those of another call ({error}): "
                 f"name those that count with unique_on=['order_id'], or give unique_on a function that returns text"
             ) from None
 
     def carried(self, header: Mapping[str, object]) -> LockPlan | None:
-        """Return the plan that a message carries in its header, None if it has none that can be used."""
+        """Return the plan in the header of a message, None if the header has no valid plan."""
         identity, claim, conflict = (header.get(name) for name in ("identity", "claim", "on_conflict"))
         if not isinstance(identity, str) or len(identity) != IDENTITY_LENGTH or conflict not in get_args(OnConflict):
             return None
@@ -162,7 +162,7 @@ class Dedup:
         return LockPlan(identity, replace(self, on_conflict=conflict), claim, first)  # type: ignore[arg-type]
 
     def for_call(self, task_name: str, options: object) -> Dedup:
-        """Return the options with those of one call: ``throttle={"on_conflict": "raise"}``.
+        """Return the options, replaced by those of one call: ``throttle={"on_conflict": "raise"}``.
 
         Raises:
             ConfigurationError: an option cannot work.
@@ -188,16 +188,16 @@ class Dedup:
 def task_dedup(
     task_name: str, singleton: object, options: Mapping[str, object], parameters: set[str] | None
 ) -> Dedup | None:
-    """Return what ``singleton=`` and the options beside it mean for a task, None if it is no singleton.
+    """Return the checked options of a singleton, None if the task is no singleton.
 
     Args:
         task_name: for the messages.
-        singleton: as given.
-        options: the others by name, those that were given.
-        parameters: the names of the task's parameters, None if it takes any.
+        singleton: the value of the option as given.
+        options: the other given options by name.
+        parameters: the names of the task's parameters, None if the task takes any.
 
     Raises:
-        ConfigurationError: an option cannot work, or not together with the others.
+        ConfigurationError: an option cannot work, alone or beside the others.
     """
     if not isinstance(singleton, bool):
         raise ConfigurationError(
@@ -230,8 +230,8 @@ def _check_together(task_name: str, dedup: Dedup) -> None:
     newest, lock_until, on_conflict = conflict in _NEWEST, f"lock_until={until!r}", f"on_conflict={conflict!r}"
     for wrong, option, other, why in (
         (remember and until == "started", "remember", lock_until, "at its start the outcome is not known"),
-        (remember and until == "expires", "remember", lock_until, "lock_ttl alone says how long it counts"),
-        (remember and newest, "remember", on_conflict, "what is remembered does not run again"),
+        (remember and until == "expires", "remember", lock_until, "lock_ttl alone sets how long it counts"),
+        (remember and newest, "remember", on_conflict, "a remembered call does not run again"),
         (until == "expires" and newest, lock_until, on_conflict, "use lock_until='finished'"),
         (until == "started" and conflict == "keep_last", lock_until, on_conflict, "use 'replace'"),
     ):
@@ -241,7 +241,7 @@ def _check_together(task_name: str, dedup: Dedup) -> None:
 
 
 def _instead_of_success(task_name: str, given: Mapping[str, object]) -> str:
-    """Return what to write for a lock that only a success frees: there is none, because its failure would block."""
+    """Return the fix for ``lock_until='success'``, which does not exist: after a failure it would block all calls."""
     fix = (
         f"remember=3600 or lock_until='expires', lock_ttl={given.get('lock_ttl', 3600)!r}: after a failure the first "
         f"lets the next call run, the second does not"
@@ -266,7 +266,7 @@ def _check_parameters(task_name: str, dedup: Dedup, parameters: set[str] | None)
 
 
 def _instead_of(singleton: object) -> str:
-    """Return what to write where something else than yes or no was given."""
+    """Return the fix for a value of ``singleton`` that is not a bool."""
     if isinstance(singleton, str) and singleton.isidentifier() and singleton.lower() not in ("yes", "true"):
         return f"singleton=True, unique_on={[singleton]!r}"
     return f"singleton=True, unique_on={singleton!r}" if _is_names(singleton) else "singleton=True"

@@ -1,4 +1,4 @@
-"""When a parked task counts as safe, so that the broker's message can be acknowledged."""
+"""The condition under which a parked task is safe, so that its broker message can be acknowledged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ParkDurability = Literal["memory", "disk", "replicas"]
 
 @dataclass(frozen=True)
 class Durability:
-    """What is waited for after parking.
+    """The copy of the data that a worker waits for after parking.
 
     Attributes:
-        kind: ``disk``: the server's append-only file is on disk; ``replicas``: so many of them have the data, too.
-        replicas: how many.
-        timeout: seconds for one try.
+        kind: ``disk``: the append-only file of the server is on disk; ``replicas``: enough replicas have the data.
+        replicas: number of replicas.
+        timeout: seconds for one attempt.
     """
 
     kind: Literal["disk", "replicas"]
@@ -26,18 +26,18 @@ class Durability:
 
     @property
     def command(self) -> tuple[str | int, ...]:
-        """What makes the server answer once all that this connection wrote before is safe, or the time is over."""
+        """The command that the server answers when all earlier writes of the connection are safe, or at the timeout."""
         return self.within(self.timeout)
 
     def within(self, seconds: float) -> tuple[str | int, ...]:
-        """The same with another timeout."""
+        """Return `command` with another timeout."""
         wait_ms = round(seconds * 1000)
         return ("WAITAOF", 1, 0, wait_ms) if self.kind == "disk" else ("WAIT", self.replicas, wait_ms)
 
     def reached(self, reply: Any) -> bool:
-        """Whether this answer says so."""
+        """Return whether the reply to `command` confirms that the writes are safe."""
         return bool(reply[0] >= 1 if self.kind == "disk" else reply >= self.replicas)
 
     def missed(self, reply: Any) -> str:
-        """Return what an answer says that does not."""
+        """Return the reason in a reply that does not confirm it: ``on 0 of 1 replicas``."""
         return "not on disk" if self.kind == "disk" else f"on {reply} of {self.replicas} replicas"

@@ -1,4 +1,4 @@
-"""How long something lasts, as people write it in a shell."""
+"""Durations as people write them in a shell."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ _PART = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile("".join(f"(?:{_PART}{unit})?" for unit in _UNITS))
 
 
-#: What is longer than this lasts for good.
+#: A longer duration is refused: it means "without an end".
 _LONGEST = timedelta(days=36_500)
 
 
 def read_duration(text: str, option: str = "") -> timedelta:
-    """Read what `duration` does.
+    """Parse a duration as `duration` does, and refuse a wrong one.
 
     Args:
-        text: as it was written.
-        option: that it was given as: ``"for="``.
+        text: ``1h30m``.
+        option: the option that it belongs to, for the message: ``"for="``.
 
     Raises:
-        ConfigurationError: it is none, or longer than a century.
+        ConfigurationError: the text is no duration, or longer than a century.
     """
     length = duration(text)
     if length is None:
         raise ConfigurationError(f"{option}{text!r} is no duration: write 90s, 10m, 2h, 1d or 1h30m")
     if length > _LONGEST:
-        raise ConfigurationError(f"{option}{text!r} is longer than a century: leave it out, and it lasts for good")
+        raise ConfigurationError(f"{option}{text!r} is longer than a century: leave it out for a change without an end")
     return length
 
 
 def duration(text: str) -> timedelta | None:
-    """Read ``90s``, ``10m``, ``2h``, ``1d`` or several of them, ``1h30m``; None if it is none, or not more than 0."""
+    """Parse ``90s``, ``10m``, ``2h``, ``1d`` or several of them, ``1h30m``; None if the text is no duration above 0."""
     found = _DURATION.fullmatch(text)
     parts = found.groups() if found else ()
     try:

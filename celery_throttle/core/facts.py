@@ -1,7 +1,7 @@
-"""What follows when a run ends: three facts about it, and one table of what each means.
+"""The effects of the end of a run, as a function of three facts.
 
-The facts are whether its body began, who has its message now, and what came of it. ``lua/gate/shared/facts.lua`` acts
-on the same table; a test holds them together.
+The facts are: whether the body began, where the message is now, and the result. ``lua/gate/shared/facts.lua`` has the
+same rules; a test compares them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ __all__ = ["Facts", "LockOutcome", "Message", "Result", "comes_back", "lock_outc
 
 
 class Message(str, Enum):
-    """Who has the message of a run that has ended."""
+    """Where the message of an ended run is."""
 
-    NOBODY = "nobody"  #: the run was the last of it
-    BROKER = "broker"  #: it will be delivered again, and runs again if nothing came of this run
-    PLACE = "place"  #: the store has it: back to its own place in line
-    TAIL = "tail"  #: the same, behind all others (rejected, to be delivered again)
-    HEAD = "head"  #: the same, before all others (the outside said that it is asked too often)
-    LOST = "lost"  #: nobody can tell, since the holder is gone: its own place if the store has it
+    NOBODY = "nobody"  #: used up: no delivery of it follows
+    BROKER = "broker"  #: at the broker, for another delivery, which runs if this run had no result
+    PLACE = "place"  #: in the store: the task goes back to its own place in line
+    TAIL = "tail"  #: in the store: the task goes behind all others (it was rejected with requeue)
+    HEAD = "head"  #: in the store: the task goes before all others (it raised ``RateLimited``)
+    LOST = "lost"  #: unknown, because the lease ended: back to its own place in line if the store has the message
 
 
 class Result(str, Enum):
-    """What came of a run."""
+    """The result of a run."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -33,11 +33,11 @@ class Result(str, Enum):
 
 
 class LockOutcome(str, Enum):
-    """What the end of a run means for the identity lock of its task."""
+    """The effect of the end of a run on the identity lock of its task."""
 
     SUCCESS = "success"
     FAILURE = "failure"
-    WAITS = "waits"  #: for the next delivery of its task
+    WAITS = "waits"  #: the lock waits for the next delivery of its task
     LOST = "lost"
     NOTHING = "nothing"
 
@@ -50,23 +50,23 @@ class Facts(NamedTuple):
     result: Result = Result.NOTHING
 
 
-#: Where the message may be that goes back to its line.
+#: Places of a message whose task goes back in line.
 _KEPT = frozenset({Message.PLACE, Message.TAIL, Message.HEAD, Message.LOST})
 
 
 def comes_back(facts: Facts, *, stored: bool) -> bool:
-    """Whether its task goes back in line; ``stored``: the store has its message."""
+    """Return whether the task goes back in line; ``stored``: the store has the message."""
     return stored and facts.message in _KEPT
 
 
 def second_goes_on(facts: Facts, *, later_attempt: bool) -> bool:
-    """Whether another delivery of the same task, that waited for this one to end, goes on."""
-    only_told = not facts.began and facts.message is Message.NOBODY
-    return later_attempt or (facts.result is Result.NOTHING and not only_told)
+    """Return whether another delivery of the same task, which waited for the end of this run, goes on."""
+    never_runs = not facts.began and facts.message is Message.NOBODY
+    return later_attempt or (facts.result is Result.NOTHING and not never_runs)
 
 
 def lock_outcome(facts: Facts, *, goes_on: bool) -> LockOutcome:
-    """Return what a run that does not come back means for its lock; ``goes_on``: another delivery of its task does."""
+    """Return the effect on the lock of a run that does not come back; ``goes_on``: another delivery goes on."""
     if goes_on or facts.result is Result.RETRY:
         return LockOutcome.WAITS
     if facts.result in (Result.SUCCESS, Result.FAILURE):

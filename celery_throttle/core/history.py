@@ -1,7 +1,8 @@
-"""What is counted of a limit: how many started, how long they waited, what became of them.
+"""The counters of a limit: starts, waits, outcomes.
 
-Counts are kept in rings of slots, one for each minute and one for each quarter of an hour; a slot is used again when
-its ring has come around. One slot more counts for ever. Each has the same places, as in ``add_history.lua``.
+Counters are kept in rings of slots: one ring has a slot for each minute, another one for each quarter of an hour. A
+slot is used again when its ring has come around. One more slot keeps totals. All slots have the same counters, as in
+``add_history.lua``.
 """
 
 from __future__ import annotations
@@ -12,32 +13,32 @@ from typing import NamedTuple
 
 __all__ = ["MINUTES", "QUARTERS", "RINGS", "SLOT", "TOTALS", "WAITS", "Place", "Ring", "place_of"]
 
-#: Numbers of a slot; the first is which period it counts.
+#: Numbers in a slot; the first is the number of the period that the slot counts.
 SLOT = 32
-#: Seconds, the upper bounds of the places that count waits; who waited longer than the last is counted there, too.
+#: Upper bounds of the counters of waits, in seconds; the last counter includes all longer waits.
 WAITS: tuple[float, ...] = tuple(0.02 * 2**number for number in range(19))
 
 
 class Place(IntEnum):
-    """Where in a slot something is counted."""
+    """Positions of counters in a slot."""
 
     AT_ONCE = 1  #: started without waiting in line
-    WAITED = 2  #: started after a wait: the first of as many places as `WAITS` has
+    WAITED = 2  #: started after a wait: the first of as many counters as `WAITS` has bounds
     PARKED = 21
     ENDED = 22
-    FAILED = 23  #: of those that ended
-    RUN_TIME = 24  #: of those that ended, in ms
+    FAILED = 23  #: included in ENDED
+    RUN_TIME = 24  #: of ended runs, in ms
     RECLAIMED = 25
     SENT_BACK = 26  #: by RateLimited
-    REFUSED = 27  #: not parked, since as many were as may be
+    REFUSED = 27  #: not parked, because ``max_parked`` was reached
     DUPLICATES = 28
-    HELD_MOST = 29  #: one more than the most that were held when somebody counted; 0: nobody looked
-    PARKED_MOST = 30  #: the same, of those that waited
-    WAIT_TIME = 31  #: of those that started, in ms
+    HELD_MOST = 29  #: one more than the highest count of held permits; 0: never counted
+    PARKED_MOST = 30  #: the same for parked tasks
+    WAIT_TIME = 31  #: of started runs, in ms
 
 
 class Ring(NamedTuple):
-    """Slots of so many seconds each; 0: one slot that is never used again."""
+    """Slots of ``seconds`` each; 0 for one slot that never starts again at zero."""
 
     name: str
     seconds: int
@@ -52,7 +53,7 @@ RINGS = (MINUTES, QUARTERS, TOTALS)
 
 
 def place_of(waited: float) -> int:
-    """Return where a start after so many seconds is counted."""
+    """Return the position of the counter for a start after a wait of ``waited`` seconds."""
     if waited <= 0:
         return Place.AT_ONCE
     return Place.WAITED + min(bisect_left(WAITS, waited), len(WAITS) - 1)

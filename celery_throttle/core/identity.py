@@ -1,4 +1,4 @@
-"""Which calls of a task are the same call: an identity, made of the task's name and of its arguments."""
+"""Identities of calls: two calls with the same task name and equal arguments have the same identity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TEXTUAL = (Decimal, UUID, datetime, date, time, timedelta)
 
 
 def identity_of(task_name: str, value: object) -> str:
-    """Return the identity of a call: the same for equal values, of the same length whatever they are.
+    """Return the identity of a call: the same text for equal values, always of `IDENTITY_LENGTH`.
 
     Raises:
         TypeError: a value has no canonical form.
@@ -31,12 +31,12 @@ def identity_of(task_name: str, value: object) -> str:
 
 
 def canonical(value: object) -> str:  # noqa: PLR0911 - a return for each kind of value
-    """Return a value as JSON, such that a message that was on its way through a broker gives the same.
+    """Return a value as JSON that is the same before and after a broker carried the value.
 
     So a tuple is a list, the keys of a mapping are text, and their order does not count.
 
     Raises:
-        TypeError: nothing is known of how to compare such a value.
+        TypeError: the value has a type that cannot be compared.
     """
     if isinstance(value, str):
         return quote(value)
@@ -59,20 +59,20 @@ def canonical(value: object) -> str:  # noqa: PLR0911 - a return for each kind o
 
 
 def _kind(name: str, items: Iterable[str]) -> str:
-    # What JSON cannot tell apart gets a name; nothing else is written as an object.
+    # The name separates types that are alike in JSON; only these are written as objects.
     return f'{{"{name}":[{",".join(items)}]}}'
 
 
 def _key(key: object) -> str:
-    # As JSON writes the keys of a mapping.
+    # JSON writes all keys of a mapping as text.
     return quote(key) if isinstance(key, str) else quote(canonical(key))
 
 
 def pick(arguments: Mapping[str, object], path: str) -> object:
-    """Return what a dotted path names among the arguments of a call: ``order_id``, ``order.id``.
+    """Return the value at a dotted path in the arguments of a call: ``order_id``, ``order.id``.
 
     Raises:
-        ConfigurationError: there is no such thing.
+        ConfigurationError: the path leads to no value.
     """
     found: Any = arguments
     for name in path.split("."):

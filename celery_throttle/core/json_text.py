@@ -1,4 +1,4 @@
-"""JSON without spaces, written as fast as Python can."""
+"""Fast JSON without spaces."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import json
 
 __all__ = ["quote", "write"]
 
-write = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder each time
-quote = json.encoder.encode_basestring_ascii  # what the encoder writes for a text, without the way there
+write = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make an encoder for each call
+quote = json.encoder.encode_basestring_ascii  # the encoder's own function for text, without its overhead

@@ -1,4 +1,4 @@
-"""Where things are in Redis: a fixed set of keys under one hash tag."""
+"""The keys in Redis: a fixed set under one hash tag."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from dataclasses import dataclass
 
 __all__ = ["Keys"]
 
-#: Grows when the layout of keys or records changes, so that two versions of the library never mix.
+#: The version of the layout of keys and records. It is a part of each key, so two versions never share data.
 LAYOUT = 2
 
 _NAMES = (
-    *("limits", "said", "used", "waiting", "leases", "records", "messages", "lines", "lanes", "heads", "ready", "due"),
+    *(
+        "limits",
+        "overrides",
+        "used",
+        "waiting",
+        "leases",
+        "records",
+        "messages",
+        "lines",
+        "lanes",
+        "heads",
+        "ready",
+        "due",
+    ),
     *("locks", "rates", "turns", "aside", "workers", "meta", "ends"),
     *("audit", "oldest", "sums"),
 )
@@ -18,22 +31,22 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of one prefix and group. The hash tag keeps them on one shard, so one script may use them all."""
+    """The keys of one prefix and group. The hash tag keeps them on one shard, so that one script can use them all."""
 
     prefix: str
     group: str = ""
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every key, in the order of KEYS in ``begin.lua``, where the channel of the hints comes after them."""
+        """All keys, in the order of KEYS in ``begin.lua``, where the channel for hints follows them."""
         return tuple(self._key(name) for name in _NAMES)
 
     def key(self, name: str) -> str:
-        """One key, by the name that ``begin.lua`` has for it."""
+        """Return one key by its name in ``begin.lua``."""
         return self._key(name)
 
     def ring(self, name: str, limit: str) -> str:
-        """The ring of this name of what is counted of a limit; it ends by itself."""
+        """Return the key of a ring of counters of a limit; this key expires."""
         return self._key(f"{name}:{limit}")
 
     @property

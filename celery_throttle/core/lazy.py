@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are first asked for (PEP 562)."""
+"""Load the names of a package on first access (PEP 562)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["lazy"]
 
 
 def lazy(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the ``__getattr__`` and the ``__dir__`` of a package; its names are given with the module of each."""
+    """Return the ``__getattr__`` and the ``__dir__`` of a package; ``places`` has the module of each name."""
 
     def get(name: str) -> Any:
         if name not in places:

@@ -1,4 +1,4 @@
-"""What a limit is."""
+"""The definition of a limit: a named cap, a rate or both."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from celery_throttle.errors import ConfigurationError
 
 __all__ = ["MOST_PERMITS", "MOST_STEP", "Limit", "Part", "described", "is_group"]
 
-#: What picks a part of the arguments: a name or dotted path, or a function of all of them.
+#: Selects a part of the arguments: a name or dotted path, or a function of all arguments.
 Part = str | Callable[..., Any]
 
 _LONGEST_NAME = 200
-#: Of permits, and of those that may wait.
+#: The highest number of permits, and of parked tasks.
 MOST_PERMITS = 10**9 - 1
 _MOST_BURST = 10**6
-#: What other throttles call an argument, and what others take for one of a limit's.
+#: Argument names of other throttles, and arguments that belong elsewhere, each with its fix.
 _ELSEWHERE = dict.fromkeys(
     ("limit", "concurrency", "max_concurrency", "max_permits", "max", "count", "size", "value", "slots", "tokens"),
     "write Limit('gpu', 4)",
@@ -39,7 +39,7 @@ _ELSEWHERE = dict.fromkeys(
     "lease": "set throttle_lease",
     "ttl": "set throttle_lease",
     **{
-        name: f"it stands at the task, @app.task(base=Throttled, limit=Limit('gpu', 4), {write})"
+        name: f"set it on the task, @app.task(base=Throttled, limit=Limit('gpu', 4), {write})"
         for name, write in (
             ("cost", "cost=2"),
             ("start_deadline", "start_deadline=30"),
@@ -50,7 +50,7 @@ _ELSEWHERE = dict.fromkeys(
     "timeout": "write start_deadline=30 at the task, or limit.acquire(timeout=30)",
 }
 _MOST_WEIGHT = 1000
-#: Places in line have 16 digits and grow by this for each turn at the most: enough for 28 years at 100 turns a second.
+#: Positions in a line have 16 digits and grow by at most this for each turn: enough for 28 years at 100 turns a second.
 MOST_STEP = 100_000
 _UNITS = {1_000_000: "s", 60_000_000: "m", 3_600_000_000: "h", 86_400_000_000: "d"}
 
@@ -70,28 +70,30 @@ class Limit:
         Limit("tenant", 2, key="tenant_id")                      # two for each tenant, each with its own line
         Limit("api", 8, rate="100/m", burst=10)                  # eight at once, and so many starts
         Limit("mail", rate=["10/s", "5000/h"], burst=[1, 500])   # a rate alone, or several
-        Limit("api", 8, fair_by="tenant_id")                     # those who wait take turns by tenant
+        Limit("api", 8, fair_by="tenant_id")                     # parked tasks take turns by tenant
 
     Args:
         name: 1 to 200 printable characters.
-        permits: how many at once; None for any number, if there is a rate.
-        key: what splits it: the name of an argument, a dotted path (``"order.customer_id"``) or a function of the
-            arguments. Each value has its own permits, rates and line.
-        rate: how many may start: "10/s", "100/m", "5000/h" or "1/d", or a list of them; exact, over all workers.
-        burst: how many may start at once after a pause; one number, or one for each rate.
-        fair_by: what takes turns among those who wait, as ``key``; by default first come, first served.
-        weights: how many turns in a round a value of ``fair_by`` has, 1 by default.
-        max_parked: how many may wait (for each key); more are refused when they are published.
-        group: which limits share their place in Redis; those of one task have to. By default ``throttle_group``.
+        permits: number of runs at once; None for any number, if there is a rate.
+        key: the part of the arguments that splits the limit: the name of an argument, a dotted path
+            (``"order.customer_id"``) or a function of the arguments. Each value has its own permits, rates and line.
+        rate: starts in a period: "10/s", "100/m", "5000/h" or "1/d", or a list of them; exact, over all workers.
+        burst: number of starts at once after a pause; one number, or one for each rate.
+        fair_by: the part of the arguments by which parked tasks take turns, as ``key``; by default first come, first
+            served.
+        weights: turns in a round for each value of ``fair_by``, 1 by default.
+        max_parked: number of tasks that may be parked (for each key); more are refused when they are published.
+        group: limits of one group share a hash slot in Redis; all limits of a task need the same group. By default
+            ``throttle_group``.
 
     Raises:
         ConfigurationError: the name, a number or a rate cannot work.
 
     Warning:
-        The cap counts runs that the workers know of. A worker that is cut off from the store for longer than its
-        lease still runs what it had started, while its permits go to others. A rate is one of starts: whoever waits
-        for one may start up to a tenth of a second late without what follows being put off, but never more than
-        ``count + burst`` in a period.
+        The cap counts runs under a live lease. A worker that is cut off from the store for longer than its lease goes
+        on with the tasks that it had started, while other tasks get its permits. A rate counts starts. A task may use
+        its start up to a tenth of a second late without a delay for the tasks after it. A period never has more than
+        ``count + burst`` starts.
     """
 
     name: str
@@ -112,10 +114,10 @@ class Limit:
             )
         self._check_numbers()
         self._check_parts()
-        self.rates  # noqa: B018 - raises what is wrong with them
+        self.rates  # noqa: B018 - raises if a rate or a burst cannot work
 
     def __repr__(self) -> str:
-        """As it is written in code, without what is as by default."""
+        """Return the limit as code, without arguments that have their defaults."""
         given = [repr(self.name)] + ([repr(self.permits)] if self.permits is not None else [])
         values = [(each.name, getattr(self, each.name), each.default) for each in fields(self)[2:]]
         given += [f"{name}={value!r}" for name, value, default in values if value != default]
@@ -123,14 +125,14 @@ class Limit:
 
     @cached_property
     def rates(self) -> tuple[tuple[Rate, int], ...]:
-        """Its rates, each with its burst."""
+        """The rates, each with its burst."""
         if self.rate is None:
             return ()
         try:
             rates = read_rates(self.rate)
         except ConfigurationError as error:
-            said = str(error).removeprefix("Rate").lstrip(": ")
-            raise ConfigurationError(f"Limit {self.name!r}: rate: {said}") from None
+            reason = str(error).removeprefix("Rate").lstrip(": ")
+            raise ConfigurationError(f"Limit {self.name!r}: rate: {reason}") from None
         burst = self.burst
         bursts: tuple[Any, ...] = tuple(burst) if isinstance(burst, (list, tuple)) else (burst,) * len(rates)
         if len(bursts) != len(rates):
@@ -146,26 +148,26 @@ class Limit:
 
     @cached_property
     def declared(self) -> str:
-        """What the store has to know of it: its permits, or more as permits.lua says."""
+        """The declaration that the store keeps: the permits, or JSON as permits.lua reads it."""
         if not self.rates and not self.max_parked and not self.fair_by:
             return str(self.permits)
-        said: dict[str, Any] = {"permits": self.permits or 0}
+        declaration: dict[str, Any] = {"permits": self.permits or 0}
         if self.rates:
-            said["rates"] = [[rate.count, rate.period, burst] for rate, burst in self.rates]
+            declaration["rates"] = [[rate.count, rate.period, burst] for rate, burst in self.rates]
         if self.max_parked:
-            said["max_parked"] = self.max_parked
+            declaration["max_parked"] = self.max_parked
         if self.fair_by:
-            said["fair"] = 1
-        return json.dumps(said, separators=(",", ":"))
+            declaration["fair"] = 1
+        return json.dumps(declaration, separators=(",", ":"))
 
     def bucket(self, key: str | None) -> Bucket:
-        """What its permits are counted by, for one key if it has keys."""
+        """Return the bucket of this limit, or of one key of it."""
         return Bucket(self.name, key)
 
     def step(self, value: object) -> int:
-        """How far one turn of this value of ``fair_by`` takes it: less for one that weighs more.
+        """Return how far one turn moves this value of ``fair_by``: a higher weight makes the step smaller.
 
-        Weights that have no common multiple of a fit size get what is next to their share, within half a percent.
+        Where the weights have no common multiple up to `MOST_STEP`, each share is exact within half a percent.
         """
         weights = self.weights or {}
         return round(min(lcm(*weights.values()), MOST_STEP) / weights.get(value, 1))
@@ -225,22 +227,22 @@ class Limit:
 
 
 def is_group(name: object) -> bool:
-    """Whether this can be the name of a group: a part of the keys in Redis."""
+    """Return whether a value can be the name of a group, which is a part of the keys in Redis."""
     return isinstance(name, str) and name.isprintable() and not set(name) & set("{}*?[]\\: \n")
 
 
 def described(declared: str) -> str:
-    """Return what was declared of a limit (see `Limit.declared`), for people: ``8, 100/m (burst 10)``."""
+    """Return the declaration of a limit (see `Limit.declared`) for people: ``8, 100/m (burst 10)``."""
     if declared.isdigit():
         return declared
     read = json.loads(declared)
-    said = [str(read["permits"])] if read["permits"] else []
-    said += [
+    parts = [str(read["permits"])] if read["permits"] else []
+    parts += [
         f"{count}/{_UNITS.get(period, f'{plain(period / 1e6)} s')} (burst {burst})"
         for count, period, burst in read.get("rates", ())
     ]
-    said += [f"max_parked={read['max_parked']}"] if "max_parked" in read else []
-    return ", ".join(said + (["with turns"] if "fair" in read else []))
+    parts += [f"max_parked={read['max_parked']}"] if "max_parked" in read else []
+    return ", ".join(parts + (["with turns"] if "fair" in read else []))
 
 
 def _one_part(option: str, given: object) -> str:
@@ -256,7 +258,7 @@ def _one_part(option: str, given: object) -> str:
 
 
 def _check_each_matters(name: str, rates: Sequence[tuple[Rate, Any]]) -> None:
-    """Refuse a rate that another one always covers, since nobody writes one that does nothing on purpose."""
+    """Refuse a rate that another one always covers: it has no effect, so it must be a mistake."""
     for rate, burst in rates:
         for other, its_burst in rates:
             if rate is not other and other.period * rate.count >= rate.period * other.count and its_burst <= burst:

@@ -1,9 +1,9 @@
-"""What becomes of an identity lock: its states, what happens to it, and one table of what each event leads to.
+"""The states of an identity lock, its events, and one table with the effect of each event in each state.
 
 The lock of a call belongs to its *first* task. *Another* call has the same identity. A *follower* is another task that
-is parked until the outcome of the first is there. With ``keep_last`` one more task, the *next*, is parked until it runs
-after the first. The scripts (``lua/gate/shared/locks.lua``, ``claims.lua``, ``lock_runs.lua``) do what this table says:
-a test drives each cell on them, and another one holds the docs to `printed`.
+is parked until the first has an outcome. With ``keep_last`` one more task, the *next*, is parked until it runs after
+the first. The scripts (``lua/gate/shared/locks.lua``, ``claims.lua``, ``lock_runs.lua``) implement this table: one test
+drives each cell on the scripts, another one compares the docs with `printed`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ __all__ = ["IMPOSSIBLE", "TABLE", "Cell", "Event", "Fate", "Owner", "State", "Wh
 
 
 class State(str, Enum):
-    """Of the lock; ``none`` and ``taken`` are no lock at all."""
+    """States of the lock; in ``none`` and ``taken`` there is no lock."""
 
-    NONE = "none"  #: nothing has happened yet, or its time is over, or the store was emptied
-    TAKEN = "taken"  #: an operator took it away from a task that runs and goes on
+    NONE = "none"  #: the lock was never claimed, or has expired, or the store was emptied
+    TAKEN = "taken"  #: an operator took the lock away from a task that still runs
     QUEUED = "queued"  #: the first is published, or parked, or will be delivered again
     RUNNING = "running"  #: the first runs
     STARTED = "started"  #: the first runs, and with ``lock_until="started"`` others may be published
-    DONE = "done"  #: the first has succeeded, which counts for a while
+    DONE = "done"  #: the first has succeeded, and is remembered until the lock expires
     FAILED = "failed"  #: the first has failed, and keeps the lock until it expires
 
 
 class Event(str, Enum):
-    """What can happen to a lock."""
+    """Events that can change a lock."""
 
     PUBLISHED = "another call is published"
     PUBLISHED_REPLACE = "another call is published, `replace`"
@@ -61,31 +61,31 @@ class Event(str, Enum):
 
 
 class Owner(str, Enum):
-    """Which task has the lock then."""
+    """The task that has the lock after the event."""
 
     FIRST = "first"
     ANOTHER = "another"  #: the task that the event is about
-    HEIR = "heir"  #: the next; else the first follower, if there is one
+    HEIR = "heir"  #: the next; else the first follower; else the lock is gone
     NO_TASK = "no task"
 
 
 class Fate(str, Enum):
-    """What becomes of a task that is parked for the lock."""
+    """The effect on a task that is parked for the lock."""
 
-    WAITS = "waits"  #: for the task that has the lock now, unless it has the lock itself
-    OUTCOME = "outcome"  #: ends with the outcome of the first
-    REPLACED = "replaced"  #: ends as revoked
+    WAITS = "waits"  #: the task waits for the new owner of the lock, unless the task is the new owner
+    OUTCOME = "outcome"  #: the task ends with the outcome of the first
+    REPLACED = "replaced"  #: the task ends as revoked
 
 
 class Cell(NamedTuple):
-    """What an event leads to in a state.
+    """The effect of an event in a state.
 
     Attributes:
-        state: of the lock then, if ``owner`` is the first or another.
-        owner: which task has it.
-        event_task: what the task that is published or arrives gets: a claim's answer or a verdict.
-        follower: what becomes of followers.
-        next: what becomes of the next.
+        state: the new state of the lock, if ``owner`` is the first or another.
+        owner: the new owner of the lock.
+        event_task: the answer to the task that is published or arrives: that of a claim, or a verdict.
+        follower: the effect on followers.
+        next: the effect on the next.
     """
 
     state: State
@@ -103,7 +103,7 @@ _DONE = Cell(_S.DONE, _O.FIRST, follower=_F.OUTCOME)
 
 
 def _same(*states: State, answer: str = "") -> dict[State, Cell]:
-    """Leave the lock as it is."""
+    """Return cells that leave the lock as it is."""
     return {state: Cell(state, _O.NO_TASK if state in _FREE else _O.FIRST, answer) for state in states}
 
 
@@ -115,7 +115,7 @@ def _another(answer: str, *states: State) -> dict[State, Cell]:
     return _to(Cell(_S.QUEUED, _O.ANOTHER, answer), *states)
 
 
-#: Event, state before -> what follows.
+#: The effect of each event, by the state before it.
 TABLE: dict[Event, dict[State, Cell]] = {
     _E.PUBLISHED: {
         **_another("claimed", *_FREE, _S.STARTED),
@@ -197,7 +197,7 @@ TABLE: dict[Event, dict[State, Cell]] = {
 
 
 class Why(str, Enum):
-    """Why an event cannot come in a state."""
+    """Reasons why an event cannot occur in a state."""
 
     REFUSED = "such options are refused together, or are two values of one option"
     NO_RUN = "no run of the task is left that could end"
@@ -210,7 +210,7 @@ class Why(str, Enum):
 _REFUSED, _NO_RUN, _NO_NEXT = Why.REFUSED, Why.NO_RUN, Why.NO_NEXT
 _NO_LOCK, _LATER, _CLAIMED = Why.NO_LOCK, Why.LATER, Why.CLAIMED
 
-#: Why there are no other cells.
+#: The reason for each cell that `TABLE` does not have.
 IMPOSSIBLE: dict[Event, dict[State, Why]] = {
     _E.PUBLISHED_REPLACE: dict.fromkeys((_S.DONE, _S.FAILED), _REFUSED),
     _E.PUBLISHED_LAST: dict.fromkeys((_S.STARTED, _S.DONE, _S.FAILED), _REFUSED),
@@ -236,7 +236,7 @@ IMPOSSIBLE: dict[Event, dict[State, Why]] = {
 
 
 def printed() -> str:
-    """Return the table as Markdown, as docs/internals.md has it."""
+    """Return the table as Markdown, for docs/internals.md."""
     lines = [f"| event | {' | '.join(state.value for state in State)} |", "|---" * (len(State) + 1) + "|"]
     for event in Event:
         cells = [TABLE[event].get(state) for state in State]

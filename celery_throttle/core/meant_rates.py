@@ -1,4 +1,4 @@
-"""What somebody meant who wrote a rate otherwise: "100 per minute", (100, 60), "100/10s"."""
+"""Guess the rate that a user meant by another notation: "100 per minute", (100, 60), "100/10s"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOSELY = re.compile(r"([0-9]+) *(?:/|per|a|an|every|in) *([0-9]+)? *([a-z]+)?"
 
 
 def fix_of(given: object) -> str:
-    """Return how to write what was probably meant."""
+    """Return the fix for a value that is no rate."""
     return f"write {_meant(given) or EXAMPLES}"
 
 
@@ -46,14 +46,14 @@ def _read(text: str) -> str | None:
 
 
 def _bursts(rates: list[str]) -> list[int]:
-    """Return the bursts with which each of several rates matters: what a slower one allows may be used in advance."""
+    """Return bursts with which each of several rates has an effect: a slower rate needs the larger burst."""
     counts = [int(rate.partition("/")[0]) for rate in rates]
     pace = [Fraction(count, SECONDS[rate[-1]]) for count, rate in zip(counts, rates, strict=True)]
     return [1 if each == max(pace) else max(count, 2) for count, each in zip(counts, pace, strict=True)]
 
 
 def _in_units(per_second: Fraction) -> str | None:
-    """Return a rate in whole numbers, per the shortest unit that has one."""
+    """Return a rate as text, per the shortest unit in which it is a whole number; None if there is no such unit."""
     for unit, seconds in SECONDS.items():
         count = per_second * seconds
         if count >= 1 and count.denominator == 1:
@@ -62,7 +62,7 @@ def _in_units(per_second: Fraction) -> str | None:
 
 
 def whole(count: object, unit: object) -> str:
-    """Return the same rate in whole numbers, per a longer unit if it must be."""
+    """Return the fix for a count that is not a whole number: the same rate per a unit that is at least as long."""
     try:
         per_second = Fraction(str(count)) / SECONDS[str(unit)]
     except ValueError:  # not a number at all, or infinite

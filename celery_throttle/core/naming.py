@@ -1,4 +1,4 @@
-"""What workers, and the queues of permits outside of tasks, are called in the store."""
+"""Names that workers, and the queues of permits outside of tasks, have in the store."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _OUTSIDE = "~"
 
 
 def worker_name(node: str) -> str:
-    """Return a name that no other worker ever had, and that tells an operator where it is.
+    """Return a name that no other worker ever had, and that shows an operator where the worker runs.
 
-    ``celery@web1/4242/1f3a9c2e``: node, process id, and something that tells it from the one that had both before.
+    ``celery@web1/4242/1f3a9c2e``: node, process id, and a random part, because node and process id can occur again.
     """
-    # What it holds is "name:number" in the store, and the last part alone is what it is known by there.
+    # A holder is "name:number" in the store, and the store uses the last part of the name alone.
     return f"{re.sub(r'[^A-Za-z0-9@._-]', '_', node)[:_NODE_MOST]}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
 
 
 def outside_queue(worker: str) -> str:
-    """Return the queue of permits outside of tasks: the process that waits for one is its only worker."""
+    """Return the queue for permits outside of tasks; the process that asks for them is the only worker of the queue."""
     return _OUTSIDE + worker
 
 
 def is_outside(queue: str) -> bool:
-    """Whether it is the queue of such permits."""
+    """Return whether a queue is one for permits outside of tasks."""
     return queue.startswith(_OUTSIDE)

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = ["LIMIT_OPTIONS", "TASK_OPTIONS", "check_option_names", "task_policy"]
 
-#: Of these, a limit of the task's own is made.
+#: Options that make a limit of the task's own.
 _OWN = ("key", "rate", "burst", "fair_by", "weights", "max_parked")
-#: What goes with ``limit=``.
+#: ``limit=`` and the options that belong to it.
 LIMIT_OPTIONS = ("limit", *_OWN, "cost", "start_deadline")
-#: What ``@app.task(base=Throttled, ...)`` understands beside Celery's own options.
+#: Options of ``@app.task(base=Throttled, ...)`` beside Celery's own.
 TASK_OPTIONS = (*LIMIT_OPTIONS, "singleton", *DEDUP_OPTIONS)
 _MOST_LIMITS = 8
 _LONGEST_SHOWN = 200
 #: Ten years, in seconds.
 _LONGEST = 10 * 365 * 86400
-#: What other throttles and plugins for running once call it, and what it is here.
+#: Option names of other throttles and run-once plugins, each with our option.
 _ELSEWHERE = {
     "concurrency": "limit=5",
     "concurrency_limit": "limit=5",
@@ -80,15 +80,15 @@ _ELSEWHERE = {
 
 
 def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str] | None) -> Policy | None:
-    """Return what ``limit=`` and the options beside it mean for a task, None if nothing limits it.
+    """Return the policy of a task from ``limit=`` and the options beside it, None if the task has no limit.
 
     Args:
-        task_name: names its own limit, and is in the messages.
-        options: by name (`LIMIT_OPTIONS`), those that were given.
-        parameters: the names of the task's parameters, None if it takes any.
+        task_name: the name of the task, of its own limit, and for the messages.
+        options: the given options by name (`LIMIT_OPTIONS`).
+        parameters: the names of the task's parameters, None if the task takes any.
 
     Raises:
-        ConfigurationError: an option cannot work, or not together with the others.
+        ConfigurationError: an option cannot work, alone or beside the others.
     """
     given = {name: value for name, value in options.items() if value is not None}
     limits = _limits(task_name, given)
@@ -100,7 +100,7 @@ def task_policy(task_name: str, options: Mapping[str, Any], parameters: set[str]
                 )
         return None
     _check_together(task_name, limits)
-    # Those with a key first: whoever waits should wait where only its own kind is in the way.
+    # Those with a key first, so that a task waits in the line of its key, behind tasks of the same key only.
     limits = sorted(limits, key=lambda limit: limit.key is None)
     policy = Policy(tuple(limits), _cost(task_name, given.get("cost", 1), limits), _deadline(task_name, given))
     _check_parameters(task_name, policy, parameters)
@@ -138,7 +138,7 @@ def _limits(task_name: str, given: Mapping[str, Any]) -> list[Limit]:
 
 
 def _completed(own: Mapping[str, Any], limit: Limit | None = None) -> str:
-    """Return how to write options, with those before them that they need and that the limit does not have."""
+    """Return the options as code, behind options that they need and that the limit lacks."""
     needed: dict[str, Any] = {}
     if "burst" in own and limit is not None and not limit.rates:
         needed["rate"] = "100/m"
@@ -148,7 +148,7 @@ def _completed(own: Mapping[str, Any], limit: Limit | None = None) -> str:
 
 
 def _instead_of(limit: object) -> str:
-    """Return what to write where a limit was given that is none."""
+    """Return the fix for a value of ``limit`` that is no limit."""
     if isinstance(limit, str) and limit.strip().isdecimal() and int(limit):
         return f"limit={int(limit)}"
     if isinstance(limit, str) and "/" in limit:
@@ -184,7 +184,7 @@ def _check_together(task_name: str, limits: Sequence[Limit]) -> None:
         if limit.group != first.group:
             raise ConfigurationError(
                 f"Task {task_name}: limit {first.name!r} is in group {first.group!r} and limit {limit.name!r} in "
-                f"{limit.group!r}, which may be on two servers, so nobody could take both at once: "
+                f"{limit.group!r}, which may be on two servers, so no task can take both at once: "
                 f"give both the same, group={(first.group or limit.group)!r}"
             )
     fair = [limit.name for limit in limits if limit.fair_by is not None]
@@ -239,15 +239,15 @@ def _check_parameters(task_name: str, policy: Policy, parameters: set[str] | Non
 
 
 def check_option_names(task_name: str, given: Iterable[str], known: Container[str]) -> None:
-    """Refuse an option that looks like a misspelt one of ours, or as another plugin calls it.
+    """Refuse a misspelt option of ours, and the name that another plugin has for one.
 
     Args:
         task_name: for the message.
         given: names of the attributes that the task class sets itself.
-        known: names that Celery or the task's own base classes define; they are none of our business.
+        known: names that Celery or the task's own base classes define; these are never refused.
 
     Raises:
-        ConfigurationError: a name is close to an option of ours, or of the same meaning, and nobody else knows it.
+        ConfigurationError: a name that is not known is close to an option of ours, or has the same meaning.
     """
     for name in given:
         if name.startswith("_") or name in TASK_OPTIONS or name in known:
@@ -262,6 +262,6 @@ def check_option_names(task_name: str, given: Iterable[str], known: Container[st
             raise ConfigurationError(f"Task {task_name}: unknown option {name!r}, did you mean {close!r}?")
 
 
-@lru_cache(maxsize=512)  # tasks of an app have the same attributes
+@lru_cache(maxsize=512)  # the tasks of an app mostly have the same attributes
 def _close_option(name: str) -> str | None:
     return next(iter(get_close_matches(name, TASK_OPTIONS, n=1, cutoff=0.75)), None)

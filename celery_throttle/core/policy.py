@@ -1,4 +1,4 @@
-"""On what policy a task runs: its limits, and what each call takes of them."""
+"""The policy of a task: its limits, and the permits that each call takes of them."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ MOST_COST = 100_000
 
 @dataclass(frozen=True)
 class Needs:
-    """What one call takes of its limits.
+    """The permits that one call takes.
 
     Attributes:
-        buckets: that it takes permits of, those with a key first.
-        text: the same with how many, as needs.lua says; "" for nothing.
-        turn: its turn among others, as fair_queueing.lua says: bucket, who, step; None where who comes first is first.
-        wait_ms: how long it may wait in line, None for ever.
-        booked: whether its start was booked before.
+        buckets: the buckets of these permits, those with a key first.
+        text: the buckets with the number of permits of each, in the form of needs.lua; "" for none.
+        turn: bucket, value of ``fair_by`` and step of the turn, see fair_queueing.lua; None for first come, first
+            served.
+        wait_ms: longest wait in line, in milliseconds; None for no deadline.
+        booked: whether the start was booked in advance.
     """
 
     buckets: tuple[str, ...]
@@ -57,25 +58,25 @@ class Needs:
     booked: bool = False
 
     def within(self, wait_ms: int) -> Needs:
-        """Return the same for a call that may not wait for longer than that."""
+        """Return the same needs for a call that may wait ``wait_ms`` at the most."""
         return replace(self, wait_ms=wait_ms if self.wait_ms is None else min(self.wait_ms, wait_ms))
 
     def waits_in(self, closed: AbstractSet[str]) -> bool:
-        """Whether it has to wait if these buckets are full or have a line."""
+        """Return whether a call has to wait while these buckets are full or have a line."""
         return not closed.isdisjoint(self.buckets) and not self.booked
 
 
-#: What a call takes that has no limit.
+#: The needs of a call without limits.
 NOTHING = Needs(())
 
 
 def needs_text(costs: Iterable[tuple[Bucket, int]], booked: Bucket | None = None) -> str:
-    """Return so many permits of each bucket, as the store reads it."""
+    """Return the text that the store reads: the number of permits for each bucket."""
     return "\x01".join(f"{cost}{'b' if bucket == booked else ''}:{bucket.text}" for bucket, cost in costs)
 
 
 def costs_of(text: str) -> list[tuple[Bucket, int]]:
-    """Read what `needs_text` wrote."""
+    """Parse the text of `needs_text`."""
     return [
         (Bucket.parse(bucket), int(cost.removesuffix("b")))
         for cost, _, bucket in (part.partition(":") for part in text.split("\x01") if part)
@@ -83,24 +84,25 @@ def costs_of(text: str) -> list[tuple[Bucket, int]]:
 
 
 def limits_text(text: str) -> str:
-    """Return the limits of what `needs_text` wrote, as people read them: ``gpu, tenant[acme]``."""
+    """Return the buckets in the text of `needs_text` for people: ``gpu, tenant[acme]``."""
     return ", ".join(str(bucket) for bucket, _ in costs_of(text))
 
 
 def needs_again(text: str) -> Needs:
-    """Return what a parked task takes, from what the store kept of it."""
+    """Return the needs of a parked task from the text that the store kept."""
     return Needs(tuple(bucket.text for bucket, _ in costs_of(text)), text, booked="b:" in text) if text else NOTHING
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The limits of a task, and what goes with them.
+    """The limits of a task, and the options that belong to them.
 
     Attributes:
-        limits: all of them; those with a key come first.
-        cost: how many permits and starts a call takes: a number, the name of an argument, or a function of them all.
-        start_deadline: seconds that a call may wait at the gate, None for ever.
-        own: whether the app itself has declared the task, and not another app of the process, or nobody in particular.
+        limits: all limits of the task; those with a key come first.
+        cost: number of permits and starts that a call takes: a number, the name of an argument, or a function of all
+            arguments.
+        start_deadline: seconds that a call may wait at the gate, None for no deadline.
+        own: whether this app has declared the task; False for a task of another app of the process or of no app.
     """
 
     limits: tuple[Limit, ...]
@@ -110,26 +112,26 @@ class Policy:
 
     @property
     def group(self) -> str | None:
-        """Where in Redis they are, all of them; None for where all are that do not say."""
+        """The group of all limits of the task; None for the default group."""
         return self.limits[0].group
 
     @cached_property
     def varies(self) -> bool:
-        """Whether it depends on the arguments."""
+        """Whether the needs of a call depend on its arguments."""
         return not isinstance(self.cost, int) or any(limit.key or limit.fair_by for limit in self.limits)
 
     @cached_property
     def paced(self) -> bool:
-        """Whether one of its limits has a rate, of which a start may be booked in advance."""
+        """Whether one of the limits has a rate, so that a start can be booked in advance."""
         return any(limit.rates for limit in self.limits)
 
     @cached_property
     def crowds(self) -> bool:
-        """Whether only so many may wait for one of its limits."""
+        """Whether one of the limits has ``max_parked``."""
         return any(limit.max_parked for limit in self.limits)
 
     def most_parked(self, values: Mapping[str, Any]) -> list[tuple[Bucket, int]]:
-        """Return which limits of a call with these values only so many may wait for, and how many."""
+        """Return the buckets that have ``max_parked``, for a call with these values, each with its number."""
         keys = values.get("keys", {})
         return [
             (limit.bucket(keys[limit.name] if limit.key else None), limit.max_parked)
@@ -139,7 +141,7 @@ class Policy:
 
     @cached_property
     def same(self) -> Needs:
-        """What every call takes, if it does not depend on the arguments."""
+        """The needs of every call, if they do not depend on the arguments."""
         return self.needs({})
 
     def values(
@@ -150,24 +152,24 @@ class Policy:
         kwargs: Mapping[str, Any],
         left_out: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return what depends on the arguments of a call, as a message can carry it: ``keys``, ``fair``, ``cost``.
+        """Return the values that depend on the arguments of a call, for a message: ``keys``, ``fair``, ``cost``.
 
         Args:
             task_name: for the messages.
-            arguments: by name, with the defaults of those left out.
-            args: as given.
-            kwargs: as given.
-            left_out: the defaults of those left out, by name.
+            arguments: arguments by name, with defaults.
+            args: positional arguments as given.
+            kwargs: keyword arguments as given.
+            left_out: defaults of the arguments that the call left out, by name.
 
         Raises:
-            ConfigurationError: an argument is not there, or not what it has to be.
+            ConfigurationError: an argument is missing, or has a wrong type or value.
         """
 
         def of(option: str, part: Part) -> object:
             if callable(part):
                 return answer_of(task_name, option, part, args, kwargs, left_out)
             try:
-                # What a task takes as **kwargs is found by its own name, too.
+                # kwargs beside arguments, so that a name inside the task's own **kwargs is found, too.
                 return pick({**kwargs, **arguments}, part)
             except ConfigurationError as error:
                 raise ConfigurationError(f"Task {task_name}: {option}: {error}") from None
@@ -191,7 +193,7 @@ class Policy:
         return values
 
     def needs(self, values: Mapping[str, Any]) -> Needs:
-        """Return what a call takes whose arguments have these values."""
+        """Return the needs of a call with these values."""
         cost, keys = values.get("cost", self.cost), values.get("keys", {})
         buckets = [limit.bucket(keys[limit.name] if limit.key else None) for limit in self.limits]
         reserved = values.get("reserved")
@@ -206,7 +208,7 @@ class Policy:
         )
 
     def carried(self, values: object) -> bool:
-        """Whether these values, from a message, are all that a call has to say."""
+        """Return whether these values, from a message, are valid and complete."""
         if not isinstance(values, dict):
             return False
         keys, cost, fair = values.get("keys", {}), values.get("cost", 1), values.get("fair")
@@ -219,16 +221,16 @@ class Policy:
 
 
 def limits_of(policies: Iterable[Policy]) -> dict[str, Limit]:
-    """Return the limits of an app's tasks by name; of two that differ, that of a task of its own."""
+    """Return the limits of an app's tasks by name; where two differ, the limit of one of the app's own tasks."""
     own_last = sorted(policies, key=lambda policy: policy.own)
     return {limit.name: limit for policy in own_last for limit in policy.limits}
 
 
 def key_text(value: object) -> str:
-    """Return the value of a key as text: itself if that is short and printable, else a hash.
+    """Return the value of a key as text: unchanged if it is short and printable, else a hash.
 
     Raises:
-        ConfigurationError: nothing is known of how to compare such a value.
+        ConfigurationError: the value has a type that cannot be compared.
     """
     if type(value) is str and value.isprintable() and 0 < len(value) <= _LONGEST_KEY:
         return value

@@ -1,4 +1,4 @@
-"""What a rate is."""
+"""The definition of a rate."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _MOST_RATES = 8
 
 @dataclass(frozen=True)
 class Rate:
-    """So many per second, minute, hour or day::
+    """A number of starts per second, minute, hour or day::
 
         Rate.parse("100/m") == Rate(100, "m")
         str(Rate(100, "m")) == "100/m"
 
     Attributes:
-        count: how many.
-        unit: per second (``s``), minute (``m``), hour (``h``) or day (``d``).
+        count: the number of starts.
+        unit: second (``s``), minute (``m``), hour (``h``) or day (``d``).
 
     Raises:
-        ConfigurationError: the number or the unit cannot work; the message says what to write instead.
+        ConfigurationError: the number or the unit cannot work; the message has the fix.
     """
 
     count: int
@@ -47,13 +47,13 @@ class Rate:
         """Read ``"100/m"``.
 
         Raises:
-            ConfigurationError: it is no such text.
+            ConfigurationError: the value is not such a text.
         """
         if not isinstance(text, str):
             raise ConfigurationError(f"A rate is text such as '100/m', got {text!r}: {fix_of(text)}")
         number, slash, unit = (part.strip() for part in text.partition("/"))
         if not slash:
-            raise ConfigurationError(f"Rate {text!r} does not say per what: {fix_of(text)}")
+            raise ConfigurationError(f"Rate {text!r} has no unit of time: {fix_of(text)}")
         count = _number(number)
         if count is None:
             raise ConfigurationError(f"Rate {text!r} does not begin with a number: {fix_of(text)}")
@@ -64,10 +64,10 @@ class Rate:
 
     @classmethod
     def of(cls, count: int, period: int) -> Rate:
-        """Return the rate of so many in a period (in microseconds) that one of the units has.
+        """Return the rate of ``count`` in a period (in microseconds) that is the length of a unit.
 
         Raises:
-            ValueError: none has.
+            ValueError: no unit has this length.
         """
         units = [unit for unit, seconds in SECONDS.items() if seconds * 1_000_000 == period]
         if not units:
@@ -80,19 +80,19 @@ class Rate:
         return SECONDS[self.unit] * 1_000_000
 
     def spacing(self, amount: int) -> tuple[int, int]:
-        """Return how long that many take: whole microseconds, and the rest in parts of which `count` are one more."""
+        """Return the time for ``amount`` starts: whole microseconds, and the rest in 1/`count` microseconds."""
         return divmod(amount * self.period, self.count)
 
 
-#: What a user may give as ``rate``.
+#: The types of the argument ``rate``.
 Rates = str | Rate | Sequence[str | Rate]
 
 
 def read_rates(rates: str | Rate | Sequence[str | Rate]) -> tuple[Rate, ...]:
-    """Return what a user gave as ``rates``: one rate or several, as text or not.
+    """Return a user's rates as a tuple; a text is parsed.
 
     Raises:
-        ConfigurationError: there is none, there are very many, or one cannot work.
+        ConfigurationError: there is no rate, there are more than 8, or one cannot work.
     """
     several = rates if isinstance(rates, Sequence) and not isinstance(rates, (str, bytes)) else (rates,)
     if len(several) > 1 and not isinstance(several[0], Rate) and "/" not in str(several[0]):  # (100, "m"), (100, 60)

@@ -1,4 +1,4 @@
-"""Limits of the same name that tasks of one app declare: all of them have to be the same limit."""
+"""Check that tasks of one app which declare a limit of the same name declare the same limit."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class DeclaredLimits:
     """The limits of tasks by name, for a check whose cost does not grow with the number of tasks."""
 
     def __init__(self) -> None:
-        # By name, then by what is declared of it and whether the task is the app's own: the tasks that do so.
+        # Tasks by limit name, then by the facts of the limit and whether the app itself declared the task.
         self._tasks: defaultdict[str, dict[tuple[tuple[object, ...], bool], _Tasks]] = defaultdict(dict)
 
     def add(self, task_name: str, policy: Policy) -> None:
-        """Keep what a task declares."""
+        """Keep the limits of a task."""
         for limit in policy.limits:
             self._tasks[limit.name].setdefault((_facts(limit), policy.own), {})[task_name] = limit
 
     def remove(self, task_name: str, policy: Policy) -> None:
-        """Forget what a task has declared."""
+        """Forget the limits of a task."""
         for limit in policy.limits:
             self._tasks[limit.name][_facts(limit), policy.own].pop(task_name, None)
 
@@ -42,18 +42,18 @@ class DeclaredLimits:
 
         Args:
             task_name: the task that declares its limits now; it is not among those that were added.
-            policy: what it declares.
-            alone: whether the app is the only one; else one of the two tasks may be another app's, where its limit
-                counts.
-            app: its name, for the message where there are several.
+            policy: its limits.
+            alone: whether the app is the only one. Else the other task may belong to another app, whose limit is
+                another one.
+            app: the name of the app, for the message where there are several.
 
         Raises:
-            ConfigurationError: names both tasks.
+            ConfigurationError: the limits differ; the message names both tasks.
         """
         for limit in policy.limits:
             for other, its in self._others(limit, own=None if alone else policy.own):
                 raise ConfigurationError(
-                    f"Task {task_name}: limit {limit.name!r} {_said(limit)} here and {_said(its)} in task "
+                    f"Task {task_name}: limit {limit.name!r} {_described(limit)} here and {_described(its)} in task "
                     f"{other}{f' of app {app!r}' if app else ''}: give both tasks the same Limit"
                 )
 
@@ -62,12 +62,13 @@ class DeclaredLimits:
 
         Args:
             limit: the limit.
-            own: whether it is of a task of the app's own, which are all that are compared then; None: all are.
+            own: whether the app itself declared the task that has the limit: only such tasks are compared, and only
+                with each other. None compares all tasks.
         """
         if own is False:
             return
         facts = _facts(limit)
-        # Another thread may bind tasks, too.
+        # A copy, because another thread may bind tasks at the same time.
         for (known, theirs), tasks in list(self._tasks[limit.name].items()):
             if known != facts and (own is None or theirs):
                 yield from islice(tasks.items(), 1)
@@ -77,12 +78,12 @@ def _facts(limit: Limit) -> tuple[object, ...]:
     return limit.declared, limit.key is None, limit.group
 
 
-def _said(limit: Limit) -> str:
-    said = f"has {counted(limit.permits, 'permit') if limit.permits else 'any number of permits'}"
+def _described(limit: Limit) -> str:
+    text = f"has {counted(limit.permits, 'permit') if limit.permits else 'any number of permits'}"
     if limit.rates:
-        said += " and " + ", ".join(f"{rate} (burst {burst})" for rate, burst in limit.rates)
+        text += " and " + ", ".join(f"{rate} (burst {burst})" for rate, burst in limit.rates)
     if limit.max_parked:
-        said += f", max_parked={limit.max_parked}"
+        text += f", max_parked={limit.max_parked}"
     if limit.key is not None:
-        said += " for each key"
-    return said + (f" in group {limit.group!r}" if limit.group is not None else "")
+        text += " for each key"
+    return text + (f" in group {limit.group!r}" if limit.group is not None else "")

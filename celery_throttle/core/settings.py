@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNSET", "Settings", "StoreErrorAction"]
 
-#: What a setting that was not set is read as; None may have been set.
+#: The value of a setting that is not set; None can be a set value.
 UNSET: Any = object()
 
 StoreErrorAction = Literal["hold", "run", "fail"]
@@ -30,13 +30,13 @@ _PREFIX = "throttle_"
 _MIN_LEASE = 1.0
 _MIN_PARK_TIMEOUT = 0.1
 _PLACE = re.compile(r"[\w.-]+(:[0-9]+)?")
-#: What one could take for settings, but is said of tasks.
+#: Names that are options of tasks, not settings.
 _OF_TASKS = frozenset(
     f"{_PREFIX}{name}{plural}"
     for name in ("limit", "rate", "key", "burst", "singleton", "task", "concurrency", "max_parked")
     for plural in ("", "s")
 )
-#: What else settings of ours could be called.
+#: Names that users expect, each with the setting that they mean.
 _ELSEWHERE = {
     **dict.fromkeys(("redis", "redis_url", "backend", "backend_url", "store", "store_url", "host"), "throttle_url"),
     **dict.fromkeys(("timeout", "ttl", "lock_ttl", "expiry", "lock_expiry", "renew_every"), "throttle_lease"),
@@ -45,11 +45,11 @@ _ELSEWHERE = {
     **dict.fromkeys(("active", "on", "enable"), "throttle_enabled"),
     **dict.fromkeys(("env", "stage", "deployment"), "throttle_environment"),
 }
-#: What settings for the state of a parked task could be called.
+#: Names that users expect for a setting about the result state of a parked task.
 _OF_STATES = frozenset({"result_state", "state", "track_parked", "track_throttled"})
-#: What others have the other way round: the value that was given would turn every limit off.
+#: Names with the opposite meaning: a rename without a change of the value would turn every limit off.
 _OPPOSITES = frozenset({"disabled", "disable", "off", "inactive", "bypass", "skip"})
-#: What an action is called elsewhere.
+#: Words of other libraries for an action on store errors.
 _ACTIONS: dict[object, str] = {
     **dict.fromkeys(("open", "ignore", "allow", "pass", "skip", "continue"), "run"),
     **dict.fromkeys(("closed", "raise", "error", "reject", "deny"), "fail"),
@@ -57,7 +57,7 @@ _ACTIONS: dict[object, str] = {
 #: A day, in seconds.
 _LONGEST = 86400
 _LONGEST_NAME = 200
-#: Of the name of an environment: it stands in the head line of each page, on a phone, too.
+#: The length of the name of an environment, which has to fit into the head of each page on a phone.
 _LONGEST_ENVIRONMENT = 40
 _NOT_IN_PREFIX = frozenset("{}*?[]\\ \n")
 
@@ -67,23 +67,25 @@ class Settings:
     """Settings of one app; in Celery's configuration each name has ``throttle_`` in front.
 
     Attributes:
-        url: the Redis to use, see `StoreUrl`; by default the broker's or the result backend's, whichever is Redis; ""
-            if there is none, and ``enabled`` is False.
-        prefix: what all keys begin with; apps that share a prefix share their limits. By default ``throttle``, with
-            Celery's ``global_keyprefix`` in front if there is one: it tells projects on one Redis apart.
-        group: the group of all limits that name none; a group is one place in Redis.
-        broker: names the broker: a parked task goes to workers of its own broker only. By default what tells brokers
-            apart (kind, hosts, virtual host or database, ``global_keyprefix``); "" if no broker is known.
+        url: the Redis to use, see `StoreUrl`. By default that of the broker, or else of the result backend, if it is
+            Redis; "" if there is none, and ``enabled`` is False.
+        prefix: the beginning of all keys; apps that share a prefix share their limits. By default ``throttle``, with
+            Celery's ``global_keyprefix`` in front if that is set: it separates projects on one Redis.
+        group: the group of all limits without a group of their own; all keys of a group share a hash slot in Redis.
+        broker: the name of the broker; a parked task goes to workers of its own broker only. By default a description
+            of the broker (kind, hosts, virtual host or database, ``global_keyprefix``); "" if no broker is known.
         lease: seconds a permit lasts when its worker no longer renews it.
         reap_every: seconds between two runs of the beat task that clears expired holders; None: beat has no such entry.
-        reap_queue: the queue of that task; None: where Celery routes it.
-        on_store_error: what happens to a throttled task while the store is out of reach: it waits (``hold``), runs
+        reap_queue: the queue of that task; None: the queue to which Celery routes it.
+        on_store_error: the action for a throttled task while the store is out of reach: the task waits (``hold``), runs
             without a permit (``run``) or fails (``fail``).
-        park_durability: what has the parked task before the broker's message is acknowledged: the server's memory
-            (``memory``), its disk, too (``disk``), or the memory of replicas, too (``replicas``).
-        park_replicas: how many replicas.
-        park_timeout: seconds after which what is not safe yet is asked for again; the broker keeps the message.
-        enabled: False turns every limit off; workers and publishers then run as if the library were not there.
+        park_durability: where a parked task is stored before its broker message is acknowledged: in the memory of the
+            server (``memory``), also on the disk of the server (``disk``), or also in the memory of replicas
+            (``replicas``).
+        park_replicas: number of replicas.
+        park_timeout: seconds after which a worker asks again whether a parked task is safe; until then the broker keeps
+            the message.
+        enabled: False turns every limit off; workers and publishers then run as if the library were not installed.
         environment: the name of this deployment (``production``), which each page for operators shows; "" for none.
     """
 
@@ -102,27 +104,27 @@ class Settings:
     environment: str = ""
 
     def group_of(self, named: str | None) -> str:
-        """Return the group of a limit that names this one, or none."""
+        """Return the group of a limit, given the group in its declaration (None if it has none)."""
         return self.group if named is None else named
 
     @property
     def broker_code(self) -> str:
-        """The digits that stand for the broker in the store."""
+        """The digits that stand for the broker in the names of queues in the store."""
         return code_of_broker(self.broker)
 
     def keys(self, named: str | None = None) -> Keys:
-        """Return the keys of the group of a limit that names this one, or none."""
+        """Return the keys for a limit, given the group in its declaration (None if it has none)."""
         return Keys(self.prefix, self.group_of(named))
 
     @property
     def durability(self) -> Durability | None:
-        """What is waited for before a parked task's message is acknowledged; None for nothing."""
+        """The condition for acknowledging the message of a parked task; None if there is no wait."""
         if self.park_durability == "memory":
             return None
         return Durability(self.park_durability, self.park_replicas, self.park_timeout)
 
     def behind(self, keyprefix: str) -> Settings:
-        """Return these with a ``global_keyprefix`` of Celery's in front of the prefix."""
+        """Return the settings with Celery's ``global_keyprefix`` in front of the prefix."""
         fit = "".join(f"%{ord(each):02x}" if each in _NOT_IN_PREFIX else each for each in keyprefix)
         return replace(self, prefix=fit + self.prefix)
 
@@ -133,8 +135,8 @@ class Settings:
         """Read and check the settings.
 
         Args:
-            get: returns the value of a setting by its full name, or the default that it is given.
-            fallback_urls: where the store may be if ``throttle_url`` is not set, best first.
+            get: returns the value of a setting by its full name, or else its second argument.
+            fallback_urls: URLs that may be the store if ``throttle_url`` is not set, best first.
             app: the name of the app, for the message.
 
         Raises:
@@ -144,7 +146,7 @@ class Settings:
         set_ = {name: value for name, value in given.items() if value is not UNSET}
         values = {name: _CHECKS[name](value) for name, value in set_.items() if value is not None}
         if "reap_every" in set_ and set_["reap_every"] is None:
-            values["reap_every"] = None  # which turns it off
+            values["reap_every"] = None  # a value with a meaning: no beat entry
         _refuse_without_effect(values)
         if "url" not in values:
             try:
@@ -152,24 +154,24 @@ class Settings:
             except ConfigurationError:
                 if values.get("enabled", True):
                     raise
-                values["url"] = ""  # nobody will ask for it
+                values["url"] = ""  # not used while throttling is off
         return cls(**values)  # type: ignore[arg-type]  # each value went through its check
 
     @classmethod
     def has(cls, name: str) -> bool:
-        """Whether there is a setting of this full name."""
+        """Return whether there is a setting of this full name."""
         return name in {_PREFIX + field.name for field in fields(cls)}
 
     @classmethod
     def check_names(cls, names: Iterable[str], namespace: str = "") -> None:
-        """Refuse a ``throttle_*`` setting that does not exist, or is written so that Celery does not find it.
+        """Refuse a ``throttle_*`` setting that does not exist, or that Celery does not find as it is written.
 
         Args:
             names: as the user wrote them.
-            namespace: what may stand in front of them.
+            namespace: the prefix that the names can have.
 
         Raises:
-            ConfigurationError: names the setting and the one that was meant.
+            ConfigurationError: names the wrong setting and the right one.
         """
         known = {_PREFIX + field.name for field in fields(cls)}
         for name in sorted(names):
@@ -182,7 +184,7 @@ class Settings:
                 )
             if bare in _OF_TASKS:
                 raise ConfigurationError(
-                    f"Unknown setting {name!r}: limits stand at the tasks, @app.task(base=Throttled, limit=5), or in "
+                    f"Unknown setting {name!r}: set limits on the tasks, @app.task(base=Throttled, limit=5), or in "
                     f"task_annotations = {{'shop.render': {{'limit': 5}}}}"
                 )
             if bare.startswith(_PREFIX) and bare not in known:
@@ -208,14 +210,14 @@ class Settings:
 
 
 def _closest(bare: str, known: Iterable[str]) -> str:
-    """Return the setting whose own name is much like this one's, "" if none is."""
+    """Return the setting with the most similar name, "" if none is similar."""
     names = [name.removeprefix(_PREFIX) for name in known]
     close = get_close_matches(bare.removeprefix(_PREFIX), sorted(names), n=1, cutoff=0.65)
     return _PREFIX + close[0] if close else ""
 
 
 def _almost(bare: str, known: Iterable[str]) -> str:
-    """Return the setting that one without our prefix is meant to be: ``trottle_url``, ``celery_throttle_url``."""
+    """Return the setting that a name with a wrong prefix means: ``trottle_url``, ``celery_throttle_url``; else ""."""
     if bare in known:
         return ""
     if bare.removeprefix("celery_") in known:
@@ -252,7 +254,7 @@ def _url(value: object) -> str:
 
 
 def _instead_of(url: object) -> str:
-    """Return the URL that was meant, as far as one can tell."""
+    """Return the URL that a wrong value probably means."""
     if isinstance(url, bytes):
         url = url.decode(errors="replace")
     if not isinstance(url, str) or not url.strip():
@@ -327,8 +329,8 @@ def _queue(value: object) -> str:
 
 def _action(value: object) -> str:
     if value not in get_args(StoreErrorAction):
-        said = str(value).lower()
-        meant = said if said in get_args(StoreErrorAction) else _ACTIONS.get(said, "hold")
+        given = str(value).lower()
+        meant = given if given in get_args(StoreErrorAction) else _ACTIONS.get(given, "hold")
         raise ConfigurationError(
             f"throttle_on_store_error must be 'hold', 'run' or 'fail', got {value!r}: write {meant!r}"
         )
@@ -338,8 +340,8 @@ def _action(value: object) -> str:
 def _durability(value: object) -> str:
     if value not in get_args(ParkDurability):
         raise ConfigurationError(
-            f"throttle_park_durability must be 'memory', 'disk' or 'replicas', got {value!r}; how many replicas is "
-            f"said by throttle_park_replicas = 1"
+            f"throttle_park_durability must be 'memory', 'disk' or 'replicas', got {value!r}; set the number of "
+            f"replicas with throttle_park_replicas = 1"
         )
     return str(value)
 

@@ -1,4 +1,4 @@
-"""Where the store is: one URL, also for sentinels and for a cluster."""
+"""Parse the URL of the store: one server, sentinels or a cluster."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ PERCENT_ENCODE = "has a raw '/', '?' or '#' in its password: percent-encode it, 
 #: Where one URL of a list ends and the next one begins.
 _NEXT_URL = re.compile(r";(?=[\w+.-]+://)")
 _HOST = r"(\[[^\]@]*\]|[^:/?#@,]+)(:\d+)?"
-#: What follows the password of a URL that is well formed, though an @ is in one of its options.
+#: The rest of a well-formed URL behind its password; an option in it may have an @.
 _BEHIND_PASSWORD = re.compile(rf"({_HOST}(,{_HOST})*)?(/[^?#@]*)?(\?\w+=[^&#]*(&\w+=[^&#]*)*)?")
 _PASSWORD_OPTION = re.compile(r"([?&]\w*password=)[^&]*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class StoreUrl:
-    """One URL, taken apart.
+    """The parts of one URL.
 
     Attributes:
-        kind: one server, a primary that sentinels know, or a cluster.
-        url: as redis-py reads it: how to speak to the server that has the keys. Where that is, only the sentinels or
-            the nodes know; the host is a placeholder there.
+        kind: one server, a primary behind sentinels, or a cluster.
+        url: the URL for redis-py, with the options for a connection to the server that has the keys. With sentinels and
+            clusters its host is a placeholder, because only the sentinels or the nodes have the address.
         nodes: host and port of the sentinels, or of some nodes of the cluster.
-        master_name: what the sentinels call the primary.
-        sentinel_url: as ``url``, for the sentinels.
+        master_name: the name of the primary at the sentinels.
+        sentinel_url: as ``url``, for connections to the sentinels.
     """
 
     kind: Literal["server", "sentinel", "cluster"]
@@ -50,7 +50,7 @@ class StoreUrl:
 
     @classmethod
     def parse(cls, url: str) -> StoreUrl:
-        """Read a URL, in the forms of redis-py, of kombu, and of what else speaks to sentinels and clusters::
+        """Parse a URL, in the forms of redis-py, of kombu, and of other clients of sentinels and clusters::
 
             redis://  rediss://  unix://  redis+socket://
             sentinel://[[user]:password@]host[:26379][,host2|;sentinel://host2][/db]?master_name=mymaster
@@ -61,7 +61,7 @@ class StoreUrl:
         ``ssl=true`` means TLS, as ``rediss+sentinel://`` (the sentinels too) and ``rediss+cluster://`` do.
 
         Raises:
-            ConfigurationError: it cannot work; the message has no password in it.
+            ConfigurationError: the URL cannot work; the message has no password in it.
         """
         scheme = url.partition("://")[0]
         if has_raw_password(url):
@@ -73,7 +73,7 @@ class StoreUrl:
         if scheme in ("redis", "rediss"):
             _refuse_bad_host(url)
             parts = _Parts(url, 6379)
-            parts.database(parts.path)  # redis-py takes what is no number for 0
+            parts.database(parts.path)  # a check, because redis-py uses database 0 where this is no number
         return cls("server", _for_redis_py(url))
 
     @classmethod
@@ -108,13 +108,13 @@ class StoreUrl:
 
 
 def can_be_store(url: str) -> bool:
-    """Whether a URL names a Redis of any kind; it may be wrong all the same."""
+    """Return whether a URL has the scheme of a Redis of any kind; the rest of the URL is not checked."""
     scheme, separator, _ = url.partition("://")
     return bool(separator) and scheme in (*_SERVER, *_SENTINEL, *_CLUSTER)
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may be logged, without the passwords in it: a password may reach up to the last ``@``."""
+    """Return a URL without its passwords, for logs; a password may reach up to the last ``@``."""
     return ";".join(_masked(each) for each in _NEXT_URL.split(url))
 
 
@@ -130,13 +130,13 @@ def _masked(url: str) -> str:
 
 
 def has_raw_password(url: str, *, any_path: bool = False) -> bool:
-    """Whether a password in a URL, or in one of a list of URLs, has a raw ``/``, ``?`` or ``#``.
+    """Return whether a password in a URL, or in one of a list of URLs, has a raw ``/``, ``?`` or ``#``.
 
-    URL parsers end the host at these characters, and take a part of the password for the host, the port or the path.
+    URL parsers end the host at these characters, and read a part of the password as the host, the port or the path.
 
     Args:
         url: a URL, or several that are separated by ``;``.
-        any_path: whether the path may have an ``@``, as the name of a virtual host may.
+        any_path: whether the path may have an ``@``, as in the name of a virtual host.
     """
     return any(_is_raw(each.partition("://")[2], any_path) for each in _NEXT_URL.split(url))
 
@@ -151,7 +151,7 @@ def _is_raw(rest: str, any_path: bool) -> bool:
 
 
 class _Parts:
-    """What stands in a URL that names several nodes; what is given once, like the password, may be in any piece."""
+    """The parts of a URL that names several nodes; options and password are taken from the first piece with them."""
 
     def __init__(self, url: str, default_port: int) -> None:
         self.user = self.path = ""
@@ -176,7 +176,7 @@ class _Parts:
 
 
 def _refuse_bad_host(url: str) -> None:
-    """Raise here what redis-py and urllib would raise: their messages show parts of the URL."""
+    """Refuse a URL that redis-py and urllib would refuse, because their messages show parts of the URL."""
     try:
         _ = urlsplit(url).port
     except ValueError:

@@ -1,7 +1,7 @@
-"""Which task a holder is a run of, as the store keeps it: as little as will do.
+"""Codes that stand for task names in the records of holders: full names would be long, and stored for each run.
 
-Nothing where one of its limits is called as the task, as with ``limit=5``. Else a hash of its name, which whoever has
-the same tasks can read: names are long, and each run would have its own.
+The code is empty where one of the task's limits has the name of the task, as with ``limit=5``. Else the code is a hash
+of the name. A process that has the same tasks can look the name up.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["TaskNames", "code_of", "limits_by_task"]
 
 
 def limits_by_task(policies: Mapping[str, Policy], singletons: Iterable[str]) -> dict[str, set[str]]:
-    """Return the names of the limits of each task that has some, or runs once, by the task's name."""
+    """Return the names of the limits of each task that has limits or runs once, by the task's name."""
     limits = {name: {limit.name for limit in policy.limits} for name, policy in policies.items()}
     return {name: set() for name in singletons} | limits
 
 
 def code_of(name: str, limits: Iterable[str]) -> str:
-    """Return what the store keeps of the name of a task that has these limits."""
+    """Return the code of a task name, given the names of the task's limits."""
     return "" if name in limits else f"{crc32(name.encode()):08x}"
 
 
 class TaskNames:
-    """The names of tasks by what the store keeps of them.
+    """The names of tasks by their codes.
 
     Args:
         limits: the names of the limits of each task, by the task's name.
@@ -43,7 +43,7 @@ class TaskNames:
         self._own = {name for code, name in codes if not code}
         self._by_code: dict[str, str | None] = {}
         for code, name in codes:
-            self._by_code[code] = None if code in self._by_code else name  # two that are alike: nobody can tell
+            self._by_code[code] = None if code in self._by_code else name  # ambiguous: two tasks have this code
 
     def find(self, code: str, buckets: Iterable[Bucket], queue: str) -> str | None:
         """Return the name of the task that has this code and these needs, None if it is not known here."""

@@ -1,4 +1,4 @@
-"""How times, seconds and counts are written for people."""
+"""Write times, seconds and counts for people."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def at(when: datetime) -> str:
 
 
 def end_of(since: datetime, until: datetime) -> str:
-    """Return an end that is still to come: ``14:00 UTC``, with the date if that is not the one of the beginning."""
+    """Return a time in the future: ``14:00 UTC``, with its date if that differs from the date of ``since``."""
     day = "" if until.date() == since.date() else "%Y-%m-%d "
     return until.strftime(f"{day}%H:%M{':%S' if until.second else ''} UTC")
 
@@ -43,10 +43,10 @@ def seconds(number: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return how long something takes: ``0.4 s``, ``12 s``, ``3m 20s``, ``2h 5m``, ``3d 4h``."""
+    """Return a length of time: ``0.4 s``, ``12 s``, ``3m 20s``, ``2h 5m``, ``3d 4h``."""
     if seconds < 0:
         return f"-{span(-seconds)}"
-    if seconds < 9.95:  # noqa: PLR2004 - where one digit more tells something
+    if seconds < 9.95:  # noqa: PLR2004 - below it the digit after the point matters
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < _MINUTE:
@@ -59,12 +59,12 @@ def span(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of something: ``1 permit``, ``2 permits``."""
+    """Return a number with its noun: ``1 permit``, ``2 permits``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def often(per_second: float) -> str:
-    """Return how often, by the unit in which it is one at least: ``12 a second``, ``5 a minute``, ``1.5 an hour``."""
+    """Return a frequency, in the first unit that gives 1 or more: ``12 a second``, ``5 a minute``, ``1.5 an hour``."""
     units = (("a second", 1), ("a minute", _MINUTE), ("an hour", _HOUR))
     unit, number = next(((unit, per_second * long) for unit, long in units if per_second * long >= 1), ("", 0.0))
     if not unit:
@@ -73,22 +73,22 @@ def often(per_second: float) -> str:
 
 
 def times(number: int) -> str:
-    """Return how often: ``once``, ``3 times``."""
+    """Return a number of times: ``once``, ``3 times``."""
     return "once" if number == 1 else f"{number} times"
 
 
 def started_before(deliveries: int) -> str:
-    """Return ``, started 3 times before``; "" for a task that was not."""
+    """Return ``, started 3 times before``; "" for a task that never started."""
     return f", started {times(deliveries)} before" if deliveries else ""
 
 
 def listed(parts: list[str]) -> str:
-    """Return ``a, b and c``; "" for nothing."""
+    """Return ``a, b and c``; "" for no parts."""
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)
 
 
 def shortened(parts: list[str], most: int, *, at_least: bool = False) -> str:
-    """Return ``a, b and 38 more``; ``at_least``: there may be others that are not among the parts."""
+    """Return ``a, b and 38 more``; ``at_least``: the list of parts may be incomplete."""
     left = len(parts) - most
     if left <= 0:
         return listed([*parts, "maybe others"] if at_least else parts)
@@ -96,10 +96,10 @@ def shortened(parts: list[str], most: int, *, at_least: bool = False) -> str:
 
 
 def signature(by: str, why: str) -> str:
-    """Return who changed something and why, on one line: ``ana: their incident``."""
+    """Return author and reason of a change on one line: ``ana: their incident``."""
     return one_line(f"{by}: {why}" if why else by)
 
 
 def one_line(text: str) -> str:
-    """Return a text from outside as it may be logged or printed: what breaks a line, or steers a terminal, escaped."""
+    """Return a text from outside with line breaks and terminal control characters escaped, for logs and output."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,4 +1,4 @@
-"""Say of arguments that a function does not take what to write instead, where Python has a bare TypeError."""
+"""Replace Python's bare TypeError for wrong arguments by an error that has the fix."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-#: What is never meant by a value without a name: as ``by='task-id'`` the wrong call would do more than it was meant to.
+#: Arguments that are never suggested for a positional value: ``by='task-id'`` would run, and do more than was meant.
 _BY_NAME_ALONE = frozenset({"by", "why"})
 
 
 def tells(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
-    """Have a call of a method with wrong arguments end with a `ConfigurationError` that says what to write.
+    """Make a call of a method with wrong arguments raise a `ConfigurationError` that has the fix.
 
     Args:
-        by_place: what to write where the call has a text too many, with ``{name}`` of the object, ``{method}`` and
-            ``{value}``.
-        instead: how arguments are called elsewhere, and what to write here; also what to write where one is missing.
+        by_place: the fix for a call with one positional text too many; a template with ``{name}`` (of the object),
+            ``{method}`` and ``{value}``.
+        instead: the fix for each argument name of other libraries; also for each missing argument.
     """
 
     def decorate(function: F) -> F:
@@ -36,7 +36,7 @@ def tells(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
                 return function(*args, **kwargs)
             except TypeError:
                 wrong = _what_is_wrong(function, args, kwargs, instead, by_place)
-                if wrong is None:  # it was raised within
+                if wrong is None:  # the arguments fit: the function itself raised it
                     raise
             raise ConfigurationError(wrong)
 
@@ -46,7 +46,7 @@ def tells(by_place: str = "", /, **instead: str) -> Callable[[F], F]:
 
 
 def constructor_tells(**instead: str) -> Callable[[C], C]:
-    """As `tells`, for what makes an object of a class."""
+    """As `tells`, for the constructor of a class."""
 
     def decorate(cls: C) -> C:
         cls.__init__ = tells(**instead)(cls.__init__)  # type: ignore[misc]
@@ -93,7 +93,7 @@ def _taken(names: list[str]) -> str:
 
 
 def _shown(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
-    """Return what was called, with the name of the object if it has one: ``Limit 'gpu': acquire``."""
+    """Return the called method, with the name of the object if it has one: ``Limit 'gpu': acquire``."""
     cls, _, method = function.__qualname__.rpartition(".")
     if method == "__init__":
         name = args[1] if len(args) > 1 and "name" in list(inspect.signature(function).parameters)[1:2] else None

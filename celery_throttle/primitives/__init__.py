@@ -1,6 +1,6 @@
 """The building blocks, each usable on its own with nothing but redis-py.
 
-Each docstring says where the algorithm comes from, what it costs, and where it is weak.
+Each docstring has the source of the algorithm, its complexity, and its weak points.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
     "Reservation",
 ]
 
-#: Each is a file or two that whoever uses another one, or none, need not load.
+#: Loaded on first access, so that a program loads only the primitives that it uses.
 __getattr__, __dir__ = lazy(
     __name__,
     {

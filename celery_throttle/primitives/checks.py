@@ -1,4 +1,4 @@
-"""What the arguments of the primitives may be, and what their keys are called."""
+"""Check the arguments of the primitives, and build their keys."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _MAX_OWNER = 200
 
 
 def checked_client(client: C, *, awaits: bool = False) -> C:
-    """Return a client if it is one, of redis-py's two kinds the right one.
+    """Return a client if it is a redis-py client of the right kind.
 
     Args:
-        client: as given.
-        awaits: whether it has to be one for asyncio.
+        client: the argument as given.
+        awaits: whether it has to be a client for asyncio.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: it is no client, or one of the other kind.
     """
     execute: object = getattr(client, "execute_command", None)
     kind = "redis.asyncio.Redis" if awaits else "redis.Redis"
@@ -60,7 +60,7 @@ def checked_client(client: C, *, awaits: bool = False) -> C:
 
 
 def space(prefix: object) -> str:
-    """Return what the keys of a prefix begin with; the hash tag keeps them on one shard.
+    """Return the beginning of the keys of a prefix; the hash tag keeps them on one shard.
 
     Raises:
         ConfigurationError: the prefix cannot be a hash tag, or would need quoting in ``SCAN MATCH``.
@@ -73,7 +73,7 @@ def space(prefix: object) -> str:
 
 
 def named_key(prefix: object, kind: str, name: object) -> str:
-    """Return the key of one thing of that kind.
+    """Return the key of a name of one kind of primitive.
 
     Raises:
         ConfigurationError: the prefix or the name cannot be part of a key.
@@ -82,10 +82,10 @@ def named_key(prefix: object, kind: str, name: object) -> str:
 
 
 def printable(what: str, text: object) -> str:
-    """Return the text if it can be part of a key.
+    """Return a text if it can be part of a key.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: the text is no such text.
     """
     if not isinstance(text, str) or not _PRINTABLE.fullmatch(text):
         raise ConfigurationError(f"{what} must be 1 to 200 printable characters, got {text!r:.80}")
@@ -93,10 +93,10 @@ def printable(what: str, text: object) -> str:
 
 
 def whole_number(what: str, value: object, least: int, most: int) -> int:
-    """Return the value if it is a whole number in that range.
+    """Return a value if it is a whole number from ``least`` to ``most``.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: it is another value.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigurationError(
@@ -120,7 +120,7 @@ def milliseconds(what: str, seconds: object) -> int:
 
 
 def patience(blocking: bool, timeout: object) -> float:
-    """Return how many seconds to wait for a lock: 0 is one attempt, infinity is for ever.
+    """Return the seconds to wait for a lock: 0 is one attempt, infinity is for ever.
 
     Raises:
         ConfigurationError: a timeout for a call that does not wait, or one that is not a number of seconds.
@@ -135,21 +135,21 @@ def patience(blocking: bool, timeout: object) -> float:
 
 
 def shown(identity: object) -> str:
-    """Return an identity as a message may show it: it can be a megabyte."""
+    """Return the beginning of an identity for a message, because an identity can be a megabyte long."""
     clipped = identity[:80] if isinstance(identity, str | bytes) else identity
     return repr(clipped) + ("..." if clipped != identity else "")
 
 
 def program_name() -> str:
-    """Return the name of this program: whoever finds something taken wants to know by whom."""
+    """Return the name of this program, which other programs read as the holder of a lock or permit."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def checked_name(what: str, name: object) -> str:
-    """Return the name of whoever holds something, if it can be one.
+    """Return the name of a holder, if it is valid.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: the name is no text, empty, too long or not printable.
     """
     if not isinstance(name, str) or not 0 < len(name) <= _MAX_OWNER or not name.isprintable():
         raise ConfigurationError(f"{what} must be 1 to {_MAX_OWNER} printable characters, got {shown(name)}")

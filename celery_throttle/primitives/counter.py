@@ -1,4 +1,4 @@
-"""A whole number that many processes share, changed in one round trip each time."""
+"""A whole number that many processes share; each change takes one round trip."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncCounter", "Counter"]
 
-#: The numbers of Lua are exact from minus this to this.
+#: Lua's numbers are exact from minus this to this.
 _MOST = 2**53 - 1
 
 
 @constructor_tells(**COUNTER)
 class Counter:
-    """A whole number that many processes share; each method is one script, so nothing is ever tried again::
+    """A whole number that many processes share; each method is one script, so no change is ever retried::
 
         from celery_throttle.primitives import Counter
         from redis import Redis
@@ -35,7 +35,7 @@ class Counter:
 
         slots = Counter(Redis(), "newsletter")
         slots.advance(30_000_000)           # the store's time in microseconds: now
-        slots.advance(30_000_000)           # half a minute later: nobody else is given that one
+        slots.advance(30_000_000)           # half a minute later: no other call returns this time
 
     A counter that does not exist is 0, and one that is 0 has no key. Others stay until they are 0 again: they have no
     TTL. Numbers are whole and go from -(2**53 - 1) to 2**53 - 1. `AsyncCounter` is the same for asyncio.
@@ -45,20 +45,20 @@ class Counter:
 
     Args:
         client: a redis-py client, decoding replies or not.
-        name: what it counts; 1 to 200 printable characters.
-        prefix: what its keys begin with.
+        name: the name of the counter; 1 to 200 printable characters.
+        prefix: the beginning of its keys.
 
     Raises:
         ConfigurationError: an argument cannot work.
-        OverflowError: the number would leave the range; it stays as it is.
-        redis.RedisError: as the client raises it; what became of the call is then unknown.
+        OverflowError: the number would leave the range; the counter is unchanged.
+        redis.RedisError: an error of the client; the server may have carried out the call or not.
 
     Warning:
         redis-py sends a command again when its reply is lost (by default up to ten times), and the server may have
-        carried out the first one, too. Then `add` adds twice, `advance` leaves out a slot, `compare_and_set` says
-        False although it was us who set it, and what `get_and_reset` read is lost. Where this matters, give the call
-        an id: a call with the same ``call_id`` within ten minutes changes nothing and has the reply of the first, also
-        if its other arguments differ. Each id is a key of its own for these ten minutes.
+        carried out the first one, too. Then `add` adds twice, `advance` leaves out a slot, `compare_and_set` returns
+        False after a success, and `get_and_reset` loses the value. Where this matters, give the call an id. A call with
+        the same ``call_id`` within ten minutes changes nothing and returns the reply of the first, even with other
+        arguments. Each id is a key of its own for these ten minutes.
 
         The value is as durable as the server: a failover or a restart may lose the last changes. The store's time can
         go back; `advance` never does.
@@ -80,21 +80,21 @@ class Counter:
         return _value(execute(self._client, self._calls.add(amount, call_id)))
 
     def compare_and_set(self, expected: int, new: int, *, call_id: str | None = None) -> bool:
-        """Set the counter to ``new`` if it is ``expected``; return whether it was."""
+        """Set the counter to ``new`` if it is ``expected``; return whether it was set."""
         return bool(execute(self._client, self._calls.compare_and_set(expected, new, call_id)))
 
     def advance(self, step: int, floor: int | None = None, *, call_id: str | None = None) -> int:
         """Set the counter to ``max(floor, value + step)`` and return this new value.
 
         Args:
-            step: how far to move on; 0 or more, so that the value never goes back.
-            floor: the least that comes out; by default the store's time in microseconds since 1970.
+            step: the amount to add; 0 or more, so that the value never goes back.
+            floor: the lowest new value; by default the store's time in microseconds since 1970.
             call_id: see the warning above.
         """
         return _value(execute(self._client, self._calls.advance(step, floor, call_id)))
 
     def get_and_reset(self, *, call_id: str | None = None) -> int:
-        """Set the counter to 0 and return what it was."""
+        """Set the counter to 0 and return its value before."""
         return _value(execute(self._client, self._calls.get_and_reset(call_id)))
 
 
@@ -141,12 +141,12 @@ class _Calls:
     """Builds the calls of one counter."""
 
     value: str
-    #: what the keys of the calls with an id begin with, before and after the verb
+    #: the parts of the key of a call id, before and behind the verb
     called: tuple[str, str]
 
     @classmethod
     def of(cls, name: str, prefix: str) -> _Calls:
-        # The length tells where the name ends, so two names with two ids never make one key.
+        # The length marks the end of the name, so that two names with two ids never make one key.
         return cls(named_key(prefix, "counter", name), (f"{space(prefix)}:called", f"{len(name)}:{name}"))
 
     def get(self) -> Call:
@@ -177,5 +177,5 @@ class _Calls:
 
 def _value(raw: Any) -> int:
     if raw is None:
-        raise OverflowError(f"A counter goes from -{_MOST} to {_MOST}; it was left as it is")
+        raise OverflowError(f"A counter goes from -{_MOST} to {_MOST}; the counter is unchanged")
     return int(raw)

@@ -1,4 +1,4 @@
-"""What other locks, semaphores and limiters call an argument, and what to write here."""
+"""Argument names of other locks, semaphores and limiters, each with its fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""So many per second, minute, hour or day, over all processes that share a Redis."""
+"""A limit on starts per second, minute, hour or day, over all processes that share a Redis."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = ["AsyncRateLimiter", "AsyncReservation", "Decision", "RateLimiter", "R
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECOND = 1_000_000
-#: Ten years in microseconds: what is booked stays far below 2**53, where the numbers of Lua are no longer exact.
+#: Ten years in microseconds. So booked times stay far below 2**53, above which Lua's numbers are not exact.
 _HORIZON = 10 * 365 * 86400 * _SECOND
 _MOST = 10**12
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether something may start now; true if it may.
+    """The answer to a call that asks for a start; true if the start is allowed.
 
     Attributes:
-        allowed: whether it may; if so, it is counted.
-        retry_after: seconds after which it may if nobody else comes first; 0.0 if it may now.
-        remaining: how many more may start at once.
+        allowed: whether the caller may start now; an allowed start is counted.
+        retry_after: seconds until the start is allowed, unless another caller takes it; 0.0 if it is allowed now.
+        remaining: number of further starts that are allowed now.
     """
 
     allowed: bool
@@ -68,19 +68,19 @@ class _Slot:
 
 @dataclass(frozen=True)
 class Reservation(_Slot):
-    """A start that is booked; true if it is.
+    """The answer to a call that books a start; true if the start is booked.
 
     Attributes:
-        booked: False if it was refused, because it is later than ``max_wait`` allows.
-        start: when it is, in the store's time (UTC); when it would have been if it was refused.
-        delay: seconds from now until then, never below 0.0.
-        call_id: its name in the store.
+        booked: False if the booking was refused, because the start would be later than ``max_wait`` allows.
+        start: the time of the start by the store's clock (UTC); also of a refused one.
+        delay: seconds until the start, never below 0.0.
+        call_id: the id of the booking in the store.
     """
 
     _limiter: RateLimiter = field(repr=False, compare=False)
 
     def cancel(self) -> bool:
-        """Give the start back; return whether that was possible: only the last booking can be given back."""
+        """Give the start back; return whether that was possible. Only the last booking can be given back."""
         return self._limiter.cancel(self.call_id)
 
 
@@ -97,7 +97,7 @@ class AsyncReservation(_Slot):
 
 @constructor_tells(**RATE)
 class RateLimiter:
-    """So many starts per second, minute, hour or day, over all processes::
+    """A limit on starts per second, minute, hour or day, over all processes::
 
         from celery_throttle.primitives import RateLimiter
         from redis import Redis
@@ -108,48 +108,49 @@ class RateLimiter:
         else:
             print("again in", decision.retry_after, "seconds")
 
-        if slot := calls.reserve(max_wait=60):  # books a future start, so nobody overtakes
+        if slot := calls.reserve(max_wait=60):  # books a future start, so no later caller overtakes
             print("sleep", slot.delay, "seconds, or use", slot.start, "as eta")
             slot.cancel()                       # not needed after all
 
-    Without a pause, starts come evenly spaced: "100/m" is one every 0.6 seconds. After a pause up to ``burst`` may
-    start at once. In any period of a rate (from a start on, up to and without the moment one period later) no more
-    than ``count + burst - 1`` start. With several rates a start must be allowed by all of them, or none counts it.
+    Without a pause, starts are evenly spaced: "100/m" is one every 0.6 seconds. After a pause up to ``burst`` starts
+    are allowed at once. A period of a rate begins with a start, and its end is exclusive. In any period there are at
+    most ``count + burst - 1`` starts. With several rates, a start needs the consent of all; a refused one counts for
+    none of them.
 
-    A ``cost`` counts as that many starts. If it is more than ``burst``, it has to wait until everything booked is used
-    up, then starts, and what follows waits the longer; the bound above then has that cost in place of ``burst``.
+    A call with a ``cost`` counts as that many starts. With a cost above ``burst`` the call has to wait until all booked
+    starts are used up. Then it starts, and later calls wait longer. For the bound above, that cost replaces ``burst``.
 
-    `acquire` is for who can come back later, and serves whoever comes first when a start is due. `reserve` is first
-    come, first served. `AsyncRateLimiter` is the same for asyncio.
+    `acquire` is for callers that can come back later; a due start goes to the next call. `reserve` is first come, first
+    served. `AsyncRateLimiter` is the same for asyncio.
 
     Source: GCRA, the generic cell rate algorithm (ITU-T I.371), as in redis-cell and throttled, with reservations
-    added. It keeps until when each rate is booked, exactly: in microseconds of the store's clock and fractions of one.
-    Complexity: O(number of rates), one round trip, one key of about 200 bytes, which goes by itself one minute after
-    everything booked is used up.
+    added. For each rate the store keeps the end of its bookings, exactly: in microseconds of the store's clock and
+    fractions of one. Complexity: O(number of rates), one round trip, one key of about 200 bytes. The key expires one
+    minute after all booked starts are used up.
 
     Args:
         client: a redis-py client, decoding replies or not.
-        name: what is limited; 1 to 200 printable characters. Limiters of one name and prefix share their state.
+        name: the name of the limiter; 1 to 200 printable characters. Limiters of one name and prefix share their state.
         rates: "100/m" or a `Rate`, or a list of them.
-        burst: how many may start at once after a pause: one number for all rates, or a list with one for each.
-        prefix: what its keys begin with.
+        burst: number of starts at once after a pause: one number for all rates, or a list with one for each.
+        prefix: the beginning of its keys.
 
     Raises:
         ConfigurationError: an argument cannot work.
-        redis.RedisError: as the client raises it; what became of the call is then unknown.
+        redis.RedisError: an error of the client; the server may have carried out the call or not.
 
     Warning:
-        With one ``burst`` for several rates the widest spaced one decides alone: "10/s" never matters beside "5000/h",
-        which is one every 0.72 seconds. Give the wider rates a burst: ``["10/s", "5000/h"], burst=[1, 500]``.
+        With one ``burst`` for several rates, only the widest spaced rate has an effect: "10/s" never matters beside
+        "5000/h", which is one every 0.72 seconds. Give the wider rates a burst: ``["10/s", "5000/h"], burst=[1, 500]``.
 
-        redis-py sends a command again when its reply is lost. The same call then has the same answer if nobody else
-        booked in between, else one start is wasted; none is ever given twice. A caller that tries again itself gets
-        the same by giving both calls one ``call_id``.
+        redis-py sends a command again when its reply is lost. The repeated call then has the same answer if no other
+        call booked in between. Otherwise one start is wasted; no start is ever given twice. A caller with retries of
+        its own gets the same answer by one ``call_id`` for all of them.
 
         Refused callers of `acquire` have no place in line: beside busy callers a large cost may wait for ever.
         A reserved start is a time by the store's clock, and only a promise that the rates allow it. If that clock is
-        set back, what is booked moves with it; the times already given out do not. If it is set forward, or the
-        server forgets the key (restarted without persistence, failed over, evicted), one burst too many may start.
+        set back, the bookings in the store move with it, but not the times that were returned. If it is set forward, or
+        the server forgets the key (restarted without persistence, failed over, evicted), one burst too many may start.
     """
 
     def __init__(
@@ -168,32 +169,32 @@ class RateLimiter:
         return f"<RateLimiter {self._calls}>"
 
     def acquire(self, cost: int = 1, *, call_id: str | None = None) -> Decision:
-        """Start now if all rates allow it.
+        """Take a start now if all rates allow one.
 
         Args:
-            cost: how many starts it counts as.
-            call_id: the same text for a call that is sent again; by default one of its own.
+            cost: number of starts that the call counts as.
+            call_id: the same text for a call that is sent again; by default a new one.
         """
         return self._calls.decision(execute(self._client, self._calls.take(cost, 0, _name(call_id))))
 
     def peek(self, cost: int = 1) -> Decision:
-        """Tell what `acquire` would decide, and count nothing."""
+        """Return the decision of `acquire`, and count nothing."""
         return self._calls.decision(execute(self._client, self._calls.peek(cost)))
 
     def reserve(self, cost: int = 1, max_wait: float | None = None, *, call_id: str | None = None) -> Reservation:
         """Book the first start that all rates allow.
 
         Args:
-            cost: how many starts it counts as.
-            max_wait: book none that is more than so many seconds away; by default none beyond ten years.
-            call_id: the same text for a call that is sent again; by default one of its own.
+            cost: number of starts that the call counts as.
+            max_wait: the longest delay in seconds; a later start is not booked. By default ten years.
+            call_id: the same text for a call that is sent again; by default a new one.
         """
         call_id = _name(call_id)
         raw = execute(self._client, self._calls.take(cost, _microseconds(max_wait), call_id))
         return Reservation(*_slot(raw), call_id, self)
 
     def cancel(self, call_id: str) -> bool:
-        """Give back the booking of that id, as `Reservation.cancel` does."""
+        """Give back the booking with this id, as `Reservation.cancel` does."""
         return bool(execute(self._client, self._calls.cancel(call_id)))
 
 
@@ -258,7 +259,7 @@ class _Calls:
     def of(cls, name: str, rates: str | Rate | Sequence[str | Rate], burst: int | Sequence[int], prefix: str) -> _Calls:
         read = read_rates(rates)
         units = [rate.unit for rate in read]
-        # Not by count: when that changes, what is booked stays booked.
+        # Without the count in the name, so that bookings stay when the count of a rate changes.
         fields = tuple(f"{unit}{units[:position].count(unit)}" for position, unit in enumerate(units))
         return cls(named_key(prefix, "rate", name), read, _bursts(burst, read), fields)
 
@@ -279,7 +280,7 @@ class _Calls:
 
     def decision(self, raw: Any) -> Decision:
         allowed, now, start, *booked = raw
-        # Until when each rate is booked: microseconds, and parts of which `count` are one more.
+        # The end of the bookings of each rate: microseconds, and 1/`count` microseconds.
         until = zip(booked[::2], booked[1::2], self.rates, self.bursts, strict=True)
         left = min(_left(max(us - now, 0), parts if us >= now else 0, rate, burst) for us, parts, rate, burst in until)
         return Decision(bool(allowed), 0.0 if allowed else (start - now) / _SECOND, max(left, 0))
@@ -293,7 +294,7 @@ class _Calls:
 
 
 def _left(ahead: int, parts: int, rate: Rate, burst: int) -> int:
-    """Return how many of a burst are left if the rate is booked that far ahead."""
+    """Return how many starts of a burst are left if the bookings of a rate end ``ahead`` microseconds from now."""
     return (burst * rate.period - ahead * rate.count - parts) // rate.period
 
 

@@ -148,7 +148,7 @@ class Store:
         """Look at what a change of a bucket lets start, and hint to those who can."""
         return self._call("wake", bucket, after)
 
-    def limits(self, source: Literal["limits", "said", "used", "waiting"], after: str) -> Call:
+    def limits(self, source: Literal["limits", "overrides", "used", "waiting"], after: str) -> Call:
         """Ask which limits and keys there are."""
         return self._call("limits", source, after)
 

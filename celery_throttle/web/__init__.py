@@ -1,6 +1,6 @@
-"""The operator's page, to be mounted beside an app of one's own; ``celery -A proj throttle web`` serves it by itself.
+"""The operator's page: mount it in an app of your own, or serve it with ``celery -A proj throttle web``.
 
-``pip install 'celery-fair-throttle[web]'`` has what it needs.
+Needs ``pip install 'celery-fair-throttle[web]'``.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def asgi(app: Any, access: Access | None = None, user: User | None = None, *, co
     """Return the page as an ASGI app: ``fastapi_app.mount("/throttle", asgi(celery_app, access=...))``.
 
     Args:
-        app: the Celery app whose limits are meant.
-        access: takes Starlette's `Request` and returns what its sender may do: ``"read"``; ``"arguments"``, to read,
-            and to see the arguments of tasks, which may be secrets; ``"change"``, to read and to change; ``"all"``; or
-            None: nothing. An ordinary function (which runs in a thread) or a coroutine function. Without ``access``
-            each visitor may read.
-        user: takes the request and returns who changes something, for the audit; None: ``user@host`` of this process.
-        command: how your commands begin, for what the page gives to copy.
+        app: the Celery app that has the limits.
+        access: takes Starlette's `Request` and returns the rights of its sender. ``"read"``: read. ``"arguments"``:
+            read, and see the arguments of tasks, which may be secrets. ``"change"``: read and change. ``"all"``: all of
+            this. None: no access. An ordinary function (which runs in a thread) or a coroutine function. Without
+            ``access`` every visitor may read.
+        user: takes the request and returns the author of a change, for the audit; None: ``user@host`` of this process.
+        command: the beginning of commands that the page offers to copy.
 
     Raises:
-        ConfigurationError: ``app`` is none, or the extra is not installed.
+        ConfigurationError: ``app`` is no Celery app, or the extra is not installed.
     """
     app = checked_app("asgi", app)
     try:
@@ -42,7 +42,7 @@ def asgi(app: Any, access: Access | None = None, user: User | None = None, *, co
 
 
 def wsgi(app: Any, access: Access | None = None, user: User | None = None, *, command: str = "celery -A proj") -> Any:
-    """Return the same as a WSGI app: ``DispatcherMiddleware(flask_app, {"/throttle": wsgi(celery_app, access=...)})``.
+    """Return the page as a WSGI app: ``DispatcherMiddleware(flask_app, {"/throttle": wsgi(celery_app, access=...)})``.
 
     The WSGI environment of a request is ``request.scope["wsgi_environ"]``.
     """

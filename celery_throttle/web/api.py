@@ -1,4 +1,4 @@
-"""The same as JSON: what ``--json`` of each command prints."""
+"""JSON answers, with the content of each command's ``--json``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Api:
 
     Args:
         app: the Celery app.
-        readings: of what several pages, or many at once, ask for.
+        readings: the readings that pages and visitors share.
 
     Attributes:
-        answers: by name.
+        answers: the endpoints by name.
     """
 
     def __init__(self, app: Any, readings: Readings) -> None:
@@ -46,7 +46,7 @@ class Api:
         self.answers |= {"report": _shared(readings.verdict), "doctor": _shared(readings.diagnosis)}
 
     def metrics(self, _: Request) -> Response:
-        """Answer with what Prometheus reads."""
+        """Answer with the metrics for Prometheus."""
         return PlainTextResponse(self._throttle.metrics(), media_type="text/plain; version=0.0.4")
 
     def _limit(self, request: Request) -> object:

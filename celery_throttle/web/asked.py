@@ -1,4 +1,4 @@
-"""What a request asks for."""
+"""Read the parameters of a request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["form", "limit_of", "most_of", "page_of", "word"]
 
-#: Of a form.
+#: The size of a form.
 _MOST_BYTES = 16_384
 
 
 async def form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, as browsers send it."""
+    """Return the fields of a form as browsers send them."""
     body = b""
     async for part in request.stream():
         body += part
@@ -32,7 +32,7 @@ async def form(request: Request) -> dict[str, str]:
 
 
 def word(request: Request, name: str) -> str:
-    """Return a part of the query that has to be there."""
+    """Return a required part of the query."""
     value = request.query_params.get(name, "")
     if not value:
         raise HTTPException(400, f"?{name}= is missing")
@@ -40,7 +40,7 @@ def word(request: Request, name: str) -> str:
 
 
 def most_of(request: Request, default: int) -> int:
-    """Return how many rows are wanted."""
+    """Return the number of rows that the request asks for."""
     text = request.query_params.get("most", "")
     if not text:
         return default
@@ -50,15 +50,15 @@ def most_of(request: Request, default: int) -> int:
 
 
 def page_of(request: Request) -> int:
-    """Return which page is wanted, 1 for the first."""
+    """Return the number of the page that the request asks for, 1 for the first."""
     text = request.query_params.get("page", "1")
-    if not text.isdecimal() or len(text) > 4 or int(text) < 1:  # noqa: PLR2004 - 20 000 keys are looked through
+    if not text.isdecimal() or len(text) > 4 or int(text) < 1:  # noqa: PLR2004 - at most 20 000 keys are read
         raise HTTPException(400, "?page= is a whole number from 1 to 9999")
     return int(text)
 
 
 def limit_of(app: Any, request: Request) -> LimitControl:
-    """Return the limit, or the key of it, that ``?name=`` and ``?key=`` mean; also written as it is shown."""
+    """Return the limit, or the key of it, that ``?name=`` and ``?key=`` name; ``?name=`` may also be ``name[key]``."""
     throttle = ThrottleControl(app)
     try:
         name, key = as_shown(throttle, word(request, "name"), request.query_params.get("key"))

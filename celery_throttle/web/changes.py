@@ -1,4 +1,4 @@
-"""What changes something: first what it would do, and the same as commands; then, by POST, the change itself."""
+"""Pages that change something: a GET shows the effect and the command, a POST makes the change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.control.limit_control import LimitControl
     from celery_throttle.store.limit_status import LimitStatus
 
-__all__ = ["CHANGES", "DROPPABLE", "Changes", "offered", "said"]
+__all__ = ["CHANGES", "DROPPABLE", "Changes", "notice_of", "offered"]
 
 #: The states of tasks that can be dropped.
 DROPPABLE = ("parked", "waiting for its identity lock")
@@ -40,19 +40,19 @@ _COMMANDS = (
         "set",
         "override",
         "Override",
-        "Have other permits, another rate, or both for now.",
+        "Replace the permits, the rate or both for now.",
         permits=True,
         lasts=True,
     ),
-    Command("reset", "reset", "Reset", "End an override: the code's numbers hold again."),
-    Command("pause", "pause", "Pause", "Let nothing start; what runs goes on, what arrives is parked.", lasts=True),
-    Command("resume", "resume", "Resume", "End a pause: what waits starts, as far as there is room."),
-    Command("disable", "disable", "Disable", "Enforce nothing: all that waits starts at once.", lasts=True),
-    Command("enable", "enable", "Enable", "Enforce the limit again; what runs goes on."),
-    Command("release-hold", "release_hold", "Release hold", "Let start at once what a RateLimited holds back."),
-    Command("drop", "drop", "Drop", "Let all who wait now not run: they end as revoked."),
+    Command("reset", "reset", "Reset", "End an override: the numbers in the code apply again."),
+    Command("pause", "pause", "Pause", "Start no tasks: running tasks go on, arriving tasks are parked.", lasts=True),
+    Command("resume", "resume", "Resume", "End a pause: parked tasks start as far as permits are free."),
+    Command("disable", "disable", "Disable", "Stop enforcing the limit: all parked tasks start at once.", lasts=True),
+    Command("enable", "enable", "Enable", "Enforce the limit again; running tasks go on."),
+    Command("release-hold", "release_hold", "Release hold", "Start the tasks that a RateLimited holds back."),
+    Command("drop", "drop", "Drop", "Drop all parked tasks: they do not run, and end as revoked."),
 )
-#: What can be done to a limit, by name.
+#: The changes to a limit, by name.
 CHANGES = {each.name: each for each in _COMMANDS}
 _DONE = {
     "set": "{} is overridden.",
@@ -65,7 +65,7 @@ _DONE = {
 }
 
 
-#: What ends a change that holds, in the order in which that is likely to be wanted.
+#: The command that ends each state of a limit, the most likely first.
 _ENDS = (
     ("held_back", "release-hold"),
     ("paused", "resume"),
@@ -73,17 +73,17 @@ _ENDS = (
     ("override", "reset"),
     ("rate_override", "reset"),
 )
-#: For how long a change lasts, unless something else is chosen.
+#: The default duration of a change.
 _LASTS = "2h"
 
 
 def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -> list[tuple[Command, Bucket]]:
-    """Return what can be done to a limit, or one key of it, as it stands, the likely change first.
+    """Return the changes for a limit, or one key of it, in its present state, the most likely first.
 
     Args:
-        status: how it stands.
-        waits: how many tasks wait.
-        keys: how the keys stand: `release-hold` of a limit ends what holds them back.
+        status: the state of the limit or key.
+        waits: number of parked tasks.
+        keys: the states of its keys: `release-hold` of a limit also ends the holds of its keys.
     """
     found: dict[tuple[str, Bucket], None] = {}
     for what, name in _ENDS:
@@ -97,15 +97,15 @@ def offered(status: LimitStatus, waits: int, keys: Iterable[LimitStatus] = ()) -
     return [(CHANGES[name], bucket) for name, bucket in found]
 
 
-def said(request: Request, name: str = "", key: str | None = None) -> str:
-    """Return what came of the change that led to this page, in words that are known, never as sent."""
+def notice_of(request: Request, name: str = "", key: str | None = None) -> str:
+    """Return the outcome of the change that led to this page, built from fixed texts, never from the cookie's."""
     done, count = left(request, link(request, route_path(request.scope).lstrip("/"), **request.query_params))
     bucket = str(Bucket(name, key))
     if done in ("drop", "unlock") and count.isdecimal():
         found = int(count[:9])
         if done == "drop":
             return f"{counted(found, 'task')} dropped."
-        return "The lock is free." if found else "Nobody had the lock."
+        return "The lock is free." if found else "No task had the lock."
     if done not in _DONE:
         return ""
     method = CHANGES[done].method
@@ -117,19 +117,19 @@ class Changes:
 
     Args:
         app: the Celery app.
-        commands: how commands begin.
-        changed: to be called after each, also after one of which nobody knows what came of it.
+        commands: the beginning of commands.
+        changed: called after each change, also after one with an unknown outcome.
     """
 
     def __init__(self, app: Any, commands: Commands, changed: Callable[[], None]) -> None:
         self._app, self._commands, self._throttle, self._changed = app, commands, ThrottleControl(app), changed
 
     async def of_limit(self, request: Request) -> Response:
-        """Change a limit, or one key of it; a GET says what that would do."""
+        """Change a limit, or one key of it; a GET shows the effect of the change."""
         return await self._answer(request, self._show_limit, self._change_limit)
 
     async def of_task(self, request: Request) -> Response:
-        """Drop one task that waits."""
+        """Drop one parked task."""
         return await self._answer(request, self._show_task, self._drop_task)
 
     async def of_lock(self, request: Request) -> Response:
@@ -143,7 +143,7 @@ class Changes:
         change: Callable[[Request, Mapping[str, str]], Response],
     ) -> Response:
         if not visitor(request).may_change:
-            raise HTTPException(403, "You may look, and change nothing.")
+            raise HTTPException(403, "You may read, but not change anything.")
         if request.method != "POST":
             return await run_in_threadpool(show, request, request.query_params)
         fields = await form(request)
@@ -158,7 +158,7 @@ class Changes:
 
     def _show_limit(self, request: Request, form: Mapping[str, str], error: str = "") -> Response:
         limit, command, asked = limit_of(self._app, request), _command(form), _asked(form)
-        if command.permits and not {"permits", "rate"} & form.keys():  # nobody has said a number yet
+        if command.permits and not {"permits", "rate"} & form.keys():  # the form was not filled in yet
             asked = _as_it_is(limit.status(), asked)
         if command.lasts and not {"for", "ever"} & form.keys() and request.method != "POST":
             asked = asked._replace(lasts=_LASTS)
@@ -194,7 +194,7 @@ class Changes:
             return str(limit.forecast(*values, **paces)).split("\n")
         if command.name in ENDING:
             return str(limit.forecast(after=command.name)).split("\n")
-        return [f"Now it stands so: {limit.status()}."]
+        return [f"State now: {limit.status()}."]
 
     def _copied(
         self, limit: LimitControl, command: Command, asked: Asked, values: list[int], options: dict[str, Any]
@@ -231,8 +231,8 @@ class Changes:
         )
         explanation = self._throttle.explain(task)
         can = explanation.state in DROPPABLE
-        error = error or ("" if can else f"It is not parked: {explanation.state}.")
-        does = "It does not run: it ends as revoked."
+        error = error or ("" if can else f"The task is not parked: {explanation.state}.")
+        does = "The task does not run, and ends as revoked."
         back = link(request, "task", id=task)
         return self._show_other(request, f"Drop task {task}", does, error, copied, asked, back, {"id": task})
 
@@ -247,7 +247,7 @@ class Changes:
             self._shell("unlock", [*_why(asked), ("identity", identity)], []),
             python(None, "unlock", identity, task_name=name, why=asked.why),
         )
-        does = "A task that runs goes on, beside the next one: its fencing token is the smaller."
+        does = "A running task goes on, beside the next one, with the smaller fencing token."
         back = link(request, "locks")
         about = {"identity": identity, "task": name or None}
         return self._show_other(request, f"Unlock {name or identity}", does, error, copied, asked, back, about)
@@ -289,7 +289,7 @@ def _asked(form: Mapping[str, str]) -> Asked:
 
 
 def _as_it_is(status: LimitStatus, asked: Asked) -> Asked:
-    """Return what the form of an override begins with: what is in force."""
+    """Return the values that the form of an override begins with: those in force."""
     if status.in_force is not None or not status.rates_in_force:
         return asked._replace(permits=str(status.in_force or 1))
     rates = status.rates_in_force
@@ -299,12 +299,12 @@ def _as_it_is(status: LimitStatus, asked: Asked) -> Asked:
 
 
 def _parts(text: str, name: str) -> list[tuple[str, str]]:
-    """Return an option for each of several values, as they are written: ``10/s, 5000/h``."""
+    """Return one option for each value in a list: ``10/s, 5000/h``."""
     return [(name, each.strip()) for each in text.split(",") if each.strip()]
 
 
 def _options(command: Command, asked: Asked) -> tuple[list[int], dict[str, Any]]:
-    """Return what the method of a change takes, but for who and why."""
+    """Return the arguments for the method of a change, without author and reason."""
     values = [_number("Permits", asked.permits)] if command.permits and asked.permits else []
     rates = [each for _, each in _parts(asked.rate, "rate")] if command.permits else []
     bursts = [_number("Burst", each) for _, each in _parts(asked.burst, "burst")] if command.permits else []
@@ -326,7 +326,7 @@ def _number(what: str, text: str) -> int:
 
 
 def _in_python(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the same with seconds, which need no import."""
+    """Return the options with ``until`` in seconds, which need no import."""
     until: timedelta | None = options.get("until")
     if until is None:
         return options
@@ -339,7 +339,7 @@ def _why(asked: Asked) -> list[tuple[str, str]]:
 
 
 def _seen(request: Request, path: str, done: str, count: int | None, /, **query: object) -> Response:
-    """Go on to where the change is seen; reloading that makes it no second time."""
+    """Redirect to the page that shows the change, so that a reload does not repeat the change."""
     location = link(request, path, **query)
     response = RedirectResponse(location, status_code=303)
     leave(request, response, location, done, count)

@@ -1,4 +1,4 @@
-"""Charts of what happened on a limit, drawn from bars: no other file, readable without colours and without a script."""
+"""Bar charts of the history of a limit, as SVG in the page, readable without colours and without the script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HEIGHT", "Bar", "Chart", "Mark", "charts"]
 
-#: Of a chart, in its own units; a bar is one unit wide.
+#: The height of a chart in its own units; a bar is one unit wide.
 HEIGHT = 40.0
 
 
@@ -25,9 +25,9 @@ class Bar:
     """One period.
 
     Attributes:
-        x: where it begins; 1 wide.
-        height: of `HEIGHT`.
-        title: in words.
+        x: left end of the bar, which is 1 wide.
+        height: height of the bar, `HEIGHT` at the most.
+        title: value and time in words.
     """
 
     x: int
@@ -37,7 +37,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Mark:
-    """A change that somebody made, ``x`` from the left."""
+    """A change by a person, ``x`` units from the left."""
 
     x: float
     title: str
@@ -45,16 +45,16 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """What one number was in each period.
+    """The values of one number, by period.
 
     Attributes:
-        name: of the number.
-        summary: in words, for those who do not see it.
-        most: the greatest, in words.
-        width: in units.
-        bars: of the periods in which it was more than nothing.
-        marks: changes that were made meanwhile.
-        values: of each period, in words.
+        name: the name of the number.
+        summary: the chart in words, for screen readers.
+        most: the highest value, in words.
+        width: width in units.
+        bars: the bars of periods with a value above 0.
+        marks: the changes in this time.
+        values: the values of all periods, in words.
         axis: the times at the left end, in the middle and at the right end, in UTC.
     """
 
@@ -69,11 +69,11 @@ class Chart:
 
 
 def charts(history: History, changes: tuple[Change, ...]) -> list[Chart]:
-    """Return what there is to draw; nothing if nothing was counted.
+    """Return the charts of a limit; none if nothing was counted.
 
     Args:
-        history: of the last hour, or the last day.
-        changes: what people changed, of which those in this time are marked.
+        history: the history of the last hour or the last day.
+        changes: changes by people; those in this time are marked.
     """
     total = history.total
     if not total.started and not total.parked:

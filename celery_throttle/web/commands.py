@@ -1,4 +1,4 @@
-"""What the page's buttons do, as commands to copy: for a shell, and in Python; whatever the names are."""
+"""Changes as commands to copy, for a shell and in Python, with any names quoted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Asked", "Command", "Copied", "python", "shell"]
 
 
 class Command(NamedTuple):
-    """Something to be done to a limit: its name on the command line, its method, and what it takes and does."""
+    """A change to a limit: its name on the command line, its method, its label, its effect, and its parameters."""
 
     name: str
     method: str
@@ -25,7 +25,7 @@ class Command(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What somebody wants: the permits, the rate with its burst and the duration as they were written, and why."""
+    """The fields of a form as they were written: permits, rate, burst, duration and reason."""
 
     permits: str = ""
     rate: str = ""
@@ -42,14 +42,14 @@ class Copied(NamedTuple):
 
 
 def shell(begin: str, command: str, options: Sequence[tuple[str, str]], values: Sequence[str]) -> str:
-    """Return a command, to be pasted into a shell; options that are empty are left out."""
+    """Return a command for a shell; an option with an empty value is a flag."""
     words = [command, *(f"--{name}={value}" if value else f"--{name}" for name, value in options)]
     words += ["--"] if any(each.startswith("-") for each in values) else []
     return f"{begin} throttle {' '.join(map(_quoted, [*words, *values]))}"
 
 
 def python(bucket: Bucket | None, method: str, *values: object, **options: object) -> str:
-    """Return the same in Python, from the app on."""
+    """Return the same change in Python, given the app."""
     given = [*map(repr, values), *(f"{name}={value!r}" for name, value in options.items() if value not in ("", None))]
     key = "" if bucket is None or bucket.key is None else f", key={bucket.key!r}"
     limit = "" if bucket is None else f".limit({bucket.name!r}{key})"
@@ -57,7 +57,7 @@ def python(bucket: Bucket | None, method: str, *values: object, **options: objec
 
 
 def _quoted(word: str) -> str:
-    """Quote for a shell; what would steer a terminal into which it is pasted is written as an escape."""
+    """Quote a word for a shell; characters that would control a terminal are escaped."""
     if word.isprintable():
         return shlex.quote(word)
     escaped = "".join(

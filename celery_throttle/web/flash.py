@@ -1,6 +1,6 @@
-"""What came of a change, for the page that follows it, once.
+"""Keep the outcome of a change for the next page, which shows it once.
 
-It is in a cookie, which no link of another site can set: a page claims nothing that an address makes up.
+The outcome is in a cookie, because a link of another site cannot set one. An address cannot make a page show a notice.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ if TYPE_CHECKING:
 __all__ = ["forget", "leave", "left"]
 
 _COOKIE = "celery_throttle_done"
-#: Seconds that a browser has to ask for the page.
+#: Seconds in which the browser has to request the next page.
 _LIFETIME = 60
 
 
 def leave(request: Request, response: Response, location: str, done: str, count: int | None) -> None:
-    """Leave for the page at a location what was done, and to how many.
+    """Leave the outcome of a change for the page at a location.
 
     Args:
-        request: that made the change.
+        request: the request that made the change.
         response: its answer.
         location: path and query of the page.
         done: the name of the change.
-        count: to how many it was done, None if it does not count.
+        count: the number of things that were changed, None if there is no number.
     """
     found = "" if count is None else str(count)
     response.set_cookie(_COOKIE, f"{done}.{found}.{_code(location)}", max_age=_LIFETIME, **_options(request))
 
 
 def left(request: Request, location: str) -> tuple[str, str]:
-    """Return what was done and to how many, as `leave` left it for this location; two empty texts if nothing was."""
+    """Return the name and the count that `leave` left for this location; two empty texts if there is no outcome."""
     done, _, rest = request.cookies.get(_COOKIE, "").partition(".")
     count, _, code = rest.partition(".")
     return (done, count) if code == _code(location) else ("", "")
 
 
 def forget(request: Request, response: Response) -> Response:
-    """Have the browser forget it, once a page was made; return the answer."""
+    """Delete the cookie once a whole page was made; return the answer."""
     if _COOKIE in request.cookies and request.query_params.get("part") != "live":
         response.delete_cookie(_COOKIE, **_options(request))
     return response

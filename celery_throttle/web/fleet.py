@@ -1,4 +1,4 @@
-"""Which workers there are, which queues have parked tasks, and what nothing could read."""
+"""The workers, the queues with parked tasks, and the records that could not be read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fleet", "Queue", "Worker", "fleet"]
 
-#: Lines of each group that are looked through for their queues.
+#: Lanes of each group that are read for their queues.
 _MOST_LANES = 2000
 _MOST_SET_ASIDE = 100
 
@@ -30,11 +30,11 @@ class Worker:
     """A worker that has declared limits, or holds permits.
 
     Attributes:
-        name: node, process id and a part of its own.
-        called: when it called last; None if it has not, or has left.
-        limits: how many limits it has declared.
-        holds: how many tasks it runs with permits or an identity lock.
-        lease_left: seconds until the first of their leases ends, None if it holds nothing.
+        name: node, process id and a random part.
+        called: time of its last call; None if there was none, or if the worker has left.
+        limits: number of limits that it has declared.
+        holds: number of its tasks that have permits or an identity lock.
+        lease_left: seconds until the first of their leases ends, None if it has no such tasks.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Queue:
     """A queue of the app's own broker.
 
     Attributes:
-        name: of it.
-        parked: how many tasks of it are parked.
-        since: when the first of them came.
-        taken: whether a worker that answers consumes it; None if no worker answered.
+        name: the name of the queue.
+        parked: number of its parked tasks.
+        since: arrival of the first of them.
+        taken: whether a worker that answers consumes the queue; None if no worker answered.
     """
 
     name: str
@@ -63,12 +63,12 @@ class Queue:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All of that, at one moment.
+    """Workers, queues and unreadable records, at one moment.
 
     Attributes:
         at: the store's time.
-        workers: those first whose leases end first.
-        queues: those first that no worker takes, then those with the most parked tasks.
+        workers: the workers, sorted by the end of their first lease.
+        queues: the queues that no worker consumes, then the others, those with the most parked tasks first.
         aside: the newest records and fields that could not be read.
         answered: whether a worker has answered.
         cut: whether there may be more parked tasks, holders or records.
@@ -83,10 +83,10 @@ class Fleet:
 
 
 def fleet(app: Any) -> Fleet:
-    """Read it; asks all workers which queues they consume, which takes a second.
+    """Read the fleet. It asks all workers for their queues, which takes a second.
 
     Raises:
-        StoreUnavailable: the store does not answer, or refuses.
+        StoreUnavailable: the store does not answer, or refuses the call.
     """
     app.finalize(auto=True)
     workers: dict[str, Worker] = {}
@@ -128,9 +128,9 @@ def _workers(reader: Reader, now: datetime) -> Iterator[Worker]:
         ends[each.worker] = min(each.lease_left, ends.get(each.worker, each.lease_left))
     declared: dict[str, Declared] = {each.worker: each for each in reader.declared()}
     for name in {*declared, *holds}:
-        told = declared.get(name)
-        called = now - timedelta(seconds=told.seconds) if told and told.seconds is not None else None
-        yield Worker(name, called, len(told.limits) if told else 0, holds[name], ends.get(name))
+        row = declared.get(name)
+        called = now - timedelta(seconds=row.seconds) if row and row.seconds is not None else None
+        yield Worker(name, called, len(row.limits) if row else 0, holds[name], ends.get(name))
 
 
 def _ends_first(worker: Worker) -> tuple[float, str]:

@@ -1,4 +1,4 @@
-"""Who may do what, and what every answer says to browsers."""
+"""Check the rights of each request, and add security headers to each answer."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _VISITOR = "celery_throttle.visitor"
-#: Each is "read", and changes, the arguments of tasks, or both.
+#: All include "read"; "all" is "change" and "arguments" together.
 _RIGHTS = ("all", "change", "arguments", "read")
 
 
 @dataclass(frozen=True)
 class Visitor:
-    """The sender of a request, and what that may do; ``by``: None for ``user@host``."""
+    """The sender of a request with its rights; ``by``: its name for the audit, None for ``user@host``."""
 
     rights: Rights
     by: str | None
 
     @property
     def may_change(self) -> bool:
-        """Whether this visitor may change something."""
+        """Whether this visitor may make changes."""
         return self.rights in ("all", "change")
 
     @property
@@ -63,7 +63,7 @@ class Visitor:
 
 
 def visitor(request: Request) -> Visitor:
-    """Return who sent a request that the guard let in."""
+    """Return the sender of a request that the guard let in."""
     found: Visitor = request.scope[_VISITOR]
     return found
 
@@ -71,7 +71,7 @@ def visitor(request: Request) -> Visitor:
 def route_path(scope: Scope) -> str:
     """Return the path of a request below the page's own root, as Starlette's router compares it.
 
-    Not ``request.url.path``: before Starlette 1.0.1 that begins with whatever was sent as ``Host``.
+    Not ``request.url.path``, which before Starlette 1.0.1 begins with the ``Host`` header as it was sent.
     """
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     below = path[len(root) :]
@@ -79,15 +79,15 @@ def route_path(scope: Scope) -> str:
 
 
 class Guard:
-    """Lets in who may, and changes only from the page's own origin.
+    """Lets in requests that have the rights, and accepts changes only from the page's own origin.
 
     Args:
-        app: what it guards.
-        access: as of `celery_throttle.web.asgi`.
-        user: as there.
-        refuse: makes the answer to a request that is refused, of its status and why.
-        open_paths: route paths that everybody may see; compared for equality.
-        doors: route paths that everybody may send a form of the page to: to sign in and out.
+        app: the app to guard.
+        access: see `celery_throttle.web.asgi`.
+        user: see `celery_throttle.web.asgi`.
+        refuse: returns the answer to a refused request, given its status and the reason.
+        open_paths: route paths that every visitor may see; compared for equality.
+        doors: route paths to which every visitor may send a form of the page: to sign in and out.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Guard:
         await answer(scope, receive, protected)
 
     async def _refused(self, request: Request) -> tuple[int, str] | None:
-        """Return status and reason of a request that may not be; of others, note who sent it."""
+        """Return status and reason for a request to refuse, else None; store the sender in the scope."""
         if self._is_open(request):
             return None
         try:
@@ -135,9 +135,9 @@ class Guard:
             raise ConfigurationError(f"access() must return {', '.join(map(repr, _RIGHTS))} or None, got {rights!r}")
         sender = Visitor(rights, None)
         if request.method not in _SAFE and not _same_origin(request):
-            return 403, "This came from another site, or from a program that does not say where it comes from."
+            return 403, "This request came from another site, or from a program that sends no Origin header."
         if request.method not in _SAFE and not sender.may_change:
-            return 403, "You may look, and change nothing."
+            return 403, "You may read, but not change anything."
         by = None if self._user is None else await _asked(self._user, request)
         request.scope[_VISITOR] = replace(sender, by=by)
         return None
@@ -156,21 +156,21 @@ async def _asked(function: Callable[[Request], Any], request: Request) -> Any:
 
 
 def _same_origin(request: Request) -> bool:
-    """Whether a request comes from the page itself, or from a program that sends the token with it."""
+    """Return whether a request comes from the page itself, or from a program that sends the token with it."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")
     if (origin := request.headers.get("origin")) is not None:
         return _is_host(origin, request.headers.get("host", ""))
-    # No browser adds this header by itself.
+    # Browsers never add this header on their own.
     return request.headers.get("authorization", "").lower().startswith("bearer ")
 
 
 def _is_host(origin: str, host: str) -> bool:
-    """Whether an origin is at that host; of the port, also if it is the scheme's own."""
+    """Return whether an origin has this host and port; a missing port is the default of the scheme."""
     try:
         its, ours = urlsplit(origin), urlsplit(f"{origin.partition('://')[0]}://{host}")
         port = _PORTS.get(its.scheme)
         return bool(its.hostname) and (its.hostname, its.port or port) == (ours.hostname, ours.port or port)
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         return False

@@ -26,17 +26,17 @@ _PRODUCTION = ("prod", "live")
 
 
 class Head:
-    """What the head line shows, without a call to the store.
+    """The content of the head line, without a call to the store.
 
     Args:
         app: the Celery app.
-        readings: of several pages.
+        readings: the readings that pages and visitors share.
 
     Attributes:
         app: the name of the app.
         store: the address of the store, without passwords; "" if a setting cannot work.
-        group: the prefix of all keys, with the group of limits if that has a name.
-        environment: its name, "" if it has none.
+        group: the prefix of all keys, with the name of the group of limits if there is one.
+        environment: the name of the environment, "" if there is none.
         colour: the class of the environment in the stylesheet.
     """
 
@@ -46,14 +46,14 @@ class Head:
         self.store = self.group = self.environment = ""
         try:
             settings = settings_of(app)
-        except ConfigurationError:  # which the page itself shows
+        except ConfigurationError:  # the page itself shows the error
             return
         self.store, self.environment = shown(settings.url), settings.environment
         self.group = f"{settings.prefix}, group {settings.group}" if settings.group else settings.prefix
 
     @property
     def colour(self) -> str:
-        """The class of the environment: red for production, another colour for each other name."""
+        """The class of the environment: red for production, another colour for other names."""
         name = self.environment.lower()
         return "production" if name.startswith(_PRODUCTION) else f"colour-{crc32(name.encode()) % _COLOURS}"
 
@@ -68,9 +68,9 @@ class Head:
 
     @staticmethod
     def in_words(report: Report | None) -> str:
-        """Return how many alarms there are, in words; no number where no report was read."""
+        """Return the number of alarms in words; no number where no report was read."""
         if report is None:
-            return "look for alarms"
+            return "check for alarms"
         if report.alarms:
             return counted(len(report.alarms), "alarm")
-        return "no alarm in what was looked at" if report.unchecked else "no alarm"
+        return "no alarm, not all checked" if report.unchecked else "no alarm"

@@ -1,4 +1,4 @@
-"""What the first page shows: each limit with what its keys have in common, what needs attention first."""
+"""The rows of the first page: each limit with the totals of its keys, limits that need attention first."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["Overview", "Row", "overview"]
 
 #: Keys of each group that are read, beside all limits.
 _READ = 1000
-#: Rows of which the last hour is read, with one call for each hundred: reading and drawing each takes 0.1 ms.
+#: Most rows with a last hour, one call for each hundred rows; reading and drawing take 0.1 ms for each row.
 _MOST_HOURS = 300
-#: Lines with room whose first task is looked at, each with a call.
+#: Lines with room whose first task is read, each with a call.
 _MOST_LINES = 50
 _OTHERWISE = State("declared", "declared otherwise by the worker that started last")
 
@@ -39,12 +39,12 @@ class Row:
     """One limit.
 
     Attributes:
-        status: how it stands; of a limit with keys, what they have in common.
-        keys: those of its keys that were read.
-        keyed: whether it has keys, used or not.
-        states: what is so of the limit, and of how many of its keys.
-        since: when the oldest task in its lines came, None if nobody stands there.
-        last_hour: what started on it, None if nothing did, or that was not looked at.
+        status: the state of the limit; for a limit with keys, of all keys together.
+        keys: the keys that were read.
+        keyed: whether the limit has keys, used or not.
+        states: the states of the limit, and of its keys with their number.
+        since: arrival of the oldest task in its lines, None if the lines are empty.
+        last_hour: the starts of the last hour, None if there were none, or if they were not read.
     """
 
     status: LimitStatus
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def unexplained(self) -> LimitStatus | None:
-        """Its longest line whose numbers do not show why tasks wait; None if there is none."""
+        """The longest line whose numbers do not show why tasks wait; None if there is none."""
         found = [each for each in (self.status, *self.keys) if each.parked and not keeps(each)]
         return max(found, key=lambda each: each.parked, default=None)
 
@@ -72,12 +72,12 @@ class Row:
 
     @property
     def fullest(self) -> LimitStatus:
-        """The limit, or that of its keys which has least room."""
+        """The limit itself, or its key with the least room."""
         return max((self.status, *self.keys), key=_fullness) if self.keyed else self.status
 
     @property
     def attention(self) -> tuple[int, int, int, str]:
-        """What it is sorted by: what waits and cannot start, what waits, what somebody changed, what is in use."""
+        """The sort key: first stopped lines, then other lines, then limits in a special state, then limits in use."""
         kinds = {each.kind for each in self.states}
         stopped = bool(kinds & {"paused", "held-back", "undeclared"}) or not self.held
         rank = 0 if stopped and self.parked else 1 if self.parked else 2 if kinds - {"full"} else 3 if self.held else 4
@@ -90,11 +90,11 @@ class Overview:
 
     Attributes:
         at: the store's time.
-        rows: those that are shown.
-        found: how many there are with that in their name.
-        limits: how many there are.
-        hours: of how many of the rows, the first ones, the last hour was looked at.
-        settling: seconds for which nothing starts, since the store has just lost its data.
+        rows: the limits to show.
+        found: number of limits with the wanted text in their name.
+        limits: number of all limits.
+        hours: number of rows, from the first on, whose last hour was read.
+        settling: seconds for which no task starts, because the store has just lost its data.
     """
 
     at: datetime
@@ -106,22 +106,22 @@ class Overview:
 
 
 def overview(app: Any, wanted: str, most: int) -> Overview:
-    """Read how the limits stand.
+    """Read the states of the limits.
 
     Args:
         app: the Celery app.
-        wanted: a part of the names of those that are meant.
-        most: how many at most.
+        wanted: a text in the names of the limits; "" for all.
+        most: most rows to return.
 
     Raises:
-        StoreUnavailable: the store does not answer, or refuses.
+        StoreUnavailable: the store does not answer, or refuses the call.
     """
     app.finalize(auto=True)
     keyed = {name for name, limit in limits_of(policies_of(app).values()).items() if limit.key is not None}
     clocks, rows, of_row = [], [], {}
     for reader in readers(app):
         clocks.append(reader.clock())
-        statuses = reader.status(_READ, ("limits", "said", "waiting", "used"))
+        statuses = reader.status(_READ, ("limits", "overrides", "waiting", "used"))
         not_all = partly(statuses, _READ)
         otherwise = {name for name, _ in declared_otherwise(app, reader, statuses)}
         for row in _rows(statuses, keyed, otherwise, not_all):
@@ -138,7 +138,7 @@ def _rows(
 ) -> Iterator[Row]:
     for name, found in groupby(statuses, attrgetter("name")):  # a limit comes before its keys
         whole, *keys = found
-        if whole.key is None:  # else the name of the limit is not known yet
+        if whole.key is None:  # else the store has keys of a limit that is not declared yet
             has_keys = bool(keys or whole.keys) or name in keyed
             stands = [each for each in states(whole) if not (has_keys and each.kind == "full")]
             stands += [_OTHERWISE] if name in otherwise else []
@@ -146,7 +146,7 @@ def _rows(
 
 
 def _completed(app: Any, rows: list[Row], readers_of: dict[str, Reader]) -> Iterator[Row]:
-    """Yield rows with what is only read of those that are shown, of a group together."""
+    """Yield the rows with details that are only read for shown rows, one call for all rows of a group."""
     since: dict[str, datetime] = {}
     last_hours: dict[str, LastHour] = {}
     hours = {row.status.name for row in rows[:_MOST_HOURS]}

@@ -1,4 +1,4 @@
-"""What is only looked at."""
+"""Pages that only read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_throttle.control.pace import Pace, pace_of
 from celery_throttle.control.throttle_control import ThrottleControl
 from celery_throttle.control.waits import reasons
 from celery_throttle.web.asked import limit_of, most_of, page_of, word
-from celery_throttle.web.changes import DROPPABLE, offered, said
+from celery_throttle.web.changes import DROPPABLE, notice_of, offered
 from celery_throttle.web.charts import HEIGHT, charts
 from celery_throttle.web.flash import forget
 from celery_throttle.web.rendering import fragment, live, page
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Pages"]
 
 _MOST = 100
-#: Lines with room whose first task is looked at, each with a call.
+#: Lines with room whose first task is read, each with a call.
 _MOST_LINES = 50
 
 
@@ -40,8 +40,8 @@ class Pages:
 
     Args:
         app: the Celery app.
-        readings: of what several pages, or many at once, ask for.
-        head: what stands above each page.
+        readings: the readings that pages and visitors share.
+        head: the head line of each page.
     """
 
     def __init__(self, app: Any, readings: Readings, head: Head) -> None:
@@ -50,7 +50,7 @@ class Pages:
         self._fleet = readings.fleet
 
     def overview(self, request: Request) -> Response:
-        """Answer with how every limit stands."""
+        """Answer with the state of every limit."""
         wanted = request.query_params.get("find", "")
         found = self._overview(wanted, most_of(request, _MOST))
         return live(request, "overview", found=found, find=wanted, now=found.at)
@@ -59,10 +59,10 @@ class Pages:
         """Answer with one limit, or one key of it."""
         limit, most = limit_of(self._app, request), most_of(request, _MOST)
         status, find, number = limit.status(), request.query_params.get("find", ""), page_of(request)
-        sort: Any = request.query_params.get("sort", "attention")  # which is checked there
+        sort: Any = request.query_params.get("sort", "attention")  # keys() checks the value
         keys = limit.keys(most=most, find=find, sort=sort, skip=(number - 1) * most)
         day = request.query_params.get("day") == "1"
-        # Of keys it is not known how many start.
+        # Starts are counted by limit, not by key.
         keyed = bool(keys.known or status.keys or find)
         history = limit.history() if limit.key is None and not keyed else None
         held, holders = status.held_in_all, limit.holders(most=most)
@@ -85,7 +85,7 @@ class Pages:
             parked=limit.parked(most=most),
             pace=pace_of(status, history) if history else Pace(),
             offered=offered,
-            said=said(request, limit.name, limit.key),
+            notice=notice_of(request, limit.name, limit.key),
             day=day,
             drawn=_drawn(request, limit, None if day else history, day=day),
             chart_height=HEIGHT,
@@ -94,38 +94,38 @@ class Pages:
         return forget(request, answer)
 
     def task(self, request: Request) -> Response:
-        """Answer with why a task waits; without ``?id=`` with where to ask that."""
+        """Answer with the reason why a task waits; without ``?id=`` with a form for the id."""
         if not request.query_params.get("id"):
-            return page(request, "task.html", found=None, droppable=False, said="")
+            return page(request, "task.html", found=None, droppable=False, notice="")
         found = self._throttle.explain(word(request, "id").strip())
-        answer = live(request, "task", found=found, droppable=found.state in DROPPABLE, said=said(request))
+        answer = live(request, "task", found=found, droppable=found.state in DROPPABLE, notice=notice_of(request))
         return forget(request, answer)
 
     def locks(self, request: Request) -> Response:
-        """Answer with who has an identity lock."""
+        """Answer with the identity locks and their tasks."""
         most = most_of(request, _MOST)
-        answer = live(request, "locks", locks=self._throttle.locks(most=most), most=most, said=said(request))
+        answer = live(request, "locks", locks=self._throttle.locks(most=most), most=most, notice=notice_of(request))
         return forget(request, answer)
 
     def audit(self, request: Request) -> Response:
-        """Answer with who changed what."""
+        """Answer with the changes, their authors and reasons."""
         limit = limit_of(self._app, request) if request.query_params.get("name") else None
         rows = self._throttle.audit() if limit is None else limit.audit()
         return live(request, "audit", limit=limit, rows=rows)
 
     async def report(self, request: Request) -> Response:
-        """Answer with one verdict, and what the doctor sees; asks the workers, so it takes a second or two."""
+        """Answer with the report and the diagnosis of the store. It asks the workers, which takes a second or two."""
         verdict, diagnosis = await self._verdict.without_thread(), await self._diagnosis.without_thread()
         show = partial(page, verdict=verdict, diagnosis=diagnosis, now=verdict.at)
         return await run_in_threadpool(show, request, "report.html")
 
     async def workers(self, request: Request) -> Response:
-        """Answer with workers, queues and what is set aside; asks the workers, so it takes a second."""
+        """Answer with workers, queues and records set aside. It asks the workers, which takes a second."""
         found = await self._fleet.without_thread()
         return await run_in_threadpool(partial(page, fleet=found, now=found.at), request, "workers.html")
 
     async def alarms(self, request: Request) -> Response:
-        """Answer with the number of alarms alone, for the head line of a page that is open."""
+        """Answer with the number of alarms alone, for the head line of an open page."""
         return fragment(request, "_alarms.html", report=await self.head.fresh_alarms())
 
 
@@ -134,7 +134,7 @@ def _is_of(limit: LimitControl, need: Need) -> bool:
 
 
 def _drawn(request: Request, limit: LimitControl, history: History | None, *, day: bool) -> list[Chart] | None:
-    """Return the charts of a limit; of a key, or where only a part is looked at again, there are none."""
+    """Return the charts of a limit; None for a key, and for the live part of a page."""
     if limit.key is not None or request.query_params.get("part") == "live":
         return None
     return charts(history or limit.history(day=day), limit.audit())

@@ -1,4 +1,4 @@
-"""What several pages, or many at once, ask for: each is read once for all of them."""
+"""Readings that pages and visitors share, so that each is read once for all of them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Readings"]
 
-#: Who has waited for longer is an alarm, as of `celery throttle report`.
+#: A task that has waited for longer is an alarm, as in `celery throttle report`.
 _PATIENCE = timedelta(minutes=10)
-#: Seconds that a verdict and a diagnosis are kept.
+#: Seconds for which a verdict and a diagnosis are kept.
 _KEPT = 3.0
 
 
@@ -29,13 +29,13 @@ class Readings:
 
     Args:
         app: the Celery app.
-        commands: how commands begin.
+        commands: the beginning of commands.
 
     Attributes:
-        overview: how the limits stand: of which part of their names, how many.
-        verdict: what is wrong; asks the workers.
-        diagnosis: what the doctor sees.
-        fleet: workers, queues, and what is set aside; asks the workers.
+        overview: the states of the limits, for a part of their names and a number of rows.
+        verdict: the report; asks the workers.
+        diagnosis: the findings about the store.
+        fleet: workers, queues and records set aside; asks the workers.
     """
 
     def __init__(self, app: Any, commands: Commands) -> None:
@@ -46,6 +46,6 @@ class Readings:
         limit_changed.connect(self.forget)
 
     def forget(self, **_: object) -> None:
-        """Have all read again, since something was changed. A receiver of signals, too."""
+        """Drop all readings after a change, so that the next request reads again. Also a receiver of signals."""
         for each in (self.overview, self.verdict, self.diagnosis, self.fleet):
             each.forget()

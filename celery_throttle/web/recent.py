@@ -1,4 +1,4 @@
-"""What was read a moment ago, for all who look at the same: ten open pages cost the store no more than one."""
+"""Keep readings for a moment, so that ten open pages cost the store no more than one."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ __all__ = ["Recent"]
 
 T = TypeVar("T")
 
-#: Different things that are kept at once.
+#: Most readings that are kept.
 _MOST = 16
 
 
 class _Reading(NamedTuple):
-    """A reading, under way or done, and when it began."""
+    """A reading, under way or done, with the time of its start."""
 
     began: float
     result: Future[Any]
 
 
 class Recent(Generic[T]):
-    """Reads, and keeps what was read for a moment; safe to use in threads.
+    """Reads, and keeps each result for a moment; safe to use in threads.
 
-    Who asks while another reads the same waits for that one; an error is told to all who wait, and not kept.
+    A call during a reading with the same arguments waits for that one. An error is raised in all waiting calls, and not
+    kept.
 
     Args:
-        read: reads it; of what is asked for, the arguments.
-        seconds: for how long it is kept, from when reading it began.
-        one_at_a_time: whether it is never read twice at once, however long that takes: it costs more than the store.
+        read: the function that reads; called with the arguments of the call.
+        seconds: how long a result is kept, from the start of its reading.
+        one_at_a_time: whether a call always waits for a reading under way, even an old one. For readings that ask
+            workers.
     """
 
     def __init__(self, read: Callable[..., T], seconds: float = 1.0, *, one_at_a_time: bool = False) -> None:
@@ -45,7 +47,7 @@ class Recent(Generic[T]):
         self._lock = Lock()
 
     def __call__(self, *what: Hashable) -> T:
-        """Return what is there, or was a moment ago."""
+        """Return a result that is at most ``seconds`` old."""
         reading, mine = self._reading_of(what)
         if mine:
             self._carry_out(what, reading)
@@ -53,7 +55,7 @@ class Recent(Generic[T]):
         return found
 
     def last(self, within: float) -> T | None:
-        """Return what was read no longer ago than so many seconds, without reading; None if nothing was."""
+        """Return the last result if its reading began less than ``within`` seconds ago, without reading; else None."""
         with self._lock:
             done = [each for each in self._readings.values() if each.result.done()]
         latest = max(done, key=lambda each: each.began, default=None)
@@ -63,16 +65,16 @@ class Recent(Generic[T]):
         return found
 
     async def without_thread(self, *what: Hashable) -> T:
-        """Return the same; who waits for another's reading takes no thread, since other pages need those."""
+        """Return the same in a coroutine; a call that waits for another one's reading takes no thread from others."""
         reading, mine = self._reading_of(what)
         if mine:
             await run_in_threadpool(self._carry_out, what, reading)
-        # Shielded: one that gives up takes the result from nobody else.
+        # Shielded, so that a cancelled call does not cancel the result for other calls.
         found: T = await asyncio.shield(asyncio.wrap_future(reading.result))
         return found
 
     def forget(self) -> None:
-        """Have it read again, since something was changed; also what is being read."""
+        """Drop all results after a change, also those of readings under way."""
         with self._lock:
             self._readings.clear()
 
@@ -89,7 +91,7 @@ class Recent(Generic[T]):
         return self._one_at_a_time and not reading.result.done()
 
     def _begin(self, what: Hashable, now: float) -> _Reading:
-        self._readings.pop(what, None)  # the last in the order
+        self._readings.pop(what, None)  # so that the new one becomes the last in the order
         while len(self._readings) >= _MOST:
             del self._readings[next(iter(self._readings))]
         reading = self._readings[what] = _Reading(now, Future())
@@ -98,7 +100,7 @@ class Recent(Generic[T]):
     def _carry_out(self, what: tuple[Hashable, ...], reading: _Reading) -> None:
         try:
             reading.result.set_result(self._read(*what))
-        except BaseException as error:  # noqa: BLE001 - raised by result(), here and wherever somebody waits for it
+        except BaseException as error:  # noqa: BLE001 - raised by result(), in this call and in all waiting ones
             with self._lock:
                 if self._readings.get(what) is reading:
                     del self._readings[what]

@@ -1,4 +1,4 @@
-"""How pages are made: templates that escape whatever they are given, links that work behind any prefix."""
+"""Render pages: templates that escape all values, links that work behind any prefix."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["SIGNED_IN", "asset", "fragment", "link", "live", "page", "version"]
 
-#: In the scope of a request whose sender has signed in with the token, and may sign out.
+#: Key in the scope of a request whose sender has signed in with the token, and may sign out.
 SIGNED_IN = "celery_throttle.signed_in"
-#: What goes on by itself: the time, and the text of each moment. As one expression they take five times as long.
+#: Parts that change with time alone: the time, and the text of each moment. One expression for both takes five times as
+#: long.
 _NOW, _MOMENT = re.compile(r'data-now="[^"]*"'), re.compile(r"(<time [^>]*>)[^<]*")
 _ASSETS = {"page.css": "text/css", "page.js": "text/javascript"}
 
 
 def link(request: Request, path: str, /, **query: object) -> str:
-    """Return a link within the page, wherever that is mounted; parts of the query that are None are left out."""
+    """Return a link within the page, below the path where it is mounted; query values of None are left out."""
     given = urlencode({name: value for name, value in query.items() if value is not None})
     root = quote(request.scope.get("root_path", "").rstrip("/"))
     return f"{root}/{path}?{given}" if given else f"{root}/{path}"
@@ -51,7 +52,7 @@ def fragment(request: Request, template: str, **values: Any) -> HTMLResponse:
 
 
 def live(request: Request, template: str, **values: Any) -> Response:
-    """Return a page whose template has a part that is looked at again, or with ``?part=live`` that part alone."""
+    """Return a page with a part that the script reloads, or with ``?part=live`` that part alone."""
     html = _html(request, f"_{template}.html", values)
     still = hashlib.sha256(_NOW.sub("", _MOMENT.sub(r"\1", html)).encode()).hexdigest()
     etag = f'W/"{still[:32]}"'
@@ -64,13 +65,13 @@ def live(request: Request, template: str, **values: Any) -> Response:
 
 @lru_cache
 def asset(name: str) -> Response:
-    """Return the stylesheet, or the script."""
+    """Return the stylesheet or the script."""
     return Response(_read(name), media_type=_ASSETS[name], headers={"Cache-Control": "public, max-age=86400"})
 
 
 @lru_cache
 def version() -> str:
-    """Return what changes with the stylesheet and the script."""
+    """Return a hash of the stylesheet and the script, for their links."""
     return hashlib.sha256("".join(map(_read, _ASSETS)).encode()).hexdigest()[:12]
 
 
@@ -95,7 +96,7 @@ def _html(request: Request, template: str, values: dict[str, Any]) -> str:
     names["may_change"] = let_in and visitor(request).may_change
     names["may_see_arguments"] = let_in and visitor(request).may_see_arguments
     names["signed_in"] = request.scope.get(SIGNED_IN, False)
-    names["head"] = request.app.state.head if let_in else None  # strangers do not see the address of the store
+    names["head"] = request.app.state.head if let_in else None  # the address of the store is for visitors with rights
     now = values.get("now") or datetime.now(timezone.utc)
     return _environment().get_template(template).render(**names, **values | {"now": now})
 
@@ -118,7 +119,7 @@ def _environment() -> Environment:
 
 
 def _shown(value: Any) -> Any:
-    """Show what is not printable as an escape: it may turn a line around, or end it."""
+    """Escape characters that are not printable, because they may reverse or end a line."""
     if isinstance(value, Markup):
         return value
     text = str(value)
@@ -126,23 +127,23 @@ def _shown(value: Any) -> Any:
 
 
 def worker_row(name: str) -> str:
-    """Return the id that the row of a worker has on its page."""
+    """Return the HTML id of the row of a worker."""
     return f"worker-{name}"
 
 
 def _number(value: int) -> Markup:
-    """Return a number as people read it: ``1 240``, with a blank that does not break."""
+    """Return a number with groups of digits: ``1 240``, with blanks that do not break."""
     return Markup(f"{value:,}".replace(",", "&nbsp;"))  # noqa: S704 - of digits
 
 
 def _ago(moment: datetime, now: datetime) -> Markup:
-    """Return how long ago it was; the script lets it go on."""
+    """Return the time since a moment, which the script keeps up to date."""
     text = span(max((now - moment).total_seconds(), 0))
     return Markup('<time data-ago datetime="{}" title="since {}">{}</time>').format(_iso(moment), at(moment), text)
 
 
 def _left(moment: datetime, now: datetime) -> Markup:
-    """Return how long it is until then."""
+    """Return the time until a moment."""
     text = span(max((moment - now).total_seconds(), 0))
     return Markup('<time data-left datetime="{}" title="until {}">{}</time>').format(_iso(moment), at(moment), text)
 

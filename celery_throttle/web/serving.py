@@ -1,4 +1,4 @@
-"""The page as a server of its own."""
+"""Serve the page in a server of its own."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _HOW = """python -c "import secrets; print(secrets.token_urlsafe())" makes one""
 
 
 def listening(host: str, port: int, token: str | None) -> tuple[socket.socket, str]:
-    """Return a socket that listens, and the URL of the page.
+    """Return a listening socket, and the URL of the page.
 
     Raises:
-        ConfigurationError: others could reach it, and there is no token; the token is short; nobody can listen there.
+        ConfigurationError: other machines could reach the page and there is no token, the token is too short, or the
+            address cannot be used.
     """
     if token is None and not _is_loopback(host):
         raise ConfigurationError(f"{host} may be reached from other machines: add --token ({_HOW})")
@@ -40,7 +41,7 @@ def listening(host: str, port: int, token: str | None) -> tuple[socket.socket, s
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        raise ConfigurationError(f"Nobody can listen on {host}, port {port}: {error.strerror or error}") from error
+        raise ConfigurationError(f"Cannot listen on {host}, port {port}: {error.strerror or error}") from error
     shown = f"[{host}]" if ":" in host else host
     return listener, f"http://{shown}:{listener.getsockname()[1]}/"
 
@@ -55,7 +56,7 @@ def serve(
 ) -> None:
     """Serve the page of a Celery app until it is interrupted, below a path as `root_of` returns it."""
     page = behind(app, commands, token, rights, listener.getsockname()[0], root_path)
-    # A proxy's headers count only where it is said who the proxy is, which uvicorn reads from FORWARDED_ALLOW_IPS.
+    # The headers of a proxy count only from the addresses in FORWARDED_ALLOW_IPS, which uvicorn reads.
     config = uvicorn.Config(page, log_level="warning", access_log=False, lifespan="off", server_header=False)
     uvicorn.Server(config).run(sockets=[listener])
 
@@ -63,9 +64,9 @@ def serve(
 def behind(
     app: Any, commands: Commands, token: str | None, rights: Literal["all", "read"], host: str, root_path: str = ""
 ) -> ASGIApp:
-    """Return the page behind a token; without one only for those who ask for this machine by its own names.
+    """Return the page behind a token; without one only for requests to this machine's own names.
 
-    Without a token any user of the machine may look, so the arguments of tasks are not shown.
+    Without a token every user of the machine may read, so the arguments of tasks are hidden.
     """
     page: ASGIApp
     if token is None:
@@ -80,7 +81,7 @@ def root_of(path: str) -> str:
     """Return the path below which a proxy has the page, without its last slash; "" for none.
 
     Raises:
-        ConfigurationError: it cannot be one.
+        ConfigurationError: the text is no such path.
     """
     bare = path.removesuffix("/")
     if not _ROOT_PATH.fullmatch(bare):
@@ -89,10 +90,10 @@ def root_of(path: str) -> str:
 
 
 class Below:
-    """Answers below a path, whether or not a proxy takes that path away from what it passes on.
+    """Answers below a path, whether or not a proxy strips that path from its requests.
 
     Args:
-        app: what answers.
+        app: the app that answers.
         root_path: the path.
     """
 

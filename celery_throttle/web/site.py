@@ -1,4 +1,4 @@
-"""The whole page: which path answers what, behind the guard."""
+"""The app of the page: its routes, behind the guard."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = ["site"]
 
 _HEADINGS = {
     401: "Sign in",
-    429: "Not now",
+    429: "Too many attempts",
     403: "Not allowed",
     404: "Not found",
-    400: "That does not work",
+    400: "Invalid request",
     503: "The store does not answer",
 }
 
@@ -47,10 +47,10 @@ def site(
 
     Args:
         app: the Celery app.
-        access: as of `celery_throttle.web.asgi`.
-        user: as there.
-        command: how commands begin.
-        door: where browsers sign in; None: others know who its visitors are.
+        access: see `celery_throttle.web.asgi`.
+        user: see `celery_throttle.web.asgi`.
+        command: the beginning of commands.
+        door: signs visitors in with a token; None: another site does that.
     """
     commands = Commands(command) if isinstance(command, str) else command
     readings = Readings(app, commands)
@@ -97,7 +97,7 @@ def _refused(request: Request, status: int, why: str, *, sign_in: bool) -> Respo
 
 
 def _asked_for(request: Request) -> str:
-    """Return where to go on after signing in: a path of the page, without a token that stood in its query."""
+    """Return the path to show after signing in, without a token in its query."""
     if request.method == "POST":
         return request.query_params.get("next", "") if route_path(request.scope) == "/sign-in" else ""
     query = urlencode([each for each in request.query_params.multi_items() if each[0] != "token"])
@@ -108,8 +108,8 @@ def _asked_for(request: Request) -> str:
 def _message(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
     if route_path(request.scope).startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
-    heading = _HEADINGS.get(status, "That did not work")
-    # A change is not sent again by itself.
+    heading = _HEADINGS.get(status, "Error")
+    # The script repeats a GET only, so that no change is made twice.
     retry, asked_for = status == 503 and request.method == "GET", _asked_for(request)  # noqa: PLR2004
     answer = page(request, "message.html", code=status, heading=heading, text=text, asked_for=asked_for, retry=retry)
     answer.headers.update(headers or {})

@@ -1,4 +1,4 @@
-"""A drawing of the last hour as small as a word: how many started in each minute, and how many of them had waited."""
+"""A small drawing of the last hour: starts in each minute, and those of tasks that had waited."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = ["HEIGHT", "Spark", "spark"]
 
-#: Of a drawing, in its own units; a minute is one unit wide.
+#: The height of a drawing in its own units; a minute is one unit wide.
 HEIGHT = 16
 
 
 @dataclass(frozen=True)
 class Spark:
-    """What is drawn of a limit.
+    """The drawing of one limit.
 
     Attributes:
-        started: how many started, in all.
-        waited: how many of them had waited in line.
-        most: the greatest number in a minute, in words.
-        width: in units.
-        all: the outline of how many started, as an SVG's path has it.
-        late: that of those who had waited; "" if nobody had.
+        started: number of starts.
+        waited: number of starts after a wait in line.
+        most: the highest number in a minute, in words.
+        width: width in units.
+        all: the outline of all starts, as an SVG path.
+        late: the outline of starts after a wait; "" if there is none.
     """
 
     started: int
@@ -40,7 +40,7 @@ class Spark:
 
 
 def spark(hour: LastHour) -> Spark:
-    """Return what there is to draw."""
+    """Return the drawing of the last hour of a limit."""
     most, waited = max(hour.started), sum(hour.waited)
     return Spark(
         sum(hour.started),
@@ -53,7 +53,7 @@ def spark(hour: LastHour) -> Spark:
 
 
 def _outline(values: Sequence[int], most: int) -> str:
-    """Return bars side by side as one outline: a page may have a thousand of them."""
+    """Return bars side by side as one outline, because a page may have a thousand drawings."""
     tops = {value: HEIGHT - max(round(value / most * HEIGHT), 1) if value else HEIGHT for value in {*values}}
     path, level = [f"M0 {HEIGHT}"], HEIGHT
     for x, value in enumerate(values):

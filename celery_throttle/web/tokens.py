@@ -1,4 +1,4 @@
-"""The page behind one token, where no other site knows who its visitors are."""
+"""Sign visitors in with one token, for a page that has no other site in front of it."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _COOKIE = "celery_throttle"
-#: Seconds that a session lasts.
+#: Length of a session in seconds.
 _LIFETIME = 12 * 3600
-#: Sessions, and addresses with wrong tokens, that are kept.
+#: Most sessions, and most addresses with wrong tokens, that are kept.
 _MOST = 1000
-#: Wrong tokens of one address before it has to pause, for so many seconds after each further one.
+#: Wrong tokens of one address before it has to pause, and the pause in seconds after each further one.
 _FREE, _PAUSE = 5, 30.0
 
 
 class Token:
-    """Lets in who sends the token: programs in ``Authorization: Bearer``, browsers once, by POST, for a session.
+    """Lets in requests with the token: programs in ``Authorization: Bearer``, browsers once, by POST, for a session.
 
-    All on the event loop, so nothing is locked.
+    All methods run on the event loop, so there is no lock.
 
     Args:
         token: the secret.
-        rights: what who has it may do.
+        rights: the rights of visitors with the token.
 
     Attributes:
-        paths: where anybody may POST to.
+        paths: paths that every visitor may POST to.
     """
 
     paths = ("/sign-in", "/sign-out")
@@ -59,14 +59,14 @@ class Token:
 
     @property
     def routes(self) -> list[Route]:
-        """What answers at `paths`."""
+        """The routes for `paths`."""
         return [
             Route("/sign-in", self.sign_in, methods=["GET", "POST"]),
             Route("/sign-out", self.sign_out, methods=["POST"]),
         ]
 
     async def access(self, request: Request) -> Literal["all", "read"] | None:
-        """As `celery_throttle.web.asgi` wants it."""
+        """Return the rights of a request, as the ``access`` of `celery_throttle.web.asgi`."""
         if self._sessions.get(_name_of(request), 0.0) > monotonic():
             request.scope[SIGNED_IN] = True
             return self._rights
@@ -74,9 +74,9 @@ class Token:
         return self._rights if scheme.lower() == "bearer" and self._is_right(request, sent.strip()) else None
 
     async def sign_in(self, request: Request) -> Response:
-        """Begin a session, and go on to what was asked for."""
+        """Begin a session, and redirect to the page that was requested first."""
         path, _, query = request.query_params.get("next", "").partition("?")
-        # A path below our own, so that it stays on the host that was asked.
+        # Always a path below the page's own root, so that the redirect stays on this host.
         response = RedirectResponse(
             link(request, quote(path.lstrip("/")), **dict(parse_qsl(query, keep_blank_values=True))), 303
         )
@@ -105,10 +105,10 @@ class Token:
         response.set_cookie(_COOKIE, value, max_age=max_age, path=path, secure=secure, httponly=True, samesite="strict")
 
     def _is_right(self, request: Request, sent: str) -> bool:
-        """Whether this is the token; while an address has to pause, it is not even looked at.
+        """Return whether this is the token; while an address has to pause, nothing is compared.
 
         Raises:
-            HTTPException: the address has sent too many wrong ones.
+            HTTPException: the address has sent too many wrong tokens.
         """
         address, now = request.client.host if request.client else "", monotonic()
         count, until = self._wrong.get(address, (0, 0.0))
@@ -124,11 +124,11 @@ class Token:
 
 
 class Hosts:
-    """Answers only who asks for one of these hosts: a name that another site has made point here is none of them.
+    """Answers only requests for one of these hosts. It stops DNS rebinding: another site's name that points here.
 
     Args:
-        app: what is behind it.
-        hosts: their names, without ports.
+        app: the app to protect.
+        hosts: names of the hosts, without ports.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
@@ -154,12 +154,12 @@ def _name_of(request: Request) -> str:
 
 
 def _hashed(session: str) -> str:
-    """Return what a session is kept by: how long looking it up takes tells nothing of it."""
+    """Return the hash by which a session is kept, so that the time of a lookup reveals nothing of the session."""
     return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _add(kept: dict[str, T], name: str, value: T) -> None:
-    kept.pop(name, None)  # the last in the order
+    kept.pop(name, None)  # so that it becomes the last in the order
     while len(kept) >= _MOST:
         del kept[next(iter(kept))]
     kept[name] = value

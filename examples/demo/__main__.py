@@ -34,7 +34,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; return the exit status: 1 if limit or order did not hold, tasks were lost, or nothing starts."""
+    """Run the demo; return the exit status: 1 if limit or order did not hold, a task was lost, or a process failed."""
     options = _parse(arguments)
     show = _json_show(options) if options.json else choose(plain=options.plain)
     for number in ENDING:
@@ -78,13 +78,13 @@ def _perform(tasks: int, show: Show) -> Summary:
         from examples.demo.app import LIMIT, app, render  # noqa: PLC0415 - reads the environment set above
 
         client = stack.enter_context(Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5))
-        client.ping()  # an address that cannot work is told of at once
+        client.ping()  # a wrong address fails here, before the workers start
         stack.enter_context(_tidy(client, prefix))
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="demo-"))
         stack.callback(app.close)
         workers = stack.enter_context(Processes(Path(directory)))
         watch = Watch(client, prefix, render.name, workers, tasks)
-        # Nearly the first to happen at the end: nothing may keep us from ending what we started.
+        # Called before the other callbacks, so that a signal does not interrupt the end of the workers.
         stack.callback(_ignore_signals)
         stack.enter_context(show)
         return Course(watch, show, render, LIMIT, app.conf.throttle_lease).run()
@@ -96,15 +96,15 @@ def _ignore_signals() -> None:
 
 
 def _set_environment(url: str, prefix: str) -> None:
-    """For the app module, here and in the workers."""
+    """Set the variables that the app module reads, here and in the workers."""
     for name in [name for name in os.environ if name.startswith("CELERY_")]:
-        del os.environ[name]  # CELERY_BROKER_URL and the like would win over what the app says
+        del os.environ[name]  # CELERY_BROKER_URL and the like would override the app's own settings
     os.environ.update(THROTTLE_URL=url, DEMO_PREFIX=prefix)
 
 
 @contextmanager
 def _tidy(client: Redis, prefix: str) -> Iterator[None]:
-    """Leave nothing behind on a Redis that is not ours."""
+    """Delete the demo's keys at the end, because the Redis may belong to another program."""
     try:
         yield
     finally:
@@ -122,7 +122,7 @@ def _print(summary: Summary) -> None:
         print(f"{label:{width}}  {figure}")
     print()
     failed = "FAILED: limit exceeded, order not kept, or tasks lost."
-    print("OK: the limit held, who came first started first, no task was lost." if summary.ok else failed)
+    print("OK: the limit held, tasks started in order, no task was lost." if summary.ok else failed)
 
 
 if __name__ == "__main__":

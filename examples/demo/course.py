@@ -1,4 +1,4 @@
-"""The course of the demo: two workers, the tasks, a SIGKILL half way, a replacement, the end."""
+"""The steps of the demo: two workers, the tasks, a SIGKILL half way, a replacement, the end."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from examples.processes import Process
 
 LOOK_EVERY = 0.04
-# Between two tasks: what a worker has taken from the broker, but not yet read since the machine is busy, has no place.
+# Pause between two tasks. A task gets its place in line when its worker has read it, which is late on a busy machine.
 PUBLISH_EVERY = 0.02
 SLOTS = 4
 END_TIMEOUT = 5.0
 SECONDS_PER_TASK = 0.6
-# What a kill, a redelivery and a slow machine may cost beyond the work itself.
+# Seconds for a kill, a redelivery and a slow machine, beyond the work itself.
 SPARE_TIME = 40.0
-# A task takes 0.4 s or more: one that has run for less will not end before its worker does. On a busy machine there may
-# be no moment when that is so of all that a worker runs; then it is killed all the same.
+# A task takes 0.4 s or more, so a task that has run for less than YOUNG does not end before the kill. On a busy machine
+# no worker may have only young tasks; from LATE on, tasks of any age will do.
 YOUNG, OLD = 0.3, math.inf
 HALF_WAY, LATE = 0.5, 0.7
 
 
 class Course:
-    """Runs the demo once, from the start of the workers to the summary."""
+    """Runs the demo once, from the start of the workers up to the summary."""
 
     def __init__(self, watch: Watch, show: Show, task: Task[..., None], limit: int, lease: float) -> None:
         self._watch, self._show, self._task = watch, show, task
@@ -74,7 +74,7 @@ class Course:
         self._watch.note(f"{self._watch.tasks} tasks published, about half a second of work each")
 
     def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Look and show until the condition holds (True) or the time is up (False)."""
+        """Read and show the state until the condition holds (True) or the deadline is over (False)."""
         while True:
             holds = condition()
             self._watch.workers.check()
@@ -114,7 +114,7 @@ class Course:
     def _kill_worker(self, worker: Process) -> None:
         worker.kill_main()
         watch = self._watch
-        watch.read_journal()  # what it wrote last
+        watch.read_journal()  # the last records of the killed worker
         frames = tuple(run.frame for run in watch.running_on(worker.name))
         self._kill = Kill(worker.name, worker.killed_at or time.monotonic(), frames)
         watch.note(f"SIGKILL to worker {worker.name} (pid {worker.pid}), which ran {_list(frames)}")
@@ -122,10 +122,10 @@ class Course:
         self._start("three")
 
     def _look_for_permits(self, kill: Kill) -> None:
-        """Nobody renews the leases of the dead: one that is another now, or none, has been reclaimed."""
+        """Look for permits that were reclaimed: no worker renews these leases, so a changed or missing one was."""
         leases = self._watch.leases_of([self._ids[frame] for frame in kill.frames])
         if not self._dead_leases:
-            # Now, not at the kill: a renewal may have been on its way.
+            # Read here and not at the kill, because a renewal may have been under way then.
             self._dead_leases = leases
         still_dead = [lease == dead for lease, dead in zip(leases, self._dead_leases, strict=True)]
         self._watch.orphaned = sum(still_dead)

@@ -1,6 +1,6 @@
-"""What really ran, when and where: written to Redis by the tasks themselves.
+"""The journal of all runs with time and worker, written to Redis by the tasks themselves.
 
-The times are those of the monotonic clock, which all processes of a machine share.
+Times are from the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """One run of a task: ``stopped`` is None while it runs, and for ever if its worker was killed."""
+    """One run of a task; ``stopped`` is None while the task runs, and stays None if its worker was killed."""
 
     frame: int
     worker: str
@@ -31,7 +31,7 @@ class Run:
 
 
 class Reader:
-    """Reads the journal from where it stopped the last time."""
+    """Reads the journal; each call reads the new lines only."""
 
     def __init__(self, client: Redis, prefix: str) -> None:
         self.runs: dict[str, Run] = {}
@@ -52,7 +52,7 @@ class Reader:
 
 @contextmanager
 def run(frame: int, *, worker: str) -> Iterator[None]:
-    """Record that a task runs here, and that it came to its end."""
+    """Record the start and the end of a run."""
     identifier = uuid.uuid4().hex
     _write(identifier, frame, worker)
     yield
@@ -66,7 +66,7 @@ def _write(identifier: str, frame: int, worker: str) -> None:
 
 @cache
 def _client() -> Redis:
-    # Made on first use, in the child: a connection does not survive a fork.
+    # Made on first use, in the child, because a connection does not survive a fork.
     return Redis.from_url(os.environ.get("THROTTLE_URL", "redis://localhost:6379/0"))
 
 

@@ -29,11 +29,11 @@ STYLES = {"up": "green", "starting": "yellow", "killed": "bold red"}
 
 
 class Screen:
-    """Redraws one picture in place; the last one stays."""
+    """Draws one picture and replaces it in place; the last one stays."""
 
     def __init__(self) -> None:
         self._console = Console()
-        # No thread: it is redrawn from the loop that looks, and never between two looks.
+        # No refresh thread: the loop that reads the state also draws it.
         self._live = Live(console=self._console, auto_refresh=False)
         self._next = 0.0
         self._last: State | None = None
@@ -88,7 +88,7 @@ def _figures(state: State, bar: int) -> RenderableType:
 def _held(state: State) -> Text:
     text = Text(f"{state.held} of {state.limit} held")
     if state.orphaned:
-        text.append(f", {state.orphaned} by the dead", "bold red")
+        text.append(f", {state.orphaned} by the killed worker", "bold red")
     return text
 
 

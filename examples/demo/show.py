@@ -1,4 +1,4 @@
-"""Show the state: as plain lines here, live on a terminal in ``screen``."""
+"""Show the state as plain lines; ``screen`` shows it live on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN_EVERY = 1.0
 
 
 class Show(Protocol):
-    """Something that shows states as they come."""
+    """Shows each state that it gets."""
 
     def __enter__(self) -> Self: ...
 
@@ -26,7 +26,7 @@ class Show(Protocol):
     ) -> None: ...
 
     def show(self, state: State) -> None:
-        """Show this state, or leave it out if it comes too soon."""
+        """Show a state, or skip it if the last one is too recent."""
 
 
 def choose(*, plain: bool) -> Show:
@@ -56,7 +56,7 @@ class Silence:
 
 
 class Lines:
-    """A line for each event, and one a second for the figures; no escape codes."""
+    """Prints a line for each event, and a line with the figures each second, without escape codes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -85,7 +85,7 @@ class Lines:
 
 
 def _figures(state: State) -> str:
-    orphaned = f" ({state.orphaned} by the dead)" if state.orphaned else ""
+    orphaned = f" ({state.orphaned} by the killed worker)" if state.orphaned else ""
     parts = [
         f"permits {state.held}/{state.limit}{orphaned}",
         f"parked {state.parked}",

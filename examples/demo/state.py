@@ -1,4 +1,4 @@
-"""What goes on now: read from the store and from the tasks' journal, for whoever shows it."""
+"""The present state, read from the store and from the tasks' journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerState:
-    """One worker: its tasks that run now are (frame, seconds since its start)."""
+    """One worker; ``running`` has (frame, seconds since the start) of its running tasks."""
 
     name: str
     pid: int
@@ -32,7 +32,7 @@ class WorkerState:
 
 @dataclass(frozen=True)
 class State:
-    """One look. ``limit``, ``held`` and ``parked`` are what the store says; ``orphaned`` permits are among the held."""
+    """One state. ``limit``, ``held`` and ``parked`` are from the store; ``held`` includes the ``orphaned`` permits."""
 
     elapsed: float
     tasks: int
@@ -49,7 +49,7 @@ class State:
 
 @dataclass
 class Watch:
-    """Looks at everything. ``published`` has the time at which each frame's task was sent."""
+    """Reads the state. ``published`` has the time at which the task of each frame was sent."""
 
     client: Redis
     prefix: str
@@ -59,7 +59,7 @@ class Watch:
     published: dict[int, float] = field(default_factory=dict)
     events: list[tuple[float, str]] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
-    #: Permits whose holders are dead and whose leases have not ended.
+    #: Permits of the killed worker whose leases have not ended.
     orphaned: int = 0
     _begun: float = field(default_factory=time.monotonic)
 
@@ -70,11 +70,11 @@ class Watch:
         )
 
     def note(self, text: str) -> None:
-        """Something happened that is worth a line."""
+        """Add an event."""
         self.events.append((time.monotonic() - self._begun, text))
 
     def look(self) -> State:
-        """Read everything again."""
+        """Read the state."""
         limit, held, parked = self._store()
         self.read_journal()
         now = time.monotonic()
@@ -94,20 +94,20 @@ class Watch:
         )
 
     def read_journal(self) -> None:
-        """Read what the tasks wrote since the last time."""
+        """Read the new records of the tasks."""
         self.runs = self._journal.read()
 
     @property
     def done(self) -> int:
-        """How many tasks came to their end."""
+        """Number of finished tasks."""
         return len({run.frame for run in self.runs if run.stopped is not None})
 
     def running_on(self, worker: str) -> list[Run]:
-        """What has started there and not ended."""
+        """Return the runs on a worker that have not ended."""
         return [run for run in self.runs if run.worker == worker and run.stopped is None]
 
     def leases_of(self, task_ids: list[str]) -> list[float | None]:
-        """When the leases of these tasks end, by the store's clock; None for one that holds no permit."""
+        """Return the ends of the leases of these tasks, by the store's clock; None for a task without a permit."""
         return self.client.zmscore(self._leases, task_ids) if task_ids else []
 
     def _store(self) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""What one run of the demo showed, computed from the tasks' own records."""
+"""The figures of one run of the demo, computed from the tasks' own records."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from examples.demo.journal import Run
 
 
-#: Places: two workers run side by side, so neighbours may change; nobody may be overtaken by more than that.
+#: In places: with two workers, neighbours may start in the other order, but no task may be further out of turn.
 MOST_OUT_OF_TURN = 8
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The end of a worker: when, what it ran, and when the last of its permits was free again."""
+    """The end of a worker: the time, its running tasks, and the time at which the last of its permits was free."""
 
     worker: str
     at: float
@@ -31,7 +31,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Summary:
-    """The figures; seconds unless the name says otherwise. None: there was nothing to measure it by."""
+    """The figures, in seconds unless the name has another unit. None: the figure could not be measured."""
 
     tasks: int
     limit: int
@@ -52,18 +52,18 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        """Whether the limit held, who came first started first, and every task came to its end."""
+        """Whether the limit held, tasks started in order, and every task finished."""
         in_order = self.furthest_out_of_turn <= MOST_OUT_OF_TURN
         return self.most_running <= self.limit and in_order and self.tasks_lost == 0
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return {
             name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()
         } | {"ok": self.ok}
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Label and figure, for people."""
+        """Yield label and figure of each row, for people."""
         off = _count(self.furthest_out_of_turn, "place")
         done = self.tasks - self.tasks_lost
         yield "tasks done", f"{done} of {self.tasks}, lost: {self.tasks_lost}, done twice: {self.finished_twice}"
@@ -84,10 +84,10 @@ def summarize(
 
     Args:
         runs: the tasks' own records, in the order of their starts.
-        published: when each frame's task was published, in that order.
-        limit: what was declared.
-        kill: the worker that was killed, if any.
-        now: ends what still runs.
+        published: the time at which each frame's task was published, in that order.
+        limit: the declared number of permits.
+        kill: the kill of a worker, None if there was none.
+        now: the end of runs that have not ended.
     """
     spans = [(run.started, _end(run, kill, now)) for run in runs]
     finished = [run.frame for run in runs if run.stopped is not None]
@@ -119,10 +119,10 @@ def summarize(
 
 
 def hand_overs(runs: Sequence[Run]) -> list[float]:
-    """Return how long each permit was idle between the end of a run and the next start that it went to.
+    """Return the idle time of each permit between the end of a run and the next start.
 
-    A start takes the permit that has been free for longest. The first ones, and those whose permit came from a killed
-    worker, find none that a run gave back: they are not counted.
+    A start takes the permit that was free for longest. The first starts, and those with a permit of the killed worker,
+    are not counted, because no run released their permits.
     """
     changes = [(run.started, 1) for run in runs] + [(run.stopped, 0) for run in runs if run.stopped is not None]
     free: deque[float] = deque()
@@ -136,7 +136,7 @@ def hand_overs(runs: Sequence[Run]) -> list[float]:
 
 
 def _places(first: Mapping[int, Run], published: Mapping[int, float]) -> list[int]:
-    """The place in the order of publishing of what started first, second, ..."""
+    """Return the place in the order of publishing for the task that started first, second, ..."""
     place = {frame: number for number, frame in enumerate(frame for frame in published if frame in first)}
     return [place[frame] for frame in first]
 

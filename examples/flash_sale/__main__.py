@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 AT_ONCE = 100
 STOCK, LOADS = 1000, (500, 5000)
 QUICK_STOCK, QUICK_LOADS = 150, (100, 600)
-PROMISE = "nobody was turned away while there was stock, nothing was sold twice, the ledger has every order."
+PROMISE = "no buyer was turned away while there was stock, no unit was sold twice, the ledger has every order."
 
 
 def perform(stage: Stage, quick: bool) -> Summary:
-    """Set the stage and run the course."""
+    """Set the environment and run the steps."""
     stock, loads = (QUICK_STOCK, QUICK_LOADS) if quick else (STOCK, LOADS)
     # For the modules of the shop, here and in its processes.
     os.environ.update(

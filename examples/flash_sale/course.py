@@ -1,4 +1,4 @@
-"""The course of the sale: two web servers, two workers, and one load after the other, each for an item of its own."""
+"""The steps of the sale: two web servers, two workers, and one load after the other, each for an item of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SLOTS = 4
 LOAD_TIMEOUT = 60.0
-# What a slow machine may need to record the orders.
+# Seconds in which a slow machine can record the orders.
 RECORD_TIMEOUT = 40.0
 
 
@@ -69,7 +69,7 @@ class Course:
         command = [sys.executable, "-m", "examples.flash_sale.load", f"/buy/{item}", *self._urls]
         command += ["--requests", str(requests), "--at-once", str(at_once)]
         try:
-            # A session of its own, as for the others: run() ends it if we are interrupted.
+            # A session of its own, as for the other processes: run() kills the process if this one is interrupted.
             ran = subprocess.run(
                 bound_to_parent(command),
                 cwd=ROOT,

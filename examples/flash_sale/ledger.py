@@ -22,7 +22,7 @@ CREATE TABLE orders (
 
 @dataclass(frozen=True)
 class Order:
-    """One row; the times are those of the monotonic clock, which all processes of a machine share."""
+    """One row; times are from the monotonic clock, which all processes of a machine share."""
 
     order_id: str
     unit: int
@@ -31,13 +31,13 @@ class Order:
 
 
 def create() -> None:
-    """Make the table; once, before anybody writes: two who switch a new file to WAL at one time fail."""
+    """Make the table; once, before other processes write, because two that switch a new file to WAL at once fail."""
     _connection().execute("PRAGMA journal_mode = WAL")
     _connection().execute(_TABLE)
 
 
 def write(order_id: str, item: str, unit: int, began: float) -> None:
-    """Record an order; nothing happens if it is there. The table refuses a unit that another order has."""
+    """Record an order, unless it is recorded already. The table refuses a unit that another order has."""
     with _connection() as connection:
         connection.execute(
             "INSERT INTO orders VALUES (?, ?, ?, ?, ?) ON CONFLICT (order_id) DO NOTHING",
@@ -59,5 +59,5 @@ def close() -> None:
 
 @cache
 def _connection() -> sqlite3.Connection:
-    # Made on first use, in the child: a connection does not survive a fork.
+    # Made on first use, in the child, because a connection does not survive a fork.
     return sqlite3.connect(os.environ.get("SALE_LEDGER", "sale.sqlite"), timeout=20)

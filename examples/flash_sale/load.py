@@ -1,7 +1,7 @@
 """The buyers: a load generator, in a process of its own, so that it does not slow down what it measures.
 
-``python -m examples.flash_sale.load PATH URL [URL ...] --requests 5000 --at-once 100`` prints a `Load` as JSON. It
-takes the place of the load balancer, too: its connections are spread evenly over the servers.
+``python -m examples.flash_sale.load PATH URL [URL ...] --requests 5000 --at-once 100`` prints a `Load` as JSON. It also
+replaces the load balancer: its connections are spread evenly over the servers.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ ANSWER_TIMEOUT = 30.0
 
 @dataclass
 class Load:
-    """What the buyers saw. ``statuses`` counts the answers by HTTP status; ``"none"`` is a broken connection."""
+    """The answers to the buyers. ``statuses`` counts them by HTTP status; ``"none"`` is a broken connection."""
 
     seconds: float = 0.0
     statuses: dict[str, int] = field(default_factory=dict)
     #: of each answered request
     milliseconds: list[float] = field(default_factory=list)
-    #: the ids of the orders that buyers were told of
+    #: the ids of the orders in these answers
     orders: list[str] = field(default_factory=list)
 
     def count(self, status: str) -> None:
-        """One more answer of this status."""
+        """Count one more answer with this status."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
 
 class Buyer:
-    """One HTTP/1.1 connection, kept alive, with one request at a time; a browser has no more of our attention."""
+    """One HTTP/1.1 connection, kept alive, with one request at a time."""
 
     def __init__(self, url: str, path: str) -> None:
         parts = urlsplit(url)
@@ -64,7 +64,7 @@ class Buyer:
 
 
 async def run(urls: Sequence[str], path: str, requests: int, at_once: int) -> Load:
-    """Send so many requests, so many at a time."""
+    """Send ``requests`` requests, ``at_once`` at a time."""
     buyers = [Buyer(urls[number % len(urls)], path) for number in range(min(at_once, requests))]
     await asyncio.gather(*(buyer.connect() for buyer in buyers))
     load, left = Load(), iter(range(requests))
@@ -93,7 +93,7 @@ async def _shop(buyer: Buyer, left: Iterator[int], load: Load) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the load; print what came out."""
+    """Run the load; print the result."""
     parser = argparse.ArgumentParser(prog="python -m examples.flash_sale.load", description="POST, many at a time.")
     parser.add_argument("path")
     parser.add_argument("url", nargs="+")

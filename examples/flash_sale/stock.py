@@ -1,12 +1,12 @@
-"""The stock: a number for each item, and a counter of those who asked for it. The first ``STOCK`` of them get one."""
+"""The stock: a counter of requests for each item. The first ``STOCK`` requests get a unit."""
 
 from __future__ import annotations
 
 import os
 
-#: How many there are of each item; here any name is one.
+#: Units of each item; any name is an item here.
 STOCK = int(os.environ.get("SALE_STOCK", "1000"))
-#: What the keys of the counters begin with.
+#: The beginning of the keys of the counters.
 PREFIX = "sale"
 
 

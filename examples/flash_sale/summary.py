@@ -1,4 +1,4 @@
-"""What one run of the sale showed."""
+"""The figures of one run of the sale."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Sale:
     p99_ms: float
     sold: int
     refused_no_stock: int
-    #: any other answer, or none: a lock that somebody else held, an error, a timeout
+    #: any other answer, or none: an error, a timeout
     turned_away: int
     stock_taken: int
     ledger_rows: int
-    #: in the ledger, beyond the stock
+    #: rows in the ledger beyond the stock
     oversold: int
-    #: the buyer was told of it, the ledger does not have it; or the other way round
+    #: orders in an answer but not in the ledger, or the other way round
     orders_astray: int
     recorded_after: float
 
     @property
     def ok(self) -> bool:
-        """Whether everybody who could be served was, and the three counts agree."""
+        """Whether every buyer got a unit while there was stock, and the three counts agree."""
         due = min(self.requests, self.stock)
         return (
             self.sold == self.stock_taken == self.ledger_rows == due
@@ -61,11 +61,11 @@ class Summary:
         return all(sale.ok for sale in self.sales) and self.most_writers_at_once <= self.writers_limit
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the figures for JSON."""
         return {**_rounded(asdict(self)), "sales": [_rounded(asdict(sale)) for sale in self.sales], "ok": self.ok}
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """A row for each figure, a column for each sale."""
+        """Yield a row for each figure, with a column for each sale."""
         yield "requests, at a time", *(f"{sale.requests}, {sale.at_once}" for sale in self.sales)
         yield "requests/s", *(f"{sale.requests_per_second:.0f}" for sale in self.sales)
         yield "answer, p50", *(f"{sale.p50_ms:.0f} ms" for sale in self.sales)
@@ -81,7 +81,7 @@ class Summary:
 
 
 def summarize(load: Load, at_once: int, stock: int, asked: int, rows: Sequence[Order], recorded_after: float) -> Sale:
-    """Compute the figures of one sale from what the buyers saw, what Redis counted and what the ledger has."""
+    """Compute the figures of one sale from the buyers' answers, the counter in Redis and the ledger."""
     answers = sum(load.statuses.values())
     sold, refused = load.statuses.get(SOLD, 0), load.statuses.get(NO_STOCK, 0)
     return Sale(

@@ -1,4 +1,4 @@
-"""The shop: ``uvicorn examples.flash_sale.web:app``, as many of them as you like."""
+"""The shop: ``uvicorn examples.flash_sale.web:app``, in any number of processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
     """Hold the connections that all requests share."""
-    celery.finalize()  # otherwise two threads may do it at once, in the middle of the first requests
+    celery.finalize()  # here, because in the first requests two threads may do it at once
     async with Redis.from_url(REDIS_URL) as client:
         app.state.redis = client
         yield
@@ -37,12 +37,12 @@ async def buy(request: Request) -> JSONResponse:
     """Sell one unit of an item: 201 and the order, or 409 if there is none left."""
     item = request.path_params["item"]
     order_id = uuid.uuid4().hex
-    # The number is ours alone, whoever else asks at the same time: there is nothing to lock. The id makes sure that a
-    # call which redis-py sends again, because the reply was lost, does not take a second unit.
+    # No lock is needed, because no other request gets the same number. With the id, a call that redis-py sends again
+    # after a lost reply does not take a second unit.
     unit = await AsyncCounter(request.app.state.redis, asked_for(item), prefix=PREFIX).add(call_id=order_id)
     if unit > STOCK:
         return JSONResponse({"refused": "no stock"}, status_code=409)
-    # If this fails, the unit is lost and not sold again: nobody knows whether the broker has the order.
+    # If this fails, the unit is lost and not sold again, because the broker may have the order.
     await run_in_threadpool(record.delay, order_id, item, unit)
     return JSONResponse({"order_id": order_id, "unit": unit}, status_code=201)
 

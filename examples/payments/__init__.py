@@ -1,1 +1,1 @@
-"""A shop that charges every order once, whatever its customers and its machines do: ``python -m examples.payments``."""
+"""A shop that charges every order once, despite repeated requests and lost workers: ``python -m examples.payments``."""

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from examples.payments.summary import Summary
 
 ORDERS, QUICK_ORDERS = 12, 9
-PROMISE = "every order was charged once, by no run more than it took, and everybody who asked was told of that charge."
+PROMISE = "every order was charged once, without a needless run, and every request got the outcome of that charge."
 
 
 def perform(stage: Stage, quick: bool) -> Summary:
-    """Set the stage and run the course."""
+    """Set the environment and run the steps."""
     # For the modules of the shop, here and in its processes.
     os.environ.update(PAYMENTS_REDIS_URL=stage.url, PAYMENTS_DATA=str(stage.directory))
     from examples.payments.app import app  # noqa: PLC0415 - reads the environment set above

@@ -14,25 +14,25 @@ REDIS_URL = os.environ.get("PAYMENTS_REDIS_URL", "redis://localhost:6379/0")
 
 app = Celery("payments", broker=REDIS_URL, backend=REDIS_URL)
 app.conf.update(
-    # The lock of a run whose worker is gone is free after this long. 60 s by default; short here, to be seen.
+    # Seconds until the locks of a lost worker are free. 60 by default; short here, so that it can be seen.
     throttle_lease=3,
-    # With late acknowledgement, what a worker has set aside would wait for the visibility timeout, too, if it is lost.
+    # With late acknowledgement, the prefetched messages of a lost worker also wait for the visibility timeout.
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
     broker_transport_options={
-        # A task that is acknowledged late comes back from a lost worker only after this; after an hour by default. In
-        # earnest it has to be longer than the longest task and countdown.
+        # Seconds until the broker redelivers a task of a lost worker with late acknowledgement. An hour by default. In
+        # production it has to be longer than the longest task and countdown.
         "visibility_timeout": 5,
-        # How often workers look for such tasks; from Celery 5.7 on. Before, it is every hundred seconds.
+        # Seconds between two searches for such tasks, from Celery 5.7 on. Older versions search every hundred seconds.
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
     },
 )
 
 
-# One run for each order, whoever publishes it, and for a day its outcome is the answer to whoever publishes it again.
-# acks_late, reject_on_worker_lost: it runs again if it was cut short. Then it must not charge again, hence the token.
-# A run whose place a newer one has taken is tried again, only to be given the outcome of that one.
+# One run for each order; for a day a repeated call gets the outcome of the first, from any publisher.
+# acks_late, reject_on_worker_lost: an interrupted task runs again. Then it must not charge again, hence the token.
+# autoretry_for: a run that was superseded is retried, and the retry gets the outcome of the newer run.
 @app.task(
     bind=True,
     base=Throttled,

@@ -1,4 +1,4 @@
-"""The course: clicks, one worker killed and one frozen while they charge, webhooks, the end."""
+"""The steps: clicks, one worker killed and one frozen while they charge, webhooks, the end."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 SLOTS = 3
 CLICKS, WEBHOOKS = 3, 3
-# How long we look for the right moment to interrupt a worker.
+# Seconds to find the right moment to interrupt a worker.
 HUNT_TIMEOUT = 10.0
-# From the first click to the end: a lease, a visibility timeout, and what a slow machine may need beyond them.
+# Seconds from the first click to the end: a lease, a visibility timeout, and time for a slow machine.
 COURSE_TIMEOUT = 40.0
 
 
@@ -35,7 +35,7 @@ class Course:
         self._url, self._deadline = "", 0.0
         self._clicks: list[Answer] = []
         self._webhooks: list[Answer] = []
-        self._told: dict[str, object] = {}
+        self._outcomes: dict[str, object] = {}
 
     def run(self) -> Summary:
         """Return the figures; raise `ProcessFailed` if a process does not come up or ends by itself."""
@@ -45,7 +45,7 @@ class Course:
         killed, frozen = self._kill(one), self._freeze(two)
         self._say("worker three is started in their place, as a supervisor would")
         self._processes.worker("three", "examples.payments.app", SLOTS)
-        # Of half of the orders: where a copy waits, it takes over one lease later; elsewhere the broker delivers again.
+        # For half of the orders: there a waiting duplicate takes over after one lease; else the broker delivers again.
         early = {order_id: amount for order_id, amount in self._amounts.items() if order_id % 4 in {1, 2}}
         self._webhooks = self._post("/webhook", early, WEBHOOKS)
         self._until(lambda: self._charged >= killed.orders | frozen.orders)
@@ -54,9 +54,9 @@ class Course:
         self._until(lambda: self._charged >= self._amounts.keys() and len(frozen.refused()) == len(frozen.runs))
         late = {order_id: amount for order_id, amount in self._amounts.items() if order_id not in early}
         self._webhooks += self._post("/webhook", late, WEBHOOKS)
-        self._until(self._all_told)
+        self._until(self._have_outcomes)
         shown = customers.look(self._url, self._amounts)
-        return summarize(self._amounts, shown, self._clicks, self._webhooks, self._told, killed, frozen, early)
+        return summarize(self._amounts, shown, self._clicks, self._webhooks, self._outcomes, killed, frozen, early)
 
     def _start(self) -> tuple[Process, Process]:
         self._say(f"starting a web server, and two workers of {SLOTS} processes each")
@@ -72,7 +72,7 @@ class Course:
         return customers.post(self._url, path, amounts, times)
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait; if it never comes true, the figures will say what is missing."""
+        """Wait for a condition until the deadline; a timeout is no error, because the figures show it."""
         while not self._processes.until(condition, 1.0) and time.monotonic() < self._deadline:
             if not hasattr(Channel, "unacked_restore_interval"):
                 _look_for_lost_messages()
@@ -81,15 +81,15 @@ class Course:
     def _charged(self) -> set[int]:
         return {order.order_id for order in ledger.orders() if order.state == "charged"}
 
-    def _all_told(self) -> bool:
-        """Collect the outcome that each task id has, also those of duplicates."""
+    def _have_outcomes(self) -> bool:
+        """Collect the outcome of each task id, including duplicates; return whether all are there."""
         for answer in self._clicks + self._webhooks:
-            if answer.task_id and answer.task_id not in self._told:
+            if answer.task_id and answer.task_id not in self._outcomes:
                 result = charge.AsyncResult(answer.task_id)
-                # A run that comes too late says that it failed, until the outcome of the newest one is there.
+                # Only a success, because a superseded run has failed until the outcome of the newest one is there.
                 if result.successful():
-                    self._told[answer.task_id] = result.result
-        return {answer.task_id for answer in self._clicks + self._webhooks} <= self._told.keys()
+                    self._outcomes[answer.task_id] = result.result
+        return {answer.task_id for answer in self._clicks + self._webhooks} <= self._outcomes.keys()
 
     # -- interruptions -------------------------------------------------------------------------------------------
 
@@ -105,14 +105,14 @@ class Course:
         return cut
 
     def _catch(self, worker: Process) -> Cut:
-        """Stop a worker where it is, while it charges: best if some money has just moved, and some not yet."""
+        """Freeze a worker while it charges, best when the money of some of its orders has moved and of others not."""
         deadline = time.monotonic() + HUNT_TIMEOUT
         while time.monotonic() < deadline:
             self._processes.check()
             hurry = len(provider.charges()) > len(self._amounts) / 2
             if self._is_right(_running(worker.name), hurry=hurry):
                 worker.freeze()
-                # Stopped in the middle of a write it would hold up everybody; and it may have moved on meanwhile.
+                # Check again: a worker frozen in a write would block all others, and the runs may have changed.
                 if is_free(ledger.NAME) and is_free(provider.NAME):
                     cut = _running(worker.name)
                     if self._is_right(cut, hurry=hurry):
@@ -126,7 +126,7 @@ class Course:
 
 
 def _look_for_lost_messages() -> None:
-    """Do what the app has asked of its workers, and what those of Celery before 5.7 do every hundred seconds only."""
+    """Restore unacknowledged messages, because workers of Celery before 5.7 do it only every hundred seconds."""
     with app.connection_for_write() as connection:
         channel: Any = connection.default_channel
         channel.qos.restore_visible(interval=1)

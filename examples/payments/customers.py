@@ -1,4 +1,4 @@
-"""Those who talk to the shop over HTTP: customers who click three times, a webhook that is sent three times."""
+"""The HTTP clients of the shop: customers that click three times, a webhook that is sent three times."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ANSWER_TIMEOUT = 20.0
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one POST; ``task_id`` is None if the shop did not take it."""
+    """The answer to one POST; ``task_id`` is None if the shop did not accept the payment."""
 
     order_id: int
     task_id: str | None
 
 
 def post(url: str, path: str, amounts: Mapping[int, int], times: int) -> list[Answer]:
-    """Send a payment for each of these orders so many times, all of them at the same time."""
+    """Send the payment of each order ``times`` times, all at the same time."""
     return asyncio.run(_post(url, path, amounts, times))
 
 
 def look(url: str, order_ids: Iterable[int]) -> list[dict[str, Any]]:
-    """Ask the shop about these orders."""
+    """Return the shop's data of these orders."""
     with httpx.Client(base_url=url, timeout=ANSWER_TIMEOUT) as client:
         return [client.get(f"/orders/{order_id}").raise_for_status().json() for order_id in order_ids]
 

@@ -1,4 +1,4 @@
-"""SQLite, as both the shop and the payment provider use it: a file of its own for each, in the same directory."""
+"""SQLite for the shop and for the payment provider: a file for each, in the same directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def create(name: str, *tables: str) -> None:
-    """Make a database; once, before anybody uses it: two who switch a new file to WAL at one time fail."""
+    """Make a database; once, before other processes use it, because two that switch a new file to WAL at once fail."""
     with closing(_connect(name)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         for table in tables:
@@ -24,7 +24,7 @@ def create(name: str, *tables: str) -> None:
 def transaction(name: str) -> Iterator[sqlite3.Connection]:
     """Hold the one write transaction of a database.
 
-    A connection for each: threads, forks and kills need no thought then. Somebody who is killed in here leaves nothing.
+    Each transaction has a connection of its own, which is safe with threads and forks. A kill inside rolls it back.
     """
     with closing(_connect(name)) as connection:
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -38,7 +38,7 @@ def transaction(name: str) -> Iterator[sqlite3.Connection]:
 
 
 def is_free(name: str) -> bool:
-    """Whether nobody holds the write transaction, or only for a moment."""
+    """Return whether the write transaction is free, or is free within a moment."""
     with closing(_connect(name, patience=0.2)) as connection:
         try:
             connection.execute("BEGIN IMMEDIATE")

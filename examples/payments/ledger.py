@@ -1,7 +1,7 @@
-"""The shop's orders. An order takes writes only from the newest run of its task: the one with the largest token.
+"""The shop's orders. An order accepts writes only from the newest run of its task, the one with the largest token.
 
-The lock keeps two runs apart as long as it can. It cannot stop a run that was frozen for longer than its lease and goes
-on afterwards, beside the one that took its place; here it comes to nothing, because its token is the smaller one.
+The lock keeps two runs apart as long as it can. A run that was frozen for longer than its lease goes on beside its
+successor, and the lock cannot stop it. The ledger refuses its writes, because its token is the smaller one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TABLES = (
         charge_id TEXT
     )
     """,
-    # The outcome is 'charged' or 'refused'; there is none while it runs, and for ever if it was cut short.
+    # The outcome is 'charged' or 'refused'; NULL while the run goes on, and for an interrupted run.
     """
     CREATE TABLE IF NOT EXISTS runs (
         order_id INTEGER NOT NULL,
@@ -41,7 +41,7 @@ _ORDER = "SELECT order_id, amount, state, fence, charge_id FROM orders"
 
 
 class Superseded(Exception):
-    """A newer run has this order, or has charged it: this one must not write any more."""
+    """A newer run has this order, or has charged it, so this run must not write any more."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the task for an order; the times are those of the monotonic clock."""
+    """One run of the task for an order; times are from the monotonic clock."""
 
     order_id: int
     fence: int
@@ -73,14 +73,14 @@ def create() -> None:
 
 
 def add(order_id: int, amount: int) -> Order:
-    """Take an order in, if it is new; return it as it is."""
+    """Add an order if it is new; return the order."""
     with transaction(NAME) as ledger:
         ledger.execute("INSERT INTO orders (order_id, amount) VALUES (?, ?) ON CONFLICT DO NOTHING", (order_id, amount))
         return Order(*ledger.execute(f"{_ORDER} WHERE order_id = ?", (order_id,)).fetchone())
 
 
 def begin(order_id: int, fence: int, *, worker: str) -> str | None:
-    """Begin to charge; return the id of the charge if there is one already.
+    """Begin to charge; return the id of the charge if the order is charged already.
 
     Raises:
         Superseded: a newer run has begun.
@@ -109,7 +109,7 @@ def settle(order_id: int, fence: int, charge_id: str) -> str:
     """Record the charge; return its id.
 
     Raises:
-        Superseded: a newer run has begun, or has charged it.
+        Superseded: a newer run has begun, or has charged the order.
     """
     with transaction(NAME) as ledger:
         settled = ledger.execute(
@@ -140,6 +140,6 @@ def orders() -> list[Order]:
 
 
 def runs() -> list[Run]:
-    """Return all runs, in the order of their beginnings."""
+    """Return all runs, in the order of their starts."""
     with transaction(NAME) as ledger:
         return [Run(*row) for row in ledger.execute("SELECT * FROM runs ORDER BY began")]

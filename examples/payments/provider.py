@@ -1,7 +1,7 @@
-"""A payment provider that does not exist: it takes its time, and whoever calls it may be gone before it answers.
+"""A simulated payment provider: a slow one, so that a caller may be gone before the answer.
 
-It does two things that one should ask of a provider: the order's id is the idempotency key, so a call that is repeated
-has the answer of the first; and a call with a smaller token than it has seen for the order is refused.
+It has two features that a provider should have. The order's id is the idempotency key, so a repeated call gets the
+answer of the first. A call is refused if a larger token was seen for the order.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS seen (order_id INTEGER PRIMARY KEY, fence BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS refused (order_id INTEGER NOT NULL, fence BIGINT NOT NULL)",
 )
-# Each way takes this long, in seconds: the customer's bank before the money moves, the answer after it.
+# Seconds for each of two steps: the customer's bank before the money moves, the answer after it.
 _WAY = (0.12, 0.25)
 
 
 class Refused(Exception):
-    """A newer run of the same order was here before."""
+    """A newer run of the same order has called before."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def charge(order_id: int, amount: int, fence: int) -> str:
     """Move the money of an order, once; return the id of its charge.
 
     Raises:
-        Refused: a newer run of the same order was here before.
+        Refused: a newer run of the same order has called before.
     """
     _check_in(order_id, fence)
     time.sleep(random.uniform(*_WAY))
@@ -98,7 +98,7 @@ def _move(order_id: int, amount: int, fence: int) -> str:
                 (order_id, uuid.uuid4().hex, amount, fence),
             )
         row = books.execute("SELECT charge_id FROM charges WHERE order_id = ?", (order_id,)).fetchone()
-    # Only now: an error in there would take back what was written.
+    # Raised here, because an error inside the transaction would roll the refusal back.
     if fence < newest:
         raise Refused(f"A newer run than {fence} has called for order {order_id}.")
     return str(row[0])

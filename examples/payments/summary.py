@@ -1,4 +1,4 @@
-"""What one run of the example showed, computed from the books of the shop and of the provider."""
+"""The figures of one run of the example, computed from the books of the shop and of the provider."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cut:
-    """The interruption of a worker: when, what it ran, and the orders of which the money had moved by then."""
+    """The interruption of a worker: its time, the runs, and the orders whose money had moved by then."""
 
     worker: str
     at: float
@@ -30,11 +30,11 @@ class Cut:
 
     @property
     def orders(self) -> set[int]:
-        """The orders it was charging."""
+        """The orders of the interrupted runs."""
         return {run.order_id for run in self.runs}
 
     def refused(self) -> set[tuple[int, int]]:
-        """Return those of its runs, as order and token, that went on and were not allowed to write."""
+        """Return the runs that went on and were refused a write, as order and token."""
         late = {(run.order_id, run.fence) for run in ledger.runs() if run.outcome == "refused"}
         return (late | provider.refusals()) & {(run.order_id, run.fence) for run in self.runs}
 
@@ -55,9 +55,9 @@ class Summary:
     killed_after_the_money_moved: int
     frozen_before_the_money_moved: int
     frozen_after_the_money_moved: int
-    #: runs beyond one for each order and one for each that was interrupted
+    #: runs beyond one for each order and one for each interrupted run
     needless_runs: int
-    #: runs that were answered with the charge of the run before them
+    #: calls of the provider that were answered with an earlier charge
     repeats_answered: int
     late_writes_refused: int
     charges: int
@@ -66,37 +66,37 @@ class Summary:
     amount_due: int
     amount_charged: int
     #: task ids, of clicks and webhooks, whose outcome is not the id of their order's charge
-    task_ids_told_otherwise: int
-    #: from the interruption to the last charge of an interrupted order, of those for which a webhook's copy waited
+    task_ids_with_another_outcome: int
+    #: from the interruption to the last charge of an interrupted order, among orders with a waiting webhook
     copy_took_over_after: float | None
-    #: the same, of the others
+    #: the same, among the other orders
     delivered_again_after: float | None
 
     @property
     def frozen(self) -> int:
-        """How many runs were frozen."""
+        """Number of frozen runs."""
         return self.frozen_before_the_money_moved + self.frozen_after_the_money_moved
 
     @property
     def ok(self) -> bool:
-        """Whether every order was charged once, by no more runs than it takes, and everybody was told so."""
+        """Whether every order was charged once, without a needless run, and every task id has that outcome."""
         wrong = (
             self.turned_away,
             self.orders_with_two_task_ids,
             self.needless_runs,
             self.orders_charged_twice,
             self.orders_not_charged,
-            self.task_ids_told_otherwise,
+            self.task_ids_with_another_outcome,
         )
         return not any(wrong) and self.amount_charged == self.amount_due and self.late_writes_refused == self.frozen
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the figures for JSON."""
         figures = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
         return {**figures, "ok": self.ok}
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """Label and figure, for people."""
+        """Yield label and figure of each row, for people."""
         asked = f"{self.clicks} clicks, {self.webhooks} webhooks"
         interrupted = self.killed_before_the_money_moved + self.killed_after_the_money_moved + self.frozen
         yield "asked to charge", f"{asked} for {self.orders} orders, turned away: {self.turned_away}"
@@ -108,7 +108,7 @@ class Summary:
         yield "charges", f"{self.charges}, repeated calls answered with the first: {self.repeats_answered}"
         yield "orders charged twice, not at all", f"{self.orders_charged_twice}, {self.orders_not_charged}"
         yield "amount due, charged", f"{self.amount_due}, {self.amount_charged}"
-        yield "task ids told otherwise", str(self.task_ids_told_otherwise)
+        yield "task ids with another outcome", str(self.task_ids_with_another_outcome)
         yield "taken over by a waiting copy after", _seconds(self.copy_took_over_after)
         yield "delivered again, charged after", _seconds(self.delivered_again_after)
 
@@ -118,7 +118,7 @@ def summarize(
     shown: Sequence[Mapping[str, Any]],
     clicks: Sequence[Answer],
     webhooks: Sequence[Answer],
-    told: Mapping[str, object],
+    outcomes: Mapping[str, object],
     killed: Cut,
     frozen: Cut,
     waited: Collection[int],
@@ -126,14 +126,14 @@ def summarize(
     """Compute the figures.
 
     Args:
-        amounts: what is due for each order.
-        shown: what the shop says of each order.
+        amounts: the amount due for each order.
+        shown: the shop's data of each order.
         clicks: the answers to the clicks.
         webhooks: the answers to the webhooks.
-        told: the outcome of each task that succeeded, by its id.
-        killed: the worker that was killed.
-        frozen: the one that was frozen.
-        waited: the orders for which a webhook came while they were interrupted.
+        outcomes: the outcome of each task that succeeded, by its id.
+        killed: the interruption by the kill.
+        frozen: the interruption by the freeze.
+        waited: the orders that got a webhook while they were interrupted.
     """
     runs, charges = ledger.runs(), provider.charges()
     charged = {order["order_id"]: order["charge_id"] for order in shown if order["state"] == "charged"}
@@ -163,8 +163,8 @@ def summarize(
         orders_not_charged=len(amounts.keys() - charged.keys()),
         amount_due=sum(amounts.values()),
         amount_charged=sum(charge.amount for charge in charges),
-        task_ids_told_otherwise=sum(
-            told.get(answer.task_id or "") != charged.get(answer.order_id) for answer in answers
+        task_ids_with_another_outcome=sum(
+            outcomes.get(answer.task_id or "") != charged.get(answer.order_id) for answer in answers
         ),
         copy_took_over_after=max((recovered[order] for order in recovered.keys() & set(waited)), default=None),
         delivered_again_after=max((recovered[order] for order in recovered.keys() - set(waited)), default=None),
@@ -172,7 +172,7 @@ def summarize(
 
 
 def _more_than_one(pairs: Iterable[tuple[int, object]]) -> int:
-    """How many orders come up more than once."""
+    """Return the number of orders that occur more than once."""
     return sum(count > 1 for count in Counter(order_id for order_id, _ in pairs).values())
 
 

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 async def pay(request: Request) -> JSONResponse:
-    """A click on "Pay": 202 and the id of the task that charges; each later click gets the same id."""
+    """Answer a click on "Pay": 202 and the id of the task that charges; each later click gets the same id."""
     order_id, amount = await _payment(request)
     return JSONResponse({"task_id": await run_in_threadpool(_charge, order_id, amount)}, status_code=202)
 
 
 async def webhook(request: Request) -> JSONResponse:
-    """Somebody else's system, which knows the task by its name only: its message is checked where it arrives."""
+    """Answer another system's webhook. It publishes by task name alone, so the worker checks for a duplicate."""
     order_id, amount = await _payment(request)
     result = await run_in_threadpool(celery.send_task, "examples.payments.app.charge", (order_id, amount))
     return JSONResponse({"task_id": result.id}, status_code=202)
 
 
 def order(request: Request) -> JSONResponse:
-    """What is known of an order, and of the task that charges it."""
+    """Answer with an order, and the task that charges it."""
     found = ledger.find(request.path_params["order_id"])
     if found is None:
         raise HTTPException(404)
@@ -61,7 +61,7 @@ async def _payment(request: Request) -> tuple[int, int]:
 @asynccontextmanager
 async def lifespan(_: Starlette) -> AsyncIterator[None]:
     """Make Celery's tasks at the start, close its connections at the end."""
-    celery.finalize()  # otherwise two threads may do it at once, in the middle of the first requests
+    celery.finalize()  # here, because in the first requests two threads may do it at once
     yield
     celery.close()
 

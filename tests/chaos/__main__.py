@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Seconds until all is done, once there is peace. Each worker delivers again what others had every 100 s or so.
 PATIENCE = VISIBILITY + 135
 #: Keys of the store that may have something when all is done.
-MAY_STAY = {"limits", "audit", "said", "locks", "rates", "turns", "ends", "meta", "ran", "workers"}
+MAY_STAY = {"limits", "audit", "overrides", "locks", "rates", "turns", "ends", "meta", "records", "workers"}
 
 
 class Chaos:

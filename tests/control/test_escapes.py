@@ -53,7 +53,7 @@ def shop(app: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> Any:
     worker.put(f"waits{STEERS}", needs, message=message)
     worker.put(f"could start{STEERS}", terms(GPU).same, message=message)
     execute(redis, worker.store.control(f"tenant\x1fk{STEERS}", "pause", "1", "0", f"ana{STEERS}", f"why{STEERS}"))
-    redis.hset(KEY["said"], f"tenant\x1fz{STEERS}", "{")
+    redis.hset(KEY["overrides"], f"tenant\x1fz{STEERS}", "{")
     redis.hset(KEY["records"], f"broken{STEERS}", "{")
     app.tasks["charge"].delay(STEERS, 3)
     return app
@@ -80,7 +80,7 @@ def test_json_has_names_as_they_are(shop: Any) -> None:
 
 
 def test_a_field_that_cannot_be_read_names_the_key_as_people_write_it(shop: Any) -> None:
-    (row,) = [each for each in run_in(shop, "doctor", "--repair", "--json").json["wrong"] if each["key"] == "said"]
+    (row,) = [each for each in run_in(shop, "doctor", "--repair", "--json").json["wrong"] if each["key"] == "overrides"]
     assert row["field"] == f"tenant[z{STEERS}]"
 
 

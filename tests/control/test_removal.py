@@ -93,7 +93,7 @@ def test_a_prefix_of_wildcards(server: EmbeddedServer, redis: Redis) -> None:
     app = make_app(server.url)
     app.conf.update(throttle_prefix=None, broker_transport_options={"global_keyprefix": "a[bc]*?"})
     one, other = Keys("a%5bbc%5d%2a%3fthrottle"), Keys("ab-throttle")
-    redis.hset(one.key("said"), "x", 1)
+    redis.hset(one.key("overrides"), "x", 1)
     redis.set(other.key("meta"), 1)
     redis.set("{a[bc]*?throttle}:2:meta", 1)
     assert run_in(app, "remove-data", "--yes").out == "1 key deleted.\n"
@@ -108,7 +108,7 @@ def test_every_group_of_the_app(server: EmbeddedServer, redis: Redis) -> None:
     app.task(base=Throttled, limit=Limit("eu", 1, group="eu"), name="eu", shared=False)(work)
 
     for group in ("", "us", "eu", "asia"):
-        redis.hset(Keys("test", group).key("said"), "x", 1)
+        redis.hset(Keys("test", group).key("overrides"), "x", 1)
     data = ThrottleControl(app).remove_data()
     assert data.keys == 3
     assert data.spaces == ("{test}:2:", "{test:eu}:2:", "{test:us}:2:")

@@ -53,7 +53,7 @@ SPOILED = [
     ("used", "api", b"7"),
     ("waiting", "api", b"x"),
     ("waiting", "api", b"9"),
-    ("said", "api", b"[[]]"),
+    ("overrides", "api", b"[[]]"),
     ("rates", "api", b"["),
     ("turns", "api", b"now"),
     ("records", "t9", b'{"v":2,"finished":{"0":7}}'),
@@ -111,6 +111,23 @@ def test_a_lane_that_cannot_be_read_is_listed_again(
     check(peek(redis))
 
 
+def test_a_lane_that_cannot_be_read_is_listed_once(
+    worker: TermsCaller, run: Callable[..., Ended], redis: Redis
+) -> None:
+    """By its turn, which is no order of arrival, at the second of its limits; it begins again at the first."""
+    fair = Limit("fair", 1, fair_by="who")
+    turn, both = (terms(*limits).needs({"fair": ["a", 1]}) for limits in ((fair,), (Limit("own", 1), fair)))
+    worker.arrive("holds", turn)
+    worker.arrive("before", turn)
+    worker.arrive("waits", both, slots=1)
+    record = peek(redis).parked["waits"]
+    assert record.place != record.ticket
+    assert peek(redis).lanes[record.lane]["at"] == "fair"
+    redis.hset(KEY["lanes"], record.lane, b"?")
+    run("doctor", "--repair", "--yes")
+    check(peek(redis))
+
+
 @pytest.mark.parametrize("index", ["heads", "lines", "leases"])
 def test_an_index_is_made_again(worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str) -> None:
     fill(worker)
@@ -139,6 +156,18 @@ def test_a_lane_that_is_listed_nowhere_is_named(worker: TermsCaller, run: Callab
     assert any("not listed where it says" in line for line in ended.lines)
     assert run("doctor", "--repair", "--yes").code == 0
     check(peek(redis))
+
+
+@pytest.mark.parametrize("index", ["lines", "heads", "oldest"])
+def test_a_member_that_is_out_of_order_is_named(
+    worker: TermsCaller, run: Callable[..., Ended], redis: Redis, index: str
+) -> None:
+    fill(worker)
+    last: Any = redis.zrange(KEY[index], -1, -1)
+    redis.zadd(KEY[index], {last[0]: -1})
+    assert any("out of order" in line for line in run("doctor", "--repair").lines)
+    assert run("doctor", "--repair", "--yes").code == 0
+    assert set(peek(redis).sets[index].values()) == {0}
 
 
 def test_what_was_repaired_goes_on(worker: TermsCaller, app: Any, redis: Redis) -> None:

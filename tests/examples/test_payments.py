@@ -31,7 +31,7 @@ def test_every_order_is_charged_once(tmp_path: Path) -> None:
         "needless_runs",
         "orders_charged_twice",
         "orders_not_charged",
-        "task_ids_told_otherwise",
+        "task_ids_with_another_outcome",
     ):
         assert summary[wrong] == 0, wrong
     killed = summary["killed_before_the_money_moved"] + summary["killed_after_the_money_moved"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["canonical"]
 
-_JSON = frozenset(("records", "lanes", "workers", "locks", "said", "rates"))
+_JSON = frozenset(("records", "lanes", "workers", "locks", "overrides", "rates"))
 #: What is only read by people, and what never changes.
 _LEFT_OUT = frozenset(("audit", "limits"))
 # Times, tickets and places; ids of workers, nonces, and worker#call. Found fast by their first character.
@@ -92,7 +92,7 @@ def _of_json(name: str, packed: str) -> str:
         said.pop("since", None)
     elif name == "rates":
         said.pop("seen", None)
-    elif name == "said":
+    elif name == "overrides":
         said = {what: [row[0], row[1], row[3] if what == "bar" else 0] for what, row in said.items()}
     return json.dumps(said, sort_keys=True)
 

@@ -52,7 +52,11 @@ def _check_indexes(world: World, store: Snapshot) -> None:
     except AssertionError as error:
         line = traceback.extract_tb(error.__traceback__)[-1].line
         raise Violation(f"index: {line} {str(error).splitlines()[:1]}") from None
-    if not store.hashes["said"] and not world.config.ticks and (lost := peek.startable(store, world.config.permits)):
+    if (
+        not store.hashes["overrides"]
+        and not world.config.ticks
+        and (lost := peek.startable(store, world.config.permits))
+    ):
         raise Violation(f"can start, and nobody knows: {lost}")
 
 

@@ -96,7 +96,7 @@ class _Game:
         """Yield the limits on which a new worker starts nothing."""
         for number, limit in enumerate(LIMITS):
             about = self.mutation.field.decode(errors="replace")
-            if self.mutation.key in ("said", "limits") and limit.name in about:
+            if self.mutation.key in ("overrides", "limits") and limit.name in about:
                 continue  # another number, or a pause, can be read
             fresh = LockCaller(self.town.client, f"w@h:1/{'cdef'[number] * 8}", f"12345678:z{number}", lease=LEASE)
             if not self._starts(fresh, needs_for(limit)):
@@ -104,7 +104,7 @@ class _Game:
 
     def lost(self, before: set[str]) -> Iterator[str]:
         """Yield the tasks of which nothing came, and which were not set aside; what was changed may cost one."""
-        if self.mutation.key in ("said", "limits"):
+        if self.mutation.key in ("overrides", "limits"):
             return
         found: Any = self.town.client.hkeys(KEY["aside"])
         aside = {task.decode(errors="replace") for task in found}

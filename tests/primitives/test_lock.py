@@ -371,7 +371,7 @@ def test_hold_releases_at_the_end_whatever_happens(locks: IdentityLock) -> None:
 
 def test_hold_raises_when_somebody_else_has_it(locks: IdentityLock) -> None:
     take(locks)
-    with pytest.raises(NotAcquired, match="'a' was held by somebody else"), locks.hold("a", timeout=0):
+    with pytest.raises(NotAcquired, match="'a' was held by another owner"), locks.hold("a", timeout=0):
         pytest.fail("not held")
 
 

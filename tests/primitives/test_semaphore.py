@@ -540,7 +540,7 @@ def test_wrong_settings_are_refused(redis: Redis, options: dict[str, Any]) -> No
 
 
 def test_the_example_of_its_docstring_runs(redis: Redis, server: EmbeddedServer, capsys: Any) -> None:
-    lines = (inspect.getdoc(FairSemaphore) or "").split("::\n", 1)[1].split("\nWhoever finds")[0]
+    lines = (inspect.getdoc(FairSemaphore) or "").split("::\n", 1)[1].split("\nA call that finds")[0]
     example = textwrap.dedent(lines).replace("Redis()", f"Redis.from_url({server.url!r})")
     assert "set_limit(None)" in example
     names: dict[str, Any] = {}

@@ -232,7 +232,7 @@ _BROKEN = {
     "caps": ("return rule.permits - rule.used >= ", "return 1 or "),
     "rates": ("start = math.max(start, ", "start = math.min(start, "),
     "ends": ("if not record or record.nonce ~= nonce then return nil end", "if true then return nil end"),
-    "locks": ("rcall('HDEL', KEYS[16], identity)", ""),
+    "locks": ("rcall('HDEL', KEYS[13], identity)", ""),
 }
 
 

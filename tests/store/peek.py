@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KEY = dict(zip(_NAMES, KEYS.all, strict=True))
 _LOCK_LANES = ("follow:", "next:")
 #: Kinds of what ends by itself, as KEYS ends names them.
-_ENDING = ("locks", "rates", "turns", "said", "aside", "workers")
+_ENDING = ("locks", "rates", "turns", "overrides", "aside", "workers")
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ def _check_ends(store: Snapshot) -> None:
 
 
 def _for_good(name: str, packed: bytes) -> bool:
-    return name == "said" and any(one[1] == 0 for one in json.loads(packed).values())
+    return name == "overrides" and any(one[1] == 0 for one in json.loads(packed).values())
 
 
 def startable(store: Snapshot, permits: dict[str, int]) -> set[str]:
@@ -377,7 +377,7 @@ def end_moment(client: Redis) -> None:
 
 
 def lapse(client: Redis, *members: str) -> None:
-    """Let the time of these pass: ``locks:identity``, ``said:bucket``, ``turns:...``."""
+    """Let the time of these pass: ``locks:identity``, ``overrides:bucket``, ``turns:...``."""
     for member in members:
         client.zadd(KEY["ends"], {member: 1}, xx=True)
 

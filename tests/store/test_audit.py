@@ -59,8 +59,8 @@ def test_what_changed_nothing_is_no_change(steering: Steering, redis: Redis) -> 
     assert steering.say(API, "pause", until="1") == -1
     assert steering.audit() == ()
     steering.say(API, "pause", until="+60000")
-    redis.hset(KEY["said"], "api", '{"pause":[1,1,"ana","",1]}')  # its time has passed
-    lapse(redis, "said:api")
+    redis.hset(KEY["overrides"], "api", '{"pause":[1,1,"ana","",1]}')  # its time has passed
+    lapse(redis, "overrides:api")
     assert steering.unsay(API, "pause") == 0
     steering.say(API, "pause")
     assert [(each.action, each.before) for each in steering.audit()] == [("pause", None), ("pause", None)]

@@ -47,7 +47,7 @@ def fill(worker: TermsCaller, needs: Needs, count: int, name: str = "t") -> list
 
 def said(redis: Redis) -> set[str]:
     """Of what the store keeps what was said."""
-    return set(peek(redis).hashes["said"])
+    return set(peek(redis).hashes["overrides"])
 
 
 # -- override ----------------------------------------------------------------------------------------------------------
@@ -267,11 +267,11 @@ def test_what_has_no_end_stays(worker: TermsCaller, steering: Steering, redis: R
 
 def test_a_bar_stays_beside_it(steering: Steering, redis: Redis) -> None:
     bar = [7, 9e12, "", "t", 1]
-    redis.hset(KEY["said"], "api", json.dumps({"bar": bar, "hold": [1, 1, "", "", 1]}))
-    redis.zadd(KEY["ends"], {"said:api": 9e12})
+    redis.hset(KEY["overrides"], "api", json.dumps({"bar": bar, "hold": [1, 1, "", "", 1]}))
+    redis.zadd(KEY["ends"], {"overrides:api": 9e12})
     steering.say(API, "override", 3)
     steering.unsay(API, "override")
-    assert json.loads(peek(redis).hashes["said"]["api"]) == {"bar": bar}
+    assert json.loads(peek(redis).hashes["overrides"]["api"]) == {"bar": bar}
 
 
 # -- who hears of it ---------------------------------------------------------------------------------------------------

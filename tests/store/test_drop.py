@@ -119,14 +119,14 @@ def test_it_bars_nobody_any_more(worker: TermsCaller, steering: Steering, redis:
     elder = peek(redis).records["elder"]
     redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 8}))
     bar = json.dumps({"bar": [elder.ticket, 9e12, "", "elder", 1]})
-    redis.hset(KEY["said"], mapping={"api": bar, "tenant\x1fa": bar})
+    redis.hset(KEY["overrides"], mapping={"api": bar, "tenant\x1fa": bar})
     if how == "drop":
         assert steering.drop(API, "elder") == 1
     elif how == "borrow":
         assert [each.task for each in steering.borrow("elder")[1]] == ["elder"]
     else:
         worker.withdraw("elder")
-    assert not peek(redis).hashes["said"]
+    assert not peek(redis).hashes["overrides"]
     assert worker.arrive("b0", of("a")), "newer ones start"
 
 

@@ -81,6 +81,18 @@ def test_the_run_beside_it_does_not_come_back_when_its_lease_is_lost(
     nothing_is_left(redis)
 
 
+def test_what_the_broker_delivers_after_both_leases_were_lost_is_dropped(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
+    """Neither run was parked before, so no copy of either was awaited."""
+    first = worker.take("t", one)
+    lose(redis, peer)
+    peer.take("t", one)
+    worker.release(first)
+    lose(redis, worker)
+    assert worker.ask("t", one)[0] == Answer.HAS_RUN
+
+
 def test_the_run_beside_it_does_not_go_back_when_it_is_told_to_slow_down(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:

@@ -259,4 +259,4 @@ def test_nothing_of_it_stays(worker: TermsCaller, steering: Steering, redis: Red
     steering.unsay(API, "override")
     clock.move(2 * SECOND)
     worker.reap()
-    assert not redis.exists(KEY["said"], KEY["rates"])
+    assert not redis.exists(KEY["overrides"], KEY["rates"])

@@ -132,7 +132,7 @@ def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redi
             running.update({grant.needs.partition(":")[2]: grant for grant in reply.grants})
     assert ran == ("both",)
     assert used(redis) == {"left": 1, "right": 1}
-    assert not peek(redis).hashes["said"], "and bars nobody any more"
+    assert not peek(redis).hashes["overrides"], "and bars nobody any more"
 
 
 def test_another_that_goes_to_and_fro_takes_nothing_from_one_that_goes_first(worker: TermsCaller, redis: Redis) -> None:
@@ -143,16 +143,16 @@ def test_another_that_goes_to_and_fro_takes_nothing_from_one_that_goes_first(wor
     worker.arrive("other", terms(own, left).same)
     elder, other = (peek(redis).records[task] for task in ("elder", "other"))
     bar = json.dumps({"bar": [elder.ticket, 9e12, "", "elder", 1]})
-    redis.hset(KEY["said"], mapping={"left": bar, "right": bar})
-    redis.zadd(KEY["ends"], {"said:left": 9e12, "said:right": 9e12})
+    redis.hset(KEY["overrides"], mapping={"left": bar, "right": bar})
+    redis.zadd(KEY["ends"], {"overrides:left": 9e12, "overrides:right": 9e12})
     redis.hset(KEY["records"], "other", json.dumps(other.raw | {"moves": 7}))
     assert worker.end(held[2], slots=1) == ()
     assert peek(redis).records["other"].raw["moves"] == 8
-    assert {name: json.loads(said) for name, said in peek(redis).hashes["said"].items()} == {
+    assert {name: json.loads(said) for name, said in peek(redis).hashes["overrides"].items()} == {
         name: json.loads(bar) for name in ("left", "right")
     }
     worker.exchange(revoked=["other"])
-    assert set(peek(redis).hashes["said"]) == {"left", "right"}
+    assert set(peek(redis).hashes["overrides"]) == {"left", "right"}
 
 
 def test_whoever_was_barred_comes_when_that_ends(worker: TermsCaller, redis: Redis) -> None:
@@ -163,7 +163,7 @@ def test_whoever_was_barred_comes_when_that_ends(worker: TermsCaller, redis: Red
     elder = peek(redis).records["elder"]
     redis.hset(KEY["records"], "elder", json.dumps(elder.raw | {"moves": 7}))
     worker.end(sides[0], slots=1)  # it waits for the right side now
-    ends = json.loads(peek(redis).hashes["said"]["left"])["bar"][1]
+    ends = json.loads(peek(redis).hashes["overrides"]["left"])["bar"][1]
     assert not worker.arrive("younger", terms(left).same)
     assert peek(redis).due("bucket")["left"] == ends
 
@@ -717,11 +717,11 @@ def test_a_pause_that_ended_leaves_nothing_behind(worker: TermsCaller, redis: Re
     assert held
     worker.send_back(held, 0.05, "1:tenant\x1fa")
     worker.withdraw("a1")
-    assert "tenant\x1fa" in peek(redis).hashes["said"]
+    assert "tenant\x1fa" in peek(redis).hashes["overrides"]
 
     def cleared() -> bool:
         worker.reap()
-        return not peek(redis).hashes["said"]
+        return not peek(redis).hashes["overrides"]
 
     until(cleared)
 

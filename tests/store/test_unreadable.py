@@ -116,10 +116,10 @@ def test_what_was_declared(worker: Caller, limit: Limit, redis: Redis, garbage: 
 @pytest.mark.parametrize("garbage", [each for each in GARBAGE if each not in NOTHING])
 def test_what_was_said(worker: Caller, one: Limit, redis: Redis, garbage: bytes, steering: Steering) -> None:
     steering.say(one, "override", 3)
-    spoil(redis, "said", one.name, garbage)
+    spoil(redis, "overrides", one.name, garbage)
     worker.take("t1", one)
     assert worker.ask("t2", one)[0] == Answer.MUST_PARK
-    assert dropped(redis) == {("said", one.name)}
+    assert dropped(redis) == {("overrides", one.name)}
     steering.say(one, "override", 2)
     worker.take("t3", one)
 
@@ -130,11 +130,11 @@ def test_what_was_said(worker: Caller, one: Limit, redis: Redis, garbage: bytes,
 def test_a_rate_that_was_said(worker: Caller, one: Limit, redis: Redis, rate: object, steering: Steering) -> None:
     """It is as if it had not been said; of a rate of 16 us nobody could say what it is."""
     steering.say(one, "override", json.dumps({"rates": [[1, 60_000_000, 1]]}))
-    said = json.loads(redis.hget(KEY["said"], one.name) or b"")
-    redis.hset(KEY["said"], one.name, json.dumps({"rate": [rate, *said["rate"][1:]]}))
+    said = json.loads(redis.hget(KEY["overrides"], one.name) or b"")
+    redis.hset(KEY["overrides"], one.name, json.dumps({"rate": [rate, *said["rate"][1:]]}))
     worker.release(worker.take("t1", one))
     goes_on(worker, one)
-    assert dropped(redis) == {("said", one.name)}
+    assert dropped(redis) == {("overrides", one.name)}
 
 
 @pytest.mark.parametrize("number", ["nan", "-inf", "1e999", "[nan]"])

@@ -148,7 +148,7 @@ def test_all_limits_and_keys_are_found(worker: TermsCaller, steering: Steering) 
     assert worker.arrive("held", terms(TENANT).needs({"keys": {"tenant": "held"}}))
     steering.say("tenant\x1fsaid", "pause")
     assert buckets(steering, "limits") == {"tenant"}
-    assert buckets(steering, "said") == {"tenant\x1fsaid"}
+    assert buckets(steering, "overrides") == {"tenant\x1fsaid"}
     assert buckets(steering, "waiting") == {f"tenant\x1f{key}" for key in keys}
     assert buckets(steering, "used") == {"tenant\x1fheld"}
     while worker.look(1000).grants:
@@ -299,8 +299,8 @@ def test_a_pause_is_why(worker: TermsCaller, steering: Steering) -> None:
 
 
 def test_the_outside_is_why(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    redis.hset(KEY["said"], "api", json.dumps({"hold": [0, 9e12, "t7", "rate limited", 1.5e12]}))
-    redis.zadd(KEY["ends"], {"said:api": 9e12})
+    redis.hset(KEY["overrides"], "api", json.dumps({"hold": [0, 9e12, "t7", "rate limited", 1.5e12]}))
+    redis.zadd(KEY["ends"], {"overrides:api": 9e12})
     fill(worker, ONE, 1)
     (why,) = steering.explain("t0").reasons
     assert why.startswith("Limit api is held back since 2017-07-14 02:40:00 UTC until 2255-")
@@ -361,8 +361,8 @@ def test_an_older_task_goes_first(worker: TermsCaller, steering: Steering, redis
     for task, needs in (("older", ONE), ("both", both), ("later", ONE)):
         worker.put(task, needs)
     ticket = peek(redis).parked["both"].ticket
-    redis.hset(KEY["said"], "api", json.dumps({"bar": [ticket, 9e12, "", "both", 1]}))
-    redis.zadd(KEY["ends"], {"said:api": 9e12})
+    redis.hset(KEY["overrides"], "api", json.dumps({"bar": [ticket, 9e12, "", "both", 1]}))
+    redis.zadd(KEY["ends"], {"overrides:api": 9e12})
     barred = "Task both, which needs several limits and waited for long, goes first on limit api."
     assert steering.stands(API).barred_by == "both"
     assert barred in steering.explain("later").reasons

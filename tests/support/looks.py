@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from celery_throttle.worker import gate, wiring
+from celery_throttle.worker import admission, wiring
 from celery_throttle.worker.gate import LOOK_EVERY
 from celery_throttle.worker.store_side import link
 
@@ -26,5 +26,5 @@ def look_every(seconds: float | None = None) -> None:
         assert "TIMEOUT" in vars(link)
         vars(link)["TIMEOUT"] = float(os.environ[PATIENCE])
     if FRESH in os.environ:
-        assert "_FRESH" in vars(gate)
-        vars(gate)["_FRESH"] = float(os.environ[FRESH])
+        assert "_FRESH" in vars(admission)
+        vars(admission)["_FRESH"] = float(os.environ[FRESH])

@@ -169,6 +169,6 @@ def test_the_data_is_removed_from_the_primary(watched: Watched) -> None:
     app = Celery("shop", set_as_current=False)
     app.conf.update(throttle_url=watched.url, throttle_prefix="gone")
     with Redis.from_url(watched.primary.url) as client:
-        client.hset(Keys("gone").key("said"), "x", "1")
+        client.hset(Keys("gone").key("overrides"), "x", "1")
         assert ThrottleControl(app).remove_data().keys == 1
         assert not client.keys("{gone*")

@@ -135,3 +135,19 @@ def test_stopped_worker_lets_no_run_enter() -> None:
     worker.slots.gone = True
     worker.gate._admission.enter(run)
     assert not worker.slots.given
+
+
+def test_permit_to_give_back_has_a_timer_after_a_lost_connection() -> None:
+    """Celery empties the hub's timer when the connection is lost."""
+    worker = Worker(Plain())
+    box = SimpleNamespace(urgent=False, lazy=True)
+    calls: Any = SimpleNamespace(outbox=box, hungry=False, lazy_since=None)
+    admission = worker.gate._admission
+    timers = []
+    for lost in (False, False, True):
+        if lost:
+            worker.gate.disconnected()
+        calls.lazy_since = None
+        assert not admission._is_due(calls, 0)
+        timers.append(len(worker.loop.pauses))
+    assert timers == [1, 1, 2]

@@ -169,7 +169,7 @@ def test_every_change_is_clicked(browser: Browser, app: Any) -> None:
         browser.click(f"{change} …")
         for name, value in (fields | {"why": f"{change} <it>"}).items():
             browser.write(name, value)
-        browser.click("Only show what it would do")
+        browser.click("Show the effect only")
         browser.arrives(urlencode({"why": f"{change} <it>"}))
         browser.shows(f"why={change} <it>")
         browser.click(change)
@@ -213,7 +213,7 @@ def test_a_task_is_dropped_and_a_lock_taken_away(browser: Browser, app: Any) -> 
     browser.open("limit?name=api")
     browser.click("t3")
     browser.shows("parked, place 2 in the line of api")
-    browser.click("Drop it …")
+    browser.click("Drop the task …")
     browser.click("Drop")
     browser.shows("1 task dropped.")
     app.tasks["charge"].apply_async((17, 5))
@@ -257,7 +257,7 @@ def test_a_change_is_seen(browser: Browser, app: Any) -> None:
 
 def test_open_page_looks_for_alarms_by_itself(browser: Browser) -> None:
     browser.open("task")
-    until(lambda: browser.driver.find_element(By.ID, "alarms").text == "no alarm in what was looked at", timeout=15)
+    until(lambda: browser.driver.find_element(By.ID, "alarms").text == "no alarm, not all checked", timeout=15)
 
 
 def test_chart_shows_the_value_under_the_slider(crowded: Browser) -> None:
@@ -339,7 +339,7 @@ def test_page_without_a_store_asks_again_by_itself(chromium: Browser, own_server
         chromium.url = url
         own_server.kill()
         chromium.open("locks")
-        chromium.shows("This page asks again by itself.")
+        chromium.shows("The page tries again on its own.")
         own_server.restart()
         chromium.shows_soon("Identity locks")
         chromium.driver.get("about:blank")
@@ -350,7 +350,7 @@ def test_it_is_read_without_a_script(browser: Browser, app: Any) -> None:
     try:
         browser.open()
         browser.click("api")
-        browser.shows("Who waits")
+        browser.shows("Parked tasks")
         browser.click("Pause …")
         browser.click("Pause")
         browser.shows("api is paused.")
@@ -454,7 +454,7 @@ def test_the_keyboard_is_enough(browser: Browser, app: Any) -> None:
         assert len(seen) < 20
     assert seen[1:6] == ["Limits", "Task", "Workers", "Locks", "Audit"]
     browser.press(Keys.ENTER)
-    browser.shows("Who waits")
+    browser.shows("Parked tasks")
     while browser.focused != "Pause …":
         browser.press(Keys.TAB)
     browser.press(Keys.ENTER)
@@ -484,7 +484,7 @@ def test_another_site_changes_nothing(browser: Browser, app: Any) -> None:
     form = f"<form method=post action='{action}'><input name=change value=pause></form>{sends}"
     with served(Starlette(routes=[Route("/", lambda _: HTMLResponse(form))])) as url:
         browser.driver.get(url.replace("127.0.0.1", "localhost"))
-        browser.shows("This came from another site")
+        browser.shows("This request came from another site")
     assert not stands(app).paused
 
 

@@ -226,8 +226,8 @@ def test_a_lock_is_taken_away(page: Site, app: Any) -> None:
     app.tasks["charge"].apply_async((17, 5))
     (link,) = re.findall(r'href="/(locks/unlock[^"]*)"', page.get("locks").text)
     path = html.unescape(link)
-    assert "its fencing token is the smaller" in text(page.get(path))
-    for said in ("The lock is free.", "Nobody had the lock."):
+    assert "with the smaller fencing token" in text(page.get(path))
+    for said in ("The lock is free.", "No task had the lock."):
         answer = page.post(path, {"why": "lost"})
         assert said in text(page.get(answer.headers["location"].lstrip("/")))
         assert ThrottleControl(app).locks() == ()

@@ -76,7 +76,7 @@ def test_visitor_without_rights_does_not_see_the_store(app: Any, server: Embedde
 
 def test_alarms_of_the_last_report_stand_on_every_page(page: Site, app: Any, worker: TermsCaller) -> None:
     worker.know(API)
-    assert head(page.get("")).endswith("look for alarms")
+    assert head(page.get("")).endswith("check for alarms")
     ThrottleControl(app).limit("api").pause()
     worker.put("t3", terms(API).same, age=3600)
     alarms = len(page.get("api/report").json()["alarms"])
@@ -93,4 +93,4 @@ def test_alarms_of_a_store_that_is_away_are_no_number(own_server: EmbeddedServer
     with visited(asgi(make_app(own_server.url))) as page:
         own_server.kill()
         assert page.get("alarms").status_code == 503
-        assert head(page.get("")).endswith("look for alarms")
+        assert head(page.get("")).endswith("check for alarms")

@@ -63,8 +63,8 @@ def test_the_last_hour_of_each_limit(page: Site, count: Callable[..., None], wor
         "1240 starts in the busiest minute", "5 starts in the busiest minute", "7 starts in the busiest minute",
     ]  # fmt: skip
     assert answer.text.count('<path class="late"') == 2
-    assert "95 % of those that started in the last hour had waited no longer than that" in text(answer)
-    assert "Both are those of the first" not in text(answer)
+    assert "95 % of the tasks that started in the last hour had waited at most this long" in text(answer)
+    assert "Both are read for the first" not in text(answer)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_where_there_are_very_many_it_is_that_of_the_first(page: Site, count: Ca
     answer = page.get("?most=1000")
     found = rows(answer)[1:]
     assert all(each.endswith("0.0 s 1 started") for each in found[:300])
-    assert [each.split(" ", 1)[0] for each in found if each.endswith("not looked at not looked at")] == [
+    assert [each.split(" ", 1)[0] for each in found if each.endswith("not read not read")] == [
         "limit-300", "limit-301",
     ]  # fmt: skip
-    assert "Both are those of the first 300 limits." in text(answer)
+    assert "Both are read for the first 300 limits." in text(answer)
     assert "Both are" not in text(page.get(""))
 
 
@@ -108,7 +108,7 @@ def test_the_oldest_wait_of_each_limit(page: Site, worker: TermsCaller) -> None:
     found = {each.split()[0]: each for each in rows(page.get(""))[1:]}
     assert "2h 0m" in found["api"]
     assert re.search(r" 240 \d+(\.\d)? s", found["tenant"])
-    assert not any("not looked at" in each for each in found.values())
+    assert not any("not read" in each for each in found.values())
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_the_filter_and_the_cut(page: Site, worker: TermsCaller) -> None:
         worker.know(Limit(f"shop-{number}", 1))
     worker.arrive("t", terms(Limit("shop-7", 1)).same)
     cut = page.get("?most=5")
-    assert "5 of 12 limits, those first that need attention." in text(cut)
+    assert "5 of 12 limits; those that need attention come first." in text(cut)
     assert [each.split()[0] for each in rows(cut)[1:]] == ["shop-7", "shop-0", "shop-1", "shop-10", "shop-11"]
     found = page.get("?find=SHOP-1&most=2")
     assert "2 of 3 limits" in text(found)
@@ -113,11 +113,11 @@ def test_the_filter_and_the_cut(page: Site, worker: TermsCaller) -> None:
 
 def test_nothing_to_see(page: Site) -> None:
     assert "No limits are known: no worker has declared any." in text(page.get(""))
-    assert "Nobody has a lock." in text(page.get("locks"))
+    assert "No task has an identity lock." in text(page.get("locks"))
     assert "Nothing was changed." in text(page.get("audit"))
     assert "no alarm, 1 remark." in text(page.get("report"))
     assert [page.get(each).status_code for each in PAGES] == [200] * len(PAGES)
-    assert "Nobody waits in its line." in text(page.get("limit?name=api"))
+    assert "No task is parked." in text(page.get("limit?name=api"))
 
 
 # -- a limit -----------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def test_who_is_not_shown_is_told_of(page: Site, worker: TermsCaller) -> None:
     for number in range(5):
         worker.arrive(f"t{number}", terms(Limit("wide", 9)).same)
     shown = text(page.get("limit?name=wide&most=2"))
-    assert "2 tasks; who holds 3 more permits is not shown." in shown
+    assert "2 tasks; the holders of 3 more permits are not shown." in shown
     assert "not shown" not in text(page.get("limit?name=wide"))
 
 
@@ -163,7 +163,7 @@ def test_five_thousand_keys(page: Site, worker: TermsCaller) -> None:
     worker.arrive("waits", of("k4321"))
     answer = page.get("limit?name=tenant")
     assert (
-        "100 of 5 000 keys. Sorted: stopped first , longest line first , by name . Of the first 1 000 that were found."
+        "100 of 5 000 keys. Sorted: stopped first , longest line first , by name . These are the first 1 000 found."
         in text(answer).replace("\N{NO-BREAK SPACE}", " ")
     )
     of_keys = [each for each in rows(answer) if each.startswith("k")]

@@ -361,5 +361,5 @@ def test_a_token_that_is_none(token: str) -> None:
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"Nobody can listen on 127.0.0.1, port {port}"):
+        with pytest.raises(ConfigurationError, match=f"Cannot listen on 127.0.0.1, port {port}"):
             listening("127.0.0.1", port, None)

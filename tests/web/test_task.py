@@ -28,7 +28,7 @@ SECRET = "hunter2"
 ETA = "2026-11-22T13:00:05.250000+01:00"
 SHOWN_ETA = "2026-11-22 12:00:05 UTC"
 NOT_KEPT = "Arguments not kept"
-REFUSED = "Arguments you may not see them"
+REFUSED = "Arguments hidden from you"
 
 
 def message(**headers: object) -> bytes:

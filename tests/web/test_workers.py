@@ -43,7 +43,7 @@ def test_queues_with_their_parked_tasks_and_whether_a_worker_takes_them(
     answers["taken"] = None
     answer = page.get("workers")
     assert "not known" in next(each for each in rows(answer) if each.startswith("exports"))
-    assert "none answered a remote control command" in text(answer)
+    assert "no worker answered a remote control command" in text(answer)
 
 
 def test_what_is_set_aside_is_listed(page: Site, worker: TermsCaller, redis: Redis) -> None:

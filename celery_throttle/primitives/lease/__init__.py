@@ -1,4 +1,4 @@
-"""What is held for a while, unless it is renewed."""
+"""Leases: locks and permits that end unless they are renewed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease that a task renews, for asyncio."""
+"""Leases for asyncio, renewed by a task."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncHeld", "AsyncRenewableLease", "in_background"]
 
-#: The loop itself only has weak references to its tasks.
+#: Strong references, because the loop only has weak ones to its tasks.
 _background: set[asyncio.Task[Any]] = set()
 
 
 class AsyncRenewableLease(Lease, ABC):
-    """As `RenewableLease`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+    """As `RenewableLease`, for ``async with``; ``renew`` and ``release`` are awaited."""
 
     async def __aenter__(self) -> Self:
         self._enter()
@@ -51,21 +51,21 @@ class AsyncRenewableLease(Lease, ABC):
 
     @abstractmethod
     async def renew(self, lease: float | None = None) -> bool:
-        """Let the lease end that many seconds from now."""
+        """Set the rest of the lease to ``lease`` seconds."""
 
     @abstractmethod
     async def release(self) -> bool:
-        """Give it back."""
+        """Release the lock or permit."""
 
     def keep(self) -> None:
-        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
+        """Renew at each third of the lease, until it is released or lost, or has no references left."""
         in_background(_keep(weakref.ref(self), self._next_renewal()))
 
     async def renew_quietly(self) -> float | None:
-        """Renew for the task; return how long to wait until the next time, None if there is none."""
+        """Renew for the task; return the pause before the next renewal, None if there is none."""
         try:
             await self.renew()
-        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
+        except Exception as error:  # noqa: BLE001 - a lease that is not renewed must be reported after any error
             return self._pause_after(error)
         return self._next_renewal()
 
@@ -95,7 +95,7 @@ class AsyncHeld(AsyncRenewableLease):
         call = self._renewal(seconds)
         started = time.monotonic()
         if not await execute_async(self._client, call):
-            self._check_held()  # a release that came between is no loss
+            self._check_held()  # a release during the call is no loss
             raise self._lose()
         self._seconds, self._deadline = seconds, started + seconds
         return True
@@ -111,12 +111,12 @@ class AsyncHeld(AsyncRenewableLease):
 
         self._releasing = True
         if self._released is None:
-            await asyncio.shield(in_background(give_back()))  # if this is cancelled, it goes on
+            await asyncio.shield(in_background(give_back()))  # the release goes on after a cancellation
         return bool(self._released)
 
 
 def in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Let the running loop do some work that nobody has to wait for."""
+    """Start a task that no caller has to wait for in the running loop."""
     task = asyncio.get_running_loop().create_task(work)
     _background.add(task)
     task.add_done_callback(_background.discard)

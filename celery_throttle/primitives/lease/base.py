@@ -1,4 +1,4 @@
-"""What the holder of something knows about its lease: no I/O."""
+"""The holder's view of a lease, without I/O."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ __all__ = ["RECEIPT_MS", "RENEWALS", "Lease", "logger", "next_look", "store_time
 
 logger = logging.getLogger(__name__)
 
-#: How long a release that is sent again gets the same answer: redis-py's own retries take up to a minute.
+#: Milliseconds in which a repeated release gets the same answer, because redis-py's own retries take up to a minute.
 RECEIPT_MS = 60_000
-#: How many times a lease is renewed while it lasts.
+#: Renewals in the length of one lease.
 RENEWALS = 3
-#: Seconds after which a waiting acquire looks by itself, should a hint be lost.
+#: Seconds after which a waiting acquire asks again, in case a hint was lost.
 _LOOK_AGAIN = 2.0
 
 
 class Lease:
-    """A lease by the holder's own clock: it says it is over a little before the store does, never after.
+    """A lease by the holder's own clock: it ends a little earlier than in the store, never later.
 
     Args:
-        identity: what is held.
-        owner: by whom.
+        identity: the locked identity, or the name of the semaphore.
+        owner: the name of the holder.
         seconds: how long a renewal lasts.
-        deadline: until when it lasts now, on the clock of ``time.monotonic``.
+        deadline: the present end of the lease, on the clock of ``time.monotonic``.
         on_lost: called once, with this object, when the lease is found to be lost.
     """
 
@@ -53,7 +53,7 @@ class Lease:
         self._releasing = False
         self._gone = False
         self._entered = False
-        #: what became of the release; None before
+        #: the result of the release; None before
         self._released: bool | None = None
 
     def __repr__(self) -> str:
@@ -62,18 +62,18 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may have it: the store said so, or the lease was not renewed in time."""
+        """Whether another holder may have it: the store reported it, or the lease was not renewed in time."""
         return self._gone or (self._released is None and time.monotonic() >= self._deadline)
 
     @property
     def lease_left(self) -> float:
-        """Seconds that are left for certain."""
+        """Seconds that certainly are left of the lease."""
         if self._gone or self._released is not None:
             return 0.0
         return max(0.0, self._deadline - time.monotonic())
 
     def _enter(self) -> None:
-        """Begin its ``with`` block, the only one: the end of a block gives it back."""
+        """Begin the ``with`` block. A second block is refused, because the end of each block releases the lease."""
         if self._releasing:
             raise LeaseLost(f"{shown(self.identity)} was released, and is not held in this block: acquire it again")
         if self.lost:
@@ -92,31 +92,31 @@ class Lease:
             raise self._error()
 
     def _lose(self) -> LeaseLost:
-        """Note that it is lost, tell once, return the error to raise."""
+        """Mark the lease as lost, log and call ``on_lost`` the first time, and return the error to raise."""
         with self._guard:
             first, self._gone = not self._gone, True
         if first:
             logger.warning("lease_lost: %s", self._error(), extra={"action": "lease_lost", "owner": self.owner})
-            self._tell()
+            self._call_on_lost()
         return self._error()
 
-    def _tell(self) -> None:
+    def _call_on_lost(self) -> None:
         try:
             if self._on_lost is not None:
                 self._on_lost(self)
         except Exception:
-            # It may be called in the renewing thread, where nobody else would hear of it.
+            # Logged, because in the renewing thread no caller would get the error.
             logger.exception("celery_throttle: on_lost of %s failed", shown(self.identity))
 
     def _error(self) -> LeaseLost:
         return LeaseLost(f"{shown(self.identity)} is not held by {self.owner} any more")
 
     def _next_renewal(self) -> float:
-        """Return after how many seconds to renew it."""
+        """Return the seconds until the next renewal."""
         return self._seconds / RENEWALS
 
     def _pause_after(self, error: Exception) -> float | None:
-        """Return how long to wait after a renewal that failed, None if it is no use any more."""
+        """Return the seconds to wait after a failed renewal, None if the lease is released or lost."""
         if self._releasing:
             return None
         if isinstance(error, LeaseLost) or self.lease_left <= 0:
@@ -127,12 +127,12 @@ class Lease:
 
 
 def next_look(lease_left: float) -> float:
-    """Return after how many seconds to look again, should no hint come: when the lease ends, or now and then."""
-    # A little late and not all at once; never at once, which would be a busy loop.
+    """Return the seconds to wait for a hint: until the lease ends, and at most `_LOOK_AGAIN`."""
+    # A random addition, so that callers do not all ask at once, and never 0, which would be a busy loop.
     spread = random.uniform(0.002, 0.02)  # noqa: S311 - no secret
     return min(lease_left, _LOOK_AGAIN) + spread
 
 
 def store_time(microseconds: int) -> datetime:
-    """Return a time of the store's clock."""
+    """Return a time of the store's clock as a datetime."""
     return datetime.fromtimestamp(microseconds / 1e6, timezone.utc)

@@ -1,4 +1,4 @@
-"""A lease that a thread renews."""
+"""Leases renewed by a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Held", "RenewableLease"]
 
 
 class RenewableLease(Lease, ABC):
-    """A lease that one can give back, by leaving its ``with`` block too, and that a thread can renew."""
+    """A lease with a release, also at the end of a ``with`` block, and a thread that can renew it."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RenewableLease(Lease, ABC):
         on_lost: Callable[[Any], object] | None,
     ) -> None:
         super().__init__(identity, owner, seconds=seconds, deadline=deadline, on_lost=on_lost)
-        # Its put() may be called from within the garbage collector; that of other queues and events must not.
+        # A SimpleQueue, because its put() may run inside the garbage collector; other queues and events may not.
         self._stop: SimpleQueue[None] = SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -62,14 +62,14 @@ class RenewableLease(Lease, ABC):
 
     @abstractmethod
     def renew(self, lease: float | None = None) -> bool:
-        """Let the lease end that many seconds from now."""
+        """Set the rest of the lease to ``lease`` seconds."""
 
     @abstractmethod
     def release(self) -> bool:
-        """Give it back."""
+        """Release the lock or permit."""
 
     def keep(self) -> None:
-        """Renew at a third of the lease, until it is released, lost or forgotten by the program."""
+        """Renew at each third of the lease, until it is released or lost, or has no references left."""
         stop = self._stop
         held = weakref.ref(self, lambda _: stop.put(None))
         threading.Thread(
@@ -77,10 +77,10 @@ class RenewableLease(Lease, ABC):
         ).start()
 
     def renew_quietly(self) -> float | None:
-        """Renew for the thread; return how long to wait until the next time, None if there is none."""
+        """Renew for the thread; return the pause before the next renewal, None if there is none."""
         try:
             self.renew()
-        except Exception as error:  # noqa: BLE001 - whatever it is, a lease that is not renewed must be reported
+        except Exception as error:  # noqa: BLE001 - a lease that is not renewed must be reported after any error
             return self._pause_after(error)
         return self._next_renewal()
 
@@ -89,14 +89,14 @@ class Held(RenewableLease):
     """A lease on one server.
 
     Args:
-        client: where it is held.
-        identity: what is held.
-        owner: by whom.
+        client: the client of the server.
+        identity: the locked identity, or the name of the semaphore.
+        owner: the name of the holder.
         seconds: how long a renewal lasts.
-        deadline: until when it lasts now, on the clock of ``time.monotonic``.
+        deadline: the present end of the lease, on the clock of ``time.monotonic``.
         on_lost: called once, with this object, when the lease is found to be lost.
-        renewal: makes the call that lets the lease end so many seconds from now.
-        giving_back: makes the call that gives it back. Both calls return 0 if it is not held any more.
+        renewal: returns the call that sets the rest of the lease to a number of seconds.
+        giving_back: returns the call that releases it. Both calls return 0 if it is not held any more.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class Held(RenewableLease):
         self._client, self._renewal, self._giving_back = client, renewal, giving_back
 
     def renew(self, lease: float | None = None) -> bool:
-        """Let the lease end that many seconds from now (by default as many as at first); always True.
+        """Set the rest of the lease to ``lease`` seconds (by default as many as before); return True.
 
-        As ``extend`` and ``reacquire`` of redis-py's own lock: nobody has to look at the answer to stay safe.
+        A lost lease is an error and not a False, as in ``extend`` and ``reacquire`` of redis-py's lock.
 
         Raises:
-            LeaseLost: it is not held any more.
+            LeaseLost: the lease is not held any more.
             redis.exceptions.RedisError: Redis did not answer; the lease goes on as before, or was renewed.
         """
         self._check_held()
@@ -128,13 +128,13 @@ class Held(RenewableLease):
         call = self._renewal(seconds)
         started = time.monotonic()
         if not execute(self._client, call):
-            self._check_held()  # a release that came between is no loss
+            self._check_held()  # a release during the call is no loss
             raise self._lose()
         self._seconds, self._deadline = seconds, started + seconds
         return True
 
     def release(self) -> bool:
-        """Give it back; False, and nothing is changed, if it was not held any more. Again: the same answer.
+        """Release it; False, without any change, if it was not held any more. A second call returns the same.
 
         Raises:
             redis.exceptions.RedisError: Redis did not answer; call it again, or leave it to the end of the lease.
@@ -154,7 +154,7 @@ def _keep(held: weakref.ref[RenewableLease], stop: SimpleQueue[None], pause: flo
         try:
             stop.get(timeout=pause)
         except Empty:
-            # In a function of its own, so that no reference stays behind while waiting.
+            # In a function of its own, so that no reference is left during the next wait.
             pause = _renew(held)
         else:
             return

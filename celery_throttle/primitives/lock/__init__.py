@@ -1,4 +1,4 @@
-"""A lock by identity on one Redis: one holder, a lease, a fencing token."""
+"""Locks by identity on one Redis: one holder, a lease, a fencing token."""
 
 from __future__ import annotations
 

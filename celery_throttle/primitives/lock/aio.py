@@ -1,4 +1,4 @@
-"""The identity lock for asyncio: the same scripts, the same answers."""
+"""The identity lock for asyncio, with the scripts and answers of the sync one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["AsyncHeldLock", "AsyncIdentityLock"]
 
 
 class AsyncHeldLock(AsyncHeld):
-    """As `HeldLock`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+    """As `HeldLock`, for ``async with``; ``renew`` and ``release`` are awaited."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class AsyncIdentityLock:
 
     Args:
         client: a client of redis.asyncio.
-        prefix: what all keys begin with; those who share it share locks and tokens.
+        prefix: the beginning of all keys; objects with the same prefix share locks and tokens.
         lease: how many seconds a lock lasts unless it is renewed, by default.
 
     Raises:
-        ConfigurationError: an argument cannot work; so do all methods.
+        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
         As `IdentityLock`. Also, renewal is a task of the event loop: code that blocks the loop for longer than two
-        thirds of the lease loses the lock. An acquire that is cancelled on its way gives back what it may have got,
-        in the background; a loop that ends at once leaves it to the end of the lease.
+        thirds of the lease loses the lock. A cancelled acquire may have got the lock; a background task then releases
+        the lock. If the loop ends before that, the lock lasts until the end of its lease.
     """
 
     def __init__(self, client: Redis, *, prefix: str = "throttle", lease: float = 60.0) -> None:
@@ -109,7 +109,7 @@ class AsyncIdentityLock:
             if held is None and wait:
                 held = await self._wait(attempt, time.monotonic() + wait, on_lost)
         except asyncio.CancelledError:
-            # The same owner may have had it before: that one is not ours to release.
+            # An owner that was given may have had the lock before, so only a lock with a new owner is released.
             if owner is None:
                 in_background(self._undo(attempt))
             raise
@@ -133,7 +133,7 @@ class AsyncIdentityLock:
             identity, lease, owner=owner, blocking=True, timeout=timeout, renew=renew, on_lost=on_lost
         )
         if held is None:
-            raise NotAcquired(f"{shown(identity)} was held by somebody else for {timeout} seconds")
+            raise NotAcquired(f"{shown(identity)} was held by another owner for {timeout} seconds")
         async with held:
             yield held
 
@@ -167,7 +167,7 @@ class AsyncIdentityLock:
         async with aclosing(self._client.pubsub(ignore_subscribe_messages=True)) as hints:
             await hints.subscribe(attempt.key)
             while True:
-                # The first message is that we are subscribed. A release before it is seen by the attempt after it.
+                # The first message confirms the subscription. The attempt after it finds an earlier release.
                 held = await self._attempt(attempt, on_lost)
                 left = deadline - time.monotonic()
                 if isinstance(held, AsyncHeldLock):
@@ -177,7 +177,7 @@ class AsyncIdentityLock:
                 await hints.get_message(timeout=min(left, next_look(held.holder.lease_left)))
 
     async def _undo(self, attempt: Attempt) -> None:
-        """Release what a cancelled call may have got."""
+        """Release the lock that a cancelled call may have got."""
         try:
             await execute_async(self._client, self._calls.release(Grant(attempt.key, attempt.owner, None)))
         except RedisError as error:

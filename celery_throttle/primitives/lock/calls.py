@@ -1,4 +1,4 @@
-"""The calls of the identity locks, for sync and asyncio alike: arguments checked, replies as values with names."""
+"""The store calls of the identity locks, for sync and asyncio: check arguments, read replies."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Answer", "Attempt", "Grant", "LockCalls", "LockInfo", "answer", "inf
 
 @dataclass(frozen=True)
 class LockInfo:
-    """Who has a lock.
+    """The present grant of a lock.
 
     Attributes:
-        owner: as given to ``acquire``, or ``host:pid:nonce``.
-        fencing_token: of this grant.
-        lease_left: seconds until it is free, unless it is renewed.
-        since: when it was granted, by the store's clock.
+        owner: the name given to ``acquire``, or ``host:pid:nonce``.
+        fencing_token: the token of this grant.
+        lease_left: seconds until the lock is free, unless it is renewed.
+        since: the time of the grant, by the store's clock.
     """
 
     owner: str
@@ -44,12 +44,12 @@ class LockInfo:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of an attempt to take a lock.
+    """The answer to an attempt to take a lock.
 
     Attributes:
-        granted: whether its owner has the lock now.
-        again: it had the lock before the call already.
-        holder: who has it.
+        granted: whether the owner of the attempt has the lock now.
+        again: whether this owner already had the lock before the call.
+        holder: the present grant.
     """
 
     granted: bool
@@ -59,7 +59,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt to take a lock; sent twice it is still one."""
+    """An attempt to take a lock; sent twice, the call still takes the lock once."""
 
     identity: str | bytes
     key: str
@@ -70,7 +70,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Grant:
-    """One grant of a lock, as the one who has it knows it. Without a token: whichever its owner has."""
+    """One grant of a lock. Without a token, the present grant of the owner."""
 
     key: str
     owner: str
@@ -81,11 +81,11 @@ class LockCalls:
     """Builds the calls for the locks of one prefix.
 
     Args:
-        prefix: what all keys begin with.
-        lease: seconds, for an attempt that does not say otherwise.
+        prefix: the beginning of all keys.
+        lease: default lease in seconds.
 
     Raises:
-        ConfigurationError: an argument cannot work; as all methods here.
+        ConfigurationError: an argument cannot work; all methods raise it, too.
     """
 
     def __init__(self, prefix: str, lease: float) -> None:
@@ -94,15 +94,15 @@ class LockCalls:
         self._fence = named_key(prefix, "lock", "fence")
 
     def key(self, identity: str | bytes) -> str:
-        """Return the key of an identity: of the same length whatever it is; text counts as its UTF-8 bytes."""
+        """Return the key of an identity, always of the same length; text counts as its UTF-8 bytes."""
         if not isinstance(identity, str | bytes):
             raise ConfigurationError(f"identity must be str or bytes, got {type(identity).__name__}: {shown(identity)}")
-        # A lone surrogate is no UTF-8, but no reason to fail: any text has a lock of its own.
+        # surrogatepass, because a text with a lone surrogate, which is no UTF-8, must have a lock of its own, too.
         raw = identity.encode("utf-8", "surrogatepass") if isinstance(identity, str) else identity
         return named_key(self.prefix, "lock", hashlib.sha256(raw).hexdigest())
 
     def acquire(self, identity: str | bytes, lease: float | None, owner: str | None) -> Attempt:
-        """Take the lock."""
+        """Return the attempt to take the lock."""
         lease = self.lease if lease is None else lease
         owner = f"{program_name()}:{secrets.token_hex(8)}" if owner is None else checked_name("owner", owner)
         key = self.key(identity)
@@ -110,36 +110,36 @@ class LockCalls:
         return Attempt(identity, key, owner, lease, call)
 
     def renew(self, grant: Grant, lease: float) -> Call:
-        """Let its lease end that many seconds from now."""
+        """Return the call that sets the rest of the lease to ``lease`` seconds."""
         return _call("renew", (grant.key,), _token(grant), grant.owner, milliseconds("lease", lease))
 
     def release(self, grant: Grant) -> Call:
-        """Give it back."""
+        """Return the call that releases the lock."""
         which = _token(grant) or hashlib.sha256(grant.owner.encode()).hexdigest()[:32]
         receipt = named_key(self.prefix, "lock", f"released:{which}")
         return _call("release", (grant.key, receipt), _token(grant), grant.owner, RECEIPT_MS)
 
     def forget(self, identity: str | bytes, fencing_token: int) -> Call:
-        """Take it away from whoever has this grant."""
+        """Return the call that ends the grant with this token."""
         if isinstance(fencing_token, bool) or not isinstance(fencing_token, int):
             raise ConfigurationError(f"fencing_token must be the number that locked_by() shows, got {fencing_token!r}")
-        # Not the receipt of release: the owner must hear that its lock was taken away.
+        # Not the receipt of release, with which a later release by the owner would count as a success.
         receipt = named_key(self.prefix, "lock", f"forgotten:{fencing_token}")
         return _call("release", (self.key(identity), receipt), str(fencing_token), "", RECEIPT_MS)
 
     def look(self, identity: str | bytes) -> Call:
-        """Ask who has it."""
+        """Return the call that reads the present grant."""
         return _call("look", (self.key(identity),))
 
 
 def answer(raw: Any) -> Answer:
-    """Read the reply of lock/acquire.lua."""
+    """Parse the reply of lock/acquire.lua."""
     code, *holder = raw
-    return Answer(code > 0, code == 2, _info(*holder))  # noqa: PLR2004 - as the script says
+    return Answer(code > 0, code == 2, _info(*holder))  # noqa: PLR2004 - as in the script
 
 
 def info(raw: Any) -> LockInfo | None:
-    """Read the reply of lock/look.lua."""
+    """Parse the reply of lock/look.lua."""
     return _info(*raw) if raw else None
 
 
@@ -148,7 +148,7 @@ def _call(verb: str, keys: tuple[str, ...], *arguments: str | int) -> Call:
 
 
 def _info(token: int, since_us: int, left_ms: int, owner: str | bytes) -> LockInfo:
-    # A client made with decode_responses=True gives text.
+    # A client with decode_responses=True returns text.
     owner = owner.decode() if isinstance(owner, bytes) else owner
     return LockInfo(owner, token, max(left_ms, 0) / 1000, store_time(since_us))
 

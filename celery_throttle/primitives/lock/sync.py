@@ -29,14 +29,14 @@ __all__ = ["HeldLock", "IdentityLock"]
 class HeldLock(Held):
     """One grant of an identity lock; in a ``with`` statement it is released at the end of the block.
 
-    Leaving the block raises `LeaseLost` if the lock was lost meanwhile, unless the block raises something itself.
+    Leaving the block raises `LeaseLost` if the lock was lost inside the block, unless the block raises an error itself.
 
     Attributes:
-        identity: what is locked, as given.
-        owner: by whom.
+        identity: the locked identity, as given.
+        owner: the name of the holder.
         fencing_token: grows with every grant under this prefix; for the resource to check.
-        lost: whether somebody else may have the lock: the store said so, or the lease was not renewed in time.
-        lease_left: seconds that are left for certain.
+        lost: whether another owner may have the lock: the store reported it, or the lease was not renewed in time.
+        lease_left: seconds that certainly are left of the lease.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class IdentityLock:
     bytes). One object serves any number of identities, threads and processes. All times are seconds.
 
     The fencing token makes a write safe even when its author was paused for longer than the lease: the resource itself
-    refuses what comes from an earlier holder. ::
+    refuses writes of earlier holders. ::
 
         import sqlite3
 
@@ -89,33 +89,33 @@ class IdentityLock:
                 "UPDATE orders SET state = 'paid', fence = :fence WHERE id = '17' AND fence < :fence",
                 {"fence": held.fencing_token},
             )
-            assert paid.rowcount == 1  # 0: somebody had the lock after us, what we know is old
+            assert paid.rowcount == 1  # 0: a later holder wrote before us, so our data is old
 
     Keys: ``{prefix}:2:lock:<sha256 of the identity>`` while held, ``{prefix}:2:lock:fence`` for good, and for a minute
-    after a release ``{prefix}:2:lock:released:<token>``, so that a release which redis-py sends twice is one. For the
-    same reason an acquire with the same ``owner`` gets the same grant.
+    after a release ``{prefix}:2:lock:released:<token>``. With the last one, a release that redis-py sends twice counts
+    once. For the same reason an acquire with the same ``owner`` gets the same grant.
 
-    Source: single-instance lock of the Redis documentation (``SET NX PX``, compared release); the token as Kleppmann
-    asks for ("How to do distributed locking", 2016), a hybrid clock: max(last + 1, time in us), so that it also grows
-    after Redis lost its data. Complexity: O(1) and one round trip for every method; a waiting acquire sends one more
-    for each release and each end of a lease, and holds a second connection. About 250 bytes while held, 150 for the
-    minute after.
+    Source: single-instance lock of the Redis documentation (``SET NX PX``, compared release); the token as in
+    Kleppmann, "How to do distributed locking" (2016). The token is a hybrid clock, max(last + 1, time in us), so that
+    it also grows after Redis lost its data. Complexity: O(1) and one round trip for every method. A waiting acquire
+    sends one more call for each release and each end of a lease, and holds a second connection. About 250 bytes while
+    held, 150 for the minute after.
 
     Args:
-        client: a redis-py client; shorter socket timeouts than its own make renewal notice a dead server sooner.
-        prefix: what all keys begin with; those who share it share locks and tokens.
+        client: a redis-py client; with short socket timeouts, renewal notices a dead server sooner.
+        prefix: the beginning of all keys; objects with the same prefix share locks and tokens.
         lease: how long a lock lasts unless it is renewed, by default.
 
     Raises:
-        ConfigurationError: an argument cannot work; so do all methods.
+        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
-        The lease is a promise about time: whoever is paused (swap, a stopped VM) for longer than that goes on beside
-        the next holder, and so does everybody when a failover loses the lock or Redis evicts it (``volatile-*``
-        policies do). Only a resource that checks the fencing token is safe. The token itself is only as good as the
-        server's clock in one case: data lost *and* the clock set back behind the last grant. Waiting is not fair: every
-        release wakes all who wait for that identity, and the quickest gets it. ``on_lost`` comes when the renewing
-        call returns, which with redis-py's defaults is up to a minute late on a frozen server; ``lost`` is exact.
+        The lease is a promise about time. A holder that is paused (swap, a stopped VM) for longer than its lease goes
+        on beside the next holder. The same happens when a failover loses the lock or Redis evicts it (``volatile-*``
+        policies do). Only a resource that checks the fencing token is safe. The token fails in one case: the data was
+        lost *and* the server's clock was set back behind the last grant. Waiting is not fair: every release wakes all
+        waiting calls for that identity, and the fastest gets the lock. ``on_lost`` is called when the renewing call
+        returns, which with redis-py's defaults is up to a minute late on a frozen server; ``lost`` is exact.
     """
 
     def __init__(self, client: Redis, *, prefix: str = "throttle", lease: float = 60.0) -> None:
@@ -133,14 +133,14 @@ class IdentityLock:
         renew: bool = False,
         on_lost: Callable[[HeldLock], object] | None = None,
     ) -> HeldLock | None:
-        """Take the lock; None if somebody else has it.
+        """Take the lock; None if another owner has it.
 
         Args:
-            identity: what to lock.
-            lease: how long it lasts unless it is renewed.
-            owner: a name for this grant, by default a new one; with the name of the present holder one gets the same
-                grant (and its lease is lengthened to ``lease`` if it is shorter).
-            blocking: wait until it is free.
+            identity: the text or bytes to lock.
+            lease: how long the lock lasts unless it is renewed.
+            owner: a name for this grant, by default a new one. With the name of the present holder, the call returns
+                the same grant, and a shorter lease is lengthened to ``lease``.
+            blocking: wait until the lock is free.
             timeout: how long to wait at most; None is for ever, 0 is one attempt.
             renew: a thread renews the lease until the lock is released or this program has no reference to it any more.
             on_lost: called once when the lease is found to be lost, in the thread that finds it.
@@ -172,25 +172,25 @@ class IdentityLock:
         """Hold the lock for a ``with`` block; waits ``timeout`` for it, by default for ever. Arguments as `acquire`.
 
         Raises:
-            NotAcquired: somebody else had it all that time.
-            LeaseLost: at the end of the block: the lock was lost meanwhile, and the block raised nothing itself.
+            NotAcquired: the lock was held by others all that time.
+            LeaseLost: at the end of the block: the lock was lost inside it, and the block raised nothing itself.
             redis.exceptions.RedisError: Redis did not answer.
         """
         held = self.acquire(identity, lease, owner=owner, blocking=True, timeout=timeout, renew=renew, on_lost=on_lost)
         if held is None:
-            raise NotAcquired(f"{shown(identity)} was held by somebody else for {timeout} seconds")
+            raise NotAcquired(f"{shown(identity)} was held by another owner for {timeout} seconds")
         with held:
             yield held
 
     def locked_by(self, identity: str | bytes) -> LockInfo | None:
-        """Return who has the lock, since when, and until when unless it is renewed; None while nobody has it."""
+        """Return the owner of the lock, the time of the grant and the rest of the lease; None if the lock is free."""
         return info(execute(self._client, self._calls.look(identity)))
 
     def forget(self, identity: str | bytes, fencing_token: int) -> bool:
-        """Take the lock away from the grant that `locked_by` showed; False if that one is over already.
+        """End the grant that `locked_by` showed; False if it is over already.
 
-        Its holder hears of it at its next renewal, or at its release. What it does meanwhile, the fencing token of the
-        next holder can stop.
+        The holder gets `LeaseLost` at its next renewal, or False from its release. Until then, the fencing token of the
+        next holder can stop its writes.
         """
         return bool(execute(self._client, self._calls.forget(identity, fencing_token)))
 
@@ -212,7 +212,7 @@ class IdentityLock:
         with closing(self._client.pubsub(ignore_subscribe_messages=True)) as hints:  # type: ignore[no-untyped-call]
             hints.subscribe(attempt.key)
             while True:
-                # The first message is that we are subscribed. A release before it is seen by the attempt after it.
+                # The first message confirms the subscription. The attempt after it finds an earlier release.
                 held = self._attempt(attempt, on_lost)
                 left = deadline - time.monotonic()
                 if isinstance(held, HeldLock):

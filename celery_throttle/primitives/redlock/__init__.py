@@ -1,4 +1,4 @@
-"""A lock by identity on the majority of several independent servers."""
+"""Locks by identity on the majority of several independent servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock on the majority of several independent servers, for asyncio."""
+"""Locks on the majority of several independent servers, for asyncio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery_throttle.primitives.checks import milliseconds, patience, shown
 from celery_throttle.primitives.elsewhere import REDLOCK
 from celery_throttle.primitives.lease.aio import AsyncRenewableLease
 from celery_throttle.primitives.lock.calls import Grant, LockCalls
-from celery_throttle.primitives.redlock.aio_nodes import AsyncNode, ask, tell
+from celery_throttle.primitives.redlock.aio_nodes import AsyncNode, ask, deliver
 from celery_throttle.primitives.redlock.votes import (
     RETRY,
     Votes,
@@ -64,16 +64,16 @@ class AsyncQuorum:
 
     async def give_back(self, call: Call, lease: float) -> bool:
         """As `Quorum.give_back`."""
-        replies = await tell(self._nodes, call, lease).wait(self._timeout, self._votes.decided(ended))
+        replies = await deliver(self._nodes, call, lease).wait(self._timeout, self._votes.decided(ended))
         return self._votes.verdict(replies, ended)
 
     def give_back_later(self, call: Call, lease: float) -> None:
         """As `Quorum.give_back_later`."""
-        tell(self._nodes, call, lease)
+        deliver(self._nodes, call, lease)
 
 
 class AsyncHeldRedlock(AsyncRenewableLease):
-    """As `HeldRedlock`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+    """As `HeldRedlock`, for ``async with``; ``renew`` and ``release`` are awaited."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class AsyncHeldRedlock(AsyncRenewableLease):
         call = self._lock.calls.acquire(self.identity, seconds, self.owner).call
         started = time.monotonic()
         if not await self._lock.quorum.keep(call):
-            self._check_held()  # a release that came between is no loss
+            self._check_held()  # a release during the call is no loss
             raise self._lose()
         self._seconds = seconds
         self._deadline = max(self._deadline, started + seconds - self._lock.drift(seconds))
@@ -130,18 +130,18 @@ class AsyncRedlock:
 
     Args:
         clients: one client of redis.asyncio for each server, with a short ``socket_timeout`` and no retries.
-        prefix: what all keys begin with.
+        prefix: the beginning of all keys.
         lease: how long a lock lasts unless it is renewed, by default.
         node_timeout: how long to wait for a server; short beside the lease.
-        drift: how far the servers' clocks may run apart during a lease, as a part of it.
+        drift: how far the servers' clocks may run apart during a lease, as a part of the lease.
 
     Raises:
-        ConfigurationError: an argument cannot work; so do all methods.
+        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
-        As `Redlock`: **no fencing token**, so it saves work, but proves nothing to the resource. Also, a release that a
-        server could not take is sent again by a task of the event loop: a loop that ends leaves it to the end of the
-        lease. So it does with an acquire that is cancelled on its way. Use one object in one loop.
+        As `Redlock`: **no fencing token**, so the lock saves work, but proves nothing to the resource. Also, a task of
+        the event loop sends a release again that a server could not take, and releases after a cancelled acquire. If
+        the loop ends before that, the lock lasts until the end of its lease. Use one object in one loop.
     """
 
     def __init__(
@@ -196,18 +196,18 @@ class AsyncRedlock:
         """As `Redlock.hold`."""
         held = await self.acquire(identity, lease, blocking=True, timeout=timeout, renew=renew, on_lost=on_lost)
         if held is None:
-            raise NotAcquired(f"{shown(identity)} was held by somebody else for {timeout} seconds")
+            raise NotAcquired(f"{shown(identity)} was held by another owner for {timeout} seconds")
         async with held:
             yield held
 
     def drift(self, lease: float) -> float:
-        """Return how much sooner than on the servers' clocks a lease ends on ours."""
+        """Return how many seconds earlier than on the servers a lease ends for the holder."""
         return ends_sooner(lease, self._drift)
 
     async def _attempt(
         self, identity: str | bytes, lease: float | None, on_lost: Callable[[AsyncHeldRedlock], object] | None
     ) -> tuple[AsyncHeldRedlock | None, StoreUnavailable | None]:
-        # A new owner each time: what is left of a failed attempt must not count as a vote for the next one.
+        # A new owner each time, so that votes left from a failed attempt do not count for the next one.
         attempt = self.calls.acquire(identity, lease, None)
         started, trouble = time.monotonic(), None
         try:

@@ -1,4 +1,4 @@
-"""Several independent servers, asked at the same time from an event loop: none of them can delay the others."""
+"""Call several independent servers at the same time from an event loop; a slow server does not delay the others."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["AsyncNode", "AsyncQuestion", "ask", "tell"]
+__all__ = ["AsyncNode", "AsyncQuestion", "ask", "deliver"]
 
 
 class AsyncQuestion:
-    """As `Question`, waited for by a task."""
+    """As `Question`, for a task that waits for the replies."""
 
     def __init__(self, call: Call, servers: int, insist_until: float) -> None:
         self.call, self.insist_until, self.withdrawn = call, insist_until, False
@@ -55,7 +55,7 @@ class AsyncQuestion:
 
 
 class AsyncNode:
-    """One server: calls go to it in order, from a task, which ends when there is nothing to do. Why: see `Node`."""
+    """As `Node`, with a task instead of a thread."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -83,7 +83,7 @@ class AsyncNode:
                     question.reply(index, await self._carry_out(question))
                     self._asked_at = None
         finally:
-            # Also if the loop ends in between: the next one starts anew.
+            # Also after the end of the loop, so that the next loop starts a new task.
             self._running, self._asked_at = False, None
 
     async def _carry_out(self, question: AsyncQuestion) -> object:
@@ -99,7 +99,7 @@ class AsyncNode:
 
 
 def ask(nodes: Sequence[AsyncNode], call: Call, patience: float) -> AsyncQuestion:
-    """As `ask` of the threads."""
+    """As `sync_nodes.ask`."""
     question = AsyncQuestion(call, len(nodes), 0.0)
     for index, node in enumerate(nodes):
         if node.silent_for() > patience:
@@ -109,8 +109,8 @@ def ask(nodes: Sequence[AsyncNode], call: Call, patience: float) -> AsyncQuestio
     return question
 
 
-def tell(nodes: Sequence[AsyncNode], call: Call, insist: float) -> AsyncQuestion:
-    """As `tell` of the threads."""
+def deliver(nodes: Sequence[AsyncNode], call: Call, insist: float) -> AsyncQuestion:
+    """As `sync_nodes.deliver`."""
     question = AsyncQuestion(call, len(nodes), time.monotonic() + insist)
     for index, node in enumerate(nodes):
         node.send(question, index)

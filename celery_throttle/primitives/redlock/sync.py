@@ -1,4 +1,4 @@
-"""A lock by identity on the majority of several independent Redis servers."""
+"""Locks by identity on the majority of several independent Redis servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_throttle.primitives.checks import milliseconds, patience, shown
 from celery_throttle.primitives.elsewhere import REDLOCK
 from celery_throttle.primitives.lease.sync import RenewableLease
 from celery_throttle.primitives.lock.calls import Grant, LockCalls
-from celery_throttle.primitives.redlock.sync_nodes import Node, ask, tell
+from celery_throttle.primitives.redlock.sync_nodes import Node, ask, deliver
 from celery_throttle.primitives.redlock.votes import (
     RETRY,
     Votes,
@@ -37,7 +37,7 @@ __all__ = ["HeldRedlock", "Redlock"]
 
 
 class Quorum:
-    """The servers, asked at the same time.
+    """The servers of a lock; each call goes to all of them at the same time.
 
     Args:
         clients: one for each server.
@@ -50,10 +50,10 @@ class Quorum:
         self._votes = Votes(len(clients), node_timeout)
 
     def take(self, call: Call) -> bool:
-        """Carry out lock/acquire.lua; whether a majority granted it.
+        """Run lock/acquire.lua; return whether a majority granted the lock.
 
         Raises:
-            StoreUnavailable: too few servers replied, whatever they replied.
+            StoreUnavailable: less than a majority of the servers replied.
         """
         question = ask(self._nodes, call, self._timeout)
         taken = False
@@ -65,43 +65,43 @@ class Quorum:
         return taken
 
     def keep(self, call: Call) -> bool:
-        """Carry out lock/acquire.lua for what is held; whether a majority had it still.
+        """Run lock/acquire.lua for a held lock; return whether a majority still had the lock.
 
-        A server that came back empty takes the lock again, but its vote does not count until the next time.
+        A server that came back empty takes the lock again, but its vote does not count until the next renewal.
 
         Raises:
-            StoreUnavailable: too few servers replied to tell.
+            StoreUnavailable: too few servers replied for a result.
         """
         question = ask(self._nodes, call, self._timeout)
         replies = question.wait(self._timeout, self._votes.decided(still_held))
         return self._votes.verdict(replies, still_held)
 
     def give_back(self, call: Call, lease: float) -> bool:
-        """Carry out lock/release.lua; whether a majority had it still.
+        """Run lock/release.lua; return whether a majority still had the lock.
 
-        A server that is out of reach gets it when it is back, unless the lease is over by then.
+        A server that is out of reach gets the call when it is back, unless the lease is over by then.
 
         Raises:
-            StoreUnavailable: too few servers replied to tell.
+            StoreUnavailable: too few servers replied for a result.
         """
-        replies = tell(self._nodes, call, lease).wait(self._timeout, self._votes.decided(ended))
+        replies = deliver(self._nodes, call, lease).wait(self._timeout, self._votes.decided(ended))
         return self._votes.verdict(replies, ended)
 
     def give_back_later(self, call: Call, lease: float) -> None:
-        """As `give_back`, without waiting for it."""
-        tell(self._nodes, call, lease)
+        """As `give_back`, without waiting for replies."""
+        deliver(self._nodes, call, lease)
 
 
 class HeldRedlock(RenewableLease):
     """A lock held on the majority; in a ``with`` statement it is released at the end of the block.
 
-    Leaving the block raises `LeaseLost` if the lock was lost meanwhile, unless the block raises something itself.
+    Leaving the block raises `LeaseLost` if the lock was lost inside the block, unless the block raises an error itself.
 
     Attributes:
-        identity: what is locked, as given.
-        owner: by whom.
-        lost: whether somebody else may have the lock.
-        lease_left: seconds that are left for certain, drift allowed for.
+        identity: the locked identity, as given.
+        owner: the name of the holder.
+        lost: whether another owner may have the lock.
+        lease_left: seconds that certainly are left of the lease, less the drift.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class HeldRedlock(RenewableLease):
         self._lock, self._key = lock, attempt.key
 
     def renew(self, lease: float | None = None) -> bool:
-        """Let the lease end at least that many seconds from now, on the majority; always True.
+        """Set the rest of the lease to ``lease`` seconds or more, on the majority; return True.
 
         Raises:
-            LeaseLost: too few servers had it still.
+            LeaseLost: too few servers still had the lock.
             StoreUnavailable: too few servers replied; the lease goes on as before, or was renewed.
         """
         self._check_held()
@@ -129,21 +129,21 @@ class HeldRedlock(RenewableLease):
         try:
             kept = self._lock.quorum.keep(call)
         finally:
-            # By another thread, and perhaps before this reached all servers: there it has taken the lock anew.
+            # Another thread has released the lock. On a server that got the release first, this call took it again.
             if self._releasing:
                 self._lock.quorum.give_back_later(self._giving_back(), seconds)
         if not kept:
-            self._check_held()  # a release that came between is no loss
+            self._check_held()  # a release during the call is no loss
             raise self._lose()
         self._seconds = seconds
         self._deadline = max(self._deadline, started + seconds - self._lock.drift(seconds))
         return True
 
     def release(self) -> bool:
-        """Give it back on all servers; False if too few of them had it still. Again: the same answer.
+        """Release the lock on all servers; False if too few of them still had it. A second call returns the same.
 
         Raises:
-            StoreUnavailable: too few servers replied to tell; the others get it when they are back, or the lease ends.
+            StoreUnavailable: too few servers replied for a result; the others get the release when they are back.
         """
         self._releasing = True
         self._stop.put(None)
@@ -162,7 +162,7 @@ class HeldRedlock(RenewableLease):
 class Redlock:
     """Locks by identity on the majority of N independent servers (not replicas of each other), 3, 5 or more.
 
-    It goes on while a minority of the servers is down, frozen or has lost its data. Times are seconds. ::
+    The locks work while a minority of the servers is down, frozen or has lost its data. Times are seconds. ::
 
         from redis import Redis
 
@@ -172,34 +172,34 @@ class Redlock:
         with locks.hold("nightly report", timeout=5, renew=True) as held:
             assert not held.lost
 
-    Each server has an ordinary identity lock: ``IdentityLock(one_client, prefix=...).locked_by(identity)`` shows what
-    it thinks. All are asked at the same time; the answer is there as soon as a majority agrees, and after
-    ``node_timeout`` at the latest. A release goes to all servers, also after an acquire that failed, and to each server
-    after the acquire that it belongs to; one that is out of reach is asked for no other lock until it got that release,
-    or the lease is over.
+    Each server has an ordinary identity lock: ``IdentityLock(one_client, prefix=...).locked_by(identity)`` returns its
+    present grant. A call goes to all servers at the same time. The answer is there as soon as a majority agrees, and
+    after ``node_timeout`` at the latest. A release goes to all servers, also after a failed acquire, and each server
+    gets the release after its acquire. A server that is out of reach gets no other call until it has that release, or
+    the lease is over.
 
     Source: "Distributed Locks with Redis" in the Redis documentation; taking the lock again on servers that came back
     empty while it is renewed, as redsync does. Complexity: O(1) and one round trip on each server; one thread for each
     server, ending when idle.
 
     Args:
-        clients: one redis-py client for each server. Give them a short ``socket_timeout`` and no retries: nobody waits
-            for them longer than ``node_timeout``, but a server counts as silent until its call has ended.
-        prefix: what all keys begin with.
+        clients: one redis-py client for each server. Give them a short ``socket_timeout`` and no retries: no caller
+            waits longer than ``node_timeout``, but a server counts as silent until its call has ended.
+        prefix: the beginning of all keys.
         lease: how long a lock lasts unless it is renewed, by default.
         node_timeout: how long to wait for a server; short beside the lease.
-        drift: how far the servers' clocks may run apart during a lease, as a part of it.
+        drift: how far the servers' clocks may run apart during a lease, as a part of the lease.
 
     Raises:
-        ConfigurationError: an argument cannot work; so do all methods.
+        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
-        There is **no fencing token**: the servers count on their own, and no order over all of them follows. So nothing
-        protects a resource from a holder that was paused (collector, swap, a stopped VM) for longer than its lease,
-        from clocks that jump, or from a server that forgets a lock it had voted for and votes again: without
-        ``appendfsync always``, keep a server that restarted away for the longest lease. It is good for saving work, not
-        for being right. Where being right matters, use `IdentityLock` on one server and let the resource check its
-        fencing token. Waiting is neither fair nor woken: it tries again at random times.
+        There is **no fencing token**: each server counts on its own, so there is no order over all of them. So nothing
+        protects a resource from a holder that was paused (collector, swap, a stopped VM) for longer than its lease, or
+        from clocks that jump. Nor is there protection from a server that forgets a lock which it had voted for, and
+        votes again. Without ``appendfsync always``, keep a restarted server away for the longest lease. Use Redlock to
+        save work, not for correctness. Where correctness matters, use `IdentityLock` on one server and let the resource
+        check its fencing token. Waiting is neither fair nor woken: a waiting acquire tries again at random times.
     """
 
     def __init__(
@@ -230,9 +230,9 @@ class Redlock:
         """Take the lock; None if others have it on too many servers.
 
         Args:
-            identity: what to lock.
-            lease: how long it lasts unless it is renewed.
-            blocking: try again until it is free.
+            identity: the text or bytes to lock.
+            lease: how long the lock lasts unless it is renewed.
+            blocking: try again until the lock is free.
             timeout: how long to try at most; None is for ever, 0 is one attempt.
             renew: a thread renews the lease until the lock is released or this program has no reference to it any more.
             on_lost: called once when the lease is found to be lost, in the thread that finds it.
@@ -266,24 +266,24 @@ class Redlock:
         """Hold the lock for a ``with`` block; waits ``timeout`` for it, by default for ever. Arguments as `acquire`.
 
         Raises:
-            NotAcquired: others had it all that time.
-            LeaseLost: at the end of the block: the lock was lost meanwhile, and the block raised nothing itself.
+            NotAcquired: the lock was held by others all that time.
+            LeaseLost: at the end of the block: the lock was lost inside it, and the block raised nothing itself.
             StoreUnavailable: too few servers replied.
         """
         held = self.acquire(identity, lease, blocking=True, timeout=timeout, renew=renew, on_lost=on_lost)
         if held is None:
-            raise NotAcquired(f"{shown(identity)} was held by somebody else for {timeout} seconds")
+            raise NotAcquired(f"{shown(identity)} was held by another owner for {timeout} seconds")
         with held:
             yield held
 
     def drift(self, lease: float) -> float:
-        """Return how much sooner than on the servers' clocks a lease ends on ours."""
+        """Return how many seconds earlier than on the servers a lease ends for the holder."""
         return ends_sooner(lease, self._drift)
 
     def _attempt(
         self, identity: str | bytes, lease: float | None, on_lost: Callable[[HeldRedlock], object] | None
     ) -> tuple[HeldRedlock | None, StoreUnavailable | None]:
-        # A new owner each time: what is left of a failed attempt must not count as a vote for the next one.
+        # A new owner each time, so that votes left from a failed attempt do not count for the next one.
         attempt = self.calls.acquire(identity, lease, None)
         started, trouble = time.monotonic(), None
         try:

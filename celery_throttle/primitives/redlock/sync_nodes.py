@@ -1,4 +1,4 @@
-"""Several independent servers, asked at the same time: none of them can delay the others or the caller."""
+"""Call several independent servers at the same time; a slow server delays neither the others nor the caller."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from celery_throttle.store.scripts import Call
 
-__all__ = ["Node", "Question", "ask", "tell"]
+__all__ = ["Node", "Question", "ask", "deliver"]
 
-#: Seconds after which the thread of a node that nobody asks anything ends.
+#: Seconds without a call after which the thread of a node ends.
 _IDLE = 10.0
 
 
 class Question:
-    """One call to several servers, and what they have replied so far; None: nothing yet.
+    """One call to several servers, and their replies so far; None: no reply yet.
 
     Args:
-        call: what they are asked to do.
-        servers: how many there are.
-        insist_until: how long a server that is out of reach is asked again, on the clock of ``time.monotonic``.
+        call: the call.
+        servers: number of servers.
+        insist_until: until when the call is repeated to a server out of reach, on the clock of ``time.monotonic``.
     """
 
     def __init__(self, call: Call, servers: int, insist_until: float) -> None:
@@ -42,27 +42,27 @@ class Question:
         self._changed = threading.Condition()
 
     def reply(self, index: int, reply: object) -> None:
-        """Note what a server replied."""
+        """Store the reply of a server."""
         with self._changed:
             self._replies[index] = reply
             self._changed.notify_all()
 
     def wait(self, timeout: float, enough: Callable[[Sequence[object]], bool]) -> list[object]:
-        """Wait until the replies are enough, at most ``timeout`` seconds; return those that are there."""
+        """Wait until the replies are enough, at most ``timeout`` seconds; return the replies so far."""
         with self._changed:
             self._changed.wait_for(lambda: enough(self._replies), timeout)
             return list(self._replies)
 
     def withdraw(self) -> None:
-        """Do not send it any more to the servers that it has not been sent to yet."""
+        """Do not send the call to servers that it has not been sent to yet."""
         self.withdrawn = True
 
 
 class Node:
-    """One server: calls go to it in order, from a thread of its own, which ends when there is nothing to do.
+    """One server. A thread of its own sends the calls in order, and ends when there is nothing to do.
 
-    In order, so that the release after an acquire that nobody waited for any longer comes after it, however late the
-    server carries out both: a frozen one has the acquire in its socket, even if our side of it is closed by then.
+    The order matters after an acquire that timed out: the server must get the release after it. A frozen server still
+    has the acquire in its socket, even if the client has closed its side.
     """
 
     def __init__(self, client: Redis) -> None:
@@ -77,9 +77,9 @@ class Node:
         self._asked_at: float | None = None
 
     def send(self, question: Question, index: int) -> None:
-        """Send a call when those before it are done; the question gets the reply, or `Failed`, as that of ``index``."""
+        """Send a call after all earlier ones; the question gets the reply, or `Failed`, for server ``index``."""
         if self._pid != os.getpid():
-            self._begin()  # the thread has stayed in the process that we were forked from
+            self._begin()  # forked: the thread is in the parent
         with self._changed:
             self._jobs.append((question, index))
             self._changed.notify()
@@ -88,7 +88,7 @@ class Node:
                 threading.Thread(target=self._work, name="celery_throttle-node", daemon=True).start()
 
     def silent_for(self) -> float:
-        """Return how many seconds the server has been owing a reply."""
+        """Return the seconds since the server got a call that it has not answered; 0.0 if there is none."""
         asked_at = self._asked_at
         return 0.0 if asked_at is None or self._pid != os.getpid() else time.monotonic() - asked_at
 
@@ -121,12 +121,12 @@ class Node:
 
 
 def ask(nodes: Sequence[Node], call: Call, patience: float) -> Question:
-    """Ask all servers at the same time.
+    """Send a call to all servers at the same time.
 
     Args:
-        nodes: whom to ask.
-        call: what.
-        patience: a server that has owed an earlier reply for longer than so many seconds counts as failed at once.
+        nodes: the servers.
+        call: the call.
+        patience: seconds; a server that has not answered an earlier call for longer counts as failed at once.
     """
     question = Question(call, len(nodes), 0.0)
     for index, node in enumerate(nodes):
@@ -137,8 +137,8 @@ def ask(nodes: Sequence[Node], call: Call, patience: float) -> Question:
     return question
 
 
-def tell(nodes: Sequence[Node], call: Call, insist: float) -> Question:
-    """Send a call to all servers, for so many seconds also to those out of reach; what they reply may be waited for."""
+def deliver(nodes: Sequence[Node], call: Call, insist: float) -> Question:
+    """Send a call to all servers, and repeat it to those out of reach for ``insist`` seconds."""
     question = Question(call, len(nodes), time.monotonic() + insist)
     for index, node in enumerate(nodes):
         node.send(question, index)

@@ -1,4 +1,4 @@
-"""What several servers think of a lock, and what follows if they differ: no I/O."""
+"""Count the votes of several servers for a lock, without I/O."""
 
 from __future__ import annotations
 
@@ -26,51 +26,51 @@ __all__ = [
     "still_held",
 ]
 
-#: Seconds between two attempts; random, so that those who split the votes do not split them again.
+#: Seconds between two attempts; random, so that callers that split the votes do not split them again.
 RETRY = (0.02, 0.2)
-#: Seconds between two attempts to reach a server that is owed a release.
+#: Seconds between two attempts to send a release to a server out of reach.
 AGAIN = 0.1
-#: Calls that may pile up for a node that does not answer; then the oldest are dropped, whose leases end soonest.
+#: Most queued calls for a node that does not answer. Above it the oldest are dropped, because their leases end first.
 BACKLOG = 1000
 _FEWEST = 3
 _MAX_DRIFT = 0.5
-#: Expiry on the servers is exact to a millisecond; twice that, as the algorithm has it.
+#: Twice the precision of expiry on the servers (one millisecond), as in the algorithm.
 _PRECISION = 0.002
 
 
 @dataclass(frozen=True)
 class Failed:
-    """What stands in for the reply of a server that gave none."""
+    """Stands for the missing reply of a server."""
 
     error: Exception
 
 
 class Votes:
-    """How the votes of so many servers count: more than half of them must agree.
+    """Counts the votes of the servers: more than half of them must agree.
 
     Args:
-        servers: how many there are.
-        node_timeout: seconds that were waited for their replies.
+        servers: number of servers.
+        node_timeout: seconds that callers wait for replies.
     """
 
     def __init__(self, servers: int, node_timeout: float) -> None:
         self._size, self._timeout = servers // 2 + 1, node_timeout
 
     def decided(self, vote: Callable[[object], bool]) -> Callable[[Sequence[object]], bool]:
-        """Return what tells whether the replies so far are enough."""
+        """Return a function that returns whether the replies so far decide the vote."""
 
         def decided(replies: Sequence[object]) -> bool:
             yes, missing = _count(replies, vote), len(_missing(replies))
-            # Those who have not replied yet are waited for as long as they can turn it, also after others have failed.
+            # Wait for servers without a reply as long as they can change the result, also after failures of others.
             return yes >= self._size or yes + missing < self._size or None not in replies
 
         return decided
 
     def taken(self, replies: Sequence[object]) -> bool:
-        """Return whether a majority granted it.
+        """Return whether a majority granted the lock.
 
         Raises:
-            StoreUnavailable: too few servers replied, whatever they replied.
+            StoreUnavailable: less than a majority of the servers replied.
         """
         if _count(replies, granted) >= self._size:
             return True
@@ -79,10 +79,10 @@ class Votes:
         return False
 
     def verdict(self, replies: Sequence[object], vote: Callable[[object], bool]) -> bool:
-        """Return what a majority says; those who are silent might say either.
+        """Return whether a majority voted yes; a server without a reply may have voted either way.
 
         Raises:
-            StoreUnavailable: too few servers replied to tell.
+            StoreUnavailable: too few servers replied for a result.
         """
         yes, missing = _count(replies, vote), len(_missing(replies))
         if yes >= self._size:
@@ -101,22 +101,26 @@ class Votes:
 
 
 def granted(reply: object) -> bool:
-    """Whether lock/acquire.lua granted it."""
+    """Return whether lock/acquire.lua granted the lock."""
     return isinstance(reply, list) and reply[0] > 0
 
 
 def still_held(reply: object) -> bool:
-    """Whether lock/acquire.lua found it held by the same owner."""
-    return isinstance(reply, list) and reply[0] == 2  # noqa: PLR2004 - as the script says
+    """Return whether lock/acquire.lua found the lock held by the same owner."""
+    return isinstance(reply, list) and reply[0] == 2  # noqa: PLR2004 - as in the script
 
 
 def ended(reply: object) -> bool:
-    """Whether lock/release.lua ended it."""
+    """Return whether lock/release.lua ended the grant."""
     return reply == 1
 
 
 def check_servers(clients: object, *, awaits: bool = False) -> None:
-    """Raise a ConfigurationError if these are no servers, or too few for a majority to mean something."""
+    """Refuse clients that are none, or fewer than 3; with fewer, a majority has no meaning.
+
+    Raises:
+        ConfigurationError: the list or a client cannot work.
+    """
     if not isinstance(clients, Sequence) or isinstance(clients, str):
         raise ConfigurationError(f"Redlock needs a list of clients, got {clients!r:.80}: write Redlock([a, b, c])")
     for client in clients:
@@ -128,7 +132,11 @@ def check_servers(clients: object, *, awaits: bool = False) -> None:
 
 
 def checked_drift(drift: object) -> float:
-    """Return how far clocks may run apart, if that is a part of a lease; else raise a ConfigurationError."""
+    """Return the drift as a float.
+
+    Raises:
+        ConfigurationError: the drift is no number from 0 to 0.5.
+    """
     if isinstance(drift, bool) or not isinstance(drift, int | float) or not 0 <= drift <= _MAX_DRIFT:
         raise ConfigurationError(
             f"drift must be a part of the lease, 0 to {_MAX_DRIFT}, got {drift!r}: write drift=0.01"
@@ -137,7 +145,7 @@ def checked_drift(drift: object) -> float:
 
 
 def ends_sooner(lease: float, drift: float) -> float:
-    """Return how many seconds sooner than on the servers' clocks a lease ends on ours."""
+    """Return how many seconds earlier than on the servers a lease ends for the holder."""
     return lease * drift + _PRECISION
 
 

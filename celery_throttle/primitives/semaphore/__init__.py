@@ -1,4 +1,4 @@
-"""So many permits over all programs, on one Redis, first come first served."""
+"""A counting semaphore on one Redis, first come first served."""
 
 from __future__ import annotations
 

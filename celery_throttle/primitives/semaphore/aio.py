@@ -1,4 +1,4 @@
-"""The fair semaphore for asyncio: the same scripts, the same line."""
+"""The fair semaphore for asyncio, with the scripts and the line of the sync one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["AsyncFairSemaphore", "AsyncHeldPermit"]
 
 
 class AsyncHeldPermit(AsyncHeld):
-    """As `HeldPermit`; ``renew`` and ``release`` are awaited, and it belongs in an ``async with`` statement."""
+    """As `HeldPermit`, for ``async with``; ``renew`` and ``release`` are awaited."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class AsyncHeldPermit(AsyncHeld):
 
 @constructor_tells(**SEMAPHORE)
 class AsyncFairSemaphore:
-    """As `FairSemaphore`, on an asyncio client; both may be used on one name, and stand in one line.
+    """As `FairSemaphore`, on an asyncio client; both may be used on one name, and share one line.
 
     ::
 
@@ -79,19 +79,19 @@ class AsyncFairSemaphore:
                 return permit.ticket
 
     Args:
-        client: a client of redis.asyncio; closing it closes the connections that waits have left, too.
-        name: what is limited.
-        limit: how many permits there are, unless `set_limit` says otherwise.
+        client: a client of redis.asyncio; closing it also closes the connections that are kept from earlier waits.
+        name: the name of the semaphore.
+        limit: number of permits, unless one is set with `set_limit`.
         lease: how many seconds a permit lasts unless it is renewed, by default.
-        prefix: what all keys begin with.
+        prefix: the beginning of all keys.
 
     Raises:
-        ConfigurationError: an argument cannot work; so do all methods.
+        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
         As `FairSemaphore`. Also, renewal is a task of the event loop: code that blocks the loop for longer than two
-        thirds of the lease loses the permit. An acquire that is cancelled leaves the line, or hands on what it has just
-        got, in the background; a loop that ends at once leaves it to the end of the lease.
+        thirds of the lease loses the permit. For a cancelled acquire, a background task leaves the line, or releases a
+        permit that was just granted. If the loop ends before that, the permit lasts until the end of its lease.
     """
 
     def __init__(self, client: Redis, name: str, limit: int, lease: float = 60.0, *, prefix: str = "throttle") -> None:
@@ -185,7 +185,7 @@ class AsyncFairSemaphore:
                 return granted
 
     async def _withdraw(self, turn: Turn) -> None:
-        """Leave the line, or hand on what a cancelled call may have got."""
+        """Leave the line, or release the permit that a cancelled call may have got."""
         try:
             await execute_async(self._client, self._calls.release(turn))
         except RedisError as error:

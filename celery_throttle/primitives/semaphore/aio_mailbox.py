@@ -1,4 +1,4 @@
-"""Where a waiting task hears that its turn has come, for asyncio."""
+"""Mailboxes for asyncio: the channel on which a waiting task gets the hint that its permit is granted."""
 
 from __future__ import annotations
 

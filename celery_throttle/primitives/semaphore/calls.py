@@ -1,4 +1,4 @@
-"""The calls of the fair semaphores, for sync and asyncio alike: arguments checked, replies as values with names."""
+"""The store calls of the fair semaphores, for sync and asyncio: check arguments, read replies."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ __all__ = [
     "state",
 ]
 
-#: Seconds after which somebody who waits without a sign of life leaves the line: three of its own looks.
+#: Seconds without a call of `acquire` after which a waiting caller leaves the line: three times the pause between two.
 STAY = 6.0
-#: Mailboxes that nobody uses at the moment; each is a connection.
+#: Most mailboxes that are kept while they are not used; each is a connection.
 IDLE = 8
 #: Seconds between two attempts to subscribe.
 AGAIN = 0.2
 _MOST_PERMITS = 1_000_000
-#: More holders than that are not listed.
+#: Most holders in a list.
 _LISTED = 10_000
 _NONCE_BYTES = 8
 _MOVES_THE_LINE = frozenset({"acquire", "release", "set_limit"})
-#: What is left of a lease must be at least this part of it, or the holder asks the store for the whole again.
+#: The part of a lease that must be left when a hint arrives; with less, the caller asks the store for a full lease.
 _FRESH = 2 / 3
 
 
 @dataclass(frozen=True)
 class PermitInfo:
-    """Who holds a permit.
+    """One held permit.
 
     Attributes:
-        holder: as given to ``acquire``, or ``host:pid``.
-        ticket: its place in the order of all who asked.
-        lease_left: seconds until it is free, unless it is renewed.
-        since: when it was granted, by the store's clock.
+        holder: the name given to ``acquire``, or ``host:pid``.
+        ticket: the position in the order of all acquire calls.
+        lease_left: seconds until the permit is free, unless it is renewed.
+        since: the time of the grant, by the store's clock.
     """
 
     holder: str
@@ -79,7 +79,7 @@ class PermitInfo:
 
 @dataclass(frozen=True)
 class SemaphoreState:
-    """What a semaphore looks like: how many permits there are, how many wait for one, who holds one."""
+    """The state of a semaphore: the number of permits, the number of waiting calls, and the holders."""
 
     limit: int
     waiting: int
@@ -88,7 +88,7 @@ class SemaphoreState:
 
 @dataclass(frozen=True)
 class Turn:
-    """One wish for a permit; asked twice it is still one. ``permit`` is its id: a nonce and the name of the holder."""
+    """One request for a permit; sent twice, it gets one permit. ``permit`` is its id: a nonce and the holder's name."""
 
     permit: str
     holder: str
@@ -106,7 +106,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class Waits:
-    """It stands in line with that ticket; in so many seconds a lease ends that its turn depends on, or infinity."""
+    """The request waits in line with this ticket; ``lease_left``: seconds until the end of the lease ahead, or inf."""
 
     ticket: int
     lease_left: float
@@ -116,13 +116,13 @@ class SemaphoreCalls:
     """Builds the calls of one semaphore.
 
     Args:
-        prefix: what all keys begin with.
-        name: of the semaphore.
-        limit: how many permits there are, if that is not set in the store.
-        lease: seconds, for a permit whose holder does not say otherwise.
+        prefix: the beginning of all keys.
+        name: the name of the semaphore.
+        limit: number of permits, if none is set in the store.
+        lease: default lease in seconds.
 
     Raises:
-        ConfigurationError: an argument cannot work; as all methods here.
+        ConfigurationError: an argument cannot work; all methods raise it, too.
     """
 
     def __init__(self, prefix: str, name: str, limit: int, lease: float) -> None:
@@ -138,41 +138,41 @@ class SemaphoreCalls:
         return f"{self._space}:hints:{secrets.token_hex(_NONCE_BYTES)}"
 
     def turn(self, holder: str | None, lease: float | None) -> Turn:
-        """Return a new wish for a permit."""
+        """Return a new request for a permit."""
         lease = self.lease if lease is None else lease
         holder = program_name() if holder is None else checked_name("holder", holder)
         return Turn(secrets.token_hex(_NONCE_BYTES) + holder, holder, lease, milliseconds("lease", lease))
 
     def acquire(self, turn: Turn, stay: float = 0, channel: str = "") -> Call:
-        """Ask for the permit, or look what became of it; without ``stay`` it does not wait, or not any longer.
+        """Return the call that asks for a permit, or asks again; with ``stay`` 0 it does not wait, or leaves the line.
 
         Args:
-            turn: whose.
-            stay: for how many seconds it stays in line without asking again.
-            channel: where it hears of its permit.
+            turn: the request.
+            stay: seconds that the request stays in line without another call.
+            channel: the channel for the hint that the permit is granted.
         """
         return self._call("acquire", turn.permit, turn.lease_ms, round(stay * 1000), channel)
 
     def renew(self, turn: Turn, lease: float) -> Call:
-        """Let the lease end that many seconds from now."""
+        """Return the call that sets the rest of the lease to ``lease`` seconds."""
         return self._call("renew", turn.permit, milliseconds("lease", lease))
 
     def release(self, turn: Turn) -> Call:
-        """Give the permit back, or leave the line."""
+        """Return the call that releases the permit, or leaves the line."""
         receipt = f"{self._space}:released:{turn.permit[: 2 * _NONCE_BYTES]}"
         return self._call("release", turn.permit, RECEIPT_MS, keys=(receipt,))
 
     def set_limit(self, limit: int | None) -> Call:
-        """Store how many permits there are; None: as many as each caller says."""
+        """Return the call that stores the number of permits; None: the number of each caller."""
         value = "" if limit is None else whole_number("limit", limit, 0, _MOST_PERMITS)
         return self._call("set_limit", "", value)
 
     def look(self, listed: int = 0) -> Call:
-        """Ask for everything, and for so many holders."""
+        """Return the call that reads the state with at most ``listed`` holders."""
         return self._call("look", "", listed)
 
     def look_at_all(self) -> Call:
-        """Ask for everything with the holders."""
+        """Return the call that reads the state with its holders."""
         return self.look(_LISTED)
 
     def _call(self, verb: str, permit: str, *rest: str | int, keys: tuple[str, ...] = ()) -> Call:
@@ -182,7 +182,7 @@ class SemaphoreCalls:
 
 
 def answer(raw: Any, turn: Turn, asked_at: float) -> Granted | Waits | None:
-    """Read the reply of semaphore/acquire.lua to a call that was sent then; None: it neither has it nor waits."""
+    """Parse the reply of semaphore/acquire.lua to a call sent at ``asked_at``; None: no permit, and not in line."""
     code, ticket, _, next_ms = raw
     if code > 0:
         return Granted(ticket, asked_at + turn.lease)
@@ -190,7 +190,7 @@ def answer(raw: Any, turn: Turn, asked_at: float) -> Granted | Waits | None:
 
 
 def hint_in(message: dict[str, Any] | None) -> str | None:
-    """Return what a message of redis-py says; '' if it is about the subscription."""
+    """Return the text of a message of redis-py; '' if the message is about the subscription."""
     if message is None:
         return None
     data = message["data"] if message["type"] == "message" else ""
@@ -198,10 +198,10 @@ def hint_in(message: dict[str, Any] | None) -> str | None:
 
 
 def hinted(hint: str | None, turn: Turn, waits: Waits, asked_at: float) -> Granted | None:
-    """Read a hint; None if it is not about this permit, or if its lease may have gone for the most part.
+    """Parse a hint; None if it is about another permit or another ticket, or if too little may be left of the lease.
 
-    Nor if it is about another place in line than that of the last answer, which was asked for at ``asked_at``: with
-    that ticket, the permit was granted after it.
+    ``asked_at`` is the time of the call that returned ``waits``. A grant to the same ticket is later than that call, so
+    the lease lasts at least from then on.
     """
     lease_ms, _, rest = (hint or "").partition(" ")
     ticket, _, permit = rest.partition(" ")
@@ -212,7 +212,7 @@ def hinted(hint: str | None, turn: Turn, waits: Waits, asked_at: float) -> Grant
 
 
 def state(raw: Any) -> SemaphoreState:
-    """Read the reply of semaphore/look.lua."""
+    """Parse the reply of semaphore/look.lua."""
     limit, waiting, *listed = raw
     rows = zip(listed[::4], listed[1::4], listed[2::4], listed[3::4], strict=True)
     return SemaphoreState(limit, waiting, tuple(_info(*row) for row in rows))
@@ -224,6 +224,6 @@ def not_acquired(name: str, timeout: float | None) -> NotAcquired:
 
 
 def _info(permit: str | bytes, left_ms: int, ticket: int, since_us: int) -> PermitInfo:
-    # A client made with decode_responses=True gives text.
+    # A client with decode_responses=True returns text.
     permit = permit.decode() if isinstance(permit, bytes) else permit
     return PermitInfo(permit[2 * _NONCE_BYTES :], ticket, left_ms / 1000, store_time(since_us))

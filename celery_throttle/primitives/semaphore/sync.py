@@ -1,4 +1,4 @@
-"""A counting semaphore on one Redis: so many permits over all programs, first come first served."""
+"""A counting semaphore on one Redis: permits for all programs, first come first served."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ __all__ = ["FairSemaphore", "HeldPermit"]
 class HeldPermit(Held):
     """One permit of a fair semaphore; in a ``with`` statement it is released at the end of the block.
 
-    Leaving the block raises `LeaseLost` if the permit was lost meanwhile, unless the block raises something itself.
+    Leaving the block raises `LeaseLost` if the permit was lost inside the block, unless the block raises an error
+    itself.
 
     Attributes:
-        name: of the semaphore.
-        holder: who has it.
-        ticket: its place in the order of all who asked; grows from one to the next.
-        lost: whether somebody else may have the permit: the store said so, or the lease was not renewed in time.
-        lease_left: seconds that are left for certain.
+        name: the name of the semaphore.
+        holder: the name of the holder.
+        ticket: the position in the order of all acquire calls; a later call has a higher one.
+        lost: whether another caller may have the permit: the store reported it, or the lease was not renewed in time.
+        lease_left: seconds that certainly are left of the lease.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class HeldPermit(Held):
 
 @constructor_tells(**SEMAPHORE)
 class FairSemaphore:
-    """So many permits over all programs; who asks first is served first, and a dead program loses what it had.
+    """A number of permits for all programs, first come first served; the permits of a dead program are freed.
 
     ::
 
@@ -86,57 +87,60 @@ class FairSemaphore:
         with encoders.hold("web-1", timeout=30, renew=True) as permit:
             print(permit.ticket, encoders.holders(), encoders.waiting())
         encoders.set_limit(5)       # for all programs, at once
-        encoders.set_limit(None)    # back to what each one says: 3
+        encoders.set_limit(None)    # back to the number of each object: 3
 
-    Whoever finds no permit free gets a ticket from the store, and with it a place in line. Whoever gives a permit back
-    hands it to the lowest ticket in the same call: from then on it belongs to that one, nobody can come between, and
-    one hint, to nobody else, says so. While somebody waits nobody else gets a permit, however quick. One who waits also
-    looks on its own every two seconds, in case a hint was lost; after six seconds without a look it has left the line,
-    so a killed program blocks nobody for longer. A later `acquire` starts at the end.
+    A call that finds no free permit gets a ticket from the store, and with the ticket a place in line. A release hands
+    its permit to the lowest ticket in the same call. No other call can come between, and one hint informs the new
+    holder. While a call waits, no later call gets a permit. A waiting call also asks every two seconds, in case a hint
+    was lost. A call that has not asked for six seconds leaves the line, so a killed program blocks others for at most
+    that long. A later `acquire` starts at the end of the line.
 
-    A permit is a lease, by the store's clock. It ends by itself unless it is renewed (``renew=True``: a thread does so
-    while the permit is held); then the next in line has it. Each permit has a nonce of its own, so two permits of one
-    holder are two, and nobody can renew or give back that of somebody else, nor one that it has lost.
+    A permit is a lease, by the store's clock. The lease ends unless it is renewed (``renew=True``: a thread renews the
+    lease while the permit is held). Then the next call in line gets the permit. Each permit has a nonce of its own.
+    So two permits of one holder are two, and a caller cannot renew or release the permit of another caller, or a lost
+    one.
 
-    **Which limit counts:** the number set with `set_limit` if there is one, for all programs and until it is set again
-    or reset with ``None``; else each call goes by the number its own object was made with. Programs that differ (during
-    a deploy) each grant up to their own number. More permits are handed out at once; with fewer, those who hold one
-    keep it, and nobody gets one until enough have come back.
+    **The limit that counts:** a number set with `set_limit` counts for all programs, until it is set again or reset
+    with ``None``. Without it, each call uses the number of its own object. Programs that differ (during a deploy) each
+    grant up to their own number. A higher limit hands out permits at once. A lower limit takes no permit away, and
+    grants none until enough are released.
 
-    Keys: ``{prefix}:2:semaphore:<part>:<name>`` while somebody holds or waits (five parts, gone with the last of them,
-    or twice the longest lease after a crash), with the part ``limit`` while a limit is set, and
-    ``{prefix}:2:semaphore:released:<nonce>`` for a minute after a release, so that a release which redis-py sends twice
-    is one.
+    Keys: ``{prefix}:2:semaphore:<part>:<name>`` while there are holders or waiting calls (five parts, gone with the
+    last of them, or twice the longest lease after a crash), with the part ``limit`` while a limit is set, and
+    ``{prefix}:2:semaphore:released:<nonce>`` for a minute after a release. With the last one, a release that redis-py
+    sends twice counts once.
 
-    Source: the counting semaphore of Carlson, "Redis in Action", 6.3. His fair one adds a counter for the order, but
-    that only decides who may stay: whoever is refused is taken out and polls, so nobody waits in line, the quickest
-    gets the next permit, and each attempt costs O(N log N) (ZINTERSTORE) under a lock. Kept here is the counter, as a
-    ticket (never less than the time in us, so that no counter has to stay in Redis). Complexity: O(log N) and one round
-    trip for each method, N those who hold or wait; `holders` is O(holders). An acquire that waits takes one call, or
-    two the first time, one more every two seconds, and none at the hand-over. About 300 bytes for each that holds, 450
-    for each that waits, 100 for the minute after a release.
+    Source: the counting semaphore of Carlson, "Redis in Action", 6.3. The fair one there adds a counter for the order.
+    But a refused call is taken out and polls, so there is no line: the fastest call gets the next permit, and each
+    attempt costs O(N log N) (ZINTERSTORE) under a lock. The counter is used here as the ticket (never less than the
+    time in us, so that no counter has to stay in Redis). Complexity: O(log N) and one round trip for each method, where
+    N is the number of holders and waiting calls; `holders` is O(holders). An acquire that waits takes one call, or two
+    the first time, one more every two seconds, and none at the hand-over. About 300 bytes for each holder, 450 for each
+    waiting call, 100 for the minute after a release.
 
     Args:
         client: a redis-py client. An acquire that waits needs a second connection, and a semaphore keeps up to eight of
-            these for the next: make one `FairSemaphore` for each name and use it for all threads.
-        name: what is limited; 1 to 200 printable characters. Semaphores of one name and prefix share their permits.
-        limit: how many permits there are, unless `set_limit` says otherwise; 1 to 1 000 000.
+            these for later: make one `FairSemaphore` for each name and use it for all threads.
+        name: the name of the semaphore; 1 to 200 printable characters. Semaphores of one name and prefix share their
+            permits.
+        limit: number of permits, unless one is set with `set_limit`; 1 to 1 000 000.
         lease: how many seconds a permit lasts unless it is renewed, by default.
-        prefix: what all keys begin with.
+        prefix: the beginning of all keys.
 
     Raises:
-        ConfigurationError: an argument cannot work; so do all methods.
+        ConfigurationError: an argument cannot work; all methods raise it, too.
 
     Warning:
-        The cap is a promise about time: a holder that is paused (swap, a stopped VM) for longer than its lease goes on
-        beside the next one, and so do all when a failover loses permits or Redis evicts them (``volatile-*`` policies
-        do). There is no fencing token; where two at once would be wrong and not just expensive, use `IdentityLock` and
-        let the resource check its token. Who waits when the data is lost is at the end of a new line.
+        The cap is a promise about time. A holder that is paused (swap, a stopped VM) for longer than its lease goes on
+        beside the next one. The same happens to all holders when a failover loses permits or Redis evicts them
+        (``volatile-*`` policies do). There is no fencing token; where two at once would be wrong and not just
+        expensive, use `IdentityLock` and let the resource check its token. A call that waits when the data is lost gets
+        a place at the end of a new line.
 
-        Strictly first come first served has its price: a permit that is handed to a program which is stopped, or whose
-        machine went off without a word, idles for one lease. (One that was killed is not connected any more, which the
-        store sees: then it is the rest of those six seconds.) An acquire that fails because Redis did not answer may
-        leave a place in line for six seconds, or a permit for one lease.
+        Strictly first come first served has its price. A permit that is handed to a stopped program, or to a machine
+        that lost its power, idles for one lease. The store sees that a killed program is disconnected; then the permit
+        idles for the rest of those six seconds. An acquire that fails because Redis did not answer may leave a place in
+        line for six seconds, or a permit for one lease.
     """
 
     def __init__(self, client: Redis, name: str, limit: int, lease: float = 60.0, *, prefix: str = "throttle") -> None:
@@ -157,13 +161,13 @@ class FairSemaphore:
         renew: bool = False,
         on_lost: Callable[[HeldPermit], object] | None = None,
     ) -> HeldPermit | None:
-        """Take a permit when it is one's turn; None if it was not within ``timeout``.
+        """Take a permit in the order of the line; None if that was not possible within ``timeout``.
 
         Args:
-            holder: a name for whoever holds it, for `holders`; by default ``host:pid``.
+            holder: a name for the holder, for `holders`; by default ``host:pid``.
             timeout: how many seconds to wait at most; None is for ever, 0 is one attempt.
             lease: how long the permit lasts unless it is renewed.
-            blocking: wait at all; False is one attempt, which takes a free permit only if nobody waits for it.
+            blocking: wait for a permit; False is one attempt, which takes a free permit only if there is no line.
             renew: a thread renews the lease until the permit is released or this program has no reference to it any
                 more.
             on_lost: called once when the lease is found to be lost, in the thread that finds it.
@@ -194,8 +198,8 @@ class FairSemaphore:
         """Hold a permit for a ``with`` block; waits ``timeout`` for it, by default for ever. Arguments as `acquire`.
 
         Raises:
-            NotAcquired: its turn did not come in that time.
-            LeaseLost: at the end of the block: the permit was lost meanwhile, and the block raised nothing itself.
+            NotAcquired: the call got no permit in that time.
+            LeaseLost: at the end of the block: the permit was lost inside it, and the block raised nothing itself.
             redis.exceptions.RedisError: Redis did not answer.
         """
         held = self.acquire(holder, timeout, lease, renew=renew, on_lost=on_lost)
@@ -205,25 +209,25 @@ class FairSemaphore:
             yield held
 
     def limit(self) -> int:
-        """Return how many permits there are: the number that was set, else that of this object."""
+        """Return the number of permits: the one that was set, else that of this object."""
         return self._look().limit
 
     def set_limit(self, limit: int | None) -> None:
-        """Set how many permits there are, for all programs, for good; None: again as many as each program says.
+        """Set the number of permits for all programs, without an end; None resets it to the number of each object.
 
-        With more, those who are first in line have them when this returns. With fewer, nobody loses one. 0 lets nobody
-        in.
+        When the call returns, the first calls in line have the additional permits. A lower number takes no permit away.
+        With 0, no call gets a permit.
         """
         call = self._calls.set_limit(limit)
         while execute(self._client, call):
             pass
 
     def holders(self) -> tuple[PermitInfo, ...]:
-        """Return who holds a permit, the one whose lease ends first before the others; 10 000 at most."""
+        """Return the holders of permits, ordered by the ends of their leases; 10 000 at most."""
         return state(execute(self._client, self._calls.look_at_all())).holders
 
     def waiting(self) -> int:
-        """Return how many wait for a permit."""
+        """Return the number of calls that wait for a permit."""
         return self._look().waiting
 
     def _look(self) -> SemaphoreState:
@@ -235,12 +239,12 @@ class FairSemaphore:
         return answer(raw, turn, asked_at), asked_at
 
     def _wait(self, turn: Turn, deadline: float) -> Granted | None:
-        # Whoever fails here closes the mailbox: a permit that is handed to it then does not idle for its whole lease.
+        # A failure closes the mailbox, so that a permit that is handed over then does not idle for its whole lease.
         with self._mailboxes.one() as mailbox:
             try:
                 return self._wait_at(mailbox, turn, deadline)
             except RedisError:
-                raise  # to ask a server once more that does not answer would only take time
+                raise  # without a withdrawal, since the server does not answer
             except BaseException:
                 self._withdraw(turn)
                 raise

@@ -1,4 +1,4 @@
-"""Where a waiting program hears that its turn has come: a channel of its own, kept from one wait to the next."""
+"""Mailboxes: the channel on which a waiting call gets the hint that its permit is granted, kept for later waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Mailbox", "Mailboxes"]
 
 
 class Mailbox:
-    """One channel, subscribed when it is first waited at."""
+    """One channel, subscribed at the first wait."""
 
     def __init__(self, client: Redis, channel: str) -> None:
         self.channel = channel
@@ -30,8 +30,8 @@ class Mailbox:
     def wait(self, timeout: float) -> str | None:
         """Return the next hint; None after ``timeout`` seconds.
 
-        '' comes when the channel has just been subscribed, and after the connection failed: what was said before may
-        have been said to nobody, so look. If the server is away, that look says so.
+        '' is returned after a subscription and after a failed connection: earlier hints may be lost, so the caller must
+        ask the store. If the server is away, that call raises the error.
         """
         try:
             if not self._hints.subscribed:
@@ -43,16 +43,16 @@ class Mailbox:
             return ""
 
     def close(self) -> None:
-        """End the connection: from now on, the store sees that nobody listens."""
+        """Close the connection; from then on the store sees that the channel has no subscriber."""
         self._hints.close()
 
 
 class Mailboxes:
-    """Keeps mailboxes for later: to connect and subscribe takes longer than most waits.
+    """Keeps mailboxes for later waits, because connecting and subscribing takes longer than most waits.
 
     Args:
         client: makes the connections; they belong to its pool.
-        channel: makes a new name.
+        channel: returns a new name of a channel.
     """
 
     def __init__(self, client: Redis, channel: Callable[[], str]) -> None:
@@ -65,7 +65,7 @@ class Mailboxes:
 
     @contextmanager
     def one(self) -> Iterator[Mailbox]:
-        """Lend a mailbox; one whose user fails is closed."""
+        """Yield a mailbox, and keep it for later; after an error it is closed."""
         mailbox = self._take()
         try:
             yield mailbox
@@ -79,7 +79,7 @@ class Mailboxes:
 
     def _take(self) -> Mailbox:
         if self._pid != os.getpid():
-            self._begin()  # forked: the connections are the parent's
+            self._begin()  # forked: the connections belong to the parent
         try:
             return self._idle.pop()
         except IndexError:

@@ -1,5 +1,5 @@
 "use strict";
-// Looks at the live part of a page again while somebody looks at it, lets moments go on, copies commands.
+// Reloads the live part of a page while the page is visible, keeps times up to date, copies commands.
 const EVERY = 3000, ALARMS_EVERY = 15000, CHARTS_EVERY = 20000;
 const live = document.getElementById("live");
 const pulse = document.getElementById("pulse");
@@ -24,8 +24,8 @@ function tick() {
 }
 
 function clock() {
-  const told = live && live.querySelector("[data-now]");
-  if (told) ahead = Date.parse(told.dataset.now) - Date.now();
+  const server = live && live.querySelector("[data-now]");
+  if (server) ahead = Date.parse(server.dataset.now) - Date.now();
 }
 
 function isWritten() {
@@ -33,7 +33,7 @@ function isWritten() {
 }
 
 async function look() {
-  if (document.hidden || pressed || looking || isWritten()) return; // what somebody is clicking or writing stays
+  if (document.hidden || pressed || looking || isWritten()) return; // do not replace an element in use
   looking = true;
   try {
     const answer = await fetch(live.dataset.live, { headers: { "If-None-Match": etag }, cache: "no-store" });
@@ -46,22 +46,22 @@ async function look() {
       if (focused) links().find((each) => each.href === focused.href)?.focus({ preventScroll: true });
     }
     const why = { 401: "Sign in again", 503: "The store does not answer" }[answer.status] || `The page answers ${answer.status}`;
-    stands(answer.ok || answer.status === 304 ? "" : why);
+    showState(answer.ok || answer.status === 304 ? "" : why);
   } catch {
-    stands("The page does not answer");
+    showState("The page does not answer");
   } finally {
     looking = false;
   }
 }
 
-function stands(why) {
+function showState(why) {
   stale = Boolean(why);
   live.classList.toggle("stale", stale);
   away.hidden = !stale;
   const seen = new Date(Date.parse(live.querySelector("[data-now]")?.dataset.now) || Date.now()).toISOString().slice(11, 19);
-  const text = stale ? `${why}. These are the values of ${seen} UTC. The page asks again every ${EVERY / 1000} seconds.` : "";
+  const text = stale ? `${why}. These are the values of ${seen} UTC. The page tries again every ${EVERY / 1000} seconds.` : "";
   if (away.textContent !== text) away.textContent = text;
-  say(stale ? "not live" : "live", !stale);
+  showPulse(stale ? "not live" : "live", !stale);
 }
 
 async function retry() {
@@ -84,7 +84,7 @@ async function lookForAlarms() {
   }
 }
 
-// Charts: the value of one period, under the pointer or a finger, or by the keyboard on the slider below.
+// Charts: show the value of the period under the pointer or a finger, or chosen by keyboard on the slider below.
 function showPeriod(figure, period) {
   const values = figure.dataset.values.split("|"), slider = figure.querySelector(".period");
   const value = values[Math.min(Math.max(period, 0), values.length - 1)];
@@ -109,7 +109,7 @@ async function drawAgain() {
     charts.innerHTML = found.innerHTML;
     slide();
   } catch {
-    // the banner of the live part says so
+    // the banner of the live part shows it
   }
 }
 
@@ -117,7 +117,7 @@ function slide() {
   for (const each of charts.querySelectorAll(".period")) each.hidden = false;
 }
 
-function say(text, fine) {
+function showPulse(text, fine) {
   if (pulse.textContent !== text) pulse.textContent = text;
   pulse.className = fine ? "fine" : "bad";
 }

@@ -32,8 +32,9 @@ elseif what == 'override' and not tonumber(value) then
 end
 
 -- Return the present overrides of these kinds as one.
-local function said_now(said)
-  local one, rate = values[what] and spoken({ said }, what), values.rate and spoken({ said }, 'rate')
+local function overrides_now(overrides)
+  local one = values[what] and in_force({ overrides }, what)
+  local rate = values.rate and in_force({ overrides }, 'rate')
   local either = one or rate
   if not either or not rate then return either or nil end
   local permits = one and one[VALUE] or false
@@ -43,12 +44,13 @@ end
 -- A call that adds a field to KEYS ends also clears some.
 reap_ends(4)
 settle()
-local said = load_said(bucket)
-local before, permits_before, rates_before = said_now(said), permits_in_force(bucket), rule_of(bucket).rates
+local overrides = load_overrides(bucket)
+local before = overrides_now(overrides)
+local permits_before, rates_before = permits_in_force(bucket), rule_of(bucket).rates
 for part, one in pairs(values) do
-  said[part] = value ~= '' and { one, until_ms, by, why, NOW } or nil
+  overrides[part] = value ~= '' and { one, until_ms, by, why, NOW } or nil
 end
-save_said(bucket, said)
+save_overrides(bucket, overrides)
 -- Send this hint now, because the caller may be lost before it calls wake.lua.
 hint('line ' .. bucket)
 go_on_after(bucket, '')
@@ -58,7 +60,7 @@ local ends = { override = 'reset', pause = 'resume', disable = 'enable', hold = 
 note_change({
   action = value ~= '' and what or ends[what], bucket = bucket, by = by, why = why,
   request = request ~= '' and request or nil,
-  before = before, after = value ~= '' and said_now(said) or nil,
+  before = before, after = value ~= '' and overrides_now(overrides) or nil,
   permits_before = permits_before, permits_after = permits_in_force(bucket),
   rates_before = rates_before, rates_after = rule_of(bucket).rates,
 })

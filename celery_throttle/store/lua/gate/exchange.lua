@@ -42,36 +42,36 @@
 --   hints      0 if hints are refused
 --   reclaimed  rows of the holders whose lease had ended, and which this call has cleared
 -- or, if nothing was done: { 'declare' } because the store was emptied, { 'overtaken', number } by that call.
-local said = object()
-state.holder, state.worker, state.call = said.worker, id_of(said.worker), said.number
-state.slots, state.queues = said.slots, said.queues
-for _, queue in ipairs(said.queues) do state.serves[queue] = true end
+local report = object()
+state.holder, state.worker, state.call = report.worker, id_of(report.worker), report.number
+state.slots, state.queues = report.slots, report.queues
+for _, queue in ipairs(report.queues) do state.serves[queue] = true end
 
-if not is_known(said.birth) then return { 'declare' } end
+if not is_known(report.birth) then return { 'declare' } end
 local before = load_worker(state.worker)
 state.call_before, state.confirms = before.number, before.confirms or {}
-if is_answer_to(before, said) then return answer_again(before, said.asked or {}) end
+if is_answer_to(before, report) then return answer_again(before, report.asked or {}) end
 -- This is a copy of an older call, from a dead connection. The worker has repeated that call since, and does
 -- not read this answer.
 if before.number > state.call then return { 'overtaken', string.format('%.0f', math.ceil(before.number)) } end
-if said.clock_ms then hear_clock(before, said.clock_ms) end
+if report.clock_ms then keep_clock(before, report.clock_ms) end
 -- The first write decides whether a full store refuses the call. A call that needs memory is refused whole; a
 -- call that only gives back never is.
-if said.parked or said.back then
+if report.parked or report.back then
   redis.call('HSETNX', META, 'ticket', 0)
 else
   redis.call('ZREM', LEASES, '')
 end
-hear_ends(said.passed or {}, said.ended or {})
-hear_notes(said)
-if said.errors then
-  redis.call('HSET', META, 'errors', string.format('%.0f', meta_number('errors', STAMPS_END) + said.errors))
+apply_ends(report.passed or {}, report.ended or {})
+apply_reports(report)
+if report.errors then
+  redis.call('HSET', META, 'errors', string.format('%.0f', meta_number('errors', STAMPS_END) + report.errors))
 end
 reap_all(8)
 if not before.till then reap_ends(4) end -- a call that adds a field also clears some, even if no task waits
-local asked = answer_asked(said.asked or {})
-local parked = answer_parked(said.parked or {})
-hear_back(said.back or {})
+local asked = admit_rows(report.asked or {})
+local parked = park_rows(report.parked or {})
+send_back_rows(report.back or {})
 for bucket in pairs(state.named) do touch(bucket) end
 serve()
 save_worker(state.worker, {
@@ -79,4 +79,4 @@ save_worker(state.worker, {
   granted = next(state.grants) and state.grants, withdrawn = next(state.withdrawn) and state.withdrawn,
   confirms = next(state.confirms) and state.confirms,
 }, before)
-return say(asked, parked)
+return reply_with(asked, parked)

@@ -7,7 +7,7 @@ local name, from, mends = argument(), argument(), argument() == '1'
 state.only_reads, state.wrong = not mends, {}
 
 local hashes = {
-  records = RECORDS, locks = LOCKS, workers = WORKERS, limits = LIMITS, said = SAID,
+  records = RECORDS, locks = LOCKS, workers = WORKERS, limits = LIMITS, overrides = OVERRIDES,
   used = USED, waiting = WAITING, rates = RATES, turns = TURNS, lanes = LANES,
   meta = META, aside = ASIDE, sums = SUMS,
 }
@@ -30,7 +30,7 @@ local function look(field, packed)
   elseif name == 'locks' then kept_lock(field)
   elseif name == 'workers' then load_worker(field)
   elseif name == 'limits' then declared_of(field)
-  elseif name == 'said' then load_said(field)
+  elseif name == 'overrides' then load_overrides(field)
   elseif name == 'used' then held_of(field)
   elseif name == 'waiting' then counted_in(WAITING, name, field)
   elseif name == 'sums' then counted_in(SUMS, name, field)

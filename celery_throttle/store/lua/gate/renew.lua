@@ -8,7 +8,7 @@
 -- that waits 1, or 0 if the store does not have it.
 redis.call('ZREM', LEASES, '')
 local RENEWED, PUT_BACK, LOST, LATER = 1, 2, 0, 3
-local said = object()
+local report = object()
 look_at_ended()
 
 local function renew_held(arrival)
@@ -20,7 +20,7 @@ local function renew_held(arrival)
     return (not record.lock or renew_lock(task, record)) and RENEWED or LOST
   end
   -- A later call may have reported its end.
-  if load_worker(id_of(said.worker)).number > said.number then return LATER end
+  if load_worker(id_of(report.worker)).number > report.number then return LATER end
   local held = delivery_of(arrival)
   if held.lock then held.lock.fence = arrival.lock.fence end
   held.nonce = nonce
@@ -35,14 +35,14 @@ end
 local function renew(arrival)
   local answer = renew_held(arrival)
   settle()
-  if arrival.lock and answer == LOST then hear_of_lost_run(said.worker, arrival.nonce) end
-  if arrival.lock and answer == PUT_BACK then forget_lost_run(said.worker, arrival.nonce) end
+  if arrival.lock and answer == LOST then touch_lost_run(report.worker, arrival.nonce) end
+  if arrival.lock and answer == PUT_BACK then forget_lost_run(report.worker, arrival.nonce) end
   return answer
 end
 
 local held, waiting = {}, {}
-for i, arrival in ipairs(said.held) do held[i] = renew(arrival) end
-for i, task in ipairs(said.waiting) do
+for i, arrival in ipairs(report.held) do held[i] = renew(arrival) end
+for i, task in ipairs(report.waiting) do
   local record = load_record(task)
   waiting[i] = record and 1 or 0
   if record and not record.nonce then

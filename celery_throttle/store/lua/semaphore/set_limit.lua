@@ -3,9 +3,9 @@
 -- KEYS, ARGV[1], ARGV[2] ('') as in permits.lua
 -- ARGV[3] how many; '': as many as each caller sends
 -- Returns 1 if more waiters than one call reaches may get a permit (call again), else 0.
-local said = ARGV[3]
+local permits = ARGV[3]
 
 redis.call('DEL', LIMIT)
-if said ~= '' then redis.call('SET', LIMIT, said) end
+if permits ~= '' then redis.call('SET', LIMIT, permits) end
 reap()
 return hand_over(limit_now())

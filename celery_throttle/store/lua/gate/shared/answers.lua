@@ -5,7 +5,7 @@ local function name_buckets(needs)
   for _, need in ipairs(needs_of(needs)) do state.named[need.bucket] = true end
 end
 
-local function hear_ends(passed, ended_runs)
+local function apply_ends(passed, ended_runs)
   for _, row in ipairs(passed) do
     if not passed_on(row) then ended_late(row, mend_record(row.task)) end
     if next(state.unsettled) then settle() end
@@ -18,7 +18,7 @@ local function hear_ends(passed, ended_runs)
   end
 end
 
-local function answer_asked(rows)
+local function admit_rows(rows)
   local answers = {}
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
@@ -31,7 +31,7 @@ local function answer_asked(rows)
   return answers
 end
 
-local function answer_parked(rows)
+local function park_rows(rows)
   local answers = {}
   for i, row in ipairs(rows) do
     name_buckets(row.needs)
@@ -42,7 +42,7 @@ local function answer_parked(rows)
   return answers
 end
 
-local function hear_back(rows)
+local function send_back_rows(rows)
   for _, row in ipairs(rows) do
     name_buckets(row.needs)
     row.message = argument()
@@ -52,12 +52,12 @@ local function hear_back(rows)
 end
 
 -- Return whether the stored answer is to this call, and has as many rows.
-local function is_answer_to(before, said)
+local function is_answer_to(before, report)
   if before.number ~= state.call then return false end
   local asked, parked = before.asked or {}, before.parked or {}
   local fine = is_list(asked, 'numbers') and is_list(parked, 'numbers')
   fine = fine and is_list(before.granted or {}, 'texts') and is_list(before.withdrawn or {}, 'pairs')
-  return fine and #asked == #(said.asked or {}) and #parked == #(said.parked or {})
+  return fine and #asked == #(report.asked or {}) and #parked == #(report.parked or {})
 end
 
 -- Repeat the answer to a call that was carried out before.
@@ -71,21 +71,21 @@ local function answer_again(before, rows)
     asked[i] = answer_row_again(row, before.asked[i])
   end
   serve()
-  return say(asked, before.parked or {})
+  return reply_with(asked, before.parked or {})
 end
 
-local function say(asked, parked)
+local function reply_with(asked, parked)
   local closed, open = {}, {}
   for bucket in pairs(state.named) do
     local free = room_for({ bucket = bucket, cost = 1 }) and not rule_of(bucket).newly_paced
-    free = free and not (anybody_waits() and first_at(bucket))
+    free = free and not (any_parked() and first_at(bucket))
     local list = free and open or closed
     list[#list + 1] = bucket
   end
   local more = 0
-  if anybody_waits() and not state.all_served and oldest_ready() then more = 1 end
+  if any_parked() and not state.all_served and oldest_ready() then more = 1 end
   return {
-    state.call, asked, parked, told_of(state.grants), next_look_ms(), more, closed, open, state.withdrawn,
+    state.call, asked, parked, grant_rows(state.grants), next_look_ms(), more, closed, open, state.withdrawn,
     state.mute and 0 or 1, state.reclaimed,
   }
 end

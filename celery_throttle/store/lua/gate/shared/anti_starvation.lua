@@ -13,23 +13,23 @@ end
 local function raise_bar(task, record)
   local needs, all = needs_of(record.needs), {}
   for i, need in ipairs(needs) do
-    all[i] = load_said(need.bucket)
+    all[i] = load_overrides(need.bucket)
     local bar = all[i].bar
     if bar and bar[WHY] ~= task and bar[UNTIL] > NOW then return end
   end
   for i, need in ipairs(needs) do
     all[i].bar = { record.ticket, NOW + BAR_MS, '', task, NOW }
-    save_said(need.bucket, all[i])
+    save_overrides(need.bucket, all[i])
   end
 end
 
 local function drop_bar(task, record)
   if (record.moves or 0) < MANY_MOVES then return end
   for _, need in ipairs(needs_of(record.needs)) do
-    local said = load_said(need.bucket)
-    if said.bar and said.bar[WHY] == task then
-      said.bar = nil
-      save_said(need.bucket, said)
+    local overrides = load_overrides(need.bucket)
+    if overrides.bar and overrides.bar[WHY] == task then
+      overrides.bar = nil
+      save_overrides(need.bucket, overrides)
       touch(need.bucket)
     end
   end

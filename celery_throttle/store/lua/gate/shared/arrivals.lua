@@ -21,7 +21,7 @@ local function meet_record(task, arrival)
     note_delivery(task, arrival)
     return true, KNOWN
   end
-  if tell_if_finished(task, arrival.attempt) then return true, HAS_RUN end
+  if confirm_if_finished(task, arrival.attempt) then return true, HAS_RUN end
   return false
 end
 
@@ -43,13 +43,13 @@ local function admit(task, arrival)
   if record.lock and (settling() > 0 or not judge_arrival(task, record)) then return MUST_PARK end
   local needs = needs_of(arrival.needs)
   -- Tasks of the same lane go first, even if the lane is passed over: this worker can start them.
-  if #needs > 0 and anybody_waits() and redis.call('HEXISTS', LANES, lane_of(record)) == 1 then
+  if #needs > 0 and any_parked() and redis.call('HEXISTS', LANES, lane_of(record)) == 1 then
     return MUST_PARK
   end
   for _, need in ipairs(needs) do
     local bucket = need.bucket
     if not room_for(need) or barred(bucket, task, math.huge) then return MUST_PARK end
-    local behind = anybody_waits() and first_at(bucket)
+    local behind = any_parked() and first_at(bucket)
     if behind and not (need.booked and rule_of(bucket).permits == ANY_NUMBER) then return MUST_PARK end
   end
   hold(task, record, arrival.nonce, true)

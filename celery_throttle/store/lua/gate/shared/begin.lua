@@ -1,7 +1,7 @@
 -- The beginning of every script of the gate: the keys, the store's time, the state of this call.
 --
 -- KEYS[1]  limits     HASH  limit -> its last declaration (see permits.lua)
--- KEYS[2]  said       HASH  bucket -> its runtime overrides (see runtime_overrides.lua)
+-- KEYS[2]  overrides  HASH  bucket -> its runtime overrides (see runtime_overrides.lua)
 -- KEYS[3]  used       HASH  bucket -> permits held now; no field for 0
 -- KEYS[4]  waiting    HASH  bucket -> number of parked tasks that need its permits; no field for 0
 -- KEYS[5]  leases     ZSET  task id -> when the lease of its holder ends (ms)
@@ -31,7 +31,7 @@
 --                           'broker:' and a code: the description of a broker that has workers here
 --                           'declared:' and the name of a worker: all its declarations, JSON
 --                           'lost:' and the name of a worker: see lost_runs.lua
--- KEYS[19] ends       ZSET  a hash ('locks', 'records', 'rates', 'turns', 'said', 'aside', 'workers',
+-- KEYS[19] ends       ZSET  a hash ('locks', 'records', 'rates', 'turns', 'overrides', 'aside', 'workers',
 --                           'meta'), ':' and a field of it -> when the field ends (ms); of a record only its
 --                           parts finished and awaited end
 -- KEYS[20] audit      ZSET  a change made by people at run time -> number of the change (see audit.lua)
@@ -43,7 +43,7 @@
 --                     'line' and a bucket: it has a line now, or a new override
 --                     'birth' and when this data began: holders of permits renew them now
 -- ARGV[1]  lease_ms; then the name of the script, unless it is exchange; then its own arguments.
-local LIMITS, SAID, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local LIMITS, OVERRIDES, USED, WAITING, LEASES, RECORDS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MESSAGES, LINES, LANES, HEADS, READY, DUE = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local LOCKS, RATES, TURNS, ASIDE, WORKERS, META = KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local ENDS, AUDIT, OLDEST, SUMS, WAKE = KEYS[19], KEYS[20], KEYS[21], KEYS[22], KEYS[23]
@@ -88,7 +88,7 @@ local LEASE_MS = tonumber(ARGV[1])
 -- shapes: see shapes.lua
 -- unsettled: see unsettled.lua
 -- The other fields are set on first use:
--- said: whether there are runtime overrides
+-- overridden: whether there are runtime overrides
 -- settling, settled: how long nothing is granted yet (ms), and whether that time is over
 -- away: whether the store was away
 -- prolonged: leases were prolonged after an outage

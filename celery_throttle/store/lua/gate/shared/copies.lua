@@ -68,7 +68,7 @@ end
 
 -- Return whether the attempt of a delivery is over. If the attempt is over, expect a copy until the worker
 -- has acknowledged the message, as it does after this reply.
-local function tell_if_finished(task, attempt)
+local function confirm_if_finished(task, attempt)
   if not has_run(task, attempt) then return false end
   finish(task, { attempt = attempt, out = { [state.worker] = state.call } }, false)
   return true

@@ -27,19 +27,19 @@ local function note_acked(task, attempt, nonce)
   will_not_come(task, attempt, nonce)
 end
 
-local function hear_notes(said)
-  for _, each in ipairs(said.unread or {}) do hear_unread(unpack(each)) end
-  if said.unread then settle() end
-  for _, each in ipairs(said.began or {}) do forget_message(unpack(each)) end
-  for _, each in ipairs(said.unacked or {}) do
+local function apply_reports(report)
+  for _, each in ipairs(report.unread or {}) do note_unread(unpack(each)) end
+  if report.unread then settle() end
+  for _, each in ipairs(report.began or {}) do forget_message(unpack(each)) end
+  for _, each in ipairs(report.unacked or {}) do
     local task, attempt, nonce = unpack(each)
     note_delivery(task, { attempt = attempt, nonce = nonce, unacked = true })
   end
   confirm_copies(state.worker)
   state.call_before = state.call
-  for _, each in ipairs(said.acked or {}) do note_acked(unpack(each)) end
-  for _, task in ipairs(said.revoked or {}) do withdraw(task) end
-  for _, each in ipairs(said.never or {}) do
+  for _, each in ipairs(report.acked or {}) do note_acked(unpack(each)) end
+  for _, task in ipairs(report.revoked or {}) do withdraw(task) end
+  for _, each in ipairs(report.never or {}) do
     local identity, task, first = unpack(each)
     give_up_lock(identity, task)
     will_not_ask(identity, first)
@@ -47,7 +47,7 @@ local function hear_notes(said)
 end
 
 -- Set aside a task that was granted to the caller, which cannot read its record.
-local function hear_unread(task, why)
+local function note_unread(task, why)
   local record = load_record(task)
   local own = record and string.find(record.nonce or '', state.holder .. ':', 1, true) == 1
   if own then to_settle('unreadable task', task, packed_record(task), why) end

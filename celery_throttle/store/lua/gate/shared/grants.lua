@@ -23,7 +23,7 @@ local function keep_grants(tasks, nonce)
 end
 
 -- Return the granted tasks for the reply: { task id, record, message } each.
-local function told_of(tasks)
+local function grant_rows(tasks)
   local grants = {}
   for i, task in ipairs(tasks) do
     if load_record(task) then

@@ -39,7 +39,7 @@ local function leave_line(task, record)
 end
 
 -- Return whether any task is parked.
-local function anybody_waits()
+local function any_parked()
   if state.parked == nil then state.parked = redis.call('EXISTS', LINES) == 1 end
   return state.parked
 end

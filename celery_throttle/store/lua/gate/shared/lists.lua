@@ -22,7 +22,7 @@ local function is_turn(value)
 end
 
 -- Return whether this is a runtime override; see runtime_overrides.lua.
-local function is_spoken(row, name)
+local function is_override(row, name)
   local value, till, by, why, since, more = unpack(row)
   local signed = type(by) == 'string' and type(why) == 'string'
   local fine = name == 'rate' and is_rates(value) or name ~= 'rate' and is_number(value)
@@ -32,16 +32,16 @@ end
 local function is_item(item, what, name)
   if type(item) ~= 'table' then return false end
   if what == 'lost runs' then return not wrong_by_shape(item, 'lost run') end
-  if what == 'spoken' then return is_spoken(item, name) end
+  if what == 'overrides' then return is_override(item, name) end
   local first, second = unpack(item)
   return type(first) == 'string' and type(second) == 'string'
 end
 
--- 'counts' and 'spoken' are objects; 'numbers', 'texts', 'pairs' and 'lost runs' arrays.
+-- 'counts' and 'overrides' are objects; 'numbers', 'texts', 'pairs' and 'lost runs' arrays.
 local function is_list(value, what)
   if type(value) ~= 'table' then return false end
   for name, item in pairs(value) do
-    if (type(name) == 'string') ~= (what == 'counts' or what == 'spoken') then return false end
+    if (type(name) == 'string') ~= (what == 'counts' or what == 'overrides') then return false end
     if what == 'counts' or what == 'numbers' then
       if type(item) ~= 'number' or not (item > -math.huge and item < math.huge) then return false end
     elseif what == 'texts' then

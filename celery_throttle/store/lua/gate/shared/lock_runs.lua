@@ -68,7 +68,7 @@ end
 -- A run has ended. outcome: success, failure, waits (for its next delivery), lost, nothing.
 local function lock_ended(task, record, nonce, outcome)
   local plan = record.lock
-  outcome_told(plan, outcome)
+  outcome_given(plan, outcome)
   if plan.verdict ~= 'run' then return end
   local identity = plan.identity
   -- A lock that has just ended with the lease may still be the lock of this run, by its nonce.
@@ -138,7 +138,7 @@ local function will_not_ask(identity, first)
 end
 
 -- A duplicate that concludes has used the outcome of its first task.
-local function outcome_told(plan, outcome)
+local function outcome_given(plan, outcome)
   if plan.verdict ~= 'conclude' or plan.asked ~= plan.first then return end
   if outcome == 'waits' or outcome == 'lost' then return end
   will_not_ask(plan.identity, plan.first)

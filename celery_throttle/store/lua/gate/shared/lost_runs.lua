@@ -62,7 +62,7 @@ local function forget_lost_run(worker, nonce)
 end
 
 -- The worker renews this run, whose permits belong to another task.
-local function hear_of_lost_run(worker, nonce)
+local function touch_lost_run(worker, nonce)
   local lost, i = lost_run_at(worker, nonce)
   if not lost then return end
   lost.runs[i].called = NOW

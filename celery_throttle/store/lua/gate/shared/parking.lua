@@ -62,7 +62,7 @@ end
 
 local function park(task, arrival)
   -- Check this even if there is a record, because an earlier attempt may be delivered again.
-  if tell_if_finished(task, arrival.attempt) then return HAS_RUN end
+  if confirm_if_finished(task, arrival.attempt) then return HAS_RUN end
   local record = load_record(task) or next(state.unsettled) and mend_record(task) or nil
   if not record then return park_new(task, arrival) end
   if record.nonce then
@@ -82,7 +82,7 @@ local function send_back(task, arrival, pause_ms, about)
   local record = mend_record(task)
   if record and record.nonce ~= arrival.nonce then return end
   -- A late copy of a refused call has put the task back before, and that attempt is over.
-  if not record and tell_if_finished(task, arrival.attempt) then return end
+  if not record and confirm_if_finished(task, arrival.attempt) then return end
   redis.call('HSET', MESSAGES, task, arrival.message)
   for _, need in ipairs(needs_of(about)) do hold_back(need.bucket, pause_ms, task) end
   if record then

@@ -20,7 +20,7 @@ local function rule_of(bucket)
   if rule.rates and rule.permits == 0 then rule.permits = ANY_NUMBER end
   rule.wait_ms, rule.used = 0, held_of(bucket)
   state.rules[bucket] = rule
-  if anything_said() then apply_said(rule, bucket) end
+  if any_override() then apply_overrides(rule, bucket) end
   local settling_ms = settling()
   if settling_ms > 0 then rule.closed, rule.wait_ms = true, settling_ms end
   return rule

@@ -28,7 +28,7 @@ local function readable(packed, kind)
   local value = decoded(packed, kind)
   if value == nil then return nil, 'not readable' end
   if type(value) ~= 'table' then return nil, 'written by another release' end
-  if kind == 'spoken' or kind == 'counts' then
+  if kind == 'overrides' or kind == 'counts' then
     if is_list(value, kind) then return value end
     return nil, 'not readable'
   end

@@ -3,9 +3,9 @@ local LONGEST_HEAD, LONGEST_MESSAGE = 16384, 1048576
 
 -- Return the overrides of a bucket as JSON that readers outside of Lua can decode; '' if there are none, or
 -- they are unreadable.
-local function said_text(bucket, packed)
-  local said = said_in(bucket, packed)
-  return said and cjson.encode(said) or ''
+local function overrides_text(bucket, packed)
+  local overrides = overrides_in(bucket, packed)
+  return overrides and cjson.encode(overrides) or ''
 end
 
 local function declared_text(limit)
@@ -16,15 +16,15 @@ local function declared_text(limit)
 end
 
 -- Return the state of a bucket: { bucket, declared, overrides of its limit, overrides of the bucket (as in
--- KEYS limits and said; '' if there are none), permits (-1: any number), held, waiting, ms until the rates
--- allow a start }. A limit with keys in use also has { keys, held, waiting } of all keys (sums.lua).
+-- KEYS limits and overrides; '' if there are none), permits (-1: any number), held, waiting, ms until the
+-- rates allow a start }. A limit with keys in use also has { keys, held, waiting } of all keys (sums.lua).
 local function standing(bucket)
   local limit, rule = limit_of(bucket), rule_of(bucket)
   local of_limit, of_bucket = '', ''
-  if anything_said() then
-    local said = redis.call('HMGET', SAID, limit, bucket)
-    of_limit = said_text(limit, said[1])
-    of_bucket = limit ~= bucket and said_text(bucket, said[2]) or ''
+  if any_override() then
+    local overrides = redis.call('HMGET', OVERRIDES, limit, bucket)
+    of_limit = overrides_text(limit, overrides[1])
+    of_bucket = limit ~= bucket and overrides_text(bucket, overrides[2]) or ''
   end
   local row = {
     bucket, declared_text(limit), of_limit, of_bucket, rule.permits < ANY_NUMBER and rule.permits or -1,

@@ -75,7 +75,7 @@ end
 
 -- The same, and the next page is due at once.
 local function go_on_after(limit, after)
-  if not anybody_waits() then return end
+  if not any_parked() then return end
   local last = refresh_limit(limit, after)
   if last == '' and state.looks <= 0 then
     -- The page may not have begun, so it begins with the limit itself, which comes before its keys.

@@ -65,7 +65,7 @@ local function serve()
     reap_ends(4) -- so that ended fields do not pile up where there is no beat
     if next(state.unsettled) then settle() end
   end
-  if not anybody_waits() then return end
+  if not any_parked() then return end
   refresh_touched()
   local left = MOST_WORK
   -- A task without limits also waits until a store that was emptied has settled, because the task may run

@@ -29,7 +29,7 @@ local function reap_ends(most)
     elseif kind == 'records' then record_lapsed(field)
     elseif kind == 'rates' then forget(RATES, field)
     elseif kind == 'turns' then turn_lapsed(field)
-    elseif kind == 'said' then said_lapsed(field)
+    elseif kind == 'overrides' then override_lapsed(field)
     elseif kind == 'aside' then forget_aside(field)
     elseif kind == 'workers' then forget(WORKERS, field)
     elseif kind == 'meta' then forget(META, field)
@@ -41,7 +41,7 @@ end
 local function reap_all(leases)
   reap_leases(leases)
   if next(state.unsettled) then settle() end
-  if not anybody_waits() then return end
+  if not any_parked() then return end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', DUE, '-inf', NOW, 'LIMIT', 0, 64)) do
     local kind, name = string.match(member, '^(%l+):(.*)$')
     redis.call('ZREM', DUE, member)
@@ -64,7 +64,7 @@ end
 
 -- Return after how long (ms) time alone may let a task start (0: never).
 local function next_look_ms()
-  if not anybody_waits() then return 0 end
+  if not any_parked() then return 0 end
   -- Leases that began during this call end later.
   local lease = state.first_lease or first_lease_ends()
   local due = tonumber(redis.call('ZRANGE', DUE, 0, 0, 'WITHSCORES')[2] or math.huge)

@@ -50,21 +50,21 @@ end
 
 -- Store the clock of the worker, by which its tasks came. A call that is on its way for much longer than the
 -- one before shows that the store stood still, or was away.
-local function hear_clock(before, clock_ms)
+local function keep_clock(before, clock_ms)
   state.clock_ms, state.newest, state.clock_off = clock_ms, before.newest, NOW_US / 1000 - clock_ms
   if before.clock_off then state.away_ms = math.max(state.away_ms, state.clock_off - before.clock_off) end
 end
 
-local function save_worker(worker, said, before)
-  said.since, said.till, said.clock_off, said.newest = NOW, before.till, state.clock_off, state.newest
+local function save_worker(worker, entry, before)
+  entry.since, entry.till, entry.clock_off, entry.newest = NOW, before.till, state.clock_off, state.newest
   local queue = unpack(state.queues)
-  said.broker = string.match(queue or '', '^(%x%x%x%x%x%x%x%x):')
-  if not said.till or said.till < NOW + KEPT_MS / 2 then
-    said.till = NOW + KEPT_MS
-    redis.call('ZADD', ENDS, said.till, 'workers:' .. worker)
-    if said.broker then redis.call('ZADD', ENDS, 'XX', said.till, 'meta:broker:' .. said.broker) end
-    redis.call('ZADD', ENDS, 'XX', said.till, 'meta:declared:' .. state.holder)
+  entry.broker = string.match(queue or '', '^(%x%x%x%x%x%x%x%x):')
+  if not entry.till or entry.till < NOW + KEPT_MS / 2 then
+    entry.till = NOW + KEPT_MS
+    redis.call('ZADD', ENDS, entry.till, 'workers:' .. worker)
+    if entry.broker then redis.call('ZADD', ENDS, 'XX', entry.till, 'meta:broker:' .. entry.broker) end
+    redis.call('ZADD', ENDS, 'XX', entry.till, 'meta:declared:' .. state.holder)
     redis.call('PEXPIRE', WORKERS, 2 * KEPT_MS)
   end
-  redis.call('HSET', WORKERS, worker, cjson.encode(said))
+  redis.call('HSET', WORKERS, worker, cjson.encode(entry))
 end
