@@ -47,9 +47,8 @@ copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
 html_theme = "furo"
-html_title = f"celery_throttle {release}"
-#: Pictures too, under names that do not change: the README on a package index shows them from here.
-html_static_path = ["_static", "images"]
+html_title = f"celery_throttle {release.partition('+')[0]}"
+html_static_path = ["_static"]
 html_css_files = ["wide.css"]
 html_extra_path = ["llms.txt"]
 html_show_sourcelink = False

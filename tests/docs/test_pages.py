@@ -56,7 +56,7 @@ def test_llms_txt_lists_each_page() -> None:
     assert sorted(f"{each}.md" for each in listed) == [page for page in PAGES if page != "index.md"]
 
 
-def test_a_package_index_gets_links_that_lead_to_the_site() -> None:
+def test_a_package_index_gets_no_link_into_the_repository() -> None:
     shown = README
     for each in PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
         shown = re.sub(each["pattern"], each["replacement"], shown)
