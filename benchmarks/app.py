@@ -150,20 +150,20 @@ def paced(load: str, number: int, seconds: float) -> None:
     _sleep(load, number, seconds)
 
 
-@app.task(name="keyed", base=Throttled, limit=Limit("keyed", 1, key="who"), ignore_result=True)
-def keyed(load: str, number: int, sent: float, who: str) -> None:  # noqa: ARG001 - its key
+@app.task(name="keyed", base=Throttled, limit=Limit("keyed", 1, key="tenant"), ignore_result=True)
+def keyed(load: str, number: int, sent: float, tenant: str) -> None:  # noqa: ARG001 - its key
     """One at once for each key; records the time from publish to start."""
     journal.write(load, number, sent, time.time())
 
 
 @app.task(name="in-order", base=Throttled, limit=2, ignore_result=True)
-def in_order(load: str, number: int, seconds: float, who: str) -> None:  # noqa: ARG001 - as in `in_turns`
+def in_order(load: str, number: int, seconds: float, tenant: str) -> None:  # noqa: ARG001 - as in `in_turns`
     """Two at once, first come first served."""
     _sleep(load, number, seconds)
 
 
-@app.task(name="in-turns", base=Throttled, limit=Limit("in-turns", 2, fair_by="who"), ignore_result=True)
-def in_turns(load: str, number: int, seconds: float, who: str) -> None:  # noqa: ARG001 - takes turns by it
+@app.task(name="in-turns", base=Throttled, limit=Limit("in-turns", 2, fair_by="tenant"), ignore_result=True)
+def in_turns(load: str, number: int, seconds: float, tenant: str) -> None:  # noqa: ARG001 - takes turns by it
     """Two at once, in turns."""
     _sleep(load, number, seconds)
 
@@ -230,9 +230,9 @@ def _stay(load: str, number: int, seconds: float) -> None:
 
 app.conf.update(peer_configuration(app.conf.broker_url))
 _task: Any = app.task
-for _who, _options in _once_bases().items():
-    _task(name=f"once-{_who}", ignore_result=True, **_options)(_nothing)
-    _task(name=f"once-stay-{_who}", ignore_result=True, **_options)(_stay)
+for _package, _options in _once_bases().items():
+    _task(name=f"once-{_package}", ignore_result=True, **_options)(_nothing)
+    _task(name=f"once-stay-{_package}", ignore_result=True, **_options)(_stay)
 
 
 # -- tasks that measure -----------------------------------------------------------------------------------------------

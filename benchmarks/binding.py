@@ -79,7 +79,7 @@ def _seconds(number: int, kind: str) -> float:
 
 
 def _status(url: str, compiled: str, kind: str, number: int) -> float:
-    """Return the processor time of the command; ``compiled``: the folder where Python keeps what it has compiled."""
+    """Return the processor time of the command; ``compiled``: the folder for Python's compiled files."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     _run(_STATUS, kind, number, BENCHMARK_URL=url, PYTHONPYCACHEPREFIX=compiled, PYTHONDONTWRITEBYTECODE="")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

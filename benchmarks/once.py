@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["lock_bytes", "lost", "publish", "run"]
 
 _LEASE = 3.0
-_NOBODY = "nobody"  # a queue that no worker consumes
+_UNREAD = "unread"  # a queue that no worker consumes
 
 #: Commands that clients send when they publish; scripts call none of these.
 _SENT_BY_CLIENTS = ("lpush", "evalsha", "eval", "script|load", "set", "get", "del", "pttl")
@@ -35,7 +35,7 @@ class _Way:
     """One way to publish and run a task, with its figures of each round."""
 
     name: str
-    who: str
+    package: str
     queue: str = UNTHROTTLED  # the queue of workers that can run it
     locks: str = ""  # the pattern of its keys, where each lock is a key
     module: str = ""
@@ -66,7 +66,7 @@ class _Ways:
             _Way("celery-singleton", "celery-singleton", locks="SINGLETONLOCK_*", module="celery_singleton"),
             _Way("celery-once", "celery-once", locks="qo_*", module="celery_once"),
         ):
-            if f"once-{peer.who}" in site.publisher.tasks:
+            if f"once-{peer.package}" in site.publisher.tasks:
                 self.peers.append(peer)
             else:
                 bench.show(f"{peer.name} is left out: {peer.module} cannot be imported")
@@ -91,7 +91,7 @@ def _send(
     site: Site, way: _Way, rows: Iterable[tuple[Any, ...]], queue: str, *, kind: str = "once"
 ) -> list[str | None]:
     """Publish the task once for each row of arguments; return the ids of the results."""
-    send = site.publisher.tasks[f"{kind}-{way.who}"].apply_async
+    send = site.publisher.tasks[f"{kind}-{way.package}"].apply_async
     with site.publisher.producer_pool.acquire(block=True) as producer, _asking(site, way) as ask:
         return [send(row, queue=queue, producer=producer).id for row in rows if ask()]
 
@@ -125,15 +125,15 @@ def publish(bench: Bench) -> list[Figure]:
             site.empty()
             numbers = count_from()
             for way in compared:  # a first load, for connections and scripts
-                _send(site, way, ((next(numbers),) for _ in range(50)), _NOBODY)
+                _send(site, way, ((next(numbers),) for _ in range(50)), _UNREAD)
             _time(site, compared, "unique", count, chunks, numbers)
             if wrong := {way.name: _locks(site, way) for way in ways.once if _locks(site, way) != 50 + count}:
                 bench.problem(f"locks of {50 + count} calls that were published: {wrong}")
             site.empty()
             for way in ways.once:
-                _send(site, way, [(-1,)], _NOBODY)
+                _send(site, way, [(-1,)], _UNREAD)
             _time(site, ways.once, "duplicate", count, chunks, None)
-            queued = site.broker.llen(_NOBODY)
+            queued = site.broker.llen(_UNREAD)
             if queued != len(ways.once):
                 bench.problem(f"{queued} messages instead of {len(ways.once)} when all were duplicates")
             bench.show(
@@ -168,7 +168,7 @@ def _time(site: Site, ways: Sequence[_Way], what: str, count: int, chunks: int, 
             rows = [(next(numbers) if numbers else -1,) for _ in range(count // chunks)]
             sent, trips = _requests(site)
             wall, processor = time.perf_counter(), time.process_time()
-            _send(site, way, rows, _NOBODY)
+            _send(site, way, rows, _UNREAD)
             used = (time.perf_counter() - wall, time.process_time() - processor)
             sent_after, trips_after = _requests(site)
             # Without the first probe, which is one of the requests.
@@ -290,12 +290,12 @@ def lost(bench: Bench) -> list[Figure]:
             time.sleep(_LEASE + 1)
             for way in ways.once:
                 again = [(f"{way.name} {number}", n, 60.0) for n in started[way.name]]
-                answers = _send(site, way, again, _NOBODY, kind="once-stay")
+                answers = _send(site, way, again, _UNREAD, kind="once-stay")
                 # A refused call returns the result of the first, or a result without an id.
                 refused = sum(answer is None or answer in ids[way.name] for answer in answers)
-                if site.broker.llen(_NOBODY) != len(answers) - refused:
-                    raise BenchmarkError(f"{way.name}: {refused} refused, but {site.broker.llen(_NOBODY)} published")
-                site.broker.delete(_NOBODY)
+                if site.broker.llen(_UNREAD) != len(answers) - refused:
+                    raise BenchmarkError(f"{way.name}: {refused} refused, but {site.broker.llen(_UNREAD)} published")
+                site.broker.delete(_UNREAD)
                 way.note("ran when it was killed", len(answers))
                 way.note("of these, refused when published again", refused)
                 bench.show(f"{way.name}: {refused} of {len(answers)} refused")
@@ -320,7 +320,7 @@ def lock_bytes(bench: Bench) -> list[Figure]:
         for _ in range(min(bench.rounds, 3)):
             for way in ways.once:
                 site.empty()
-                _send(site, way, ((n,) for n in range(count)), _NOBODY)
+                _send(site, way, ((n,) for n in range(count)), _UNREAD)
                 if (locks := _locks(site, way)) != count:
                     raise BenchmarkError(f"{way.name}: {locks} locks for {count} tasks")
                 keys: Iterable[Any] = site.broker.scan_iter(way.locks, count=1000) if way.locks else _our_keys(site)

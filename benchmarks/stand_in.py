@@ -55,7 +55,7 @@ class StandIn:
         return execute(self.client, call)
 
     def declare(self, **limits: int | str) -> None:
-        """Declare limits with their permits, unless the store knows them."""
+        """Declare limits with their permits, unless the store has them."""
         for page in self.store.declarations("", _rows(limits), keeps=True):
             self.call(page)
 
