@@ -1,1 +1,1 @@
-"""What throttling costs, measured on real workers: ``python -m benchmarks --help``."""
+"""Measure the costs of throttling on real workers: ``python -m benchmarks --help``."""

@@ -64,9 +64,9 @@ BENCHMARKS: dict[str, dict[str, Callable[[Bench], list[Figure]]]] = {
 
 
 def main() -> int:
-    """Return 1 if something could not be measured or went wrong; a goal that was missed is a figure, not an error."""
+    """Return 1 if a benchmark failed or found a problem; a missed goal is a figure, not an error."""
     arguments = _parser().parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: workers and files go, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that workers and files are removed
     bench = Bench(rounds=arguments.rounds or (2 if arguments.quick else 5), quick=arguments.quick)
     figures: list[Figure] = []
     about = _about()
@@ -75,7 +75,7 @@ def main() -> int:
             print(f"{name} ...", file=sys.stderr, flush=True)
             try:
                 figures += measure(bench)
-            except Exception as error:  # noqa: BLE001  # what was measured so far must not be lost with it
+            except Exception as error:  # noqa: BLE001  # the earlier figures must not be lost
                 bench.problem(f"{name} could not be measured: {error!r}")
     except KeyboardInterrupt:
         bench.problem("interrupted")
@@ -109,7 +109,7 @@ def _chosen(names: Sequence[str]) -> dict[str, Callable[[Bench], list[Figure]]]:
 
 
 def _about() -> dict[str, Any]:
-    """What the figures depend on; nothing that tells whose machine it was."""
+    """Return versions and machine data on which the figures depend, without the name of the machine."""
     with EmbeddedServer() as server:
         banner = server.log
     found = [word for word in banner.replace(",", " ").split() if word.startswith("version=")]

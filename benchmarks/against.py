@@ -1,7 +1,7 @@
-"""``python -m benchmarks.against COMMIT``: the server time of the scripts here, as ratios to those of another commit.
+"""``python -m benchmarks.against COMMIT``: compare the server time of the scripts here with those of another commit.
 
-Each has its own data in a database of one server, and does each piece of work in turn with the other. Both have to take
-the same rows; what they keep, and under which keys, may differ.
+Each commit has its own database on one server, and both do each piece of work in turn. Both have to accept the same
+rows; their keys and records may differ.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _HERE, _THERE = "here", "there"
 
 
 class _Side(NamedTuple):
-    """What one of the two commits has: the names of its keys, and the texts of its scripts."""
+    """One of the two commits: the names of its keys, and the texts of its scripts."""
 
     keys: Sequence[str]
     texts: Mapping[str, str]
 
 
 def main() -> int:
-    """Measure, and print the ratios of what is here to the other commit."""
+    """Measure, and print the ratios of this tree to the other commit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.against", description=__doc__)
     parser.add_argument("commit", help="whose scripts are the measure, 1.00")
     parser.add_argument("--rounds", type=int, default=100, help="how often each piece of work is done by both")
@@ -106,7 +106,7 @@ def _figures(clients: Mapping[str, Redis], sides: Mapping[str, _Side], rounds: i
     for what in works[_HERE].pieces:
         here, there = times[what, _HERE], times[what, _THERE]
         figures.append(Figure(load, f"{what}, there", (median(there),), "us"))
-        # The lower quarter: what else the machine does only makes calls longer.
+        # The lower quarter, because other programs on the machine only make calls longer.
         ratios = (_quarter(here) / _quarter(there), median(here) / median(there))
         figures.append(Figure(load, f"{what}, here / there (lower quarter .. median)", ratios, "x"))
     return figures
@@ -117,7 +117,7 @@ def _quarter(values: Sequence[float]) -> float:
 
 
 class _Work:
-    """Pieces of work on one group, each a function that returns microseconds of the server for one call."""
+    """Pieces of work on one group. Each is a function that returns the server's microseconds for one call."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
@@ -149,7 +149,7 @@ class _Work:
         self._client.config_resetstat()
         for _ in range(_PIECE):
             task, nonce = self._holder
-            (grant,) = self._crowded.say(Exchange(1, ended=[Ended(task, nonce, DONE)])).grants
+            (grant,) = self._crowded.send(Exchange(1, ended=[Ended(task, nonce, DONE)])).grants
             self._holder = (grant.task, grant.nonce)
         spent = self._spent()
         self._crowded.park(_PIECE, "crowded", [b"x" * 300])

@@ -1,6 +1,6 @@
 """The app that the workers run, with and without the library. Its configuration comes in two variables.
 
-A worker "without the library" runs this app with ``throttle_enabled`` off: no step of ours is put into it.
+A worker "without the library" runs this app with ``throttle_enabled`` off, so the library adds no step to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from celery_throttle import Limit, Throttled
 CONFIGURATION = "BENCHMARK_CONFIGURATION"
 JOURNAL = "BENCHMARK_JOURNAL"
 
-#: The list that workers announce themselves in, and the one that lets plugs go.
+#: The list in which workers report that they are ready, and the list that ends plugs.
 READY, GO = "ready", "go"
 
 app = Celery("benchmarks")
@@ -28,9 +28,9 @@ app.conf.update(json.loads(os.environ.get(CONFIGURATION, "{}")))
 
 
 class Journal:
-    """Writes what ran to a Redis list, one JSON array a run: number, start, end, child, worker.
+    """Writes runs to a Redis list, each as a JSON array: number, start, end, child, worker.
 
-    It must not slow down what it measures: the reply to one entry is read when the next one is written.
+    The reply to an entry is read when the next one is written, so that the journal does not slow the task down.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Journal:
 
     def write(self, load: str, number: int, start: float, end: float) -> None:
         """Add one run."""
-        if self._owner != os.getpid():  # a child must not use what its parent connected
+        if self._owner != os.getpid():  # a child must not use a connection of its parent
             self._connection = ConnectionPool.from_url(os.environ[JOURNAL]).make_connection()
             self._owner, self._unread = os.getpid(), 0
         if self._unread:
@@ -64,7 +64,7 @@ def _sleep(load: str, number: int, seconds: float) -> None:
     journal.write(load, number, start, time.time())
 
 
-# -- tasks that take their time ---------------------------------------------------------------------------------------
+# -- tasks that sleep -------------------------------------------------------------------------------------------------
 
 
 @app.task(name="plain", ignore_result=True)
@@ -99,44 +99,44 @@ def limit_6(load: str, number: int, seconds: float) -> None:
 
 @app.task(name="relay", ignore_result=True)
 def relay(load: str, number: int, seconds: float, left: int, queue: str) -> None:
-    """Not throttled, but the next one is only published when this one ends: a cap of one without any throttle."""
+    """Not throttled, but each task publishes the next one at its end: a cap of one without any throttle."""
     _sleep(load, number, seconds)
     if left > 1:
         relay.apply_async((load, number + 1, seconds, left - 1, queue), queue=queue)
 
 
 class Semaphore:
-    """The counter that people put into Redis when they need a cap today."""
+    """A counter in Redis, the usual recipe for a cap."""
 
     def __init__(self, name: str, permits: int) -> None:
         self._name, self._permits = name, permits
         self._client: Redis | None = None
 
     def _redis(self) -> Any:
-        # Made in the child that uses it; no child is forked after that.
+        # Made on first use, in the child, because a connection does not survive a fork.
         self._client = self._client or Redis.from_url(os.environ[JOURNAL])
         return self._client
 
     def acquire(self) -> bool:
-        """Take a permit if there is one."""
+        """Take a permit if one is free."""
         if self._redis().incr(self._name) <= self._permits:
             return True
         self.release()
         return False
 
     def release(self) -> None:
-        """Give it back."""
+        """Release a permit."""
         self._redis().decr(self._name)
 
 
 _semaphore = Semaphore("recipe", 2)
 
 
-# Unlimited retries have to be asked for here: to `retry()`, None means "as the task says", which is three by default,
-# and then the recipe loses tasks.
+# max_retries=None is needed here, too: for `retry()` None means the task's own number, which is three by default, and
+# then the recipe loses tasks.
 @app.task(name="recipe", bind=True, max_retries=None, ignore_result=True)
 def recipe(self: Any, load: str, number: int, seconds: float) -> None:
-    """Two at once, the way people do it today: a semaphore in the body, a retry when there is no permit."""
+    """Two at once by the usual recipe: a semaphore in the body, a retry when no permit is free."""
     if not _semaphore.acquire():
         raise self.retry(countdown=1, max_retries=None)
     try:
@@ -152,24 +152,24 @@ RATE = 100
 
 @app.task(name="paced", base=Throttled, rate=f"{RATE}/s", ignore_result=True)
 def paced(load: str, number: int, seconds: float) -> None:
-    """So many starts a second."""
+    """`RATE` starts a second."""
     _sleep(load, number, seconds)
 
 
-@app.task(name="keyed", base=Throttled, limit=Limit("keyed", 1, key="who"), ignore_result=True)
-def keyed(load: str, number: int, sent: float, who: str) -> None:  # noqa: ARG001 - its key
-    """One at once for each key: how long from publish to start."""
+@app.task(name="keyed", base=Throttled, limit=Limit("keyed", 1, key="tenant"), ignore_result=True)
+def keyed(load: str, number: int, sent: float, tenant: str) -> None:  # noqa: ARG001 - its key
+    """One at once for each key; records the time from publish to start."""
     journal.write(load, number, sent, time.time())
 
 
 @app.task(name="in-order", base=Throttled, limit=2, ignore_result=True)
-def in_order(load: str, number: int, seconds: float, who: str) -> None:  # noqa: ARG001 - as in `in_turns`
+def in_order(load: str, number: int, seconds: float, tenant: str) -> None:  # noqa: ARG001 - as in `in_turns`
     """Two at once, first come first served."""
     _sleep(load, number, seconds)
 
 
-@app.task(name="in-turns", base=Throttled, limit=Limit("in-turns", 2, fair_by="who"), ignore_result=True)
-def in_turns(load: str, number: int, seconds: float, who: str) -> None:  # noqa: ARG001 - takes turns by it
+@app.task(name="in-turns", base=Throttled, limit=Limit("in-turns", 2, fair_by="tenant"), ignore_result=True)
+def in_turns(load: str, number: int, seconds: float, tenant: str) -> None:  # noqa: ARG001 - takes turns by it
     """Two at once, in turns."""
     _sleep(load, number, seconds)
 
@@ -203,7 +203,7 @@ def noop_result_throttled() -> None:
 
 
 def peer_configuration(url: str | None) -> dict[str, Any]:
-    """What other packages that run tasks once have to be told: where to keep their locks. The rest as they come."""
+    """Return the configuration of the other run-once packages: the URL for their locks, else their defaults."""
     return {
         "singleton_backend_url": url,
         "ONCE": {"backend": "celery_once.backends.Redis", "settings": {"url": url}},
@@ -211,11 +211,11 @@ def peer_configuration(url: str | None) -> dict[str, Any]:
 
 
 def _once_bases() -> dict[str, dict[str, Any]]:
-    """Return the options that make a task run once, by who does it: ours, and those that are installed of the peers."""
+    """Return the options that make a task run once, by package: a plain task, ours, and the installed peers."""
     found: dict[str, dict[str, Any]] = {"plain": {}, "ours": {"base": Throttled, "singleton": True}}
     for peer, module, name, options in (
         ("celery-singleton", "celery_singleton", "Singleton", {}),
-        ("celery-once", "celery_once", "QueueOnce", {"once": {"graceful": True}}),  # as the others: no exception
+        ("celery-once", "celery_once", "QueueOnce", {"once": {"graceful": True}}),  # no exception, as in the others
     ):
         try:
             found[peer] = {"base": getattr(import_module(module), name), **options}
@@ -229,16 +229,16 @@ def _nothing(number: int) -> None:
 
 
 def _stay(load: str, number: int, seconds: float) -> None:
-    """Say so at the start, then stay."""
+    """Record the start, then sleep."""
     journal.write(load, number, time.time(), 0)
     time.sleep(seconds)
 
 
 app.conf.update(peer_configuration(app.conf.broker_url))
 _task: Any = app.task
-for _who, _options in _once_bases().items():
-    _task(name=f"once-{_who}", ignore_result=True, **_options)(_nothing)
-    _task(name=f"once-stay-{_who}", ignore_result=True, **_options)(_stay)
+for _package, _options in _once_bases().items():
+    _task(name=f"once-{_package}", ignore_result=True, **_options)(_nothing)
+    _task(name=f"once-stay-{_package}", ignore_result=True, **_options)(_stay)
 
 
 # -- tasks that measure -----------------------------------------------------------------------------------------------
@@ -246,23 +246,23 @@ for _who, _options in _once_bases().items():
 
 @app.task(name="touch", ignore_result=True)
 def touch(load: str, number: int, sent: float) -> None:
-    """How long from publish to start."""
+    """Record the time from publish to start."""
     journal.write(load, number, sent, time.time())
 
 
 @app.task(name="plug", ignore_result=True)
 def plug(load: str, number: int) -> None:
-    """Keep a process busy until told to go on, so that what comes behind piles up."""
+    """Keep a process busy until `GO` has an item, so that later tasks queue up."""
     start = time.time()
     with Redis.from_url(os.environ[JOURNAL]) as client:
         journal.write(f"{load}:plugged", number, start, 0)
         while not client.blpop([GO], timeout=1):
-            pass  # some versions of the client give up on their own when one call waits long
+            pass  # short calls, because some versions of the client end a long one with an error
     journal.write(load, number, start, time.time())
 
 
 @app.task(name="hold", base=Throttled, limit=1, ignore_result=True)
 def hold(load: str, number: int, seconds: float) -> None:
-    """Say so at the start, then stay."""
+    """Record the start, then sleep."""
     journal.write(load, number, time.time(), 0)
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What the tasks of an app cost each process that imports them, and each command."""
+"""The costs of an app's tasks in each process that imports them, and in each command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STATUS = ("-m", "celery", "-A", "benchmarks.many_tasks", "throttle", "status")
 
 
 def bind(bench: Bench) -> list[Figure]:
-    """Many tasks of one app, each with a limit of its own, against plain ones."""
+    """Compare many tasks of one app, each with a limit of its own, with plain ones."""
     few, many = (100, 400) if bench.quick else (1000, 4000)
     seconds = {
         (kind, number): tuple(_seconds(number, kind) for _ in range(bench.rounds))
@@ -55,11 +55,11 @@ def bind(bench: Bench) -> list[Figure]:
 
 
 def command(bench: Bench) -> list[Figure]:
-    """``celery throttle status`` of an app with many tasks: what of its time is Celery's, for plain tasks, too."""
+    """Time ``celery throttle status`` in an app with many tasks, and compare it with an app of plain tasks."""
     number = 100 if bench.quick else 1000
     apps = {"one plain task": ("plain", 1), "plain": ("plain", number), "with limits": ("limit", number)}
     with EmbeddedServer() as server, TemporaryDirectory() as compiled:
-        _status(server.url, compiled, "limit", 1)  # which compiles what is imported
+        _status(server.url, compiled, "limit", 1)  # compiles all imported modules
         rounds = [
             {name: _status(server.url, compiled, *each) for name, each in apps.items()} for _ in range(bench.rounds)
         ]
@@ -79,7 +79,7 @@ def _seconds(number: int, kind: str) -> float:
 
 
 def _status(url: str, compiled: str, kind: str, number: int) -> float:
-    """Return the processor time of the command; ``compiled``: the folder where Python keeps what it has compiled."""
+    """Return the processor time of the command; ``compiled``: the folder for Python's compiled files."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     _run(_STATUS, kind, number, BENCHMARK_URL=url, PYTHONPYCACHEPREFIX=compiled, PYTHONDONTWRITEBYTECODE="")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

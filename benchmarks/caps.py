@@ -1,4 +1,4 @@
-"""How much of what a limit allows is used, and how the recipe that people use today does."""
+"""The share of a limit's permits that is used, compared with the usual recipe."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["backlog", "few_long", "many_short"]
 
 @dataclass
 class _Peer:
-    """One way to run the same load, and what came of it in each round."""
+    """One way to run the same load, with its figures of each round."""
 
     name: str
     task: str
     queue: str
-    limit: int | None  # that it must keep at every instant
+    limit: int | None  # must hold at every instant
     share: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
     messages: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ def many_short(bench: Bench) -> list[Figure]:
 
 def _peers(limit: int, *, recipe: bool) -> list[_Peer]:
     peers = [
-        # The cap that Celery has by itself: as many processes as may run.
+        # Celery's own cap: the number of processes.
         _Peer(f"plain Celery, one worker x {limit}", "plain", UNTHROTTLED, limit),
         _Peer("Throttled", f"limit-{limit}", THROTTLED, limit),
     ]
@@ -59,7 +59,7 @@ def _drain(bench: Bench, count: int, seconds: float, *, reach: float, recipe: bo
     with Site(bench) as site:
         site.start(1, limit, throttled=False)
         site.start(2, 4)
-        for peer in peers:  # what is imported and connected on first use
+        for peer in peers:  # a first load, for imports and connections
             site.publish(peer.task, ((f"warm {peer.task}", n, 0.05) for n in range(16)), peer.queue)
             site.wait(f"warm {peer.task}", 16, 60)
         for number in range(bench.rounds):
@@ -81,7 +81,7 @@ def _round(bench: Bench, site: Site, peer: _Peer, load: str, count: int, seconds
     peer.messages.append((site.messages_published() - before) / count)
     peer.overtaken.append(_overtaken(runs))
     peer.inverted.append(_inverted(runs))
-    bench.say(f"{load}: {ideal / wall:.3f} of the ideal")
+    bench.show(f"{load}: {ideal / wall:.3f} of the ideal")
 
 
 def _figures(load: str, peers: Sequence[_Peer], reach: float, *, recipe: bool) -> list[Figure]:
@@ -99,12 +99,12 @@ def _figures(load: str, peers: Sequence[_Peer], reach: float, *, recipe: bool) -
 
 
 def _overtaken(runs: Sequence[Run]) -> float:
-    """Return the most tasks that were published after one of these, and started before it."""
+    """Return the highest number of tasks that overtook one task: published after it, and started before it."""
     return max(sum(1 for other in runs[:place] if other.number > run.number) for place, run in enumerate(runs))
 
 
 def _inverted(runs: Sequence[Run]) -> float:
-    """Return how many of all pairs did not start in the order in which they were published, in percent."""
+    """Return the share of pairs that did not start in the order in which they were published, in percent."""
     pairs = len(runs) * (len(runs) - 1) / 2
     wrong = sum(sum(1 for other in runs[:place] if other.number > run.number) for place, run in enumerate(runs))
     return 100 * wrong / pairs
@@ -114,7 +114,7 @@ _WINDOW = 4.0
 
 
 def backlog(bench: Bench) -> list[Figure]:
-    """Thousands wait in the broker when the workers start: what happens in the first seconds."""
+    """Start workers with thousands of tasks in the broker, and count the starts of the first seconds."""
     count, seconds, limit = 1000 if bench.quick else 5000, 0.1, 4
     peers = _peers(limit, recipe=False)
     rounds = min(bench.rounds, 5)
@@ -125,7 +125,7 @@ def backlog(bench: Bench) -> list[Figure]:
                 site.publish(peer.task, ((load, n, seconds) for n in range(count)), peer.queue)
                 site.start(*((1, limit) if peer.queue == UNTHROTTLED else (2, 4)), throttled=peer.queue == THROTTLED)
                 peer.share.append(_first_seconds(site, load, limit, seconds))
-                bench.say(f"{load}: {peer.share[-1]:.3f} of the ideal")
+                bench.show(f"{load}: {peer.share[-1]:.3f} of the ideal")
                 site.end_workers()
                 site.empty()
     load = f"{count} x {seconds:g} s already in the broker, limit {limit}, two workers x 4"
@@ -141,5 +141,5 @@ def _first_seconds(site: Site, load: str, limit: int, seconds: float) -> float:
     until(lambda: time.time() > first + _WINDOW + 3 * seconds, 60, "time stands still")
     runs = site.runs(load)
     site.check_runs(load, runs, {run.number for run in runs}, limit)
-    # Measured from the very first start, so a worker that gets ready later than the other costs its part.
+    # Measured from the very first start, so that a worker which is ready later than the other costs its share.
     return sum(run.start < first + _WINDOW for run in runs) / (limit * _WINDOW / seconds)

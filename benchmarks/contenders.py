@@ -1,4 +1,4 @@
-"""Ways to let only so many in, each as a context manager: ours, those of peers that are installed, that of the book."""
+"""Semaphores and locks as context managers: ours, those of installed peers, and the recipes of a book."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    #: Given a client, a name and how many: what one enters to be let in.
+    #: Takes a client, a name and the number of permits; returns a function that makes the context manager.
     Contender = Callable[[Redis, str, int], Callable[[], AbstractContextManager[object]]]
 
 __all__ = ["CONTENDERS", "book_lock", "contenders"]
 
-#: Seconds between two attempts of those who leave trying again to their caller.
+#: Seconds between two attempts, for contenders without a wait of their own.
 POLL = 0.01
 _LEASE = 30.0
 
 
 def contenders(limit: int) -> list[str]:
-    """Return the names of those that are installed and can do that; ours first."""
+    """Return the names of the contenders that are installed and support this limit; ours first."""
     return [
         name
         for name, (module, most, _) in CONTENDERS.items()
@@ -85,7 +85,7 @@ def _dramatiq(client: Redis, name: str, limit: int) -> Callable[[], AbstractCont
 
 @contextmanager
 def book_lock(client: Redis, name: str, retry: float = 0.001) -> Iterator[int]:
-    """6.2.5: a lock with a timeout, released by WATCH. Yields how often it was refused."""
+    """6.2.5: a lock with a timeout, released with WATCH. Yields the number of refused attempts."""
     mine, refused = str(uuid.uuid4()), 0
     while not client.set(f"lock:{name}", mine, nx=True, ex=10):
         refused += 1
@@ -112,7 +112,7 @@ def _unlock(client: Redis, name: str, mine: str) -> None:
 
 
 def _book(client: Redis, name: str, limit: int) -> Callable[[], AbstractContextManager[object]]:
-    """6.3.4: the fair semaphore, asked for under a lock."""
+    """6.3.4: the fair semaphore, acquired under a lock."""
     owners, counter = f"{name}:owner", f"{name}:counter"
 
     def acquire() -> str | None:
@@ -153,7 +153,7 @@ def _book(client: Redis, name: str, limit: int) -> Callable[[], AbstractContextM
 
 
 _MANY = 10**6
-#: Name -> the module it needs, the most it can let in, how it is made.
+#: Name -> the module that it needs, the highest limit that it supports, the function that makes it.
 CONTENDERS: dict[str, tuple[str | None, int, Contender]] = {
     "FairSemaphore": (None, _MANY, _fair_semaphore),
     "IdentityLock": (None, 1, _identity_lock),

@@ -1,4 +1,4 @@
-"""The usual benchmark of locking on Redis: ``value = max(now, value + 30)`` by many threads at once, four ways."""
+"""The usual benchmark of locking on Redis, in four ways: ``value = max(now, value + 30)`` by many threads at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from benchmarks.site import Bench
 
-    #: Does it once; returns the new value, and how often it had to try again.
+    #: Makes one change; returns the new value, and the number of retries.
     Way = Callable[[], tuple[int, int]]
 
 __all__ = ["advance"]
@@ -31,7 +31,7 @@ __all__ = ["advance"]
 _STEP = 30
 _THREADS = (1, 5, 10, 50)
 
-#: As anybody would write it, sent as EVALSHA.
+#: An ordinary script for it, sent as EVALSHA.
 _PLAIN = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -43,14 +43,14 @@ return value
 
 @dataclass
 class _Row:
-    """What one way did with so many threads, a value for each round."""
+    """The figures of one way with one number of threads, a value for each round."""
 
     rates: list[float] = field(default_factory=list)
     retries: list[float] = field(default_factory=list)
 
 
 class _CountingLock(Lock):
-    """redis-py's lock, which asks every 0.1 seconds; counts how often it was refused."""
+    """redis-py's lock, which tries every 0.1 seconds; counts the refused attempts."""
 
     refused = 0
 
@@ -61,7 +61,7 @@ class _CountingLock(Lock):
 
 
 def advance(bench: Bench) -> list[Figure]:
-    """Optimistic and pessimistic locking against one script, and our counter against that."""
+    """Compare optimistic and pessimistic locking with one script, and our counter with that script."""
     each = 50 if bench.quick else 1000
     figures = []
     for threads in _THREADS:
@@ -78,12 +78,12 @@ def _with_threads(bench: Bench, client: Redis, threads: int, each: int) -> list[
         "Counter.advance": _ours(client),
     }
     rows = {name: _Row() for name in ways}
-    # The slow ones are there to compare with: one round of them says enough.
+    # One round is enough for the slow ways, which are only for comparison.
     for name in ("WATCH / MULTI", "redis-py Lock"):
         _measure(bench, client, name, ways[name], rows[name], threads, each)
-        _say(bench, threads, name, rows[name])
+        _show(bench, threads, name, rows[name])
     fast = ("plain Lua", "Counter.advance")
-    # Small pieces in turn, so that both see the same disturbances; the middle one counts.
+    # Small pieces in turn, so that both see the same disturbances; the median counts.
     pieces = 2 if bench.quick else 10
     ratios = []
     for _ in range(bench.rounds):
@@ -94,7 +94,7 @@ def _with_threads(bench: Bench, client: Redis, threads: int, each: int) -> list[
         for name in fast:
             rows[name].rates.append(median(measured[name].rates))
             rows[name].retries.append(sum(measured[name].retries))
-            _say(bench, threads, name, rows[name])
+            _show(bench, threads, name, rows[name])
         pairs = zip(measured["plain Lua"].rates, measured["Counter.advance"].rates, strict=True)
         ratios.append(median(plain / ours for plain, ours in pairs))
     return _figures(f"value = max(now, value + {_STEP}), {threads} threads x {each}", rows, tuple(ratios))
@@ -134,17 +134,17 @@ def _measure(bench: Bench, client: Redis, name: str, way: Way, row: _Row, thread
     if len(set(values)) != threads * each:
         bench.problem(f"{name}: {threads * each - len(set(values))} of {threads * each} slots were given out twice")
     row.rates.append(len(values) / took)
-    # What a script was sent more often than it was called for is a retry of the client.
+    # More scripts than calls are retries of the client.
     sent = _calls(client) - before
     row.retries.append(sum(again for _, again in done) + (sent - len(values) if sent else 0))
 
 
-def _say(bench: Bench, threads: int, name: str, row: _Row) -> None:
-    bench.say(f"{threads} threads, {name}: {row.rates[-1]:.0f}/s, tried again {row.retries[-1]:.0f} times")
+def _show(bench: Bench, threads: int, name: str, row: _Row) -> None:
+    bench.show(f"{threads} threads, {name}: {row.rates[-1]:.0f}/s, tried again {row.retries[-1]:.0f} times")
 
 
 def _calls(client: Redis) -> int:
-    """Return how many scripts the server was sent; redis-py's lock sends one for each release."""
+    """Return the number of scripts that the server got; redis-py's lock sends one for each release."""
     statistics: Any = client.info("commandstats")
     return sum(int(statistics.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in ("evalsha", "eval"))
 

@@ -1,4 +1,4 @@
-"""Processes that do what they are told, all at the same time; ``python -m benchmarks.crew URL`` is one of them."""
+"""Processes that run a function at the same time; ``python -m benchmarks.crew URL`` is one of them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Crew"]
 
-#: Seconds from an order until all begin.
+#: Seconds from sending an order to the common start.
 _HEAD_START = 0.1
 
 
 class Crew:
-    """So many processes, each with a connection to one server.
+    """Processes with a connection to one server each.
 
     Args:
-        url: of the server.
-        size: how many processes.
+        url: the URL of the server.
+        size: number of processes.
     """
 
     def __init__(self, url: str, size: int) -> None:
@@ -56,9 +56,9 @@ class Crew:
                         stream.close()
 
     def do(self, module: str, function: str, **arguments: Any) -> list[Any]:
-        """Let all call ``function(client, number=, start=, **arguments)`` and return what each returns.
+        """Call ``function(client, number=, start=, **arguments)`` in all processes; return all results.
 
-        ``start`` is when to begin, on the clock of ``time.monotonic``, which all processes of a machine share.
+        ``start`` is the time to begin, on the clock of ``time.monotonic``, which all processes of a machine share.
         """
         start = time.monotonic() + _HEAD_START
         for number, member in enumerate(self._members):

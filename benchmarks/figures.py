@@ -1,4 +1,4 @@
-"""What a benchmark measured, and the table of it."""
+"""The figures of benchmarks, and their table."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["Figure", "percentile", "table"]
 class Figure:
     """One line of the table: a value for each round.
 
-    ``at_least`` or ``at_most`` is the goal; a line without one is there to compare with. ``why`` says where a goal
-    comes from that was itself measured.
+    ``at_least`` or ``at_most`` is the goal; a line without a goal is for comparison. ``why`` is the origin of a goal
+    that was itself measured.
     """
 
     load: str
@@ -30,12 +30,12 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """What counts against the goal."""
+        """The value that is compared with the goal."""
         return median(self.values)
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal was reached; None without one."""
+        """Whether the goal was reached; None without a goal."""
         if self.at_least is not None:
             return self.median >= self.at_least
         if self.at_most is not None:

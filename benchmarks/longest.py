@@ -1,7 +1,7 @@
-"""The longest time that one script keeps the server from all others: large stores, and the first load of each script.
+"""The longest time that one script blocks the server: large stores, and the first load of each script.
 
-Times are the server's processor time where Linux has it (else those of its slow log, which count what else the machine
-does, too). Each load is played several times on an empty store, and of each call the shortest time counts.
+Times are the server's processor time where Linux has it. Else they are from the slow log, which includes the work of
+other programs. Each load is played several times on an empty store, and the shortest time of each call counts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 __all__ = ["GOAL", "Clock", "first_load", "scripts", "server_with_scripts"]
 
-#: What no script may take (ms), on a machine that does nothing else.
+#: The longest time for a script in ms, on a machine without other work.
 GOAL = 5.0
-#: Tasks that come to a worker at once, and slots that it offers.
+#: Tasks that arrive at a worker at once, and slots that it offers.
 _ROWS, _SLOTS = 50, 50
 _TURN_STEP = 1_000_000
 
 
 class Sizes(NamedTuple):
-    """How much there is."""
+    """The sizes of the loads."""
 
     tenants: int = 50_000
     limits: int = 3000
@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
 
 
 class Clock:
-    """How long scripts take on a server."""
+    """Measures the time of scripts on a server."""
 
     def __init__(self, server: EmbeddedServer, client: Redis) -> None:
         self._client = client
@@ -73,7 +73,7 @@ class Clock:
 
 
 class _Timed(StandIn):
-    """A stand-in that notes how long each of its calls took."""
+    """A stand-in that records the time of each of its calls."""
 
     def __init__(self, play: Play, queues: Sequence[str]) -> None:
         super().__init__(play.client, play.keys, *queues)
@@ -84,7 +84,7 @@ class _Timed(StandIn):
         self._play.times.append((call.script.name, took))
         return reply
 
-    def tell(
+    def work(
         self,
         slots: int = 0,
         *,
@@ -92,20 +92,20 @@ class _Timed(StandIn):
         asked: Iterable[Arrival] = (),
         parked: Iterable[Arrival] = (),
     ) -> list[Ended]:
-        """Say all this as a worker does, call by call, until the slots are taken; return the ends of what started."""
+        """Send rows as a worker does, call by call, until the slots are taken; return the ends of started tasks."""
         left = ([*ended], [*asked], [*parked])
         started: list[Ended] = []
         while True:
             portion = Portion(*([row.needs for row in rows[:MOST_ROWS]] for rows in left))
             over, asks, parks = (take_rows(rows, portion.of(rows)) for rows in left)
-            reply = self.say(Exchange(slots - len(started), ended=over, asked=asks, parked=parks))
+            reply = self.send(Exchange(slots - len(started), ended=over, asked=asks, parked=parks))
             started += [Ended(grant.task, grant.nonce, DONE, needs=grant.needs) for grant in reply.grants]
             if not any(left) and (not reply.more or len(started) >= slots):
                 return started
 
 
 class Play:
-    """One load: a fleet of stand-ins on an empty store, and how many ms each of their calls took."""
+    """One load: stand-ins for workers on an empty store, and the time of each of their calls in ms."""
 
     def __init__(self, client: Redis, clock: Clock, sizes: Sizes) -> None:
         self.client, self.clock, self.sizes, self.keys = client, clock, sizes, Keys("longest")
@@ -115,10 +115,10 @@ class Play:
         return _Timed(self, queues or ("queue",))
 
     def let_end(self, kind: str) -> None:
-        """Let the time of all that ends by itself be over, of one kind."""
+        """Set the end of all entries of one kind to the past."""
         ends = self.keys.key("ends")
         found = [member for member, _ in self.client.zscan_iter(ends, match=f"{kind}:*", count=500)]
-        # In portions: what a server does to free the memory of a large command takes part of the next one's time.
+        # In portions, because freeing the memory of a large command would count as time of the next one.
         for first in range(0, len(found), 500):
             self.client.zadd(ends, dict.fromkeys(found[first : first + 500], 1))
 
@@ -137,36 +137,36 @@ def _task(needs: str, queue: str = "queue", **more: Any) -> Arrival:
 
 
 def _tenants(play: Play) -> None:
-    """Very many tenants take turns on one limit; then nobody comes for an hour, and the store was away."""
+    """Very many tenants take turns on one limit; then no task arrives for an hour, and the store was away."""
     worker = play.worker()
     worker.declare(fair='{"permits":50,"fair":true}')
-    worker.tell(parked=(_task("1:fair", turn=("fair", f"tenant-{n}", _TURN_STEP)) for n in range(play.sizes.tenants)))
+    worker.work(parked=(_task("1:fair", turn=("fair", f"tenant-{n}", _TURN_STEP)) for n in range(play.sizes.tenants)))
     ended: list[Ended] = []
     for _ in range(20):
-        ended = worker.tell(_SLOTS, ended=ended)
+        ended = worker.work(_SLOTS, ended=ended)
     for view in (worker.store.parked("fair", 100), worker.store.parked(None, 100), worker.store.firsts(["fair"])):
         worker.call(view)
     play.let_end("turns")
     worker.call(worker.store.reap(_REAPED))
-    ended = worker.tell(_SLOTS, ended=ended)
+    ended = worker.work(_SLOTS, ended=ended)
     play.let_all_leases_end()
     worker.call(worker.store.declare("", [], away=3600.0))
     worker.call(worker.store.reap(_REAPED))
 
 
 def _declared(play: Play) -> None:
-    """Very many limits are declared, and declared anew while somebody waits for each."""
+    """Very many limits are declared, and declared again while a task waits for each."""
     names = [f"limit-{number}" for number in range(play.sizes.limits)]
     worker = play.worker()
     worker.declare(**dict.fromkeys(names, 1))
     for _ in range(2):
-        worker.tell(parked=(_task(f"1:{name}") for name in names))
+        worker.work(parked=(_task(f"1:{name}") for name in names))
     later = play.worker()
-    later.declare_anew(**dict.fromkeys(names, 2))
+    later.declare_again(**dict.fromkeys(names, 2))
     worker.call(worker.store.oldest(names[:100]))
     worker.call(worker.store.status(names[:100]))
     for _ in range(20):
-        later.tell(_SLOTS)
+        later.work(_SLOTS)
 
 
 def _queues(play: Play) -> None:
@@ -175,20 +175,20 @@ def _queues(play: Play) -> None:
     worker = play.worker(*names)
     worker.declare(api=_SLOTS)
     tasks = [_task("1:api", queue) for _ in range(play.sizes.tasks // len(names) + 1) for queue in names]
-    worker.tell(parked=tasks)
-    worker.tell(parked=(_task("", queue) for queue in names))
+    worker.work(parked=tasks)
+    worker.work(parked=(_task("", queue) for queue in names))
     ended: list[Ended] = []
     for _ in range(10):
-        ended = worker.tell(_SLOTS, ended=ended)
+        ended = worker.work(_SLOTS, ended=ended)
     elsewhere = play.worker("another")
-    elsewhere.tell(ended=ended)
+    elsewhere.work(ended=ended)
     for _ in range(5):
         play.client.zadd(play.keys.key("due"), {"bucket:api": 1})
-        elsewhere.tell(_SLOTS)
+        elsewhere.work(_SLOTS)
 
 
 def _eight(play: Play) -> None:
-    """Tasks that need eight limits, five of them by key, with rates."""
+    """Tasks need eight limits, five of them by key, with rates."""
     names = [f"limit-{number}" for number in range(8)]
     worker = play.worker()
     worker.declare(**dict.fromkeys(names, '{"permits":60,"rates":[[100000,1000000,1000]]}'))
@@ -197,17 +197,17 @@ def _eight(play: Play) -> None:
         return "\1".join([*(f"1:{name}\x1f{number % 40}" for name in names[:5]), *(f"1:{name}" for name in names[5:])])
 
     asked = [_task(needs(number)) for number in range(_ROWS)]
-    worker.tell(asked=asked)
-    worker.tell(parked=(_task(needs(number)) for number in range(play.sizes.tasks)))
+    worker.work(asked=asked)
+    worker.work(parked=(_task(needs(number)) for number in range(play.sizes.tasks)))
     ended = [Ended(each.task, each.nonce, DONE, needs=each.needs) for each in asked]
     worker.call(worker.store.renew(worker.name, 10**6, asked[:200]))
     for _ in range(10):
         more = [_task(needs(number)) for number in range(_ROWS)]
-        ended = worker.tell(_SLOTS, ended=ended, asked=more, parked=more)
+        ended = worker.work(_SLOTS, ended=ended, asked=more, parked=more)
     worker.call(worker.store.parked("limit-0", 100))
     play.let_all_leases_end()
     worker.call(worker.store.reap(_REAPED))
-    worker.tell(_SLOTS)
+    worker.work(_SLOTS)
 
 
 LOADS: dict[str, Callable[[Play], None]] = {
@@ -219,21 +219,21 @@ LOADS: dict[str, Callable[[Play], None]] = {
 
 
 def scripts(bench: Bench) -> list[Figure]:
-    """Play each load; the longest script of each kind."""
+    """Play each load; return the longest call of each script."""
     sizes = Sizes(2000, 300, 50, 200) if bench.quick else Sizes()
     figures = []
     for described, play in LOADS.items():
         load = described.format(sizes)
         longest = _longest(bench, play, sizes)
-        bench.say(f"{load}: " + ", ".join(f"{name} {took:.1f}" for name, took in longest.items()))
+        bench.show(f"{load}: " + ", ".join(f"{name} {took:.1f}" for name, took in longest.items()))
         figures += [Figure(load, f"longest {name}", (took,), "ms", at_most=GOAL) for name, took in longest.items()]
     return figures
 
 
 def _longest(bench: Bench, load: Callable[[Play], None], sizes: Sizes) -> dict[str, float]:
-    """Return the milliseconds of the longest call of each script, those first that took longest."""
+    """Return the milliseconds of the longest call of each script, the longest first."""
     found = [_times(load, sizes) for _ in range(max(2, bench.rounds))]
-    # A play may have made a call less or more, since its rates depend on the time.
+    # A play may have a call less or more, since its rates depend on the time.
     names, same = Counter(tuple(name for name, _ in calls) for calls in found).most_common(1)[0]
     if same < 2:
         raise BenchmarkError(f"not the same calls each time: {[len(calls) for calls in found]}")
@@ -246,7 +246,7 @@ def _longest(bench: Bench, load: Callable[[Play], None], sizes: Sizes) -> dict[s
 
 
 def _times(load: Callable[[Play], None], sizes: Sizes) -> list[tuple[str, float]]:
-    """Play a load on a server of its own, which knows all scripts; return the name and the time of each call."""
+    """Play a load on a server of its own, with all scripts loaded; return the name and the time of each call."""
     with server_with_scripts() as (server, client):
         play = Play(client, Clock(server, client), sizes)
         load(play)
@@ -255,7 +255,7 @@ def _times(load: Callable[[Play], None], sizes: Sizes) -> list[tuple[str, float]
 
 @contextmanager
 def server_with_scripts() -> Iterator[tuple[EmbeddedServer, Redis]]:
-    """Start an empty server that knows all scripts; yield it with a client."""
+    """Start an empty server with all scripts loaded; yield it with a client."""
     with EmbeddedServer(options=_SLOW_LOG) as server, Redis.from_url(server.url) as client:
         for script in _scripts():
             client.script_load(script.text)
@@ -267,14 +267,14 @@ _SLOW_LOG = {"slowlog-log-slower-than": "0", "slowlog-max-len": "10"}
 
 @cache
 def _scripts() -> list[Script]:
-    """Return the scripts of the gate, of those that share a text one."""
+    """Return the scripts of the gate, without those that have the same text."""
     folder = Path(celery_throttle.store.__file__).parent / "lua" / "gate"
     scripts = [Script.of_gate(each.stem) for each in sorted(folder.glob("*.lua"))]
     return list({script.sha: script for script in scripts}.values())
 
 
 def first_load(bench: Bench) -> list[Figure]:
-    """Load each text into a server that does not know it: a worker does that once after a server's start."""
+    """Load each text into a server that does not have it, as a worker does once after a start of the server."""
     took: dict[str, list[float]] = {}
     with EmbeddedServer(options=_SLOW_LOG) as server, Redis.from_url(server.url) as client:
         clock = Clock(server, client)
@@ -286,7 +286,7 @@ def first_load(bench: Bench) -> list[Figure]:
         for script in _scripts():
             client.script_load(script.text)
         heap = int(client.info("memory")["used_memory_lua"])
-    described = {"exchange": "exchange", "status": "all that only read", "reap": "all others"}
+    described = {"exchange": "exchange", "status": "all read-only scripts", "reap": "all others"}
     named = {Script.of_gate(script).sha: text for script, text in described.items()}
     least = sorted(((min(times), named[Script.of_gate(name).sha]) for name, times in took.items()), reverse=True)
     load = "first load of a script"

@@ -1,4 +1,4 @@
-"""The longest time that one script of an operator's page keeps the server from others, with many parked tasks."""
+"""The longest time that one script of an operator's page blocks the server, with many parked tasks."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ __all__ = ["pages"]
 
 _PREFIX = "page"
 _API, _TENANT = Limit("api", 8), Limit("tenant", 2, key="tenant_id")
-#: Keys of the second limit that have a line, and of all parked tasks the part that waits for the first of them.
+#: Keys of the second limit that have a line, and the share of all parked tasks in the line of the first key.
 _KEYS, _LONGEST_LINE = 500, 0.3
 
 
 def pages(bench: Bench) -> list[Figure]:
-    """Half of the parked tasks wait for one limit, the others for keys of another. Ask for each page.
+    """Request each page, with half of the parked tasks on one limit and the others on keys of another one.
 
-    Of each call of a page the shortest time of all rounds counts; of each page the longest call.
+    The shortest time of all rounds counts for each call of a page, and the longest call for each page.
     """
     parked = 2000 if bench.quick else 100_000
     load, figures = f"{parked} parked tasks", []
@@ -53,19 +53,19 @@ def pages(bench: Bench) -> list[Figure]:
                 least: dict[tuple[str, int], float] = {}
                 for _ in range(max(2, bench.rounds)):
                     times.clear()
-                    limit_changed.send("all", event=None)  # what was read is kept for a moment
+                    limit_changed.send("all", event=None)  # drops the readings that the page keeps
                     with urlopen(url + path, timeout=60) as answer:
                         answer.read()
                     for call, took in _numbered(times).items():
                         least[call] = min(took, least.get(call, took))
                 (script, _), longest = max(least.items(), key=lambda item: item[1])
-                bench.say(f"{name}: {len(least)} calls, {script} {longest:.1f} ms")
+                bench.show(f"{name}: {len(least)} calls, {script} {longest:.1f} ms")
                 figures.append(Figure(load, f"{name}: longest script ({script})", (longest,), "ms", at_most=GOAL))
     return figures
 
 
 def _numbered(times: Iterable[tuple[str, float]]) -> dict[tuple[str, int], float]:
-    """Return the time of each call by its script and how many calls of that came before."""
+    """Return the time of each call, by its script and the number of earlier calls of that script."""
     counts: Counter[str] = Counter()
     found = {}
     for script, took in times:
@@ -106,7 +106,7 @@ def _in_line(client: Redis) -> list[str]:
 
 @contextmanager
 def _timed(clock: Clock) -> Iterator[list[tuple[str, float]]]:
-    """Note the script of each call of a client, and how many ms it takes."""
+    """Record the script of each call of a client, with its time in ms."""
     times: list[tuple[str, float]] = []
     carry_out = Caller.call
 

@@ -1,4 +1,4 @@
-"""An app of many tasks, plain ones or with limits; what it is comes in three variables."""
+"""An app of many tasks, plain ones or with limits; three environment variables configure it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The market of "Redis in Action", 4.4 and 6.2: many list and buy at once, guarded in several ways."""
+"""The market of "Redis in Action", 4.4 and 6.2: many sellers and buyers at once, guarded in several ways."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from benchmarks.site import Bench
 
-    #: Guards an item; yields how often it was refused.
+    #: Guards an item; yields the number of refused attempts.
     Guard = Callable[[str], AbstractContextManager[int]]
 
 __all__ = ["market", "trade"]
 
 _LISTERS = _BUYERS = 5
-#: So many lie in the market at most, and a buyer picks one of them: few enough that two often want the same.
+#: Most items in the market; few, so that two buyers often pick the same one.
 _SHELF = 20
 _PRICE = 10
 _LEASE = 10.0
@@ -39,14 +39,14 @@ _LEASE = 10.0
 
 @dataclass
 class _Row:
-    """What one way did, a value for each round."""
+    """The figures of one way, a value for each round."""
 
     sales: list[float] = field(default_factory=list)
     retries: list[float] = field(default_factory=list)
 
 
 def market(bench: Bench) -> list[Figure]:
-    """Sales each second, and how often something had to be tried again for each sale."""
+    """Measure sales per second, and retries for each sale."""
     seconds = 0.5 if bench.quick else 3.0
     rows = {way: _Row() for way in _GUARDS}
     with EmbeddedServer() as server, Redis.from_url(server.url) as client, Crew(server.url, _LISTERS + _BUYERS) as crew:
@@ -66,7 +66,7 @@ def market(bench: Bench) -> list[Figure]:
 
 
 def trade(client: Redis, *, number: int, start: float, way: str, seconds: float) -> tuple[int, int, int]:
-    """List or buy for so long; return how many were listed, how many sold, and what was tried again. Runs in a crew."""
+    """List or buy for ``seconds``; return the numbers of listed items, sold items and retries. Runs in a crew."""
     guard = _GUARDS[way]
     act: Callable[[], tuple[bool, int]]
     if number < _LISTERS:
@@ -92,11 +92,11 @@ def _note(bench: Bench, client: Redis, way: str, row: _Row, done: list[Any], sec
         bench.problem(f"{way}: {sold} sold, {owned} owned, {earned} earned, {listed} listed")
     row.sales.append(sold / seconds)
     row.retries.append(again / max(sold, 1))
-    bench.say(f"{way}: {row.sales[-1]:.0f} sales/s, tried again {row.retries[-1]:.2f} times for each")
+    bench.show(f"{way}: {row.sales[-1]:.0f} sales/s, tried again {row.retries[-1]:.2f} times for each")
 
 
 class _Lister:
-    """Lists what it has; waits while there is enough."""
+    """Lists new items; waits while the market is full."""
 
     def __init__(self, client: Redis, seller: str, list_one: Callable[[Redis, str, str], tuple[bool, int]]) -> None:
         self._client, self._seller, self._list, self._made = client, seller, list_one, 0
@@ -112,7 +112,7 @@ class _Lister:
 
 
 class _Buyer:
-    """Buys anything."""
+    """Buys random items."""
 
     def __init__(self, client: Redis, buyer: str, buy_one: Callable[[Redis, str, str], tuple[bool, int]]) -> None:
         self._client, self._buyer, self._buy = client, buyer, buy_one

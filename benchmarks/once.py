@@ -1,6 +1,6 @@
-"""What running tasks once costs, where they are published and where they run, beside other packages that do it.
+"""The costs of tasks that run once, for publishers and workers, compared with other packages.
 
-The peers are celery-singleton and celery-once, as they come; one that is not installed is left out.
+The peers are celery-singleton and celery-once with their defaults; a peer that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 __all__ = ["lock_bytes", "lost", "publish", "run"]
 
 _LEASE = 3.0
-_NOBODY = "nobody"  # a queue that no worker consumes
+_UNREAD = "unread"  # a queue that no worker consumes
 
-#: What clients send when they publish; scripts call none of these.
+#: Commands that clients send when they publish; scripts call none of these.
 _SENT_BY_CLIENTS = ("lpush", "evalsha", "eval", "script|load", "set", "get", "del", "pttl")
 
 
 @dataclass
 class _Way:
-    """One way to publish and run a task, and what came of it in each round."""
+    """One way to publish and run a task, with its figures of each round."""
 
     name: str
-    who: str
-    queue: str = UNTHROTTLED  # of the workers that can run it
-    locks: str = ""  # the pattern of its keys, where each lock is one
+    package: str
+    queue: str = UNTHROTTLED  # the queue of workers that can run it
+    locks: str = ""  # the pattern of its keys, where each lock is a key
     module: str = ""
     asks: bool = False  # a PING before each, on a bare connection
     figures: dict[str, list[float]] = field(default_factory=dict)
@@ -54,11 +54,11 @@ class _Way:
 
 
 class _Ways:
-    """All of them: a plain task, ours, and the peers that are installed."""
+    """All ways: a plain task, ours, and the installed peers."""
 
     def __init__(self, bench: Bench, site: Site) -> None:
         self.plain = _Way("plain task", "plain")
-        # What one more round trip costs by itself, whatever it is for: nobody who asks first can do better.
+        # The cost of one more round trip, which is the lower bound for each package that asks Redis first.
         self.asking = _Way("plain task after a bare PING", "plain", asks=True)
         self.ours = _Way("singleton=True", "ours", THROTTLED)
         self.peers = []
@@ -66,10 +66,10 @@ class _Ways:
             _Way("celery-singleton", "celery-singleton", locks="SINGLETONLOCK_*", module="celery_singleton"),
             _Way("celery-once", "celery-once", locks="qo_*", module="celery_once"),
         ):
-            if f"once-{peer.who}" in site.publisher.tasks:
+            if f"once-{peer.package}" in site.publisher.tasks:
                 self.peers.append(peer)
             else:
-                bench.say(f"{peer.name} is left out: {peer.module} cannot be imported")
+                bench.show(f"{peer.name} is left out: {peer.module} cannot be imported")
         self.once = [self.ours, *self.peers]
         self.all = [self.plain, *self.once]
 
@@ -80,7 +80,7 @@ def _publishing(bench: Bench, **options: Any) -> Iterator[tuple[Site, _Ways]]:
         url = site.publisher.conf.broker_url
         site.publisher.conf.update(peer_configuration(url), throttle_lease=options.get("lease", 60.0))
         ways = _Ways(bench, site)
-        # They keep the first connection that they make in a process, and every site has its own servers.
+        # The peers keep their first connection of a process, but every site has its own servers.
         for module, name in (("celery_singleton.backends", "_backend"), ("celery_once.backends.redis", "redis")):
             if any(module.startswith(peer.module) for peer in ways.peers):
                 vars(import_module(module))[name] = None
@@ -91,7 +91,7 @@ def _send(
     site: Site, way: _Way, rows: Iterable[tuple[Any, ...]], queue: str, *, kind: str = "once"
 ) -> list[str | None]:
     """Publish the task once for each row of arguments; return the ids of the results."""
-    send = site.publisher.tasks[f"{kind}-{way.who}"].apply_async
+    send = site.publisher.tasks[f"{kind}-{way.package}"].apply_async
     with site.publisher.producer_pool.acquire(block=True) as producer, _asking(site, way) as ask:
         return [send(row, queue=queue, producer=producer).id for row in rows if ask()]
 
@@ -117,26 +117,26 @@ def _asking(site: Site, way: _Way) -> Iterator[Callable[[], bool]]:
 
 
 def publish(bench: Bench) -> list[Figure]:
-    """Calls of ``apply_async``: all with other arguments, and all with the same."""
+    """Measure calls of ``apply_async``: all with other arguments, and all with the same."""
     count, chunks = (400, 4) if bench.quick else (4000, 20)
     with _publishing(bench) as (site, ways):
         compared = [*ways.all, ways.asking]
         for number in range(bench.rounds):
             site.empty()
             numbers = count_from()
-            for way in compared:  # what is connected and loaded on first use
-                _send(site, way, ((next(numbers),) for _ in range(50)), _NOBODY)
+            for way in compared:  # a first load, for connections and scripts
+                _send(site, way, ((next(numbers),) for _ in range(50)), _UNREAD)
             _time(site, compared, "unique", count, chunks, numbers)
             if wrong := {way.name: _locks(site, way) for way in ways.once if _locks(site, way) != 50 + count}:
                 bench.problem(f"locks of {50 + count} calls that were published: {wrong}")
             site.empty()
             for way in ways.once:
-                _send(site, way, [(-1,)], _NOBODY)
+                _send(site, way, [(-1,)], _UNREAD)
             _time(site, ways.once, "duplicate", count, chunks, None)
-            queued = site.broker.llen(_NOBODY)
+            queued = site.broker.llen(_UNREAD)
             if queued != len(ways.once):
                 bench.problem(f"{queued} messages instead of {len(ways.once)} when all were duplicates")
-            bench.say(
+            bench.show(
                 f"round {number}: "
                 + ", ".join(f"{way.name} {way.figures['unique, per second'][-1]:.0f}/s" for way in compared)
             )
@@ -151,7 +151,7 @@ def publish(bench: Bench) -> list[Figure]:
         _added(load, ways.ours, plain, "round trips", at_most=1),
         *(_added(load, peer, plain, "round trips") for peer in ways.peers),
         *(way.figure(load, rate) for way in compared),
-        # Says more than the rate where the machine is shared: nobody else's work is in it.
+        # More exact than the rate on a shared machine, since it excludes the work of other programs.
         *(way.figure(load, "unique, processor time of the publisher", "us") for way in compared),
         *(ways.ours.against(same, f"calls against those of {peer.name}", peer, dup_rate) for peer in ways.peers),
         *(way.figure(same, "duplicate, round trips") for way in ways.once),
@@ -162,16 +162,16 @@ def publish(bench: Bench) -> list[Figure]:
 
 def _time(site: Site, ways: Sequence[_Way], what: str, count: int, chunks: int, numbers: Iterator[int] | None) -> None:
     spent: dict[str, list[float]] = {way.name: [0.0] * 4 for way in ways}
-    # Small pieces in turn, so that all see the same disturbances; the order turns, so that nobody always comes first.
+    # Small pieces in turn, so that all see the same disturbances; the order turns, so that none is always the first.
     for chunk in range(chunks):
         for way in ways if chunk % 2 else reversed(ways):
             rows = [(next(numbers) if numbers else -1,) for _ in range(count // chunks)]
             sent, trips = _requests(site)
             wall, processor = time.perf_counter(), time.process_time()
-            _send(site, way, rows, _NOBODY)
+            _send(site, way, rows, _UNREAD)
             used = (time.perf_counter() - wall, time.process_time() - processor)
             sent_after, trips_after = _requests(site)
-            # The probe before is one of the requests.
+            # Without the first probe, which is one of the requests.
             for index, value in enumerate((*used, sent_after - sent, trips_after - trips - 1)):
                 spent[way.name][index] += value
     for way in ways:
@@ -183,7 +183,7 @@ def _time(site: Site, ways: Sequence[_Way], what: str, count: int, chunks: int, 
 
 
 def _requests(site: Site) -> tuple[int, int]:
-    """Return how many commands clients sent so far, and how many times the server read from a connection."""
+    """Return the number of commands from clients so far, and the number of reads from connections."""
     information: dict[str, Any] = site.broker.info("everything")
     calls = sum(int(information.get(f"cmdstat_{name}", {}).get("calls", 0)) for name in _SENT_BY_CLIENTS)
     return calls, int(information["total_reads_processed"])
@@ -198,7 +198,7 @@ def _added(load: str, way: _Way, plain: _Way, what: str, *, at_most: float | Non
 
 
 def run(bench: Bench) -> list[Figure]:
-    """Tasks that do nothing, all with other arguments."""
+    """Run tasks that do nothing, all with other arguments."""
     count = 500 if bench.quick else 3000
     rate, processor = "per second", "processor time of the main process per task"
     with _publishing(bench) as (site, ways):
@@ -214,7 +214,7 @@ def run(bench: Bench) -> list[Figure]:
                 seconds = _drain(site, way, f"{way.name} {number}", count, numbers, worker)
                 way.note(rate, count / seconds[0])
                 way.note(processor, 1000 * seconds[1] / count)
-                bench.say(f"{way.name}: {way.figures[rate][-1]:.0f}/s, {way.figures[processor][-1]:.2f} ms")
+                bench.show(f"{way.name}: {way.figures[rate][-1]:.0f}/s, {way.figures[processor][-1]:.2f} ms")
         left = _left(site, ways)
         if any(left.values()):
             bench.problem(f"locks that are left after all tasks have ended: {left}")
@@ -230,9 +230,9 @@ def run(bench: Bench) -> list[Figure]:
 def _drain(
     site: Site, way: _Way, load: str, count: int, numbers: Iterator[int], worker: Worker | None = None
 ) -> tuple[float, float]:
-    """Return the seconds from the moment that both processes are let go to the start of a last task.
+    """Return the seconds from the end of both plugs to the start of a last task.
 
-    With them, the processor time of the worker's main process meanwhile and since before it got the tasks.
+    Also return the processor time of the worker's main process, from before it got the tasks.
     """
     processes = 2
     before = worker.processor_seconds() if worker else 0.0
@@ -247,7 +247,7 @@ def _drain(
 
 
 def _left(site: Site, ways: _Ways) -> dict[str, int]:
-    """Return how many locks each has, once those that end have had the time to."""
+    """Return the number of locks of each way, after a wait of 10 seconds at most for their end."""
     deadline = time.monotonic() + 10
     while True:
         left = {way.name: _locks(site, way) for way in ways.once}
@@ -267,7 +267,7 @@ def _our_keys(site: Site) -> tuple[str, str]:
     return site.keys.key("locks"), site.keys.key("ends")
 
 
-# -- what is left of a worker that was killed -------------------------------------------------------------------------
+# -- locks of a killed worker -----------------------------------------------------------------------------------------
 
 
 def lost(bench: Bench) -> list[Figure]:
@@ -285,20 +285,20 @@ def lost(bench: Bench) -> list[Figure]:
                 site.wait(load, processes, 30)
                 site.workers.remove(victim)
                 victim.kill()
-                site.broker.delete(way.queue)  # what it had not received must not run in the next one
+                site.broker.delete(way.queue)  # messages it had not received must not run in the next worker
                 started[way.name] = [run.number for run in site.runs(load)]
             time.sleep(_LEASE + 1)
             for way in ways.once:
                 again = [(f"{way.name} {number}", n, 60.0) for n in started[way.name]]
-                answers = _send(site, way, again, _NOBODY, kind="once-stay")
-                # Refused: with the result of the first, or one without an id.
+                answers = _send(site, way, again, _UNREAD, kind="once-stay")
+                # A refused call returns the result of the first, or a result without an id.
                 refused = sum(answer is None or answer in ids[way.name] for answer in answers)
-                if site.broker.llen(_NOBODY) != len(answers) - refused:
-                    raise BenchmarkError(f"{way.name}: {refused} refused, but {site.broker.llen(_NOBODY)} published")
-                site.broker.delete(_NOBODY)
+                if site.broker.llen(_UNREAD) != len(answers) - refused:
+                    raise BenchmarkError(f"{way.name}: {refused} refused, but {site.broker.llen(_UNREAD)} published")
+                site.broker.delete(_UNREAD)
                 way.note("ran when it was killed", len(answers))
                 way.note("of these, refused when published again", refused)
-                bench.say(f"{way.name}: {refused} of {len(answers)} refused")
+                bench.show(f"{way.name}: {refused} of {len(answers)} refused")
             site.empty()
     load = f"worker x {processes} and its children killed (SIGKILL), {_LEASE + 1:g} s later; lease {_LEASE:g} s"
     what = "of these, refused when published again"
@@ -313,19 +313,19 @@ def lost(bench: Bench) -> list[Figure]:
 
 
 def lock_bytes(bench: Bench) -> list[Figure]:
-    """Memory per lock of a task that waits in the broker."""
+    """Measure the memory per lock of a task that waits in the broker."""
     count = 1000 if bench.quick else 10_000
     what = "per lock"
     with _publishing(bench) as (site, ways):
         for _ in range(min(bench.rounds, 3)):
             for way in ways.once:
                 site.empty()
-                _send(site, way, ((n,) for n in range(count)), _NOBODY)
+                _send(site, way, ((n,) for n in range(count)), _UNREAD)
                 if (locks := _locks(site, way)) != count:
                     raise BenchmarkError(f"{way.name}: {locks} locks for {count} tasks")
                 keys: Iterable[Any] = site.broker.scan_iter(way.locks, count=1000) if way.locks else _our_keys(site)
                 used = sum(int(site.store.memory_usage(key, samples=0) or 0) for key in keys)
                 way.note(what, used / count)
-                bench.say(f"{way.name}: {used / count:.0f} B")
+                bench.show(f"{way.name}: {used / count:.0f} B")
     load = f"memory, {count} locks (MEMORY USAGE of their keys)"
     return [way.figure(load, what, "B") for way in ways.once]

@@ -1,4 +1,4 @@
-"""What throttling costs tasks that it does not hold up, its neighbours, and each hand-over."""
+"""The costs of throttling for tasks below their limit, for other tasks in the worker, and for each hand-over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Variant:
 
 
 def noop(bench: Bench) -> list[Figure]:
-    """Tasks that do nothing, under a limit that is never reached."""
+    """Run tasks that do nothing, under a limit that is never reached."""
     count = 500 if bench.quick else 3000
     variants = [
         _Variant("plain Celery", "noop", UNTHROTTLED, ignore_result=True),
@@ -44,7 +44,7 @@ def noop(bench: Bench) -> list[Figure]:
         workers = {UNTHROTTLED: without, THROTTLED: with_it}
         for variant in variants:
             _drain(site, variant, f"warm {variant.name}", 200)
-        # Short and noisy, so twice the rounds; the order turns each round, so that nobody always comes first.
+        # Short and noisy, so twice the rounds; the order turns each round, so that none is always the first.
         for number in range(2 * bench.rounds):
             for variant in variants if number % 2 else reversed(variants):
                 worker = workers[variant.queue]
@@ -52,7 +52,7 @@ def noop(bench: Bench) -> list[Figure]:
                 rate = _drain(site, variant, f"{variant.name} {number}", count)
                 variant.rates.append(rate)
                 variant.processor.append(1000 * (worker.processor_seconds() - before) / count)
-                bench.say(f"{variant.name}: {rate:.0f}/s, {variant.processor[-1]:.2f} ms")
+                bench.show(f"{variant.name}: {rate:.0f}/s, {variant.processor[-1]:.2f} ms")
     load = f"{count} no-op tasks under a limit that is never reached, one worker x 2"
     plain, beside, throttled, plain_result, throttled_result = variants
     return [
@@ -61,7 +61,7 @@ def noop(bench: Bench) -> list[Figure]:
         _ratio(load, "plain tasks in that worker against plain Celery", beside, plain),
         _ratio(load, "throughput against plain Celery, with results", throttled_result, plain_result, reach=0.85),
         *(Figure(load, f"per second: {variant.name}", tuple(variant.rates)) for variant in variants),
-        # Says more than throughput where the machine is shared: nobody else's work is in it.
+        # More exact than throughput on a shared machine, since it excludes the work of other programs.
         *(
             Figure(load, f"processor time of the main process per task: {variant.name}", tuple(variant.processor), "ms")
             for variant in variants
@@ -70,7 +70,7 @@ def noop(bench: Bench) -> list[Figure]:
 
 
 def _drain(site: Site, variant: _Variant, load: str, count: int) -> float:
-    """Return how many a second: from the moment that both processes are let go to the start of a last task."""
+    """Return the tasks per second, from the end of both plugs to the start of a last task."""
     processes = 2
     site.publish("plug", ((load, n) for n in range(processes)), variant.queue)
     site.wait(f"{load}:plugged", processes, 30)
@@ -87,7 +87,7 @@ def _ratio(load: str, name: str, above: _Variant, below: _Variant, *, reach: flo
 
 
 def bystanders(bench: Bench) -> list[Figure]:
-    """Plain tasks in a worker that is at its limit, against one where as many plain tasks run all the time."""
+    """Compare plain tasks in a worker at its limit with those in a worker that runs as many plain tasks."""
     count, seconds, limit, processes = 20 if bench.quick else 60, 0.2, 2, 4
     busy = count * seconds / limit
     latencies: dict[str, list[list[float]]] = {"relay": [], "limit-2": []}
@@ -107,7 +107,7 @@ def bystanders(bench: Bench) -> list[Figure]:
                 latencies[task].append(_touch(site, f"touch {load}", queue, busy))
                 runs = site.wait(load, count, 60 + 3 * busy)
                 site.check_runs(load, runs, range(count), limit)
-                bench.say(f"{load}: bystanders p50 {1000 * percentile(latencies[task][-1], 50):.2f} ms")
+                bench.show(f"{load}: bystanders p50 {1000 * percentile(latencies[task][-1], 50):.2f} ms")
     name = f"{count} x {seconds:g} s, limit {limit}, beside 100 plain tasks a second in the same worker x {processes}"
     return [
         _compared(
@@ -120,7 +120,7 @@ def bystanders(bench: Bench) -> list[Figure]:
 
 
 def handover(bench: Bench) -> list[Figure]:
-    """From the end of one task to the start of the next one, against plain Celery's publish to start."""
+    """Compare the time from the end of a task to the start of the next one with plain Celery's publish to start."""
     count, seconds = 100 if bench.quick else 300, 0.02
     gaps: list[list[float]] = []
     plain: list[list[float]] = []
@@ -129,16 +129,16 @@ def handover(bench: Bench) -> list[Figure]:
         site.start(2, 4)
         _touch(site, "warm", UNTHROTTLED, 1.0)
         for number in range(bench.rounds):
-            # An idle worker, and nothing else published meanwhile: the best that plain Celery can do.
+            # With an idle worker and no other load, which is the best case for plain Celery.
             plain.append(_touch(site, f"touch {number}", UNTHROTTLED, count * seconds, every=seconds))
             load = f"limit-1 {number}"
             site.publish("limit-1", ((load, n, seconds) for n in range(count)), THROTTLED)
             runs = site.wait(load, count, 60 + 5 * count * seconds)
             site.check_runs(load, runs, range(count), 1)
             pairs = list(pairwise(runs))
-            # While the tasks are still being published and parked, the first ones pay for that too.
+            # Without the first tasks, which start while others are still published and parked.
             gaps.append([after.start - before.end for before, after in pairs[count // 10 :]])
-            bench.say(
+            bench.show(
                 f"{load}: p50 {1000 * percentile(gaps[-1], 50):.2f} ms, "
                 f"publish to start {1000 * percentile(plain[-1], 50):.2f} ms"
             )

@@ -1,4 +1,4 @@
-"""The operator's page with many limits: how long the overview takes."""
+"""The time of the overview of the operator's page, with many limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["overview", "served"]
 _PREFIX = "page"
 #: Limits that have keys.
 _KEYED = 10
-#: What is asked for, and within how many ms.
+#: The requests, each with its goal in ms.
 _PAGES = {
     "overview (100 rows)": ("", 200.0),
     "overview, all rows": ("?most=1000", None),
@@ -43,11 +43,11 @@ _PAGES = {
 
 
 def overview(bench: Bench) -> list[Figure]:
-    """Each limit has a permit; of every third it is held, and for half of these a task waits.
+    """Request the overview after a change, since the page keeps its readings for a moment.
 
-    Ten more limits have keys, 5 000 together, each with a holder; for every fifth key a task waits. In the
-    last hour something has started on every second limit. Each request comes after a change: what was read is kept for
-    a moment.
+    Each limit has one permit. The permit of every third limit is held, and for half of these a task waits. Ten more
+    limits have keys, 5 000 together, each with a holder; for every fifth key a task waits. Every second limit had
+    starts in the last hour.
     """
     limits, requests = (100, 20) if bench.quick else (1000, 200)
     keys = limits * 5
@@ -61,7 +61,7 @@ def overview(bench: Bench) -> list[Figure]:
                 values = []
                 for _ in range(bench.rounds):
                     values.append(percentile([_took(url + path) for _ in range(requests)], 95) * 1000)
-                    bench.say(f"{name}: p95 {values[-1]:.0f} ms")
+                    bench.show(f"{name}: p95 {values[-1]:.0f} ms")
                 figures.append(Figure(load, f"p95 of the {name}", tuple(values), "ms", at_most=goal))
     return figures
 
@@ -78,12 +78,12 @@ def _fill(client: Redis, limits: int, keys: int) -> None:
         bucket = Bucket(f"keyed-{number % _KEYED}", f"key {number}").text
         worker.hold(1, bucket)
         worker.park(number % 5 == 0, bucket, [b"a message"])
-    for name in (*names[::4], *names[1::4]):  # of those where tasks wait every second one, too
+    for name in (*names[::4], *names[1::4]):  # includes every second limit with a waiting task
         client.set(Keys(_PREFIX).ring(MINUTES.name, name), _hour())
 
 
 def _hour() -> bytes:
-    """Return the ring of a limit on which something started in each minute, at once and after a wait."""
+    """Return the ring of a limit with starts in each minute, at once and after a wait."""
     last, slots = int(time.time()) // MINUTES.seconds, []
     for place in range(MINUTES.slots):
         counts = [0] * SLOT

@@ -1,4 +1,4 @@
-"""How long a permit is lost with the process that held it."""
+"""The time until the permit of a killed process is used again."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def worker_killed(bench: Bench) -> list[Figure]:
             killed = time.time()
             os.kill(victim.pid, signal.SIGKILL)
             times.append(_successor(site, load) - killed)
-            victim.kill()  # what may be left of it
-            bench.say(f"{load}: {times[-1]:.2f} s")
+            victim.kill()  # children that may be left
+            bench.show(f"{load}: {times[-1]:.2f} s")
             site.start(1, 2)
     load = f"worker killed (SIGKILL), lease {_LEASE:g} s"
     return [Figure(load, "to the start of the task parked behind it", tuple(times), "s", at_most=4.5)]
@@ -51,7 +51,7 @@ def child_killed(bench: Bench) -> list[Figure]:
             killed = time.time()
             os.kill(holder.child, signal.SIGKILL)
             times.append(_successor(site, load) - killed)
-            bench.say(f"{load}: {times[-1]:.2f} s")
+            bench.show(f"{load}: {times[-1]:.2f} s")
     load = "pool process killed (SIGKILL)"
     return [Figure(load, "to the start of the task parked behind it", tuple(times), "s", at_most=1.0)]
 

@@ -1,4 +1,4 @@
-"""Processes that want one of few permits: how many get one, how long they wait, in which order."""
+"""Processes that contend for a few permits: their rate, their waits, their order."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["contend", "one", "three"]
 
 _PROCESSES = 8
-#: Seconds a permit is held: a sleep, so that the permits are what is scarce and not the processors.
+#: Seconds that a permit is held: a sleep, so that permits are scarce and not processors.
 _HELD = 0.005
-#: Seconds within which nobody can tell who came first.
+#: Two requests within these seconds have no order.
 _AT_ONCE = 0.005
 
 
 @dataclass(frozen=True)
 class _Use:
-    """One permit: when it was asked for, when it was there, when it was given back."""
+    """One permit: the times of the request, the grant and the release."""
 
     asked: float
     start: float
@@ -39,7 +39,7 @@ class _Use:
 
 @dataclass
 class _Row:
-    """What one way did, a value for each round."""
+    """The figures of one way, a value for each round."""
 
     rate: list[float] = field(default_factory=list)
     wait: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ def one(bench: Bench) -> list[Figure]:
 def contend(
     client: Redis, *, number: int, start: float, way: str, name: str, limit: int, seconds: float
 ) -> list[float]:
-    """Take and give back permits for so long; return when each was asked for, there, and given back. Runs in a crew."""
+    """Take and release permits for ``seconds``; return the times of each request, grant and release. Runs in a crew."""
     enter = CONTENDERS[way][2](client, name, limit)
     times: list[float] = []
     time.sleep(max(start + number * 0.0005 - time.monotonic(), 0))
@@ -81,13 +81,13 @@ def _measure(bench: Bench, limit: int) -> list[Figure]:
         for number in range(-1, bench.rounds):
             for way in rows if number % 2 else reversed(rows):
                 client.flushall()
-                # The first one connects, loads scripts and imports, and does not count.
+                # The first round is for connections, scripts and imports, and does not count.
                 length = seconds if number >= 0 else 0.2
                 options = {"way": way, "name": f"bench {number}", "limit": limit, "seconds": length}
                 times = crew.do(__name__, "contend", **options)
                 if number >= 0:
                     _note(rows[way], [use for some in times for use in _uses(some)], limit, seconds)
-                    _say(bench, way, rows[way])
+                    _show(bench, way, rows[way])
     return _figures(bench, f"{_PROCESSES} processes, limit {limit}, each held {_HELD * 1000:g} ms", limit, rows)
 
 
@@ -103,7 +103,7 @@ def _note(row: _Row, uses: list[_Use], limit: int, seconds: float) -> None:
     row.wait.append(percentile(waits, 50) * 1000)
     row.worst.append(percentile(waits, 99) * 1000)
     row.order.append(100 * (1 - _overtaken(uses) / len(uses)))
-    # The n-th start needs the end before it that made its permit free.
+    # A start uses the permit of the run that ended ``limit`` starts before.
     ends = sorted(use.end for use in uses)
     gaps = [use.start - end for use, end in zip(uses[limit:], ends, strict=False)]
     row.hand_over.append(percentile(gaps, 50) * 1000)
@@ -111,7 +111,7 @@ def _note(row: _Row, uses: list[_Use], limit: int, seconds: float) -> None:
 
 
 def _overtaken(uses: list[_Use]) -> int:
-    """Return how many got their permit after somebody who had asked later."""
+    """Return the number of requests that got their permit after a later request."""
     overtaken, latest, before = 0, 0.0, 0
     for use in uses:
         while uses[before].start < use.start - _AT_ONCE:
@@ -121,8 +121,8 @@ def _overtaken(uses: list[_Use]) -> int:
     return overtaken
 
 
-def _say(bench: Bench, way: str, row: _Row) -> None:
-    bench.say(
+def _show(bench: Bench, way: str, row: _Row) -> None:
+    bench.show(
         f"{way}: {row.rate[-1]:.0f}/s, wait {row.wait[-1]:.1f} ms, p99 {row.worst[-1]:.1f} ms, in order "
         f"{row.order[-1]:.1f} %, hand-over {row.hand_over[-1]:.2f} ms, at once {row.peak}"
     )
@@ -148,7 +148,7 @@ def _figures(bench: Bench, load: str, limit: int, rows: dict[str, _Row]) -> list
 
 
 def _against(load: str, ours: _Row, peers: list[_Row]) -> list[Figure]:
-    """Compare with the best of all peers in each round, which may be another one for each figure."""
+    """Compare with the best peer of each round, which may differ from figure to figure."""
     rates = tuple(rate / max(peer.rate[i] for peer in peers) for i, rate in enumerate(ours.rate))
     worst = tuple(wait / min(peer.worst[i] for peer in peers) for i, wait in enumerate(ours.worst))
     return [

@@ -1,4 +1,4 @@
-"""A place to measure in: servers, real workers and a publisher, all gone with the ``with`` block."""
+"""A site to measure on: servers, real workers and a publisher, all ended with the ``with`` block."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ __all__ = ["THROTTLED", "UNTHROTTLED", "Bench", "BenchmarkError", "Run", "Site",
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: The queue of the workers with the library, and that of the worker without.
+#: The queue of the workers with the library, and the queue of the worker without it.
 THROTTLED, UNTHROTTLED = "throttled", "unthrottled"
 
 _READY_TIMEOUT = 60.0
 
 
 class BenchmarkError(Exception):
-    """Nothing could be measured: a worker died, tasks did not end."""
+    """The benchmark cannot measure: a worker died, or tasks did not end."""
 
 
 @dataclass
 class Bench:
-    """How much to measure, and what went wrong while measuring."""
+    """The size of the loads, and the problems found while measuring."""
 
     rounds: int
     quick: bool
     problems: list[str] = field(default_factory=list)
 
     def problem(self, what: str) -> None:
-        """Note something that must not happen, whatever the figures say."""
+        """Record a problem, which makes the run fail even with good figures."""
         self.problems.append(what)
         print(f"PROBLEM: {what}", file=sys.stderr, flush=True)
 
-    def say(self, what: str) -> None:
+    def show(self, what: str) -> None:
         """Show progress."""
         print(f"  {what}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One execution of a task's body, as the task wrote it."""
+    """One execution of a task's body, as the task recorded it."""
 
     number: int
     start: float
@@ -79,41 +79,41 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The pid of its main process."""
+        """The process id of the main process."""
         return self.process.pid
 
     def check(self) -> None:
-        """Raise if it is not there any more."""
+        """Raise if the worker has ended."""
         if self.process.poll() is not None:
             log = "\n".join(self.log().splitlines()[-30:])
             raise BenchmarkError(f"worker {self.name} ended with status {self.process.returncode}:\n{log}")
 
     def log(self) -> str:
-        """What it wrote so far."""
+        """Return the log so far."""
         return self._log.read_text(errors="replace")
 
     def processor_seconds(self) -> float:
-        """How long its main process has computed so far (Linux)."""
+        """Return the processor time of the main process so far (Linux)."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
-        """End it at once, with its children: the session that it leads and nobody else."""
+        """Kill the worker and its children, which are in a session of their own."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
 
 
 class Site:
-    """Where one load runs.
+    """The servers, workers and publisher of one load.
 
     Args:
-        bench: hears of problems.
-        own_store: a server for the store alone; else broker and store share one, as most users have it.
+        bench: gets the problems.
+        own_store: whether the store has a server of its own; else broker and store share one, as most users have it.
         lease: ``throttle_lease``.
-        failures_expected: the benchmark kills processes, so errors in the logs are none.
-        store_url: of a store that is there already.
-        conf: what else the workers are configured with.
+        failures_expected: the benchmark kills processes, so errors in the logs are no problem.
+        store_url: the URL of an existing store.
+        conf: further configuration of the workers.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Site:
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def start(self, count: int, processes: int, *, throttled: bool = True) -> list[Worker]:
-        """Start workers alike, on the queue of their kind, and wait until all consume."""
+        """Start equal workers on the queue of their kind, and wait until all consume."""
         workers = [self._start_one(processes, throttled=throttled) for _ in range(count)]
         self.workers += workers
         names = {worker.name for worker in workers}
@@ -199,12 +199,12 @@ class Site:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches only us, and we end them
+                start_new_session=True,  # Ctrl-C reaches only the benchmark, which ends the workers
             )
         return Worker(name, process, log)
 
     def end_workers(self) -> None:
-        """End all workers, and look into their logs."""
+        """End all workers, and check their logs."""
         for worker in self.workers:
             worker.kill()
             self._inspect(worker)
@@ -229,14 +229,14 @@ class Site:
                 )
 
     def messages_published(self) -> int:
-        """Return how many messages went to queues of the broker so far, from wherever (kombu's one LPUSH each)."""
+        """Return the number of messages that the broker's queues got so far (one LPUSH of kombu each)."""
         statistics: dict[str, Any] = self.broker.info("commandstats")
         return int(statistics.get("cmdstat_lpush", {}).get("calls", 0))
 
-    # -- what ran -----------------------------------------------------------------------------------------------------
+    # -- runs ---------------------------------------------------------------------------------------------------------
 
     def count(self, load: str) -> int:
-        """Return how many entries the journal has for this load."""
+        """Return the number of entries that the journal has for this load."""
         return int(self.journal.llen(load))
 
     def runs(self, load: str) -> list[Run]:
@@ -245,7 +245,7 @@ class Site:
         return sorted(entries, key=lambda run: run.start)
 
     def wait(self, load: str, count: int, timeout: float) -> list[Run]:
-        """Return the runs once there are so many."""
+        """Return the runs once there are ``count`` of them."""
 
         def there() -> bool:
             for worker in self.workers:
@@ -256,7 +256,7 @@ class Site:
         return self.runs(load)
 
     def check_runs(self, load: str, runs: Sequence[Run], numbers: Iterable[int], limit: int | None = None) -> None:
-        """Note lost tasks, tasks that ran twice, and more at once than allowed."""
+        """Record lost tasks, tasks that ran twice, and more runs at once than allowed as problems."""
         ran, wanted = sorted(run.number for run in runs), sorted(numbers)
         if ran != wanted:
             self._bench.problem(f"{load}: {len(set(wanted) - set(ran))} lost, {len(ran) - len(set(ran))} ran twice")
@@ -264,13 +264,13 @@ class Site:
             self._bench.problem(f"{load}: {highest} at once under a limit of {limit}")
 
     def empty(self) -> None:
-        """Forget everything, in all servers."""
+        """Delete all data on all servers."""
         self.broker.flushall()
         self.store.flushall()
 
 
 class Span(Protocol):
-    """Something that begins and ends."""
+    """A time with a start and an end."""
 
     @property
     def start(self) -> float: ...
@@ -279,7 +279,7 @@ class Span(Protocol):
 
 
 def peak(runs: Iterable[Span]) -> int:
-    """Return the most that ran at one time; one that ends as another starts does not count twice."""
+    """Return the highest number of overlapping runs; a run that ends as another starts does not overlap it."""
     changes = sorted(change for run in runs for change in ((run.start, 1), (run.end, -1)))
     highest = now = 0
     for _, change in changes:
@@ -289,7 +289,7 @@ def peak(runs: Iterable[Span]) -> int:
 
 
 def until(condition: Callable[[], bool], timeout: float, otherwise: str | Callable[[], str]) -> None:
-    """Wait for a condition; seldom enough that waiting does not disturb what is measured."""
+    """Wait for a condition, with few checks, so that waiting does not disturb the measurement."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

@@ -35,13 +35,13 @@ def _rows(limits: dict[str, int | str]) -> list[tuple[str, str]]:
 
 
 class StandIn:
-    """One worker as the store sees it, on one prefix of it.
+    """One worker as the store sees it, on one prefix.
 
     Args:
-        client: of the store.
-        keys: where everything is.
-        queues: whose tasks it starts; it parks those of the first.
-        lease: of what it holds.
+        client: the client of the store.
+        keys: the keys of the prefix.
+        queues: the queues whose tasks it starts; it parks tasks of the first one.
+        lease: the lease of its permits.
     """
 
     def __init__(self, client: Redis, keys: Keys, *queues: str, lease: float = _HOUR) -> None:
@@ -55,50 +55,50 @@ class StandIn:
         return execute(self.client, call)
 
     def declare(self, **limits: int | str) -> None:
-        """Say how many permits limits have, where nothing is known of them."""
+        """Declare limits with their permits, unless the store has them."""
         for page in self.store.declarations("", _rows(limits), keeps=True):
             self.call(page)
 
-    def declare_anew(self, **limits: int | str) -> None:
-        """Say how many permits limits have, as a worker that starts."""
+    def declare_again(self, **limits: int | str) -> None:
+        """Declare limits with their permits, as a worker does at its start."""
         for page in self.store.declarations("", _rows(limits)):
             self.call(page)
 
-    def exchange(self, said: Exchange) -> Call:
-        """Return the next call: each can be carried out once."""
-        return self.store.exchange(self.name, next(self._numbers), self.queues, said)
+    def exchange(self, rows: Exchange) -> Call:
+        """Return the next numbered call, which the store carries out once."""
+        return self.store.exchange(self.name, next(self._numbers), self.queues, rows)
 
-    def say(self, said: Exchange) -> Reply:
-        reply = read_exchanged(self.call(self.exchange(said)))
+    def send(self, rows: Exchange) -> Reply:
+        reply = read_exchanged(self.call(self.exchange(rows)))
         if reply is None:
-            raise BenchmarkError("the store knows no limits yet")
+            raise BenchmarkError("the store has no limits yet")
         return reply
 
     def asking(self, tasks: Sequence[str], bucket: str) -> Exchange:
         return Exchange(asked=[Arrival(task, f"1:{bucket}", self.queue, nonce=f"{self.name}:{task}") for task in tasks])
 
     def releasing(self, tasks: Sequence[str], *, slots: int = 0) -> Exchange:
-        """What gives back what `asking` took."""
+        """Return the rows that release the permits of `asking`."""
         return Exchange(slots, ended=[Ended(task, f"{self.name}:{task}", DONE) for task in tasks])
 
     def hand_over(self, holder: Grant) -> Exchange:
-        """What gives back the permit of a parked task that was started, and takes the next one."""
+        """Return the rows that release the permit of a resumed task, and take the next parked one."""
         return Exchange(1, ended=[Ended(holder.task, holder.nonce, DONE)])
 
     def hold(self, count: int, bucket: str) -> list[str]:
-        """Take so many permits; return who has them."""
+        """Take ``count`` permits; return the ids of their tasks."""
         tasks = [str(uuid.uuid4()) for _ in range(count)]
         for first in range(0, count, _AT_ONCE):
             some = tasks[first : first + _AT_ONCE]
-            if set(self.say(self.asking(some, bucket)).asked) != {Answer.GRANTED}:
+            if set(self.send(self.asking(some, bucket)).asked) != {Answer.GRANTED}:
                 raise BenchmarkError(f"no permit of {bucket}")
         return tasks
 
     def park(self, count: int, bucket: str, messages: Sequence[bytes]) -> None:
-        """Park so many tasks, with these messages in turn."""
+        """Park ``count`` tasks, with these messages in turn."""
         tasks = ((str(uuid.uuid4()), message) for _, message in zip(range(count), cycle(messages), strict=False))
         while some := list(islice(tasks, _AT_ONCE)):
             rows = [Arrival(task, f"1:{bucket}", self.queue, message=message) for task, message in some]
-            reply = self.say(Exchange(parked=rows))
+            reply = self.send(Exchange(parked=rows))
             if set(reply.parked) != {ParkAnswer.PARKED} or reply.grants:
                 raise BenchmarkError(f"parking failed: {reply}")

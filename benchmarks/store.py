@@ -1,4 +1,4 @@
-"""What the store costs: commands when idle, bytes, server time."""
+"""The costs of the store: commands when idle, bytes, server time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["bytes_each", "history", "idle", "reap", "server_time"]
 
 _HOUR = 3600.0
 
-# Scripts never call these, so their count is what clients sent.
+# Scripts never call these, so their count is the number of commands from clients.
 _SENT_BY_CLIENTS = ("evalsha", "eval", "subscribe", "ping", "info", "config|get", "client|setinfo", "script|load")
 
 
 class _Line:
-    """One prefix of the store: a limit with one permit, which is taken, and many tasks parked behind it."""
+    """One prefix of the store: a limit with one taken permit, and many tasks parked behind it."""
 
     def __init__(self, client: Redis, keys: Keys, limit: str = "crowded") -> None:
         self.client, self.keys, self.limit = client, keys, limit
@@ -58,12 +58,12 @@ class _Line:
 
 
 def _messages(site: Site) -> list[bytes]:
-    """Return messages as a worker parks them."""
+    """Return messages in the form in which a worker parks them."""
     return [pack(message) for message in _sent(site)]
 
 
 def _sent(site: Site, lengths: Iterable[int] = (0,)) -> list[Message]:
-    """Return messages as a worker gets them: real ones, with an argument of each length."""
+    """Return real messages as a worker gets them, with an argument of each length."""
     site.publish("limit-1", [("x" * length, 1, 0.1) for length in lengths], "sample")
     found = []
     with site.publisher.connection_for_read() as connection, connection.SimpleQueue("sample") as queue:
@@ -75,7 +75,7 @@ def _sent(site: Site, lengths: Iterable[int] = (0,)) -> list[Message]:
 
 
 def _size(message: Message) -> int:
-    """How many bytes a message has, written as JSON."""
+    """Return the number of bytes of a message as JSON."""
     return len(json.dumps({"headers": message.headers, "properties": message.properties})) + len(message.body or "")
 
 
@@ -83,14 +83,14 @@ def _size(message: Message) -> int:
 
 
 def idle(bench: Bench) -> list[Figure]:
-    """Two workers, many tasks parked behind a permit that is taken: how much they ask."""
+    """Count the commands of two workers with many tasks parked behind a taken permit."""
     count, seconds = (5000, 10.0) if bench.quick else (100_000, 20.0)
     total, sent = [], []
     with Site(bench, own_store=True) as site:
         line = _Line(site.store, site.keys, limit="limit-1")
         line.park(count, _messages(site))
         site.start(2, 2)
-        time.sleep(6)  # what a worker asks once at its start, and its first look
+        time.sleep(6)  # for the calls that a worker makes once at its start
         for _ in range(bench.rounds):
             before = _commands(site.store)
             time.sleep(seconds)
@@ -98,7 +98,7 @@ def idle(bench: Bench) -> list[Figure]:
             # The second probe's INFO is not counted in its own answer, the first one's is.
             total.append((after[0] - before[0] - 1) / seconds)
             sent.append((after[1] - before[1] - 1) / seconds)
-            bench.say(f"{total[-1]:.1f} commands/s, {sent[-1]:.2f} of them sent by workers")
+            bench.show(f"{total[-1]:.1f} commands/s, {sent[-1]:.2f} of them sent by workers")
     load = f"{count} parked, nothing to do, two workers"
     return [
         Figure(load, "Redis commands per second, inside scripts too", tuple(total), at_most=5.0),
@@ -116,18 +116,18 @@ def _commands(client: Redis) -> tuple[int, int]:
 
 
 def bytes_each(bench: Bench) -> list[Figure]:
-    """Memory per parked task, beyond its message, and per holder."""
+    """Measure the memory per parked task, beyond its message, and per holder."""
     count = 5000 if bench.quick else 100_000
     parked, bare, held = [], [], []
     with Site(bench) as site:
-        # The server rounds each message up to a size of its allocator: only many lengths tell how much on average.
+        # Many lengths, because the server rounds each message up to a size of its allocator, and the average counts.
         sent = _sent(site, range(0, 512, 4))
         messages, length = [pack(message) for message in sent], sum(map(_size, sent)) / len(sent)
         for _ in range(min(bench.rounds, 3)):
             parked.append(_grown(site, lambda line: line.park(count, messages)) / count - length)
             bare.append(_grown(site, lambda line: line.park(count, [b""])) / count)
             held.append(_grown(site, lambda line: line.hold(count, "wide")) / count)
-            bench.say(f"parked {parked[-1]:.0f}, with an empty message {bare[-1]:.0f}, held {held[-1]:.0f}")
+            bench.show(f"parked {parked[-1]:.0f}, with an empty message {bare[-1]:.0f}, held {held[-1]:.0f}")
     load = f"memory, {count} of each (MEMORY USAGE of all keys)"
     return [
         Figure(load, f"per parked task, beyond its message of {length:.0f} bytes", tuple(parked), "B", at_most=450),
@@ -148,7 +148,7 @@ def _grown(site: Site, act: Callable[[_Line], None]) -> int:
 
 
 def server_time(bench: Bench) -> list[Figure]:
-    """Admit, release and hand over, with nothing parked and with very much."""
+    """Admit, release and hand over, without parked tasks and with very many."""
     few, many, pairs, chunks = 1000, 5000 if bench.quick else 100_000, 50, 10
     costs: dict[tuple[str, int], list[float]] = {
         (what, parked): [] for what in ("admit", "release", "hand-over") for parked in (0, many)
@@ -177,7 +177,7 @@ def server_time(bench: Bench) -> list[Figure]:
                     used["hand-over", parked] += spent
             for key, microseconds in used.items():
                 costs[key].append(microseconds / chunks / (5 if key[0] == "hand-over" else pairs))
-            bench.say(", ".join(f"{what} {parked}: {values[-1]:.1f} us" for (what, parked), values in costs.items()))
+            bench.show(", ".join(f"{what} {parked}: {values[-1]:.1f} us" for (what, parked), values in costs.items()))
     load = f"server time of one call, at 0 and at {many} parked"
     figures = []
     for what in ("admit", "release", "hand-over"):
@@ -193,9 +193,9 @@ def server_time(bench: Bench) -> list[Figure]:
 
 
 def history(bench: Bench) -> list[Figure]:
-    """Tell what was counted of as many tasks as are told of together, against admitting and releasing these."""
+    """Compare one call that adds the counts of 50 tasks with admitting and releasing these tasks."""
     rounds, tasks = 5 if bench.quick else 20, 50
-    shares, told = [], []
+    shares, each = [], []
     with Site(bench) as site:
         line = _Line(site.store, site.keys)
         worker = line.worker
@@ -203,7 +203,7 @@ def history(bench: Bench) -> list[Figure]:
         for place in (Place.AT_ONCE, place_of(0.1), place_of(0.5), Place.PARKED, Place.ENDED, Place.FAILED):
             counts[place] = 10
         counts[Place.RUN_TIME] = 12_345
-        tell = worker.store.count(by_limit({f"1:{line.limit}": counts}))
+        add_counts = worker.store.count(by_limit({f"1:{line.limit}": counts}))
         for _ in range(bench.rounds):
             both = count = 0.0
             for _ in range(rounds):
@@ -211,29 +211,29 @@ def history(bench: Bench) -> list[Figure]:
                 calls = [worker.exchange(worker.asking([task], "free")) for task in ids]
                 calls += [worker.exchange(worker.releasing([task])) for task in ids]
                 both += _microseconds(line, calls)
-                count += _microseconds(line, [tell])
+                count += _microseconds(line, [add_counts])
             shares.append(count / both)
-            told.append(count / rounds)
-            bench.say(f"{told[-1]:.0f} us each time, {shares[-1]:.2%}")
-    load = f"history, told after {tasks} tasks of one limit"
+            each.append(count / rounds)
+            bench.show(f"{each[-1]:.0f} us each time, {shares[-1]:.2%}")
+    load = f"history, one call after {tasks} tasks of one limit"
     return [
         Figure(load, "server time, of that of their admits and releases", tuple(shares), "x", at_most=0.02),
-        Figure(load, "server time each time", tuple(told), "us"),
+        Figure(load, "server time each time", tuple(each), "us"),
     ]
 
 
 def _first_grant(line: _Line) -> Grant:
-    """Give back the permit that everybody waits for; return who gets it."""
-    [grant] = line.worker.say(line.worker.releasing([line.holder], slots=1)).grants
+    """Release the one permit; return its next holder."""
+    [grant] = line.worker.send(line.worker.releasing([line.holder], slots=1)).grants
     return grant
 
 
 def _handovers(line: _Line, holder: Grant, count: int) -> tuple[float, Grant]:
-    """Give back the one permit of a crowded limit some times over; return the time, and who holds it now."""
+    """Release the one permit of a crowded limit ``count`` times; return the time, and the last holder."""
     spent = 0.0
     for _ in range(count):
         before = _script_time(line.client)
-        reply = line.worker.say(line.worker.hand_over(holder))
+        reply = line.worker.send(line.worker.hand_over(holder))
         spent += _script_time(line.client) - before
         [holder] = reply.grants
     return spent, holder
@@ -260,14 +260,14 @@ def reap(bench: Bench) -> list[Figure]:
         lines = {live: _Line(site.store, Keys(f"live-{live}")) for live in costs}
         lines[many].hold(many, "wide")
         for _ in range(bench.rounds):
-            # Milliseconds each, so a disturbed one is seen by its size: several in turn, and the middle one counts.
+            # Several in turn, and the median counts, because each takes milliseconds and may be disturbed.
             several: dict[int, list[float]] = {live: [] for live in costs}
             for _ in range(7):
                 for live, line in lines.items():
                     several[live].append(_reap(line, expired) / 1000)
             for live, milliseconds in several.items():
                 costs[live].append(median(milliseconds))
-            bench.say(", ".join(f"{live} live: {values[-1]:.1f} ms" for live, values in costs.items()))
+            bench.show(", ".join(f"{live} live: {values[-1]:.1f} ms" for live, values in costs.items()))
     load = f"reap of {expired} expired among 0 and among {many} live"
     ratios = tuple(b / a for a, b in zip(costs[0], costs[many], strict=True))
     return [

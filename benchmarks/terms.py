@@ -26,12 +26,12 @@ __all__ = ["keys", "rate", "turns"]
 
 
 class _Grants(threading.Thread):
-    """When the store lets tasks start, by its own clock: a body begins a moment later, and not always as much."""
+    """Records the starts by the store's clock, since bodies begin later, and by times that vary."""
 
     def __init__(self, site: Site, limit: str, count: int) -> None:
         super().__init__(daemon=True)
         self._client, self._count = site.store, count
-        # What the scripts write with each start; they count by the time at which each of them began.
+        # The command that the scripts send with each start; its time is that of the script's beginning.
         self._booked = re.compile(rf"HSET {re.escape(site.keys.key('rates'))} \S*{limit} .*seen\W+(\d+)")
         self.times: list[float] = []
         self.watching = threading.Event()
@@ -48,7 +48,7 @@ class _Grants(threading.Thread):
 
 
 def rate(bench: Bench) -> list[Figure]:
-    """So many a second for a while, over three workers: the most in any second, and how much of the rate is used."""
+    """Start tasks at a rate over three workers; measure the most starts in any second, and the used share."""
     seconds, burst = 5 if bench.quick else 30, 1
     count = RATE * seconds
     most, granted, share = [], [], []
@@ -63,8 +63,8 @@ def rate(bench: Bench) -> list[Figure]:
             site.check_runs(load, runs, range(count))
             most.append(_most_within([run.start for run in runs], 1.0))
             share.append((count - 1) / RATE / (runs[-1].start - runs[0].start))
-            bench.say(f"{load}: {most[-1]:.0f} in a second at the most, {share[-1]:.4f} of the rate")
-            # Once more, watched, which slows the server down a little.
+            bench.show(f"{load}: {most[-1]:.0f} in a second at the most, {share[-1]:.4f} of the rate")
+            # Once more with MONITOR, which slows the server down a little.
             grants = _Grants(site, "paced", count)
             grants.start()
             grants.watching.wait(10)
@@ -74,7 +74,7 @@ def rate(bench: Bench) -> list[Figure]:
             if len(grants.times) != count:
                 raise BenchmarkError(f"saw {len(grants.times)} of {count} grants")
             granted.append(_most_within(grants.times, 1.0))
-            bench.say(f"{load}: {granted[-1]:.0f} grants in a second at the most")
+            bench.show(f"{load}: {granted[-1]:.0f} grants in a second at the most")
     load = f"{RATE} a second for {seconds} s, three workers x 2"
     return [
         Figure(load, "most starts in any one second, as the store granted", tuple(granted), at_most=RATE + burst),
@@ -96,7 +96,7 @@ def _most_within(starts: Sequence[float], seconds: float) -> float:
 
 
 def keys(bench: Bench) -> list[Figure]:
-    """Very many wait for one key: how soon do tasks of another key start, against the same without them."""
+    """Compare the start of tasks while very many wait for another key with the same without them."""
     many, count = (5000, 100) if bench.quick else (100_000, 300)
     p95: dict[int, list[float]] = {0: [], many: []}
     p50: dict[int, list[float]] = {0: [], many: []}
@@ -110,19 +110,19 @@ def keys(bench: Bench) -> list[Figure]:
                 p50[parked].append(1000 * percentile(delays, 50))
                 p95[parked].append(1000 * percentile(delays, 95))
                 site.store.delete(*site.keys.all)
-                # Workers find out that it was emptied, say their limits again and wait a moment for each other.
+                # Workers notice the empty store, declare their limits again and wait a moment for each other.
                 _touch(site, f"again {parked} {number}", 1)
-            bench.say(", ".join(f"{parked} parked: p95 {values[-1]:.2f} ms" for parked, values in p95.items()))
+            bench.show(", ".join(f"{parked} parked: p95 {values[-1]:.2f} ms" for parked, values in p95.items()))
     load = f"start of a task while {many} wait for another key, one after the other, two workers x 2"
     ratios = tuple(b / a for a, b in zip(p95[0], p95[many], strict=True))
-    figures = [Figure(load, "p95 from publish to start, against nobody waiting", ratios, "x", at_most=1.2)]
+    figures = [Figure(load, "p95 from publish to start, against no parked tasks", ratios, "x", at_most=1.2)]
     for name, found in (("p50", p50), ("p95", p95)):
         figures += [Figure(load, f"{name} with {parked} parked", tuple(took), "ms") for parked, took in found.items()]
     return figures
 
 
 def _touch(site: Site, load: str, count: int) -> list[float]:
-    """Publish so many tasks of a key that is free, each when the one before has ended; return their delays."""
+    """Publish ``count`` tasks of a free key, each after the end of the one before; return their delays."""
     for number in range(count):
         site.publish("keyed", [(load, number, time.time(), "free")], THROTTLED)
         deadline = time.monotonic() + 30
@@ -134,7 +134,7 @@ def _touch(site: Site, load: str, count: int) -> list[float]:
 
 
 def _crowd(site: Site, count: int) -> None:
-    """Park so many tasks of one key behind a permit that is taken."""
+    """Park ``count`` tasks of one key behind a taken permit."""
     if not count:
         return
     worker, bucket = StandIn(site.store, site.keys, THROTTLED), Bucket("keyed", "crowded").text
@@ -154,7 +154,7 @@ def _message(site: Site) -> bytes:
 
 
 def turns(bench: Bench) -> list[Figure]:
-    """One tenant floods a limit, another one comes behind with a few: how long these wait."""
+    """Measure the wait of a few tasks of one tenant, behind a flood of another tenant."""
     flood, few, seconds = (100, 5, 0.02) if bench.quick else (500, 20, 0.02)
     waits: dict[str, list[float]] = {"in-order": [], "in-turns": []}
     walls: dict[str, list[float]] = {"in-order": [], "in-turns": []}
@@ -175,7 +175,7 @@ def turns(bench: Bench) -> list[Figure]:
                 site.check_runs(load, rest, range(flood), 2)
                 found.append(max(run.start for run in runs) - sent)
                 walls[task].append(max(run.end for run in (*runs, *rest)) - min(run.start for run in (*runs, *rest)))
-                bench.say(f"{load}: the last of the other tenant's starts after {found[-1]:.2f} s")
+                bench.show(f"{load}: the last of the other tenant's starts after {found[-1]:.2f} s")
     load = f"{flood} x {seconds:g} s of one tenant, then {few} of another, limit 2, two workers x 4"
     names = {"in-order": "first come, first served", "in-turns": "fair_by"}
     return [

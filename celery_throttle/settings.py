@@ -73,7 +73,7 @@ def _names(conf: Any, namespace: str | None) -> tuple[list[str], str]:
     """Return the names that are meant for Celery, and their prefix."""
     if not namespace:
         return list(conf), ""
-    # The rest of the configuration object is not Celery's: Django settings, say, with another package's THROTTLE_RATES.
+    # Other names belong to other programs: Django settings may have THROTTLE_RATES of another package, for example.
     prefix = f"{namespace}_"
     return [name for name in conf if name.lower().startswith(prefix.lower())] + list(conf.maps[0]), prefix
 

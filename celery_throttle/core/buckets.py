@@ -10,7 +10,7 @@ _SPLIT = "\x1f"
 
 
 class Bucket(NamedTuple):
-    """The name of a limit, and the value of its key if it has one. Only this class knows the form in the store."""
+    """The name of a limit, and the value of its key if it has one. Only this class has the form in the store."""
 
     name: str
     key: str | None = None

@@ -68,7 +68,7 @@ class Limit:
         def train(...): ...
 
         Limit("tenant", 2, key="tenant_id")                      # two for each tenant, each with its own line
-        Limit("api", 8, rate="100/m", burst=10)                  # eight at once, and so many starts
+        Limit("api", 8, rate="100/m", burst=10)                  # eight at once, and 100 starts a minute
         Limit("mail", rate=["10/s", "5000/h"], burst=[1, 500])   # a rate alone, or several
         Limit("api", 8, fair_by="tenant_id")                     # parked tasks take turns by tenant
 
@@ -214,7 +214,7 @@ class Limit:
                 self._check_whole(f"weights[{value!r}]", weight, _MOST_WEIGHT, "weights={'gold': 3}")
 
     def _instead_of_permits(self) -> str:
-        """Return what to write where a rate was given as the number; "" if none was."""
+        """Return the fix for a rate that was given as the number; "" if there is none."""
         given: object = self.permits
         return f"Limit({self.name!r}, rate={given!r})" if isinstance(given, str) and "/" in given else ""
 

@@ -207,7 +207,7 @@ def _url(user: str, database: int, options: dict[str, str], *, secure: bool) -> 
 
 
 def _for_redis_py(url: str) -> str:
-    """Translate what only Celery and kombu understand."""
+    """Return a URL for redis-py, without the forms that only Celery and kombu read."""
     if url.startswith("redis+socket://"):
         path, _, query = url.removeprefix("redis+socket://").partition("?")
         url = f"unix://{path}?{query.replace('virtual_host=', 'db=')}".rstrip("?")

@@ -1,4 +1,4 @@
-"""The buyers: a load generator, in a process of its own, so that it does not slow down what it measures.
+"""The buyers: a load generator, in a process of its own, so that it does not slow down the servers.
 
 ``python -m examples.flash_sale.load PATH URL [URL ...] --requests 5000 --at-once 100`` prints a `Load` as JSON. It also
 replaces the load balancer: its connections are spread evenly over the servers.

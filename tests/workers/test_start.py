@@ -60,7 +60,7 @@ def test_what_is_wrong_is_one_line(workers: Workers, conf: dict[str, Any], said:
         ("Limit('gpu', concurrency=4)", "Error: Limit 'gpu' takes no concurrency=4: write Limit('gpu', 4)"),
         (
             "Limit('gpu', rate='5 per hour')",
-            "Error: Limit 'gpu': rate: '5 per hour' does not say per what: write '5/h'",
+            "Error: Limit 'gpu': rate: '5 per hour' has no unit of time: write '5/h'",
         ),
         (
             "def f(order_id): ...\napp.task(f, base=Throttled, limt=5)\napp.finalize()",
