@@ -32,7 +32,7 @@ def order(bench: Bench) -> list[Figure]:
             site.end_workers()
             site.empty()
             largest.append(_most_off(runs))
-            bench.say(f"{load}: at most {largest[-1]} places off")
+            bench.show(f"{load}: at most {largest[-1]} places off")
     within = sum(places <= _MOST for places in largest) / len(largest)
     load = f"{_COUNT} x {_SECONDS:g} s at once, limit {_LIMIT}, two fresh workers x 4, {len(largest)} rounds"
     return [
