@@ -48,7 +48,7 @@ _BROKERS = {
 
 @dataclass(frozen=True)
 class Asked(Needs):
-    """What a call takes, and of which limits, so that a caller can declare them."""
+    """The terms of a call and of its limits, so that a caller can declare them."""
 
     limits: tuple[Limit, ...] = ()
 
@@ -57,7 +57,7 @@ What = Limit | Needs | None
 
 
 def needs_of(what: What) -> Needs:
-    """What one permit of a limit is, as the store wants it."""
+    """Return one permit of a limit in the form that the store takes."""
     if what is None:
         return NOTHING
     return what if isinstance(what, Needs) else Policy((what,)).needs({"keys": {what.name: "k"}, "fair": ["w", 1]})
@@ -72,7 +72,7 @@ def ended(run: Arrival | Grant, how: str | Facts = "done") -> Ended:
 
 
 def held_by(grant: Grant) -> Arrival:
-    """What a worker has to know of a task that was resumed, to keep its permit."""
+    """Return the fields that a worker needs to keep the permit of a resumed task."""
     spec = grant.lock.spec if grant.lock else ""
     return Arrival(grant.task, grant.needs, grant.queue, grant.attempt, spec, grant.nonce)
 
@@ -156,7 +156,7 @@ class Caller:
         return [self._parcels[task] for task in tasks]
 
     def know(self, what: What) -> None:
-        """Declare a limit, unless it was; what was declared before holds."""
+        """Declare a limit that is not declared yet; an earlier declaration holds."""
         limits = (what,) if isinstance(what, Limit) else what.limits if isinstance(what, Asked) else ()
         new = {limit.name: limit.declared for limit in limits if limit.name not in self.declared}
         if new or not self.declared:
@@ -185,12 +185,12 @@ class Caller:
         return self.exchange(slots, ended=[ended(run, how)])
 
     def send_back(self, run: Arrival, pause: float, about: str | None = None) -> Reply:
-        """It was told to slow down; its message goes to the store."""
+        """Send a task back after a "slow down"; its message goes to the store."""
         back = Back(run._replace(message=b"again"), pause, run.needs if about is None else about)
         return self.exchange(back=[back])
 
     def saved(self, *tasks: str) -> list[int]:
-        """What the store has of these."""
+        """Return the records of these tasks in the store."""
         asked = [self._parcels.get(task, Delivery(task, 0, "")) for task in tasks]
         return cast("list[int]", execute(self.client, self.store.saved(asked)))
 
@@ -247,5 +247,5 @@ def message_of(task: str, attempt: int = 0) -> bytes:
 
 
 def started(reply: Reply) -> tuple[str, ...]:
-    """Whom a reply starts."""
+    """Return the tasks that a reply starts."""
     return tuple(grant.task for grant in reply.grants)

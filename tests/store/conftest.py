@@ -1,4 +1,4 @@
-"""Workers without a pool, and the hints they would hear."""
+"""Workers without a pool, and the hints that the store sends to them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Hints:
             texts.append(text)
 
     def ready(self) -> list[str]:
-        """The queues of which it was said that their workers can start something."""
+        """Return the queues whose workers were sent a hint that they can start something."""
         return [text.removeprefix("ready ") for text in self.take() if text.startswith("ready ")]
 
     def close(self) -> None:
@@ -91,13 +91,13 @@ def hints(redis: Redis) -> Iterator[Hints]:
 
 @pytest.fixture
 def steering(redis: Redis) -> Steering:
-    """Who steers the limits."""
+    """The caller that steers the limits."""
     return Steering(redis)
 
 
 @pytest.fixture
 def clock(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
-    """The time of the store, which stands still until the test moves it: in the calls of workers and of who steers."""
+    """The time of the store, for workers and operators: it stands still until the test moves it."""
     made = StoreClock(redis)
     seconds, microseconds = redis.time()
     made.set(seconds * 1_000_000 + microseconds)
@@ -108,6 +108,6 @@ def clock(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
 
 @pytest.fixture(autouse=True)
 def _consistent(redis: Redis) -> Iterator[None]:
-    """Whatever a test does, the indexes agree in the end."""
+    """Check the indexes of the store after each test."""
     yield
     check(peek(redis))

@@ -1,4 +1,4 @@
-"""What a call costs the server."""
+"""The cost of a call to the server."""
 
 from __future__ import annotations
 

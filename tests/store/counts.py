@@ -1,4 +1,4 @@
-"""What a worker has counted, as a test says it."""
+"""The counts of a worker, in the notation of the tests."""
 
 from __future__ import annotations
 

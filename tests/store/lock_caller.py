@@ -30,7 +30,7 @@ def plan_of(
     remember: float = 0.0,
     lock_ttl: float = 3600.0,
 ) -> LockPlan:
-    """What a task does with its lock."""
+    """Return the plan of a task for its lock."""
     return LockPlan(identity, Dedup(None, lock_until, on_conflict, remember, lock_ttl))
 
 
@@ -42,7 +42,7 @@ KEEP_LAST = plan_of(on_conflict="keep_last")
 
 
 class Started(NamedTuple):
-    """A task that was handed to a worker, whatever it has to do with it."""
+    """A task that was handed to a worker: to run, or to get an outcome."""
 
     run: Arrival | Grant
     verdict: str
@@ -80,14 +80,14 @@ class LockCaller(Caller):
         return read_claimed(execute(self.client, self.store.claim(task, plan.spec, least, awaited=awaited)))
 
     def publish(self, task: str, plan: LockPlan, *, awaited: bool = False) -> LockPlan:
-        """Claim as a publisher does that sends the message whatever the answer is; what its header will say."""
+        """Claim as a publisher that ignores the answer does; return the header of the message."""
         answer, other, claim = self.claim(task, plan, awaited=awaited)
         return replace(plan, claim=claim, first=other if answer == TAKEN else "")
 
     def ask_once(
         self, task: str, plan: LockPlan, what: What = None, *, attempt: int = 0, slots: int = 0
     ) -> tuple[int, Started, tuple[Started, ...]]:
-        """Arrive at the gate: the answer, what would run, and what else was started."""
+        """Arrive at the gate; return the answer, the claim of this task, and the other tasks that were started."""
         arrival = self.arrival(task, what, attempt=attempt, lock=plan.spec)
         reply = self.exchange(slots, asked=[arrival])
         token = reply.asked[0]
@@ -111,7 +111,7 @@ class LockCaller(Caller):
         slots: int = 0,
         queue: str = "",
     ) -> tuple[Started, ...]:
-        """Set it aside; what is started in the slots."""
+        """Park it; return the tasks that are started in the slots."""
         return started_of(self.put(task, what, attempt=attempt, lock=plan.spec, queue=queue, slots=slots))
 
     def arrive(
@@ -126,11 +126,11 @@ class LockCaller(Caller):
         return others
 
     def end(self, started: Started, how: str = "done", *, slots: int = 0) -> tuple[Started, ...]:
-        """Give back permit and lock; what is started in the slots."""
+        """Give back permit and lock; return the tasks that are started in the slots."""
         return started_of(self.release(started.run, how, slots=slots))
 
     def end_as(self, task: str, nonce: str) -> None:
-        """Say of a run that it has succeeded, whoever has it."""
+        """Report the success of a run, from any worker."""
         row = ended(Arrival(task, "", nonce=nonce))
         self.say(Exchange(ended=[Ended(task, nonce, row.facts)]))
 
@@ -159,7 +159,7 @@ class LockCaller(Caller):
 
 
 def started_of(reply: Reply) -> tuple[Started, ...]:
-    """What a reply says to start."""
+    """Return the tasks that a reply starts."""
     return tuple(Started.of(grant) for grant in reply.grants)
 
 
@@ -179,11 +179,11 @@ def end_lock(client: Redis, identity: str = "same") -> None:
 
 
 def state_of(worker: LockCaller) -> tuple[str, str] | None:
-    """Who has the lock, and how."""
+    """Return the holder of the lock and its state."""
     found = worker.locked()
     return (found.task_id, found.state) if found else None
 
 
 def told(started: tuple[Started, ...]) -> list[tuple[str, str, str]]:
-    """What was started, with its verdict and whose duplicate it is."""
+    """Return the started tasks, each with its verdict and the task that it duplicates."""
     return [(each.task, each.verdict, each.first) for each in started]

@@ -1,4 +1,4 @@
-"""What the scripts should do with tasks of one limit each, in plain Python: no keys, no indexes, no clock."""
+"""A model of the scripts for tasks of one limit each, in plain Python: no keys, no indexes, no clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Entry:
     deliveries: int = 0
     message: bytes | None = None
     nonce: str = ""
-    #: who was told that it is parked, in which call, and the deliveries of it that the broker keeps
+    #: the workers that parked it, each with its call, and the deliveries of it that the broker keeps
     told: dict[str, int] = field(default_factory=dict)
     unacked: set[str] = field(default_factory=set)
     #: its lease has ended
@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def seen(self) -> tuple[object, ...]:
-        """What can be seen of it in the store."""
+        """The part of it that is visible in the store."""
         return self.nonce, self.limit, self.attempt, self.queue, self.deliveries
 
 
@@ -64,7 +64,7 @@ class Model:
 
     permits: dict[str, int] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
-    #: last number carried out, and what was parked in it, by worker
+    #: last number carried out, and the tasks parked in it, by worker
     calls: dict[str, int] = field(default_factory=dict)
     unsure: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     #: attempts of tasks that are known to have run, while one of these may come: a delivery that is kept, what a worker
@@ -87,7 +87,7 @@ class Model:
         return [task for _, task in sorted(found)]
 
     def startable(self, queues: Collection[str]) -> list[str]:
-        """Who can start in a slot of these queues now, oldest first: of each limit the one whose turn it is."""
+        """Return the tasks that can start in a slot of these queues, oldest first: one of each limit, the next in turn."""
         found = [self._next(limit, queues) for limit in self.permits if self.free(limit) > 0]
         return sorted((task for task in found if task), key=lambda task: self.entries[task].ticket)
 
@@ -103,7 +103,7 @@ class Model:
     # -- one call ------------------------------------------------------------------------------------------------
 
     def ended(self, row: Ended) -> Entry | None:
-        """A run has ended: the entry as it was, or None if nobody held it by that nonce."""
+        """End a run; return its entry as it was, or None if that nonce held nothing."""
         entry = self.entries.get(row.task)
         if not entry or entry.nonce != row.nonce or not entry.nonce:
             self._ended_late(row)
@@ -148,7 +148,7 @@ class Model:
             self._note_ran(row.task, entry, comes_again=again)
 
     def _end_over(self, row: Ended, entry: Entry) -> Facts:
-        """A run beside which another has succeeded ends: a success, and what may come of it is dropped then."""
+        """End a run after another has succeeded: it is a success, and its expected retry is dropped."""
         message, result = row.facts.message, row.facts.result
         if message is Message.LOST:
             entry.unacked.add(entry.nonce)
@@ -176,7 +176,7 @@ class Model:
             entry.message = None
 
     def confirm(self, worker: str, unacked: Collection[Delivery]) -> None:
-        """The next call of a worker: what it parked with the one before is acknowledged, but for this."""
+        """Confirm the messages that the worker parked with its previous call, except this one."""
         for each in unacked:
             self._note(each.task, each.attempt, Entry("", 0, unacked={each.nonce}))
         for attempt, task in self.unsure.pop(worker, []):
@@ -243,7 +243,7 @@ class Model:
         return Answer.GRANTED
 
     def _meet(self, worker: str, number: int, arrival: Arrival) -> int | None:
-        """What a delivery finds of its own task."""
+        """Decide about a delivery by the state of its own task."""
         entry = self.entries.get(arrival.task)
         if entry and entry.nonce and entry.nonce != arrival.nonce:
             if not entry.expired:
@@ -291,7 +291,7 @@ class Model:
         return ParkAnswer.PARKED
 
     def resumed(self, grant: Grant) -> None:
-        """A parked task was started: there must have been room, and nobody before it."""
+        """Check that a parked task could be started: there was room, and no task was before it."""
         entry = self.entries[grant.task]
         assert self.free(entry.limit) > 0, f"{grant.task} started without a free permit"
         before = [self.entries[task] for task in self.line(entry.limit) if self.entries[task].ticket < entry.ticket]
@@ -352,7 +352,7 @@ class Model:
 
 
 def _delivery(worker: str, number: int, parcel: Arrival) -> Entry:
-    """One that is parked: with its next call its worker has acknowledged it, or it is kept until that is said."""
+    """Deliver a parked task again: its worker acknowledges it with its next call, or the broker keeps it."""
     entry = Entry(limit_of(parcel.needs), parcel.attempt, queue=parcel.queue, message=parcel.message)
     if parcel.unacked:
         entry.unacked.add(parcel.nonce)

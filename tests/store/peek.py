@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 KEY = dict(zip(_NAMES, KEYS.all, strict=True))
 _LOCK_LANES = ("follow:", "next:")
-#: Kinds of what ends by itself, as KEYS ends names them.
+#: Kinds of entries that end by themselves, as KEYS ends names them.
 _ENDING = ("locks", "rates", "turns", "overrides", "aside", "workers")
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the store knows of one delivery."""
+    """The record of one delivery in the store."""
 
     raw: dict[str, Any]
 
@@ -78,12 +78,12 @@ class Record:
 
     @property
     def needs(self) -> list[tuple[str, int]]:
-        """What it has to have to start."""
+        """The permits that it needs to start."""
         return [(bucket.text, cost) for bucket, cost in costs_of(self.raw["needs"])]
 
     @property
     def takes(self) -> list[tuple[str, int]]:
-        """What it waits for, and holds when it starts."""
+        """The permits that it waits for, and holds when it starts."""
         return [] if self.raw.get("expired") or self.raw.get("lent") or self.verdict != "run" else self.needs
 
     @property
@@ -118,9 +118,9 @@ class Snapshot:
     seconds: dict[str, Record]
     #: how many duplicates will ask for the outcome of a task
     awaited: dict[str, int]
-    #: what may still come of attempts that are over, by attempt and task: "0 t"
+    #: retries that attempts which are over may still bring, by attempt and task: "0 t"
     finished: dict[str, set[str]]
-    #: whose record nobody can read
+    #: whose record is unreadable
     unreadable: frozenset[str]
     #: server time in milliseconds
     now: float
@@ -136,7 +136,7 @@ class Snapshot:
 
     @property
     def ran(self) -> dict[tuple[int, str], set[str]]:
-        """What may still come of attempts that have run."""
+        """Return the expected retries of attempts that have run."""
         members = {member: member.partition(" ") for member in self.finished}
         return {(int(attempt), task): self.finished[member] for member, (attempt, _, task) in members.items()}
 
@@ -174,7 +174,7 @@ class Snapshot:
         return {lane for lane, entry in self.lanes.items() if entry.get("offered")}
 
     def due(self, kind: str) -> dict[str, float]:
-        """When time brings about something of this kind (bucket, lane, task, lock), by what it is about."""
+        """Return when each entry of this kind (bucket, lane, task, lock) is due, by its name."""
         found = (member.partition(":") for member in self.sets["due"])
         return {name: self.sets["due"][f"{kind}:{name}"] for each, _, name in found if each == kind}
 
@@ -194,7 +194,7 @@ class Snapshot:
         return sorted(t for t, record in self.records.items() if record.held and bucket in dict(record.takes))
 
     def waiting(self, bucket: str) -> list[str]:
-        """Who waits in the line of this bucket, first come first."""
+        """Return the line of this bucket, oldest first."""
         found = [(r.ticket, task) for task, r in self.parked.items() if self.line_of(r) == bucket]
         return [task for _, task in sorted(found)]
 
@@ -204,7 +204,7 @@ class Snapshot:
 
 
 def peek(client: Redis) -> Snapshot:
-    """Read the store while nobody writes to it."""
+    """Read the store while no other client writes to it."""
     kinds = {name: name in _SETS for name in KEY}
     # No transaction: Redis 7.0 refuses even one that only reads when it is out of memory.
     with client.pipeline(transaction=False) as pipe:
@@ -276,7 +276,7 @@ def check(store: Snapshot) -> None:
 
 
 def _sums(used: dict[str, int], waiting: dict[str, int]) -> dict[str, int]:
-    """What all keys of a limit have together."""
+    """Return the sums over all keys of a limit."""
     sums: Counter[str] = Counter()
     for what, counts in (("used", used), ("waiting", waiting), ("keys", dict.fromkeys({*used, *waiting}, 1))):
         for bucket, count in counts.items():
@@ -324,7 +324,7 @@ def _check_lanes(store: Snapshot) -> None:
 
 
 def _check_ends(store: Snapshot) -> None:
-    """Whatever ends by itself is known to do so."""
+    """Check that each entry that ends by itself is in the index of ends."""
     noted = {f"records:{task}" for task in {*store.awaited, *(task for _, task in store.ran)}}
     assert noted == {member for member in store.sets["ends"] if member.startswith("records:")}
     for name in _ENDING:
@@ -338,7 +338,7 @@ def _for_good(name: str, packed: bytes) -> bool:
 
 
 def startable(store: Snapshot, permits: dict[str, int]) -> set[str]:
-    """Lanes whose first task has room in the bucket where it is first, though nobody would find them."""
+    """Return the lanes whose first task is first in its bucket and has room, even if no index lists them."""
     lost = set()
     firsts: dict[str, str] = {}
     for head in sorted(store.sets["heads"]):
@@ -360,7 +360,7 @@ def expire(client: Redis, *tasks: str) -> None:
 
 
 def be_away(client: Redis) -> None:
-    """Let nobody have called, and all leases have ended, in a store that was away for an hour."""
+    """Make the store look as after an outage of an hour: no calls, and all leases over."""
     for name, packed in client.hgetall(KEY["workers"]).items():
         said = json.loads(packed)
         said["since"] -= 3_600_000
@@ -369,7 +369,7 @@ def be_away(client: Redis) -> None:
 
 
 def end_moment(client: Redis) -> None:
-    """Let the moment be over that was given, and nobody have come."""
+    """End the moment that was given, without a call."""
     ended = peek(client).now - 1
     for task in peek(client).leases:
         client.zadd(KEY["leases"], {task: ended})
@@ -383,7 +383,7 @@ def lapse(client: Redis, *members: str) -> None:
 
 
 def pass_over(client: Redis, bucket: str, queue: str) -> None:
-    """Let the moment that a queue has for its turn be over: whoever comes next passes it over."""
+    """End the moment that a queue has for its turn, so that the next caller passes it over."""
     for lane, entry in peek(client).lanes.items():
         if entry.get("at") == bucket and lane.endswith(f"\0{queue}") and not entry.get("passed"):
             client.hset(KEY["lanes"], lane, json.dumps({**entry, "offered": 1}, separators=(",", ":")))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Steering:
-    """What `celery_throttle.ThrottleControl` does, without an app."""
+    """The calls of `celery_throttle.ThrottleControl`, without an app."""
 
     def __init__(self, client: Redis) -> None:
         self.client, self.store = client, Store(KEYS, LEASE)

@@ -38,7 +38,7 @@ class TermsCaller(Caller):
     """A `Caller` whose tasks need what their terms say; it declares these limits when it meets them."""
 
     def arrive(self, task: str, needs: Needs, *, slots: int = 0) -> Arrival | None:
-        """Arrive at the gate: what it holds, or None if it was parked (or refused even that)."""
+        """Arrive at the gate; return the holder, or None if the task was parked (or refused)."""
         answer, arrival = self.ask(task, needs)
         if answer == Answer.GRANTED:
             return arrival
@@ -46,7 +46,7 @@ class TermsCaller(Caller):
         return None
 
     def end(self, run: Arrival | Grant, how: str | Facts = "done", *, slots: int = 0) -> tuple[str, ...]:
-        """Give back; who is started in the slots."""
+        """Give back; return the tasks that are started in the slots."""
         return started(self.release(run, how, slots=slots))
 
 
@@ -56,7 +56,7 @@ def used(client: Redis) -> dict[str, int]:
 
 
 def lines(client: Redis) -> dict[str, list[str]]:
-    """Who is in each line, first come first."""
+    """Return the tasks of each line, oldest first."""
     store = peek(client)
     found: dict[str, list[str]] = {}
     for task, record in sorted(store.parked.items(), key=lambda item: item[1].ticket):

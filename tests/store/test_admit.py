@@ -73,7 +73,7 @@ def test_nobody_overtakes_those_who_wait(worker: Caller, peer: Caller, one: Limi
 def test_a_passed_over_queue_does_not_keep_others_out(
     worker: Caller, stranger: Caller, one: Limit, redis: Redis
 ) -> None:
-    """Nobody starts the older task: whoever waits behind it goes first, and then whoever comes."""
+    """No worker starts the older task, so the next one in the line goes first, and then a new one."""
     held = worker.take("t1", one)
     stranger.put("t2", one)
     worker.release(held)

@@ -1,4 +1,4 @@
-"""Records that nobody can read: corrupt, foreign, or of another release."""
+"""Unreadable records: corrupt, foreign, or of another release."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_it_is_said_of_it(worker: Caller, one: Limit, redis: Redis, packed: byte
 def test_a_holder_that_nobody_can_read_holds_nothing_when_its_lease_is_over(
     worker: Caller, two: Limit, redis: Redis, packed: bytes
 ) -> None:
-    """What it held is known by counting all others."""
+    """Counting all other holders gives the permits that it held."""
     worker.take("t1", two)
     held = worker.take("t2", two)
     worker.put("t3", two)
@@ -103,7 +103,7 @@ def test_a_holder_that_nobody_can_read_is_set_aside_by_its_end(
 
 @each_kind
 def test_another_delivery_of_it_runs(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
-    """The broker has it, too, or somebody publishes it again."""
+    """The broker has a message of it, or a caller publishes it again."""
     held = worker.take("t0", one)
     worker.put("t1", one)
     spoil(redis, "t1", packed)
@@ -116,7 +116,7 @@ def test_another_delivery_of_it_runs(worker: Caller, one: Limit, redis: Redis, p
 
 
 def spoil_delivery(redis: Redis, task: str) -> None:
-    """What holds cannot be read; what else its record has can be."""
+    """Spoil the list of held permits; the rest of its record stays readable."""
     record = json.loads(redis.hget(KEY["records"], task) or "{}")
     spoil(redis, task, json.dumps({**record, "needs": 7}).encode())
 

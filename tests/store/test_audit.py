@@ -1,4 +1,4 @@
-"""Who changed what at run time: written by the scripts that make the changes."""
+"""The audit trail of changes at run time, written by the scripts that make the changes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_they_are_in_order_though_the_clock_was_set_back(steering: Steering, red
     assert [each.after.permits for each in steering.audit() if each.after] == [3, 2, 1]
 
 
-# -- what several are told to do ---------------------------------------------------------------------------------------
+# -- requests for several buckets --------------------------------------------------------------------------------------
 
 
 def test_the_first_to_carry_out_a_request_changes_something(steering: Steering) -> None:
@@ -112,7 +112,7 @@ def test_the_first_to_carry_out_a_request_changes_something(steering: Steering) 
 
 
 def test_a_request_changes_several_buckets(steering: Steering) -> None:
-    """As the end of a hold of a limit and of all its keys; whoever is late finds fewer of them."""
+    """An example is the end of a hold of a limit and of all its keys; a later request finds fewer of them."""
     assert [steering.say(name, "pause", request="r") for name in ("a", "b", "a")] == [1, 1, 2]
     assert steering.unsay("c", "hold", request="r") == 2, "something was done, if not there"
     assert steering.unsay("c", "hold", request="s") == 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def codes(client: Redis) -> dict[str, str]:
-    """What the records have."""
+    """Return the codes in the records."""
     records: Any = client.hgetall(KEY["records"])
     return {task.decode(): json.loads(record).get("code") for task, record in records.items()}
 

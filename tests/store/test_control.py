@@ -1,4 +1,4 @@
-"""What is said of a limit at run time: what the gate does then, and who hears of it."""
+"""Overrides of a limit at run time: their effect at the gate, and the workers that get a hint."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fill(worker: TermsCaller, needs: Needs, count: int, name: str = "t") -> list
 
 
 def said(redis: Redis) -> set[str]:
-    """Of what the store keeps what was said."""
+    """Return the buckets with an override in the store."""
     return set(peek(redis).hashes["overrides"])
 
 
@@ -247,7 +247,7 @@ def test_what_ended_of_keys_that_never_came_again_is_cleared(
 
 
 def test_what_has_no_end_stays(worker: TermsCaller, steering: Steering, redis: Redis, clock: StoreClock) -> None:
-    """Also beside what ends, whatever was said first."""
+    """An override without an end stays beside one that ends, in both orders."""
     orders = [("pause", "override"), ("override", "pause")]
     for number, (first, second) in enumerate(orders):
         steering.say(f"tenant\x1f{number}", first, until="+1" if first == "override" else "0")
@@ -274,7 +274,7 @@ def test_a_bar_stays_beside_it(steering: Steering, redis: Redis) -> None:
     assert json.loads(peek(redis).hashes["overrides"]["api"]) == {"bar": bar}
 
 
-# -- who hears of it ---------------------------------------------------------------------------------------------------
+# -- workers that get a hint -------------------------------------------------------------------------------------------
 
 
 def test_of_many_keys_all_start_in_a_few_looks(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_the_newest_number_holds(worker: Caller, peer: Caller, redis: Redis) -> None:
-    """Whoever starts last has the newest code."""
+    """The worker that starts last has the newest code."""
     worker.declare(Limit("gpu", 2), Limit("gpu2", 7))
     peer.declare(Limit("gpu", 5))
     worker.declare(Limit("gpu", 1))
@@ -53,7 +53,7 @@ def test_a_raised_limit_wakes_whose_turn_it_is(worker: Caller, stranger: Caller,
 
 
 def test_a_raised_limit_wakes_all_its_keys(worker: Caller, peer: Caller, redis: Redis) -> None:
-    """However many: whoever comes goes on with them, page by page."""
+    """There may be many: each worker that calls continues with them, page by page."""
     tenant = Limit("tenant", 1, key="tenant")
     needs = [terms(tenant).needs({"keys": {"tenant": f"{number:03}"}}) for number in range(450)]
     for number, each in enumerate(needs):
@@ -95,7 +95,7 @@ def test_a_limit_that_is_not_raised_wakes_nobody(worker: Caller, two: Limit, hin
 def test_a_store_that_was_emptied_grants_nothing_until_holders_are_back(
     worker: Caller, peer: Caller, one: Limit, two: Limit, redis: Redis
 ) -> None:
-    """The first worker that comes back and knows of another birth says so; parking goes on, then all is as before."""
+    """The first worker with another birth in its call reports it; parking continues, then all is as before."""
     birth = worker.declare(one, two)
     held = worker.take("t1", one)
     redis.flushall()
@@ -116,7 +116,7 @@ def test_a_store_that_was_emptied_grants_nothing_until_holders_are_back(
 
 
 def test_a_store_that_was_emptied_starts_no_singleton_without_limits_either(redis: Redis) -> None:
-    """It may run: whoever has it puts it back."""
+    """A singleton may still run; its holder puts it back."""
     worker, peer = (LockCaller(redis, name * 8, "q") for name in "de")
     birth = worker.declare()
     held = worker.start("t1", plan_of())
@@ -169,7 +169,7 @@ def test_all_hear_at_once_of_other_data(worker: Caller, peer: Caller, one: Limit
 
 
 def test_a_new_store_grants_at_once(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
-    """Workers that start know of no other birth: there is nobody to wait for."""
+    """Workers that start have seen no other birth, so there is no holder to wait for."""
     births = {worker.declare(two), peer.declare(two)}
     assert len(births) == 1
     worker.take("t1", two)
@@ -178,7 +178,7 @@ def test_a_new_store_grants_at_once(worker: Caller, peer: Caller, two: Limit, re
 
 
 def test_a_call_to_an_emptied_store_is_not_carried_out(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Its worker has to say first what its limits are, and what it knew."""
+    """Its worker first has to declare its limits and the birth that it has seen."""
     held = worker.take("t1", one)
     redis.flushall()
     said = Exchange(1, asked=[worker.arrival("t2", one)], parked=[worker.parcel("t3", one)], ended=[ended(held)])

@@ -98,7 +98,7 @@ def test_who_died_before_a_word_leaves_both(worker: TermsCaller, steering: Steer
 def test_what_a_worker_gets_before_it_is_said_is_not_lost(
     worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
-    """It may not hear that the store has the message: that copy is about to go."""
+    """The reply may get lost, and it tells the worker that the store has the message; that copy is about to go."""
     fill(worker, 2)
     steering.borrow("t1")
     assert peer.ask("t1", ONE)[0] == Answer.MUST_PARK
@@ -169,7 +169,7 @@ def test_one_that_is_to_run_next_is_lent_out(redis: Redis, steering: Steering) -
 
 @pytest.mark.parametrize("said", [True, False])
 def test_one_whose_turn_came_while_it_was_lent_out_runs(redis: Redis, steering: Steering, *, said: bool) -> None:
-    """It could not be published, or whoever borrowed it died."""
+    """It could not be published, or the process that borrowed it died."""
     once = LockCaller(redis, "dddddddd", "q")
     (first,) = once.arrive("t0", KEEP_LAST, API)
     once.arrive("t1", KEEP_LAST, API)

@@ -1,4 +1,4 @@
-"""Dropping what is parked: it does not run, whoever waits for it hears so, and nobody else is concerned."""
+"""Dropping parked tasks: they do not run, their waiting callers learn it, and no other task is affected."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def of(tenant: str, *more: Limit) -> Needs:
 
 
 def told(reply: Reply) -> list[tuple[str, str]]:
-    """Who is only to be told that it does not run, and what."""
+    """Return the tasks that only get an outcome, with that outcome."""
     return [(each.task, each.dropped) for each in reply.grants if each.expired]
 
 
@@ -130,7 +130,7 @@ def test_it_bars_nobody_any_more(worker: TermsCaller, steering: Steering, redis:
     assert worker.arrive("b0", of("a")), "newer ones start"
 
 
-# -- whom it concerns --------------------------------------------------------------------------------------------------
+# -- affected tasks ----------------------------------------------------------------------------------------------------
 
 
 def test_of_one_limit_and_key(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
@@ -204,7 +204,7 @@ def test_what_the_broker_delivers_again_does_not_run(
 
 
 def test_another_delivery_of_it_may_come_again_too(worker: TermsCaller, peer: TermsCaller, steering: Steering) -> None:
-    """Whoever parked it was killed before it acknowledged that at the broker."""
+    """The worker that parked it was killed before it acknowledged that message at the broker."""
     (grant,) = worker.put("t", ONE, slots=1).grants
     worker.look(0)  # acknowledged
     peer.put("t", ONE)
@@ -263,7 +263,7 @@ def test_a_duplicate_that_waited_for_it_runs(once: LockCaller, steering: Steerin
 
 
 def test_a_duplicate_that_is_to_be_told_so_is_none_to_be_dropped(once: LockCaller, steering: Steering) -> None:
-    """Its result says which task has its lock, whatever an operator drops."""
+    """Its result names the task that has its lock, even if an operator drops it."""
     once.arrive("t0", PLAN, API)
     once.arrive("t1", RAISE, API)
     assert steering.drop(API, "t1") == 0

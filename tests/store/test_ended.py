@@ -1,4 +1,4 @@
-"""Giving a permit back, and who gets it."""
+"""Giving a permit back, and the tasks that get it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_oldest_takes_the_permit_in_the_same_call(worker: Caller, one: Limit
 
 
 def test_tickets_are_served_in_order_over_all_queues(worker: Caller, redis: Redis, one: Limit) -> None:
-    """The line is one, whatever queues its tasks came from."""
+    """A bucket has one line for the tasks of all queues."""
     held: Arrival | Grant = worker.take("t0", one)
     order = [f"t{number}" for number in range(1, 12)]
     for number, task in enumerate(order):
@@ -55,7 +55,7 @@ def test_tickets_are_served_in_order_over_all_queues(worker: Caller, redis: Redi
 
 
 def test_no_more_are_granted_than_there_are_slots(worker: Caller, two: Limit) -> None:
-    """The rest is told of: the caller has to look again when it has slots."""
+    """The reply reports the rest: the caller has to look again when it has slots."""
     held = [worker.take(task, two) for task in ("t1", "t2")]
     for task in ("t3", "t4"):
         worker.put(task, two)
@@ -91,7 +91,7 @@ def test_giving_back_twice_frees_one_permit(worker: Caller, two: Limit, redis: R
 
 
 def test_only_the_holder_gives_back(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Another nonce is another delivery: nothing happens, and nobody is started."""
+    """Another nonce is another delivery: nothing happens, and no task is started."""
     held = worker.take("t1", one)
     worker.put("t2", one)
     reply = worker.exchange(1, ended=[ended(held._replace(nonce="aaaaaaaa:ff"))])
@@ -110,7 +110,7 @@ def test_a_late_finish_does_not_free_the_permit_of_the_next_one(worker: Caller, 
 
 
 def test_giving_back_leaves_nothing_behind(worker: Caller, one: Limit, redis: Redis) -> None:
-    """What stays is the limit itself and the ticket counter; and, for an hour, that the worker left."""
+    """Only the limit, the ticket counter and, for an hour, the leaving of the worker stay."""
     worker.release(resumed(worker, one))
     worker.leave()
     store = peek(redis)
@@ -120,7 +120,7 @@ def test_giving_back_leaves_nothing_behind(worker: Caller, one: Limit, redis: Re
 
 
 def test_an_emptied_limit_is_told_of(worker: Caller, one: Limit) -> None:
-    """Nobody waits any more: the next task of this limit can ask, instead of being parked at once."""
+    """The line is empty, so the next task of this limit can ask and is not parked at once."""
     held = worker.take("t1", one)
     worker.put("t2", one)
     reply = worker.release(held, slots=1)
@@ -131,7 +131,7 @@ def test_an_emptied_limit_is_told_of(worker: Caller, one: Limit) -> None:
 
 @pytest.mark.parametrize("outcome", ["done", "failed", "retry", "ignored"])
 def test_a_task_that_ended_is_forgotten(worker: Caller, one: Limit, redis: Redis, outcome: str) -> None:
-    """Whatever follows, a retry for one, comes by the broker."""
+    """A retry, for example, comes by the broker."""
     worker.release(resumed(worker, one), outcome)
     assert not peek(redis).records
     assert not peek(redis).messages
@@ -163,7 +163,7 @@ def test_a_task_that_the_broker_still_has_is_not_kept(worker: Caller, one: Limit
 
 
 def test_a_started_early_ack_task_is_not_run_again(worker: Caller, one: Limit, redis: Redis) -> None:
-    """From its start on nobody has its message, as with Celery's own early acknowledgement."""
+    """From its start on no queue has its message, as with Celery's own early acknowledgement."""
     grant = resumed(worker, one)
     worker.exchange(began=[(grant.task, grant.nonce)])
     assert not peek(redis).messages
@@ -188,7 +188,7 @@ def test_a_late_start_does_not_drop_the_message_of_a_parked_task(worker: Caller,
 
 
 def test_a_lowered_limit_drains(worker: Caller, two: Limit, redis: Redis) -> None:
-    """Nobody loses a permit; none is given until enough have come back."""
+    """No holder loses its permit; none is given until enough have come back."""
     held = [worker.take(task, two) for task in ("t1", "t2")]
     worker.put("t3", two)
     worker.declare(Limit("gpu2", 1))

@@ -1,4 +1,4 @@
-"""What follows when a run ends: the script does what the table in core/facts.py says, for all facts together."""
+"""The end of a run: for all facts together, the script follows the table in core/facts.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAIL = Limit("mail", 9, rate="1/d", burst=2)
 PLAN = plan_of(remember=600.0)
-#: What becomes of the lock of this plan, which was claimed once more while its task ran.
+#: The end of the lock of this plan, which was claimed once more while its task ran.
 STATES = {
     LockOutcome.SUCCESS: "done",
     LockOutcome.FAILURE: None,
@@ -35,7 +35,7 @@ STATES = {
 
 
 class Case(NamedTuple):
-    """What there was beside the run."""
+    """The state of the store beside the run."""
 
     stored: bool
     second: int | None
@@ -67,7 +67,7 @@ def ends(redis: Redis, facts: Facts, case: Case) -> None:
     else:
         run = worker.arrival("t", mail, lock=spec)
         worker.exchange(asked=[run])
-    worker.look(0)  # what it parked is acknowledged
+    worker.look(0)  # its parked messages are acknowledged
     if case.second is not None:
         peer.put("t", mail, attempt=case.second, lock=spec)
         peer.look(0)

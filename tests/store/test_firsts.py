@@ -1,4 +1,4 @@
-"""Who is first in a line, of many lines with one call."""
+"""The first tasks of many lines, with one call."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_who_is_first_in_each_line(worker: TermsCaller, other: TermsCaller, redi
 
 
 def test_since_when_they_wait(worker: TermsCaller, redis: Redis) -> None:
-    """Also who goes before all others, since it was told to slow down."""
+    """A task that was sent back by a "slow down" goes first and keeps its time."""
     run = worker.take("back", terms(API).same)
     worker.put("early", terms(API).same, age=3600)
     worker.put("older", terms(MANY[0]).same, age=60)
@@ -97,7 +97,7 @@ def test_of_several_who_waits_for_longest_is_first(worker: TermsCaller, other: T
         worker.look(0)
     passed = peek(redis).passed
     assert len(passed) == 2
-    for lane in passed:  # whichever is in turn again first
+    for lane in passed:  # the lane that is in turn is first again
         redis.zincrby(KEY["due"], 60_000, f"lane:{lane}")
         assert firsts(redis, "api") == ["longer"]
     worker.put("longest", terms(API).same, age=90)
@@ -129,7 +129,7 @@ def test_it_writes_nothing_and_costs_the_same_however_long_the_lines_are(
         for limit in MANY[:20]:
             for number in range(10):
                 (worker, other)[number % 2].put(f"{limit.name} {batch} {number}", terms(limit).same)
-        redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by whoever only reads
+        redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by readers
         execute(redis, call)
         with commands(redis) as made:
             execute(redis, call)

@@ -37,7 +37,7 @@ def test_it_is_told_once_a_hint_was_due(mute: Redis, one: Limit) -> None:
 
 
 def test_whatever_happens_happens_whole(mute: Redis, redis: Redis, one: Limit) -> None:
-    """In one call: a run ends, tasks are parked, the oldest starts, others would hear of the rest."""
+    """One call ends a run, parks tasks, starts the oldest, and would send hints about the rest."""
     worker, elsewhere = Caller(mute, "aaaaaaaa", "q"), Caller(mute, "bbbbbbbb", "q2")
     held = worker.take("t1", one)
     elsewhere.put("t2", one)

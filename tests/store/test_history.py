@@ -1,4 +1,4 @@
-"""What is counted of limits, minute by minute."""
+"""The counts of limits, minute by minute."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tell(worker: Caller, counts: dict[str, list[float]]) -> Any:
 
 
 def read(worker: Caller, limit: str = "api", ring: Ring = MINUTES, *, later: int = 0) -> History:
-    """What is there, so many seconds later."""
+    """Return the history, so many seconds later."""
     raw: Any = execute(worker.client, worker.store.history([limit], ring))
     (found,) = histories((raw[0] + later * 1000, raw[1]), [limit], ring)
     return found

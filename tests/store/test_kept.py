@@ -1,4 +1,4 @@
-"""Tasks that are parked while the broker keeps their messages, until it is said that it does not any more."""
+"""Parked tasks whose messages the broker keeps until their worker reports the acknowledgement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOST, THERE, DONE = SavedAnswer
 
 
 def ran(redis: Redis) -> set[str]:
-    """What is known to have run."""
+    """Return the runs in the record."""
     return set(peek(redis).finished)
 
 
@@ -136,7 +136,7 @@ def test_delivered_again_beside_a_run_it_is_known_until_both_are_acknowledged(
 def test_who_acknowledges_what_has_left_the_store_speaks_for_no_other_message(
     worker: Caller, peer: Caller, one: Limit, steering: Steering, ends: bool
 ) -> None:
-    """It was drained: what was published is another message, which the broker keeps when it is parked."""
+    """It was drained: the published message is another one, which the broker keeps when it is parked."""
     worker.put("t", one, unacked=True)
     steering.borrow("t")
     steering.publish("t")
@@ -273,7 +273,7 @@ def test_what_was_acknowledged_early_and_has_begun_is_done(worker: Caller, peer:
 
 
 def test_a_holder_that_the_store_had_lost_has_no_message(worker: Caller, peer: Caller, one: Limit) -> None:
-    """Who has the message is the broker: it has to wait beside the run."""
+    """The broker has the message: it has to wait beside the run."""
     held = peer.take("t", one)
     assert worker.saved("t") == [LOST]
     worker.put("t", one, unacked=True)

@@ -1,4 +1,4 @@
-"""All identity locks that somebody has."""
+"""All identity locks that are held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any sequence of calls with identity locks, against what has to be true whatever happens.
+"""Check the invariants of identity locks under any sequence of calls.
 
 ``HYPOTHESIS_EXAMPLES=5000`` runs that many random sequences; without it the same few run every time.
 """
@@ -54,7 +54,7 @@ conflicts: st.SearchStrategy[OnConflict] = st.sampled_from(
 
 
 class Message(NamedTuple):
-    """What the broker has of a task."""
+    """The messages of a task at the broker."""
 
     task: str
     plan: LockPlan
@@ -74,7 +74,7 @@ class LockMachine(RuleBasedStateMachine):
         self.callers = (LockCaller(self.client, "aaaaaaaa", "a"), LockCaller(self.client, "bbbbbbbb", "a", "b"))
         self.policies: dict[str, tuple[LockUntil, float]] = {}
         self.published = 0
-        #: what the broker has not delivered
+        #: messages that the broker has not delivered
         self.broker: list[Message] = []
         #: as it was delivered last
         self.messages: dict[str, Message] = {}
@@ -84,7 +84,7 @@ class LockMachine(RuleBasedStateMachine):
         self.last_token = 0
         #: had their lock taken away while they ran
         self.unlocked: set[str] = set()
-        #: tasks that had an outcome to be told
+        #: tasks that were due an outcome
         self.outcomes: set[str] = set()
         #: tasks that wait for an outcome which is there
         self.owed: set[str] = set()
@@ -271,7 +271,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_else_frees(self) -> None:
-        """One that runs keeps its lock until it ends, or its lease does, or somebody takes it away."""
+        """A task that runs keeps its lock until its end, the end of its lease, or a forced release."""
         store = peek(self.client)
         for identity in IDENTITIES:
             before, now = self.before.live_lock(identity), store.live_lock(identity)
@@ -319,7 +319,7 @@ class LockMachine(RuleBasedStateMachine):
         return those[pick % len(those)]
 
     def _holders(self, identity: str) -> Iterator[Started]:
-        """Who runs as far as the store has told, and may."""
+        """Return the runs that may go on, by the answers of the store."""
         found = (started for started in self.running if started.verdict == "run")
         return (started for started in found if started_identity(started) == identity)
 
@@ -402,7 +402,7 @@ def started_identity(started: Started) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # finding the smallest failing sequence takes minutes
 def test_any_sequence_of_calls_keeps_the_promises_of_a_lock(redis: Redis) -> None:
-    """One at a time, tokens that grow, nobody stuck, nothing left, whatever the workers and the server do."""
+    """One at a time, tokens that grow, no task stuck, nothing left, for any behaviour of workers and server."""
 
     class OnThisServer(LockMachine):
         client = redis

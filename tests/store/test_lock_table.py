@@ -32,7 +32,7 @@ RUNS_END = {
     Event.SUCCEEDS: "done", Event.SUCCEEDS_KEPT: "done", Event.FAILS: "failed", Event.FAILS_KEPT: "failed",
     Event.WAITS: "retry", Event.WAITS_NEVER: "retry", Event.NOTHING: "ignored", Event.NOTHING_KEPT: "ignored",
 }  # fmt: skip
-#: What happens to a task that runs.
+#: Events of a task that runs.
 OF_A_RUN = {*RUNS_END, Event.VAIN, Event.RENEWED, Event.TOLD, Event.LOST, Event.LOST_AGAIN}
 LASTS = {Event.FAILS_KEPT, Event.NOTHING_KEPT}
 CONFLICTS: dict[Event, OnConflict] = {
@@ -148,7 +148,7 @@ class World:
     # -- what happens -------------------------------------------------------------------------------------------
 
     def happens(self) -> str:
-        """Let the event come; what the task that it is about is answered."""
+        """Apply the event; return the answer to its task."""
         if self.event in OF_A_RUN:
             self.of_a_run()
             return ""
@@ -250,7 +250,7 @@ QUEUED_HERE = [
     for event, state, follower, last in cells()
     if state is State.QUEUED and event not in OF_A_RUN | {Event.ARRIVES, Event.STARTS} and not last
 ]
-#: What becomes of a first that is parked itself.
+#: Ends of a first task that is itself parked.
 MAKES_WAY = {
     Event.PUBLISHED_REPLACE: "follow", Event.PUBLISHED_LAST: "follow", Event.NEWER_ARRIVES: "replaced",
     Event.LAST_ARRIVES: "replaced",

@@ -1,4 +1,4 @@
-"""Identity locks: who may run, who waits for whom, and what becomes of the others."""
+"""Identity locks: the task that may run, the tasks that wait for it, and the results of the others."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_duplicate_takes_no_permit_while_it_waits(worker: LockCaller, two: Lim
 
 @pytest.mark.parametrize("outcome", ["done", "failed"])
 def test_duplicates_are_told_the_outcome(worker: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
-    """All of them, though the limit has one permit only: to be told takes none."""
+    """All of them, though the limit has one permit only: an outcome takes none."""
     held = worker.start("t1", PLAN, one)
     for task in ("t2", "t3"):
         worker.arrive(task, PLAN, one)
@@ -254,7 +254,7 @@ def test_duplicates_are_told_the_outcome(worker: LockCaller, one: Limit, redis: 
 
 
 def test_duplicates_without_a_slot_are_told_later(worker: LockCaller, peer: LockCaller) -> None:
-    """Whoever has the lock by then does not matter."""
+    """The holder of the lock at that time does not matter."""
     held = worker.start("t0", PLAN)
     waiting = [f"t{number}" for number in range(1, 6)]
     for task in waiting:
@@ -283,7 +283,7 @@ def test_more_duplicates_than_can_be_told_at_once(worker: LockCaller, one: Limit
 
 
 def test_more_that_wait_to_run_next_than_can_go_on_at_once(worker: LockCaller, redis: Redis) -> None:
-    """Time alone brings whoever comes next to the rest of them."""
+    """Time alone brings the next caller to the rest of them."""
     worker.start("t1", worker.publish("t1", KEEP_LAST))
     assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
     redis.zadd(KEY["due"], {"lock:next:same": 1})
@@ -293,7 +293,7 @@ def test_more_that_wait_to_run_next_than_can_go_on_at_once(worker: LockCaller, r
 
 
 def test_a_duplicate_from_another_queue_is_told_the_outcome(worker: LockCaller, redis: Redis) -> None:
-    """Whoever ends the first one cannot start it."""
+    """The worker that ends the first one cannot start it."""
     stranger = LockCaller(redis, "cccccccc", "q2")
     held = worker.start("t1", PLAN)
     stranger.arrive("t2", PLAN)
@@ -311,7 +311,7 @@ def test_a_duplicate_runs_when_the_first_was_interrupted(worker: LockCaller) -> 
 
 
 def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller, clock: StoreClock) -> None:
-    """Its lease ends, nobody says anything."""
+    """Its lease ends without a call."""
     brief.start("t1", PLAN)
     brief.arrive("t2", PLAN)
     assert told(brief.look_once()) == []
@@ -391,7 +391,7 @@ def test_what_a_worker_has_to_say_takes_a_slot_only(
 def test_a_holder_that_is_put_back_leaves_its_line(
     worker: LockCaller, peer: LockCaller, one: Limit, redis: Redis
 ) -> None:
-    """Its other delivery waits for who took its lock, and is judged again by the call that puts it back."""
+    """Its other delivery waits for the task that took its lock; the call that puts it back decides again."""
     held = worker.start("t1", PLAN, one)
     end_lease(redis, held)
     peer.reap(1)
@@ -603,7 +603,7 @@ def test_until_expires_a_retry_does_not_begin_it_again(worker: LockCaller, redis
 
 
 def test_until_expires_an_interrupted_one_keeps_its_lock(worker: LockCaller, redis: Redis) -> None:
-    """Whatever became of it."""
+    """This holds for every end of the run."""
     plan = plan_of(lock_until="expires")
     worker.claim("t1", plan)
     ends = peek(redis).lock_ends()
@@ -635,7 +635,7 @@ def test_a_failure_is_not_remembered(worker: LockCaller) -> None:
 
 
 def test_a_success_is_remembered_though_its_lease_had_ended(worker: LockCaller, redis: Redis) -> None:
-    """Its worker stood still for too long, nobody else came meanwhile."""
+    """Its worker stood still for too long, and no other task took the lock."""
     plan = plan_of(remember=60)
     held = worker.start("t1", plan)
     end_lease(redis, held)
@@ -779,7 +779,7 @@ def test_who_waited_for_a_lock_that_had_ended_waits_for_the_one_that_takes_it_ba
 
 
 def test_when_many_locks_end_at_the_same_time_each_goes_to_who_waits_for_it(worker: LockCaller, redis: Redis) -> None:
-    """Whoever takes one clears some of what has ended: but not within each other, or one call would do it all."""
+    """Each grant clears some ended locks, but not recursively: else one call would do all the work."""
     names = [f"order {number}" for number in range(20)]
     for name in names:
         worker.claim(f"lost, {name}", plan_of(name))
@@ -831,7 +831,7 @@ def test_who_waits_for_a_success_has_it_though_its_holder_is_back_in_line(
 def test_a_grant_that_is_answered_late_again_comes_with_its_lock_or_not_at_all(
     worker: LockCaller, peer: LockCaller, redis: Redis, *, parked: bool, taken: bool
 ) -> None:
-    """The reply was lost for longer than the lock lasted, and nobody has reclaimed the permit."""
+    """The reply was lost for longer than the lock lasted, and no call has reclaimed the permit."""
     if parked:
         worker.put_once("t1", PLAN, slots=1)
     else:
@@ -900,7 +900,7 @@ def test_a_duplicate_that_is_put_back_takes_no_lock(worker: LockCaller, peer: Lo
 def test_a_retry_that_was_revoked_keeps_no_lock_when_its_first_run_is_lost(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
-    """The lock was to last until the retry runs; the worker of the run that published it dies before it says so."""
+    """The lock was to last until the retry runs; the worker of the run that published it dies before its report."""
     held = worker.start("t1", PLAN)
     worker.claim("t1", PLAN)  # publishes the retry
     peer.exchange(never=[("same", "t1", "")])
@@ -914,7 +914,7 @@ def test_a_retry_that_was_revoked_keeps_no_lock_when_its_first_run_is_lost(
 def test_one_that_was_revoked_elsewhere_while_it_had_its_grant_keeps_no_lock(
     worker: LockCaller, peer: LockCaller, outcome: str
 ) -> None:
-    """Its message, or that of its retry, has come to a worker that said so: nobody may wait for another one."""
+    """A worker got its message, or that of its retry, and reported the revoke: no task may wait for another one."""
     held = worker.start("t1", worker.publish("t1", PLAN))
     assert peer.arrive("t2", peer.publish("t2", PLAN)) == ()
     peer.exchange(never=[("same", "t1", "")])
@@ -962,7 +962,7 @@ def test_a_grant_that_comes_to_nothing_leaves_the_lock_as_it_was(worker: LockCal
 def test_one_that_was_revoked_and_starts_again_waits_for_its_retry(
     worker: LockCaller, peer: LockCaller, clock: StoreClock
 ) -> None:
-    """Also if its lock would have ended by then: it was said of the run before this one."""
+    """This holds too if its lock would have ended by then, because that was set for an earlier run."""
     plan = plan_of(lock_until="expires", lock_ttl=5)
     held = worker.start("t1", plan)
     peer.exchange(never=[("same", "t1", "")])
@@ -1051,7 +1051,7 @@ def test_the_next_one_keeps_the_lock_while_it_waits_for_a_permit(worker: LockCal
     assert store.lock_ends() - store.now > 3590_000
 
 
-# -- duplicates that somebody waits for --------------------------------------------------------------------------
+# -- duplicates with waiting callers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed"])
@@ -1189,7 +1189,7 @@ def test_nobody_blocks_the_line_of_the_next_one_after_a_lock_has_ended(worker: L
 
 
 def test_a_follower_that_is_published_again_waits_its_turn(worker: LockCaller, redis: Redis) -> None:
-    """Whoever waited before it has the lock first, and it the outcome of that one."""
+    """Earlier followers have the lock first, and it gets the outcome of the last of them."""
     held = worker.start("t1", PLAN)
     worker.arrive("t2", PLAN)
     worker.arrive("t3", PLAN)
@@ -1201,7 +1201,7 @@ def test_a_follower_that_is_published_again_waits_its_turn(worker: LockCaller, r
 
 
 def test_one_that_was_to_be_skipped_and_is_published_again_runs(worker: LockCaller) -> None:
-    """Nobody with a slot had told it so yet, and the lock is free by then."""
+    """No worker with a slot had given it the outcome yet, and the lock is free by then."""
     held = worker.start("t1", SKIP)
     worker.arrive("t2", SKIP)
     worker.end(held)
@@ -1245,7 +1245,7 @@ def test_a_follower_of_another_queue_is_not_passed_over_while_it_cannot_start(wo
 
 
 def assert_empty(redis: Redis) -> None:
-    """What stays are the limits, the counters and who has called."""
+    """Check that only the limits, the counters and the list of workers stay."""
     store = peek(redis)
     left = {name for name, content in (store.hashes | store.sets).items() if content}
     assert left <= {"limits", "meta", "workers", "ends"}
@@ -1258,7 +1258,7 @@ def assert_empty(redis: Redis) -> None:
 def test_when_all_is_over_nothing_is_left(
     worker: LockCaller, one: Limit, redis: Redis, until_: LockUntil, conflict: OnConflict, *, limited: bool
 ) -> None:
-    """Whatever the policy."""
+    """This holds for every policy."""
     plan = plan_of(lock_until=until_, on_conflict=conflict)
     running: list[Started] = []
     for number in range(4):

@@ -82,7 +82,7 @@ def test_parking_again_what_is_parked_is_refused_too(worker: Caller, one: Limit,
 
 
 def test_permits_go_on_changing_hands(worker: Caller, one: Limit, full: Redis) -> None:
-    """What is parked still gets through, which is what makes room again."""
+    """Parked tasks still start, and that makes room again."""
     held = worker.take("t1", one)
     worker.put("t2", one)
     fill(full)
@@ -171,7 +171,7 @@ def test_a_worker_says_goodbye(worker: Caller, one: Limit, full: Redis) -> None:
 
 
 def test_a_limit_is_steered(worker: Caller, one: Limit, full: Redis) -> None:
-    """A pause can be ended, and what waited starts."""
+    """An operator can end a pause, and parked tasks start."""
     steering = Steering(full)
     steering.say(one, "pause")
     worker.put("t", one)

@@ -57,7 +57,7 @@ def test_one_that_runs_is_not_replaced(worker: LockCaller) -> None:
 
 
 def test_one_that_is_next_already_is_not_replaced_by_itself(worker: LockCaller) -> None:
-    """Whoever publishes revokes the one that is."""
+    """The publisher revokes the one that is next."""
     worker.start("t1", PLAN)
     for _ in range(2):
         assert worker.claim("t2", KEEP_LAST)[:2] == (CLAIMED, "")

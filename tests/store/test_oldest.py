@@ -72,7 +72,7 @@ def test_the_next_one_follows_when_it_starts_or_is_dropped(worker: TermsCaller, 
     steering = Steering(redis)
     steering.say("tenant", "pause")
     execute(redis, steering.store.drop("", "ana", "", "", ["a0"]))
-    worker.look(1)  # whoever dropped it is told, and it is gone
+    worker.look(1)  # the caller that dropped it gets the outcome, and it is gone
     assert oldest(redis, "tenant") == [("tenant\x1fb", "b0")]
     steering.unsay("tenant", "pause")
     assert [each.task for each in worker.look(3).grants] == ["b0", "c0", "a1"]

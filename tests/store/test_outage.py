@@ -1,4 +1,4 @@
-"""While the store is away nobody can renew: leases that ended meanwhile say nothing of their workers."""
+"""Workers cannot renew while the store is away, so leases that ended in an outage prove nothing about them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def left(client: Redis) -> dict[str, bool]:
 
 
 def come_back(worker: Caller, *limits: Limit) -> None:
-    """Say that it could not reach the store for as long as nobody who lives is silent."""
+    """Report that it could not reach the store for longer than a live worker is ever silent."""
     declared = [(limit.name, limit.declared) for limit in limits]
     execute(worker.client, worker.store.declare("", declared, keeps=True, away=worker.store.lease / 3))
 
@@ -87,7 +87,7 @@ def test_one_of_many_workers_that_has_called_shows_that_a_lease_is_lost(
 def test_one_that_could_not_reach_the_store_takes_nobody_for_lost(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
-    """Though somebody has called meanwhile: it may have come back a moment earlier."""
+    """Another worker has called before, but it may have come back a moment earlier."""
     worker.take("t1", one)
     peer.put("t2", one)
     expire(redis, "t1")

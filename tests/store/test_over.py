@@ -24,7 +24,7 @@ SUCCESS_AT_BROKER = Facts(True, Message.BROKER, Result.SUCCESS)
 
 
 def lose(redis: Redis, caller: Caller, task: str = "t") -> None:
-    """Its lease ends, and somebody finds that."""
+    """End its lease, and let a call find that."""
     expire(redis, task)
     caller.look(0)
 

@@ -1,4 +1,4 @@
-"""What one script does is bounded, however much there is: the rest is done by the calls that follow."""
+"""Each script does a bounded amount of work; the following calls do the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-#: What one script may carry out; a command takes the server some microseconds.
+#: The limit of commands in one script; a command takes the server some microseconds.
 MOST_COMMANDS = 500
 
 
@@ -140,7 +140,7 @@ def of_eight(tenant: int) -> Any:
 
 
 def test_a_call_starts_fewer_of_the_tasks_that_need_more(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    """And none is left out: the caller is told to ask again."""
+    """None is left out: the reply asks the caller to call again."""
     for limit in EIGHT:
         worker.know(limit)
         steering.say(limit, "pause")

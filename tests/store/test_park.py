@@ -87,7 +87,7 @@ def test_of_one_worker_who_came_later_stands_later(worker: Caller, one: Limit, r
 
 
 def test_a_clock_that_was_set_is_believed(worker: Caller, peer: Caller, one: Limit) -> None:
-    """The store's or the worker's: what was usual before says nothing then."""
+    """It may be the clock of the store or of the worker; the usual delay from before does not apply then."""
     held = worker.take("held", one)
     worker.exchange(clock=5000.0)
     peer.exchange(clock=100.0, parked=[peer.parcel("t1", one)])
@@ -134,7 +134,7 @@ def test_a_newer_attempt_waits_for_what_it_takes_itself(worker: Caller, one: Lim
 
 
 def test_a_newer_attempt_has_a_deadline_of_its_own(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Another delivery of its first attempt waited for too long, and nobody had a slot to be told so."""
+    """Another delivery of its first attempt waited for too long, and no worker had a slot for that outcome."""
     held = worker.take("t", one)
     worker.put("t1", one, wait_ms=60000)
     let_come_due(redis, "task", "t1")

@@ -23,7 +23,7 @@ def passing(held: Arrival, to: Arrival, result: Result = Result.SUCCESS) -> Succ
 
 
 def test_the_other_holds_it_then(worker: Caller, one: Limit, redis: Redis) -> None:
-    """As if it had asked for it; what it was told of is gone."""
+    """The store acts as if it had asked for it, and drops its outcome."""
     held, to = worker.take("t1", one), worker.arrival("t2", one, attempt=2)
     worker.exchange(passed=[passing(held, to)])
     store = peek(redis)
@@ -35,7 +35,7 @@ def test_the_other_holds_it_then(worker: Caller, one: Limit, redis: Redis) -> No
 
 
 def test_a_permit_may_have_passed_several_times(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Only the first and the last are told of, or all of them, in order."""
+    """The call reports only the first and the last of them, or all of them, in order."""
     each = [worker.take("t0", one), *(worker.arrival(f"t{number}", one) for number in range(1, 4))]
     worker.exchange(passed=[passing(a, b) for a, b in itertools.pairwise(each)], ended=[ended(each[-1])])
     assert not peek(redis).records
@@ -43,7 +43,7 @@ def test_a_permit_may_have_passed_several_times(worker: Caller, one: Limit, redi
 
 
 def test_it_passed_before_anything_else_is_told(worker: Caller, one: Limit) -> None:
-    """Whoever got it may have ended by now, and its slot is for the next."""
+    """The task that got it may have ended by now, and its slot is for the next."""
     held, to = worker.take("t1", one), worker.arrival("t2", one)
     worker.put("t3", one)
     reply = worker.exchange(1, passed=[passing(held, to)], ended=[ended(to)])
@@ -51,7 +51,7 @@ def test_it_passed_before_anything_else_is_told(worker: Caller, one: Limit) -> N
 
 
 def test_a_lost_lease_has_nothing_to_pass_on(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """Somebody else has the permit by then; the one that runs is put back only if there is room."""
+    """Another task has the permit by then; the one that runs is put back only if there is room."""
     held, to = worker.take("t1", one), worker.arrival("t2", one)
     expire(redis, "t1")
     peer.reap()
@@ -82,7 +82,7 @@ def test_one_that_is_parked_elsewhere_waits_for_this_run(
 
 
 def test_one_that_runs_elsewhere_keeps_its_permit_there(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
-    """Delivered twice again: what passed on is given back, and its holder is told that it is lost."""
+    """It was delivered twice again: the permit is given back, and the reply reports a lost lease."""
     held, theirs = worker.take("t1", two), peer.take("t2", two)
     to = worker.arrival("t2", two)
     worker.exchange(passed=[passing(held, to)])
@@ -113,7 +113,7 @@ def test_the_same_call_again_passes_nothing_twice(worker: Caller, two: Limit, re
 
 
 def test_what_its_bucket_is_like_is_told(worker: Caller, one: Limit) -> None:
-    """So that a worker that passes permits on hears of a line that began."""
+    """The reply shows a new line to a worker that passes permits on."""
     held, to = worker.take("t1", one), worker.arrival("t2", one)
     assert worker.exchange(passed=[passing(held, to)]).closed == ("gpu",)
 

@@ -47,7 +47,7 @@ def held(worker: Caller, stranger: Caller, one: Limit) -> Arrival:
 
 
 def test_the_other_queue_gets_a_hint_and_a_moment(worker: Caller, held: Arrival, hints: Hints) -> None:
-    """The caller is told when to look again, the workers of the queue whose turn it is are woken, once."""
+    """The reply gives the caller a time to look again; the queue whose turn it is gets one hint."""
     reply = worker.release(held, slots=1)
     assert reply.grants == ()
     assert 0 < reply.wait <= OFFER
@@ -65,7 +65,7 @@ def test_the_other_queue_takes_its_turn(worker: Caller, stranger: Caller, held: 
 
 
 def test_a_dead_queue_is_passed_over(worker: Caller, held: Arrival, clock: StoreClock) -> None:
-    """Nobody takes the offer: after that moment, our own task starts."""
+    """No worker takes the offer: after that moment, our own task starts."""
     worker.release(held, slots=1)
     assert not worker.look(1).grants
     clock.move(int(OFFER * 1_000_000))
@@ -76,7 +76,7 @@ def test_a_dead_queue_is_passed_over(worker: Caller, held: Arrival, clock: Store
 def test_a_dead_queue_is_asked_again_once_a_minute(
     worker: Caller, held: Arrival, redis: Redis, hints: Hints, clock: StoreClock
 ) -> None:
-    """In between its turn costs nobody anything."""
+    """In between, its turn delays no task."""
     worker.release(held, slots=0)
     heard = []
     for _ in range(3):
@@ -92,7 +92,7 @@ def test_a_dead_queue_is_asked_again_once_a_minute(
 def test_a_queue_that_answers_is_offered_its_turn_again(
     worker: Caller, stranger: Caller, held: Arrival, one: Limit, redis: Redis
 ) -> None:
-    """It had been passed over; as soon as somebody takes from it, it is in line like any other."""
+    """It had been passed over; after its first answer, it is in line like any other."""
     worker.release(held, slots=0)
     pass_over(redis, "gpu", "q2")
     (ours,) = worker.look(1).grants
@@ -109,7 +109,7 @@ def test_a_queue_that_answers_is_offered_its_turn_again(
 def test_a_passed_over_queue_still_takes_its_turn_first(
     worker: Caller, stranger: Caller, held: Arrival, redis: Redis
 ) -> None:
-    """Passed over is not put back: whoever can start it finds it first."""
+    """A passed over lane keeps its place, so a worker that can start it finds it first."""
     worker.release(held, slots=0)
     pass_over(redis, "gpu", "q2")
     worker.look(0)
@@ -132,7 +132,7 @@ def test_one_of_a_passed_over_queue_does_not_overtake_those_before_it(
 
 
 def test_one_that_is_passed_over_is_in_line_again_after_a_while(worker: Caller, held: Arrival, redis: Redis) -> None:
-    """Whoever comes to the same limit then finds it before him."""
+    """The next caller at the same limit then finds it before the newer task."""
     worker.release(held, slots=0)
     pass_over(redis, "gpu", "q2")
     (ours,) = worker.look(1).grants
@@ -180,7 +180,7 @@ def test_an_offer_on_one_limit_does_not_hold_up_another(worker: Caller, held: Ar
 
 
 def test_nobody_behind_nobody_is_offered(worker: Caller, stranger: Caller, one: Limit, redis: Redis) -> None:
-    """A queue whose worker is away for a while is not passed over for nobody's sake."""
+    """A queue whose worker is away for a while is passed over only for the sake of a waiting task."""
     held = worker.take("t1", one)
     stranger.put("theirs", one)
     worker.release(held)
@@ -208,7 +208,7 @@ def test_many_dead_queues_are_passed_over_together(worker: Caller, one: Limit, r
 
 
 def test_a_worker_without_slots_wakes_the_others(worker: Caller, one: Limit, hints: Hints) -> None:
-    """It frees a permit but cannot start what is next: somebody else may."""
+    """It frees a permit but cannot start the next task: another worker may."""
     held = worker.take("t1", one)
     worker.put("t2", one)
     assert worker.release(held, slots=0).more
@@ -249,7 +249,7 @@ def test_what_a_call_has_no_slot_for_is_offered(
 
 
 def test_a_line_that_begins_is_told_of_once(worker: Caller, peer: Caller, one: Limit, hints: Hints) -> None:
-    """So that whoever has tasks for the same limit has them take their place at once."""
+    """Workers with tasks for the same limit then park them at once."""
     worker.take("t1", one)
     hints.take()
     worker.put("t2", one)
@@ -266,7 +266,7 @@ def test_nothing_is_told_of_a_line_that_begins_and_ends_in_one_call(worker: Call
 
 
 def test_time_that_passed_is_seen_by_whoever_comes(worker: Caller, held: Arrival, redis: Redis) -> None:
-    """The moment of an offer ends without anybody having looked at that limit since."""
+    """The moment of an offer ends though no caller has looked at that limit since."""
     worker.release(held, slots=0)
     entry = {**peek(redis).lanes[THEIRS], "offered": 1}
     redis.hset(KEY["lanes"], THEIRS, json.dumps(entry, separators=(",", ":")))

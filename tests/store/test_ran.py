@@ -119,7 +119,7 @@ def test_what_could_not_be_acknowledged_and_has_run_by_then_is_known(
 
 
 def test_what_a_worker_ran_itself_while_it_was_not_acknowledged(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Its call that says so tells also that all before was acknowledged."""
+    """The call that reports the run also confirms all earlier acknowledgements."""
     (grant,) = worker.put("t", one, slots=1).grants
     worker.release(grant)
     assert not peek(redis).finished
@@ -180,7 +180,7 @@ def test_what_a_worker_parked_that_was_forgotten_since(worker: Caller, peer: Cal
 def test_a_call_that_parks_and_is_sent_again_confirms_nothing(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
-    """It says the same as before: what it parked is not acknowledged yet."""
+    """The repeated call is identical: its parked messages are not acknowledged yet."""
     run_elsewhere(worker, peer, one)
     worker.again()
     assert "0 t" in peek(redis).finished
@@ -377,7 +377,7 @@ def test_of_two_that_wait_for_one_that_runs_after_all_neither_answers_for_the_ot
 def test_a_delivery_of_what_has_run_is_known_until_its_own_worker_calls_again(
     worker: Caller, peer: Caller, one: Limit, redis: Redis, asks: bool
 ) -> None:
-    """It is told so, and killed before it acknowledges that message."""
+    """Its worker gets the outcome, and is killed before it acknowledges that message."""
     run_elsewhere(worker, peer, one)
     answer = peer.ask("t", one)[0] if asks else peer.put("t", one).parked[0]
     assert answer == (Answer.HAS_RUN if asks else ParkAnswer.HAS_RUN)

@@ -1,4 +1,4 @@
-"""Another rate at run time: what is booked moves with it, workers without a rate hear of it, and it ends by itself."""
+"""Another rate at run time: bookings move with it, workers without a rate get a hint, and it ends by itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def worker(redis: Redis, clock: StoreClock) -> TermsCaller:
 
 
 def rates(*rates: str, burst: int = 1) -> str:
-    """What control.lua wants for an override of the rates."""
+    """Return the arguments of control.lua for an override of the rates."""
     limit = Limit("any", rate=list(rates), burst=burst)
     return json.dumps({"rates": [[rate.count, rate.period, each] for rate, each in limit.rates]})
 

@@ -88,7 +88,7 @@ class RatesMachine(RuleBasedStateMachine):
         self.limit = Limit("mail", rate=list(declared[0]), burst=list(declared[1]), key="who")
         self.worker.declare(self.limit)
         self.declared = self._paces(self.limit)
-        #: what is said of the limit, and of keys: (until, rates)
+        #: overrides of the limit, and of keys: (until, rates)
         self.said: dict[str | None, tuple[int | None, tuple[Pace, ...]]] = {}
         self.lines = {name: Line([(self.clock.now, self.declared)]) for name in "ab"}
         self.count = 0
@@ -140,7 +140,7 @@ class RatesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._waits())
     @rule()
     def until_the_next_start(self) -> None:
-        """Who waits is told when to look, and starts then, under whatever rate."""
+        """A parked task gets the time of its start, and starts then, under any rate."""
         for _ in range(20):
             reply = self.worker.look(0)
             self._pass(int(reply.wait * SECOND) + 1)
@@ -208,7 +208,7 @@ class RatesMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_next_start_is_one_spacing_away(self) -> None:
-        """After the last one, at the most, whatever the rate was before."""
+        """The next start is at most one spacing after the last one, for any earlier rate."""
         for name, line in getattr(self, "lines", {}).items():
             (_, paces), last = line.rates[-1], max((start for start, _ in line.starts), default=0)
             cost = max([1, *(cost for start, cost in line.starts if start == last)])
@@ -233,7 +233,7 @@ class RatesMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # finding the smallest failing sequence takes minutes
 def test_starts_under_changing_rates(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No window has too many, no start is put off by more than one spacing, and who waits starts."""
+    """No window has too many, no start is delayed by more than one spacing, and parked tasks start."""
 
     class OnThisServer(RatesMachine):
         client, clock = redis, StoreClock(redis)

@@ -1,4 +1,4 @@
-"""The client that publishes wait for: what redis-py's own would have done for it."""
+"""The client of publishes that wait, compared with the client of redis-py."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_text_is_read_whole_however_it_arrives(
 
 
 def test_a_server_that_is_silent_is_not_waited_for(own_server: EmbeddedServer) -> None:
-    """And what it says later is not taken for the answer to something else."""
+    """Its late reply is not taken for the answer to another command."""
     client = RawClient(own_server.url)
     assert client.call(Call(ECHO, (0, "before"))) == b"before"
     with Redis.from_url(own_server.url) as other:

@@ -39,7 +39,7 @@ def test_live_holders_stay(worker: Caller, two: Limit, redis: Redis) -> None:
 
 
 def test_a_stored_task_goes_back_to_its_place(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """It was acknowledged to the broker when it was parked: nobody else would run it again."""
+    """It was acknowledged to the broker when it was parked: the broker would not deliver it again."""
     peer.put("t1", one, slots=1)
     worker.put("t2", one)
     expire(redis, "t1")
@@ -69,7 +69,7 @@ def test_not_more_than_asked_for(worker: Caller, redis: Redis) -> None:
 def test_whose_turn_it_is_is_woken(
     worker: Caller, stranger: Caller, one: Limit, two: Limit, redis: Redis, hints: Hints
 ) -> None:
-    """Nobody of another queue or limit."""
+    """No other queue or limit gets a hint."""
     worker.take("t1", one)
     worker.take("t2", two)
     for task in ("t3", "t4"):
@@ -91,11 +91,11 @@ def test_the_cost_is_that_of_what_expired(worker: Caller, redis: Redis, live: in
     expire(redis, "t3", "t7")
     with commands(redis) as calls:
         assert len(worker.reap()) == 2
-    assert sum(calls.values()) <= 120  # those that look at some records, whichever, among them
+    assert sum(calls.values()) <= 120  # those that read some records, any of them, are among these
 
 
 def test_a_killed_worker_leaves_nothing_for_ever(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """It could not say goodbye: what was kept for it goes after a day."""
+    """It could not sign off: the entries of a killed worker go after a day."""
     for caller in (worker, peer):
         (grant,) = caller.put("t", one, slots=1).grants
         caller.release(grant)
@@ -107,7 +107,7 @@ def test_a_killed_worker_leaves_nothing_for_ever(worker: Caller, peer: Caller, o
 
 
 def test_workers_that_were_killed_go_also_where_nobody_ever_waits(redis: Redis, two: Limit) -> None:
-    """And there is no beat: whoever is new clears some."""
+    """There is no beat, so each new worker clears some."""
     for number in range(9):
         caller = Caller(redis, f"{number:08x}", "q")
         caller.release(caller.take("t", two))

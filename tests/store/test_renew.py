@@ -25,7 +25,7 @@ def test_a_renewed_lease_begins_again(worker: Caller, one: Limit, redis: Redis) 
 
 
 def test_each_gets_its_own_answer(worker: Caller, peer: Caller, two: Limit) -> None:
-    """Many in one call; one of them belongs to somebody else."""
+    """One call renews many; one of them belongs to another worker."""
     ours, theirs = worker.take("t1", two), peer.take("t2", two)
     assert worker.renew(ours, theirs._replace(nonce="aaaaaaaa:ff"), ours) == [RENEWED, LOST, RENEWED]
 
@@ -37,7 +37,7 @@ def test_nothing_held_is_nothing_renewed(worker: Caller) -> None:
 def test_holders_put_themselves_back_after_the_store_lost_everything(
     worker: Caller, peer: Caller, two: Limit, redis: Redis
 ) -> None:
-    """The server came back empty: what runs counts again, also before anybody has said what its limit is."""
+    """The server came back empty: running tasks count again, even before their limit is declared."""
     held = [worker.take("t1", two), peer.take("t2", two)]
     redis.flushall()
     assert worker.renew(held[0]) == [PUT_BACK]
@@ -50,7 +50,7 @@ def test_holders_put_themselves_back_after_the_store_lost_everything(
 
 
 def test_nobody_is_put_back_into_a_full_limit(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """Somebody else has the permit by now; the worker is told that it is lost."""
+    """Another task has the permit by now; the reply reports a lost lease."""
     held = worker.take("t1", one)
     redis.flushall()
     peer.declare(one)
@@ -187,7 +187,7 @@ def test_those_who_wait_outside_of_tasks_are_kept(worker: Caller, one: Limit, re
 
 
 def test_what_has_gone_back_in_line_is_not_put_back(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Its renewal was put together while the call was under way that says so: see `worker/store_side/renewals.py`."""
+    """Its renewal was put together during the call that reports it: see `worker/store_side/renewals.py`."""
     run = worker.take("t", one)
     worker.send_back(run, 0.0)
     assert worker.renew(run, number=0) == [LATER]

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def content(store: Snapshot) -> object:
-    """All but when the leases end: those of what is granted again begin anew."""
+    """Return everything but the ends of the leases: repeated grants start new leases."""
     return store.hashes, {**store.sets, "leases": store.leases.keys()}
 
 
 def test_the_same_call_again_is_only_answered_again(worker: Caller, two: Limit, redis: Redis) -> None:
-    """Whatever was in it: grants with their messages, what was asked for, parked, withdrawn from its line."""
+    """Such a call has grants with messages, requests, parked tasks and withdrawn ones."""
     held = [worker.take(task, two) for task in ("t1", "t2")]
     for task in ("t3", "t4"):
         worker.put(task, two)
@@ -67,7 +67,7 @@ def test_what_ended_twice_frees_one_permit(worker: Caller, two: Limit, redis: Re
 
 
 def test_what_left_its_line_is_told_again_with_its_message(worker: Caller, one: Limit) -> None:
-    """Whatever bytes are in it; with the next call it is heard."""
+    """Its message may have any bytes; the next call confirms it."""
     worker.take("t", one)
     message = bytes(range(256)) + b'"\\/'
     worker.put("t1", one, message=message)
@@ -91,7 +91,7 @@ def test_what_went_wrong_is_counted_once(worker: Caller, peer: Caller, redis: Re
 def test_what_was_parked_and_has_run_is_not_parked_again(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
-    """Others have run it meanwhile; the worker hears only that it may acknowledge it."""
+    """Other workers have run it in between; the reply only allows its acknowledgement."""
     worker.put("t", one)
     (grant,) = peer.look().grants
     peer.release(grant)
@@ -165,7 +165,7 @@ def test_of_several_grants_those_that_are_left_are_told_again(worker: Caller, tw
 def test_a_call_of_a_worker_that_has_said_goodbye_does_nothing(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
-    """A copy of it was on its way on a connection that broke; what it parked has run by now."""
+    """A copy of it was on its way on a broken connection; its parked tasks have run by now."""
     worker.put("t", one)
     worker.leave()
     (grant,) = peer.look().grants

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_a_second_waits_for_the_first_though_permits_are_free(
     worker: Caller, peer: Caller, two: Limit, redis: Redis
 ) -> None:
-    """It is in no line: nobody can start it before the first one ends."""
+    """It is in no line: no worker can start it before the first one ends."""
     worker.take("t", two)
     assert peer.put("t", two, slots=1).grants == ()
     assert peer.look(1).grants == ()

@@ -57,7 +57,7 @@ class Delivery(NamedTuple):
 
 @dataclass
 class Worker:
-    """A worker process: what it believes, which is not always what the store knows."""
+    """A worker process: its own view, which may differ from the store."""
 
     caller: Caller
     slots: int
@@ -71,7 +71,7 @@ class Worker:
     unheard: tuple[Exchange, Reply | None] | None = None
     #: parked, and not said to be acknowledged yet
     kept: list[Kept] = field(default_factory=list)
-    #: before its last call: what it held then, and the number of the call before
+    #: before its last call: the permits that it held, and the number of the call before
     earlier: tuple[int, list[Arrival]] = (0, [])
 
     @property
@@ -151,7 +151,7 @@ class StoreMachine(RuleBasedStateMachine):
         slots: int,
         lost: Lost,
     ) -> None:
-        """Runs end, however; what was refused is parked; one begins; one is revoked; one is acknowledged."""
+        """End runs in several ways; park refused tasks; begin, revoke and acknowledge one."""
         me = self._one_of([worker for worker in self.connected if worker.running or worker.refused], pick)
         said = Exchange(parked=me.refused)
         me.refused = []
@@ -228,14 +228,14 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.ended for worker in self.connected))
     @rule(pick=picks, which=picks)
     def end_again(self, pick: int, which: int) -> None:
-        """What has ended is ended once more: nothing happens, but that a success is one for every copy."""
+        """End an ended run once more: nothing happens, but a success counts for every copy."""
         me = self._one_of([worker for worker in self.connected if worker.ended], pick)
         row = self._one_of(me.ended, -1 - which)
         self._say(me, Exchange(ended=[row]), 0, "no")
 
     # -- what others do ------------------------------------------------------------------------------------------
 
-    # Where nobody has called yet since the data was lost, all are taken to have been away.
+    # Before the first call after the loss of the data, all workers count as away.
     @precondition(lambda self: self.model.calls and self.model.held(expired=False))
     @precondition(lambda self: len(self.model.held(expired=True)) < 8)
     @rule(pick=picks, most=st.integers(0, 2))
@@ -270,7 +270,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.permits[self._one_of(LIMITS, pick)] = permits
             self._declare(me.caller)
         elif what == "kill":
-            # What it held stays held until the leases end; another one takes its place.
+            # Its permits stay held until the leases end; another one takes its place.
             self.workers[number] = self._worker(me.caller.queues, me.slots)
         elif what == "forget scripts":
             self.client.script_flush()
@@ -467,7 +467,7 @@ def _in_order(entries: Mapping[str, Record] | Mapping[str, Entry]) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # finding the smallest failing sequence takes minutes
 def test_any_sequence_of_calls_leaves_the_store_as_the_rules_say(redis: Redis) -> None:
-    """Limits, order, second deliveries, replays and put-back hold whatever workers, broker and server do."""
+    """Limits, order, second deliveries, replays and put-back hold for all that workers, broker and server do."""
 
     class OnThisServer(StoreMachine):
         client = redis

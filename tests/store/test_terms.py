@@ -1,4 +1,4 @@
-"""Limits by key, several at once, rates, costs, turns: what the scripts do with them."""
+"""Limits by key, several at once, rates, costs, turns: how the scripts treat them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def worker(redis: Redis) -> TermsCaller:
 
 
 def of(tenant: str) -> Needs:
-    """What a task of this tenant needs of both limits."""
+    """Return the permits of both limits that a task of this tenant needs."""
     return BOTH.needs({"keys": {"tenant": tenant}})
 
 
@@ -360,7 +360,7 @@ def test_a_start_that_was_not_made_is_free_again(worker: TermsCaller) -> None:
     second = worker.arrive("m2", mail)
     assert second
     assert not worker.arrive("m3", mail)
-    # What others were given since then has counted on it.
+    # Later starts have relied on it.
     worker.end(first, "never")
     assert not worker.look(9).grants
     worker.end(second, "done")
@@ -379,7 +379,7 @@ def test_a_start_that_was_not_made_counts_on_no_limit(worker: TermsCaller, redis
 
 @pytest.mark.parametrize(("rate", "burst", "cost"), [("100/s", 1, 1), ("200/s", 5, 1), ("300/s", 4, 2)])
 def test_no_window_has_more_starts_than_the_rate_allows(redis: Redis, rate: str, burst: int, cost: int) -> None:
-    """Whoever waits may start late, and what follows is not put off by that: in no window is it too much."""
+    """A task may start late, and that does not delay the following starts: no window has too many."""
     callers = [TermsCaller(redis, name, "q") for name in ("aaaaaaaa", "bbbbbbbb")]
     mail = terms(Limit("mail", rate=rate, burst=burst), cost=cost)
     for number in range(120 // cost):
@@ -397,7 +397,7 @@ def test_no_window_has_more_starts_than_the_rate_allows(redis: Redis, rate: str,
     until(run, every=0.003)
     for place, (before, _) in enumerate(granted):
         for count, (_, after) in enumerate(granted[place:], 1):
-            # What the first one that is counted may have been late, and what the clocks of two processes differ by.
+            # The possible lateness of the first one that counts, and the difference between two process clocks.
             assert cost * count * spacing <= after - before + (burst + 1) * spacing + 0.001
 
 
@@ -410,7 +410,7 @@ def in_turns(limit: Limit) -> dict[str, Needs]:
 
 
 def serve(worker: TermsCaller, run: Arrival | Grant, count: int) -> tuple[str, Arrival | Grant]:
-    """Let one task after the other run; who ran, by the letter of its key, and who runs now."""
+    """Run one task after the other; return the tasks that ran, by the letter of their key, and the running ones."""
     order = ""
     for _ in range(count):
         (run,) = worker.release(run, slots=1).grants
@@ -485,7 +485,7 @@ def test_weights_without_a_small_common_multiple(worker: TermsCaller) -> None:
 
 
 def test_turns_that_have_gone_far(worker: TermsCaller, redis: Redis) -> None:
-    """A place has 16 digits, of which a record keeps 14: where they differ nobody would find the task."""
+    """A place has 16 digits, of which a record keeps 14: where they differ no script would find the task."""
     needs = in_turns(Limit("api", 1, fair_by="who", weights={"a": 3}))
     held = worker.arrive("x", needs["c"])
     assert held
@@ -546,7 +546,7 @@ def test_whoever_parks_one_that_may_not_wait_for_long_looks_again_in_time(
 
 
 def test_a_clock_that_is_set_back_stops_no_rate(worker: TermsCaller, redis: Redis) -> None:
-    """As if it had been an hour ahead until now: whoever waits comes nearer to its start all the same."""
+    """The clock was an hour ahead until now: a parked task still comes nearer to its start."""
     pace = terms(Limit("pace", rate="20/s")).same
     assert worker.arrive("p1", pace)
     kept = json.loads(redis.hget(KEY["rates"], "pace") or "")
@@ -604,7 +604,7 @@ def test_a_call_sent_again_says_again_who_was_refused(worker: TermsCaller, redis
 
 
 def test_of_several_limits_the_most_crowded_one_refuses(worker: TermsCaller, redis: Redis) -> None:
-    """Whichever line it would wait in: it would count in all of them."""
+    """The task counts in all lines, so the choice of the line does not matter."""
     both = terms(Limit("api", 1), Limit("gpu", 9, max_parked=1)).same
     worker.arrive("b1", both)
     worker.arrive("b2", both)
@@ -614,7 +614,7 @@ def test_of_several_limits_the_most_crowded_one_refuses(worker: TermsCaller, red
 
 
 def test_who_is_next_is_known_as_long_as_somebody_waits(worker: TermsCaller, redis: Redis) -> None:
-    """No start for hours: a pause, say. Whoever had many turns before still comes after who had none."""
+    """Nothing starts for hours, as in a pause. A lane with many turns still comes after one without."""
     needs = in_turns(Limit("api", 1, fair_by="who"))
     held = worker.arrive("x", needs["a"])
     assert held
@@ -712,7 +712,7 @@ def test_one_that_an_emptied_store_does_not_know_is_kept(worker: TermsCaller, re
 
 
 def test_a_pause_that_ended_leaves_nothing_behind(worker: TermsCaller, redis: Redis) -> None:
-    """Also that of a key which nobody uses any more."""
+    """This holds for a key that no task uses any more, too."""
     held = worker.arrive("a1", of("a"))
     assert held
     worker.send_back(held, 0.05, "1:tenant\x1fa")

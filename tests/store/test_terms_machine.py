@@ -1,4 +1,4 @@
-"""Any sequence of calls by workers whose tasks need several limits, costs and keys: what must hold whatever happens.
+"""Check the invariants under any sequence of calls, for tasks with several limits, costs and keys.
 
 ``HYPOTHESIS_EXAMPLES=2000`` runs that many random sequences; without it the same few run every time.
 """
@@ -45,7 +45,7 @@ slots = st.integers(0, 2)
 
 @dataclass
 class Worker:
-    """A worker, and what it runs: by nonce."""
+    """A worker and its runs, by nonce."""
 
     caller: TermsCaller
     running: dict[str, Arrival] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class TermsMachine(RuleBasedStateMachine):
         super().__init__()
         self.client.flushall()
         self.hints = Hints(self.client)
-        #: whether anybody was told, or knows by himself, that there may be something to start
+        #: whether a worker got a hint, or has seen itself, that there may be something to start
         self.told = False
         self.limits = [
             Limit("api", 3, fair_by="who" if self.fair else None),
@@ -78,7 +78,7 @@ class TermsMachine(RuleBasedStateMachine):
 
     @property
     def between(self) -> Snapshot:
-        """The store after one rule and before the next, for what depends on it whether a rule can be next."""
+        """Return the state of the store between two rules, for the preconditions of rules."""
         self._between = self._between or peek(self.client)
         return self._between
 
@@ -114,7 +114,7 @@ class TermsMachine(RuleBasedStateMachine):
 
     @rule()
     def serve(self) -> None:
-        """Somebody has slots for everything: whoever could start does, and somebody had been told that they could."""
+        """Give a worker slots for everything: each task that could start does, after a hint to a worker."""
         told = self.told or bool(self.hints.take())
         for _ in range(MANY):
             reply = self.helper.caller.look(MANY)
@@ -149,7 +149,7 @@ class TermsMachine(RuleBasedStateMachine):
         let_come_due(self.client, "task", task)
         if reaped:
             self.helper.caller.reap()
-        self.told = True  # whoever looked last knows when that is
+        self.told = True  # the last caller that looked has the time of that
 
     @precondition(lambda self: bool(self.between.records))
     @rule(pick=picks)
@@ -168,11 +168,11 @@ class TermsMachine(RuleBasedStateMachine):
             let_come_due(self.client, "lane", lane)
         else:
             pass_over(self.client, store.lanes[lane]["at"], lane.partition("\0")[2])
-        self.told = True  # whoever it was in the way of asks again by then
+        self.told = True  # the tasks that it blocked ask again by then
 
     @rule(sure=st.sampled_from((False, False, False, True)))
     def forget_everything(self, sure: bool) -> None:
-        """The server comes back empty; whoever runs puts itself back, while there is room."""
+        """Empty the server; running tasks put themselves back while there is room."""
         if not sure:
             return
         self.client.flushall()
@@ -228,7 +228,7 @@ class TermsMachine(RuleBasedStateMachine):
         assert not peek(self.client).parked
         store = peek(self.client)
         left = {name for name, content in (store.hashes | store.sets).items() if content}
-        # What said how far the turns are, and who has run, goes by itself.
+        # The counts of turns, and the records of runs, expire by themselves.
         assert left <= {"limits", "meta", "workers", "ends", "turns", "ran", "due"}
 
     # -- how it is done ------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class TermsMachine(RuleBasedStateMachine):
         )
 
     def _is_next(self, record: Record, waiting: Sequence[Record]) -> bool:
-        """Whether nobody who waits and came before it, or at the same time, needs anything that it needs."""
+        """Return whether no waiting task that came before it, or at the same time, needs one of its permits."""
         needs = dict(record.needs).keys()
         before = [other for other in waiting if other is not record and other.ticket <= record.ticket]
         return not any(needs & dict(other.needs).keys() for other in before)
@@ -280,7 +280,7 @@ class TermsMachine(RuleBasedStateMachine):
 @pytest.mark.timeout(3600)  # finding the smallest failing sequence takes minutes
 @pytest.mark.parametrize("turns", [False, True], ids=["in order", "in turns"])
 def test_several_limits_costs_and_keys(redis: Redis, turns: bool) -> None:
-    """Caps hold, nobody is left out, whoever can start is woken, and everything finishes."""
+    """Caps hold, no task is left out, queues with a startable task get a hint, and everything finishes."""
 
     class OnThisServer(TermsMachine):
         client, fair = redis, turns

@@ -1,4 +1,4 @@
-"""A task that was told what became of it does not run; one whose first has ended hears of that, and leaves nothing."""
+"""A task that got an outcome does not run; the end of its first reaches it, and it leaves nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.store.peek import expire, peek
 if TYPE_CHECKING:
     from redis import Redis
 
-#: Something was said of a task whose message the broker had delivered before.
+#: The store has an outcome for a task whose message the broker had delivered before.
 TOLD_AGAIN = Facts(began=False, message=Message.BROKER, result=Result.FAILURE)
 
 
@@ -71,7 +71,7 @@ def test_what_was_replaced_does_not_run_when_its_message_comes_late(
 def test_nothing_is_kept_of_an_outcome_that_was_asked_for_before_the_first_said_that_it_has_ended(
     abc: tuple[LockCaller, LockCaller, LockCaller], redis: Redis
 ) -> None:
-    """What is remembered is said by the process that ran it, the rest by its worker."""
+    """The process that ran it stores the outcome; its worker reports the rest."""
     a, b, _ = abc
     plan = plan_of(remember=60.0)
     first, second = a.publish("t0", plan), b.publish("t1", plan, awaited=True)
@@ -91,7 +91,7 @@ def test_nothing_is_kept_of_an_outcome_that_was_asked_for_before_the_first_said_
 def test_what_follows_a_task_that_had_lost_its_lease_hears_of_its_end(
     abc: tuple[LockCaller, LockCaller, LockCaller], redis: Redis, how: str, state: str
 ) -> None:
-    """The lock lasts whatever becomes of the lease, so nobody else tells."""
+    """The lock outlasts the lease, so no other event releases its followers."""
     a, b, _ = abc
     plan = plan_of(lock_until="expires")
     a.claim("t0", plan)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.store.caller import Caller
 
 GARBAGE = [b"", b"garbage", b"[", b"[]", b"{}", b"null", b'"x"', b"\xff", b"-1", b"nan", b"1e999", b"[" * 1100]
-#: What Lua cannot tell from nothing.
+#: Values that look like nothing to Lua.
 NOTHING = (b"[]", b"{}")
 each_garbage = pytest.mark.parametrize("garbage", GARBAGE)
 RATED, FAIR = Limit("api", 2, rate="600/m", burst=10), Limit("fair", 1, fair_by="who", max_parked=9)
@@ -37,7 +37,7 @@ def spoil(redis: Redis, key: str, field: str, garbage: bytes) -> None:
 
 
 def dropped(redis: Redis) -> set[tuple[str, str]]:
-    """Key and field of what was dropped."""
+    """Return key and field of each dropped entry."""
     return {(each.key, each.field) for each in Steering(redis).aside() if not each.task_id}
 
 
@@ -128,7 +128,7 @@ def test_what_was_said(worker: Caller, one: Limit, redis: Redis, garbage: bytes,
     "rate", [1, "x", [1], [[0, 1000000, 1]], [[1, 16, 1]], [[1, 1000000, "x"]], {"a": 1}, [[1, 60]]]
 )
 def test_a_rate_that_was_said(worker: Caller, one: Limit, redis: Redis, rate: object, steering: Steering) -> None:
-    """It is as if it had not been said; of a rate of 16 us nobody could say what it is."""
+    """It is treated as absent; a rate of 16 us has no readable origin."""
     steering.say(one, "override", json.dumps({"rates": [[1, 60_000_000, 1]]}))
     said = json.loads(redis.hget(KEY["overrides"], one.name) or b"")
     redis.hset(KEY["overrides"], one.name, json.dumps({"rate": [rate, *said["rate"][1:]]}))
@@ -141,7 +141,7 @@ def test_a_rate_that_was_said(worker: Caller, one: Limit, redis: Redis, rate: ob
 def test_a_number_that_is_read_and_cannot_be_written(
     worker: Caller, redis: Redis, steering: Steering, number: str
 ) -> None:
-    """It is in a part that nothing looks at; who writes the whole, or answers with it, would fail."""
+    """It is in a part that no script reads; a script that writes or returns the whole would fail."""
     needs = terms(FAIR).needs({"fair": ["w", 1]})
     held = worker.take("t1", needs)
     worker.put("t2", needs)
@@ -164,7 +164,7 @@ def test_how_many_wait(worker: Caller, redis: Redis, garbage: bytes) -> None:
     spoil(redis, "waiting", "fair", garbage)
     worker.put("t3", needs)
     assert started(worker.release(held, slots=1)) == ("t2",)
-    redis.hdel(KEY["waiting"], "fair")  # nobody counts those that waited before
+    redis.hdel(KEY["waiting"], "fair")  # the earlier waits are not counted
     worker.look(0)
     assert dropped(redis) == {("waiting", "fair")}
     worker.withdraw("t3")
@@ -228,7 +228,7 @@ def test_where_a_lane_is_listed(worker: Caller, one: Limit, redis: Redis, garbag
 
 @each_garbage
 def test_an_identity_lock(redis: Redis, garbage: bytes) -> None:
-    """Whoever waited for it goes on."""
+    """Its followers continue."""
     once, plan = LockCaller(redis, "bbbbbbbb", "q"), plan_of()
     first = once.start("t1", plan)
     once.arrive("t2", plan)
@@ -287,7 +287,7 @@ def test_numbers_of_the_group(worker: Caller, one: Limit, redis: Redis, field: s
 
 @pytest.mark.parametrize("spoiled", ["heads", "ready", "lines", "leases", "due", "oldest"])
 def test_a_place_in_an_index_that_is_lost(worker: Caller, one: Limit, redis: Redis, spoiled: str) -> None:
-    """What is not where its record says is put there by whoever reaps."""
+    """The reaper puts each record back in its place of the index."""
     held = worker.take("t1", one)
     worker.put("t2", one)
     if spoiled == "ready":
@@ -306,7 +306,7 @@ def test_a_place_in_an_index_that_is_lost(worker: Caller, one: Limit, redis: Red
 
 
 def test_a_lane_that_is_listed_as_the_oldest_and_is_none(worker: Caller, one: Limit, redis: Redis) -> None:
-    """The one behind it is read, and whoever reaps takes it out."""
+    """The lane behind it is read, and the reaper takes it out."""
     held = worker.take("t1", one)
     worker.put("t2", one)
     for member in (b"", b"short", b"0" * 16 + b"not a lane", b"0" * 16 + b"1:nope\0q"):

@@ -1,4 +1,4 @@
-"""Looking into the store: who holds, who waits, why; and what that costs."""
+"""Reading the store: holders, parked tasks, reasons for waits, and the cost of reading."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.core.policy import Needs
 
-#: What a script may do that writes nothing.
+#: The commands that a script may use that writes nothing.
 READS = {
     *("evalsha", "eval", "time", "hget", "hmget", "hexists", "hstrlen", "hscan", "zrange", "zscore", "zcard", "exists"),
     *("zlexcount", "zrangebylex", "zrangebyscore"),
@@ -191,7 +191,7 @@ def test_who_waits_in_which_place(worker: TermsCaller, other: TermsCaller, steer
 
 
 def test_since_when_they_wait(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
-    """Also who goes before all others, since it was told to slow down."""
+    """A task that was sent back by a "slow down" goes first and keeps its time."""
     run = worker.take("back", ONE)
     worker.put("early", ONE, age=3600)
     worker.send_back(run, 60)
@@ -431,7 +431,7 @@ def test_reading_writes_nothing_and_costs_the_same_however_long_the_line_is(
     for batch in range(2):
         for number in range(100):
             (worker, other)[number % 2].put(f"more{batch} {number}", of("a"))
-        redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by whoever only reads
+        redis.hset(KEY["meta"], "settling", "1")  # over, and not cleared by readers
         with commands(redis) as made:
             for call in calls:
                 execute(redis, call)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_the_caller_gets_the_message(worker: Caller, stranger: Caller, one: Limit, redis: Redis) -> None:
-    """Whoever withdraws a task answers for it; others wait on, in their order."""
+    """The caller that withdraws a task is responsible for it; others wait on, in their order."""
     worker.take("t", one)
     for task in ("t1", "t2", "t3"):
         worker.put(task, one)
@@ -26,7 +26,7 @@ def test_the_caller_gets_the_message(worker: Caller, stranger: Caller, one: Limi
 
 
 def test_a_task_is_withdrawn_once(worker: Caller, peer: Caller, one: Limit) -> None:
-    """All workers hear of a revoke; one of them answers for it."""
+    """All workers receive a revoke; one of them is responsible for it."""
     worker.take("t", one)
     worker.put("t1", one)
     assert len(worker.withdraw("t1", "t1")) == 1
