@@ -1,7 +1,7 @@
 """One text for all states that differ in names, places and times alone.
 
-Tickets, claims and fencing tokens are told by their rank; nonces and ids of workers by the order in which they appear;
-numbers of calls by how far they are from the worker's last one.
+Tickets, claims and fencing tokens are written as ranks, nonces and ids of workers as numbers in order of appearance.
+Numbers of calls are written as distances from the worker's last one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["canonical"]
 
 _JSON = frozenset(("records", "lanes", "workers", "locks", "overrides", "rates"))
-#: What is only read by people, and what never changes.
+#: Fields for people only, and constant ones.
 _LEFT_OUT = frozenset(("audit", "limits"))
 # Times, tickets and places; ids of workers, nonces, and worker#call. Found fast by their first character.
 _TOKEN = re.compile(r"([018-]\d{12,15}|w\d+[:#]?[\da-f.]*)")
@@ -35,7 +35,7 @@ def canonical(content: Content, now_us: int, model: str, workers: Mapping[str, t
     Args:
         content: of the store.
         now_us: the time there.
-        model: what is not in the store, as text.
+        model: the state outside of the store, as text.
         workers: of each, the number of its last call, and whether the answer to that is still needed.
     """
     now = now_us // 1000

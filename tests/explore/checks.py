@@ -1,4 +1,4 @@
-"""What must hold in every state, and at the end."""
+"""The invariants of every state, and of the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAY_US = 86_400_000_000
 
 
 def check(world: World) -> None:
-    """What must hold in every state.
+    """Check the invariants of every state.
 
     Raises:
         Violation: it does not.
@@ -44,7 +44,7 @@ def _snapshot(world: World) -> Snapshot:
 
 
 def _check_indexes(world: World, store: Snapshot) -> None:
-    """Everything that is kept twice says the same, and what can start is known to be so."""
+    """Check that all copies of a fact agree, and that all startable tasks are in the index."""
     if store.unreadable or store.hashes["aside"]:
         raise Violation(f"unreadable: {store.hashes['aside'] or store.unreadable}")
     try:
@@ -68,7 +68,7 @@ def _check_caps(world: World, store: Snapshot) -> None:
 
 
 def _check_ghosts(world: World, store: Snapshot) -> None:
-    """No holder of a live worker that knows nothing of it, and will not hear of it either."""
+    """Check that each holder of a live worker is, or will be, known to it."""
     alive = {worker.name: worker for worker in world.alive}
     for task, record in store.records.items():
         worker = alive.get(record.nonce.partition(":")[0])
@@ -91,7 +91,7 @@ def _knows(world: World, worker: Worker, nonce: str) -> bool:
 
 
 def _check_locks(world: World, store: Snapshot) -> None:
-    """A running lock has a holder, and a queued one somebody behind it."""
+    """Check that a running lock has a holder, and that a queued one has a parked task."""
     for identity, lock in store.locks.items():
         if store.lock_ends(identity) <= store.now:
             continue

@@ -1,6 +1,6 @@
 """Two workers with the simulation's real gates, that take the steps of a trace.
 
-Not every step can be: a connection to the store that breaks, a goodbye, and what an operator says are not taken here.
+Some steps are not taken here: a broken connection to the store, a sign-off, and changes by an operator.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Gates:
         return worker
 
     def _turn(self, worker: Worker, *, hungry: bool = False) -> None:
-        """It looks for parked tasks when the trace says so, and passes no permits on unless the world does."""
+        """It looks for parked tasks when the trace has that step, and passes no permits on unless the world does."""
         worker.gate.running._passes_on = self.config.passes_on
         for calls in worker.gate.groups:
             calls.hungry, calls.freed = hungry, 0
@@ -173,7 +173,7 @@ class Gates:
     def _publish(self, number: str) -> None:
         task = self.config.tasks[int(number)]
         arguments = {"key": 1, "n": 1}
-        # Whoever names a task awaits it.
+        # A caller that names a task awaits it.
         wanted = f"t{number}" if task.dedup is None or task.awaited or task.by_name else None
         if task.by_name:
             app = self.world.scene.app
@@ -237,13 +237,13 @@ class Gates:
             calls.asked_at -= LEASE
 
     def _say(self, place: str) -> None:
-        """What could wait is said."""
+        """Send the deferred messages."""
         worker = self._worker(place)
         for calls in worker.gate.groups:
             self.world.act(worker, calls.send, 0)
 
     def _revoked(self, task_id: str) -> None:
-        """All workers hear it."""
+        """Send the revoke to all workers."""
         if not all(task.heard for task in self.config.tasks):
             return
         state.revoked.add(task_id)

@@ -1,6 +1,6 @@
-"""What can happen next in a state.
+"""The possible steps of a state.
 
-A worker hears an answer at once unless something may go wrong just then: in between it does nothing that others see.
+A worker reads an answer at once unless something may go wrong just then: in between it does nothing that others see.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _at_worker(world: World, place: int, worker: Worker) -> Iterator[str]:
         yield f"leave {place}"
 
 
-#: What happens right after a call was carried out, before its answer is heard.
+#: Steps that are possible after a call was carried out, before its answer is read.
 _AFTER_CALL = {"wait": "lease", "killed": "killed", "cut": "store"}
 
 

@@ -1,4 +1,4 @@
-"""What must hold when something begins, or is granted."""
+"""The invariants of each start and of each grant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_begin", "check_order", "permits_of"]
 
-#: What a task was told that does not begin any more.
+#: The outcome of a task that does not begin any more.
 _NEVER_BEGINS = ("revoked", "expired", "replaced", "duplicate", "skip", "concluded", "done")
 
 
@@ -88,7 +88,7 @@ def _check_token(world: World, run: Run, *, lapsed: bool) -> None:
 
 
 def check_order(world: World, before: Content, granted: list[str]) -> None:
-    """Nobody of the same lane that was parked before this call, and after it, came before one that got its permit."""
+    """Check that no task that came earlier to the same lane stayed parked while this one got its permit."""
     was, now = _records(before), _records(world.state.content)
     for task, record in now.items():
         if record.get("nonce") not in granted or was.get(task, {}).get("nonce") == record["nonce"]:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "Searched", "replay", "search"]
 
-#: What happens first if nothing goes wrong any more.
+#: The next steps if nothing goes wrong any more.
 _FAIR = ("call", "hear", "stray-lost", "renewal", "start", "steer", "say", "end", "deliver", "publish", "leave")
 _LOOKS, _MOST_AGES, _MOST_FAIR = 4, 14, 400
 
 
 @dataclass(frozen=True)
 class Found:
-    """What must not happen, and the steps to it."""
+    """A violation, and the steps to it."""
 
     what: str
     trace: tuple[str, ...]
@@ -38,10 +38,10 @@ class Found:
 
 @dataclass
 class Searched:
-    """What came of a search.
+    """The result of a search.
 
     Attributes:
-        found: by its kind, what was found first of that.
+        found: the first violation of each kind.
         left: states that were not followed up, since there were too many, or no time.
     """
 

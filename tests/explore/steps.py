@@ -1,6 +1,6 @@
-"""What each step does.
+"""The effect of each step.
 
-A step is text: what happens, then where, to whom, and how: ``end 0 w1:1 success``. So a trace can be read and replayed.
+A step is text: the event, the worker, the run and the way: ``end 0 w1:1 success``. So a trace can be read and replayed.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ _WITHDRAWN = 8
 
 
 def _withdrawn_unheard(world: World, tasks: list[str]) -> None:
-    """Nobody need be told of a revoked task that left its line for a worker that is gone."""
+    """Excuse a revoked task that left its line for a worker that is gone: no other has to report it."""
     for task in tasks:
         world.state.books[int(task[1:])].tell("revoked")
 
@@ -262,7 +262,7 @@ def _tick(world: World) -> None:
 
 
 def _age(world: World) -> None:
-    """Time goes on, and nobody renews."""
+    """Let time pass without a renewal."""
     world.state.now_us += _AGE_US
 
 

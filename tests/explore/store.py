@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CALLS", "LEASE_MS", "NAMES", "SETS", "Content", "Defect", "ScriptFailed", "Server", "explored"]
 
-#: What is in each key, by its name: member -> score, or field -> value, all as text.
+#: The content of each key, by its name: member -> score, or field -> value, all as text.
 Content = dict[str, dict[str, str]]
 
 NAMES = _NAMES
@@ -83,7 +83,7 @@ class Server(RespConnection):
             self._load(text.encode())
 
     def step(self, content: Content, now_us: int, calls: Sequence[Call | bytes]) -> tuple[list[Any], Content]:
-        """Return the replies to calls made one after the other on this content, and what is there then.
+        """Return the replies to calls made one after the other on this content, and the content afterwards.
 
         Raises:
             ScriptFailed: one ended with an error.

@@ -1,4 +1,4 @@
-"""Small worlds are searched whole, and what is wrong in the scripts is found."""
+"""Small worlds are searched whole, and the search finds faults in the scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a worker does: it delivers, asks, hears, begins and ends runs. A model of the real gate, by hand."""
+"""The actions of a worker: it delivers, asks, reads replies, begins and ends runs.
+
+A model of the real gate, by hand.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def deliver(world: World, place: int, copy: Copy) -> None:
 
 
 def pump(world: World, place: int) -> None:
-    """Send what has to be said at once."""
+    """Send the rows that cannot wait."""
     worker = world.state.workers[place]
     if worker is not None and worker.sent is None and worker.say.urgent:
         send(world, place)
@@ -118,7 +121,7 @@ def _is_granted(answer: int) -> bool:
 
 
 def hear(world: World, place: int) -> None:
-    """The worker hears the answer; one that is too late makes it ask again."""
+    """Read the answer; one that is too late makes the worker ask again."""
     worker = world.worker(place)
     sent = worker.sent
     assert sent is not None, "nothing is under way"
@@ -196,7 +199,7 @@ def _resumed(world: World, worker: Worker, grant: Grant) -> None:
     if grant.expired or verdict not in ("run", "conclude") or book.revoked:
         book.tell("revoked" if book.revoked else "expired" if grant.expired else verdict)
         _over(world, worker, run, _told(run, revoked=verdict in ("run", "conclude") and not grant.expired))
-        # Celery says so of these; of one that was to conclude the request is one of our own task.
+        # Celery reports these; the outcome of a request that was to conclude is one of our own task.
         if verdict in ("skip", "replaced") or (verdict == "run" and (book.revoked or grant.expired)):
             _never(world, worker, task)
         return
@@ -266,7 +269,7 @@ def _can_pass(worker: Worker, run: Run, facts: Facts, buckets: list[str]) -> boo
 
 
 def _succeeded(world: World, run: Run, remember: float) -> None:
-    """The child says so itself, at once."""
+    """Report the success from the child, at once."""
     lock = json.loads(run.lock)
     world.call(CALLS.succeeded(lock["identity"], run.task_id, int(lock["fence"]), remember))
 
@@ -294,7 +297,7 @@ def _over(world: World, worker: Worker, run: Run, facts: Facts) -> None:
 
 
 def _settle(world: World, worker: Worker, nonce: str) -> None:
-    """Before anything else is said of whoever runs with a permit that was passed on, the store hears of that."""
+    """Report a permit that was passed on, before any other row about its new holder."""
     if nonce in worker.passed:
         worker.passed.remove(nonce)
         permit = worker.permits[nonce]
@@ -322,7 +325,7 @@ def _facts(worker: Worker, run: Run, result: Result, *, began: bool) -> Facts:
 
 
 def _never(world: World, worker: Worker, task: int) -> None:
-    """Celery announces that a task was revoked, so the gate hears that it never runs."""
+    """Celery announces that a task was revoked, so the gate learns that it never runs."""
     if world.config.tasks[task].dedup:
         plan = world.plan(task, world.state.books[task].header)
         worker.say.never.append((plan.identity, f"t{task}", plan.first))

@@ -1,4 +1,4 @@
-"""A state: the content of the store, two model workers, a broker, and what has happened to each task."""
+"""A state: the content of the store, two model workers, a broker, and the history of each task."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Run:
 
     Attributes:
         copy: the number of its message at the broker, None if the store has it.
-        state: new, asking, parking, running, back (was told to slow down), gone (its broker connection ended).
+        state: new, asking, parking, running, back (sent back to slow down), gone (its broker connection ended).
         conclude: the task whose outcome it asks for, in place of a body.
     """
 
@@ -85,7 +85,7 @@ class Run:
 
 @dataclass(slots=True)
 class Permit:
-    """What the store counts as held: by whom, as it knows; what came of that one, if another runs with it now."""
+    """A permit in the store with its holder there, and the outcome of that holder if another runs with it now."""
 
     told: Arrival
     result: str = ""
@@ -97,7 +97,7 @@ class Sent:
 
     Attributes:
         carried: whether it was carried out.
-        late: how many leases ended since of what it was granted.
+        late: how many leases of its grants have ended since.
     """
 
     packed: bytes
@@ -111,7 +111,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Message:
-    """What a worker has to say with its next call, by nonce or row."""
+    """The rows that a worker sends with its next call, by nonce or row."""
 
     ended: list[Ended] = field(default_factory=list)
     passed: list[Succession] = field(default_factory=list)
@@ -130,13 +130,13 @@ class Message:
 
 @dataclass(slots=True)
 class Worker:
-    """One that lives.
+    """A live worker.
 
     Attributes:
         call: the number of its last call.
-        permits: that it holds, by the nonce of whoever runs with each.
+        permits: that it holds, by the nonce of the run with each.
         spare: permits that no run has, each with the nonce of the last.
-        passed: nonces of those that run with a permit of which the store says that another has it.
+        passed: nonces of runs with a permit that another run has in the store.
         offered: slots that the call under way offers.
         renewal: one that is on its way, and the nonces that it is about.
     """
@@ -163,13 +163,13 @@ class Worker:
 
 @dataclass(slots=True)
 class Book:
-    """What has happened to a task.
+    """The history of a task.
 
     Attributes:
         ran: how often each attempt has begun.
         credit: how often more than once it may begin.
-        told: what was said of its end, "" if nothing was.
-        doubled: whether the broker has given a message of it to two, which the store cannot know before both have come.
+        told: its reported end, "" if there is none.
+        doubled: whether the broker has given a message of it to two, unseen by the store before both have come.
         header: as it was published.
     """
 
@@ -190,10 +190,10 @@ class State:
     """All of it that is copied from state to state.
 
     Attributes:
-        bodies: nonces of those that run, each with its task, whether one identity and the fencing token.
+        bodies: nonces of runs, each with its task, whether it has an identity, and the fencing token.
         lapsed: nonces of holders whose lease has ended.
         unlocked: nonces of runs whose lock was taken away, or may have been.
-        strays: calls that may still arrive: who sent each, and its number.
+        strays: calls that may still arrive: the sender of each, and its number.
         most: of a bucket whose number was raised: the highest that holders may use.
     """
 
@@ -289,7 +289,7 @@ class World:
         state.broker.insert(0 if again else len(state.broker), copy)
 
     def take_back(self, place: int) -> list[Copy]:
-        """What a worker had unacknowledged goes to the head of the queue; return it."""
+        """Put the unacknowledged messages of a worker at the head of the queue; return them."""
         state = self.state
         mine = [copy for copy in state.broker if copy.at == place]
         state.broker = [copy for copy in state.broker if copy.at != place]
@@ -313,7 +313,7 @@ class World:
         return Arrival(run.task_id, task.needs, task.queue, run.attempt, run.lock, run.nonce, message)
 
     def counts(self, nonce: str) -> bool:
-        """Whether whoever runs so has its permit for sure."""
+        """Return whether this run has its permit for sure."""
         for worker in self.alive:
             if nonce in worker.permits:
                 return worker.permits[nonce].told.nonce not in self.state.lapsed

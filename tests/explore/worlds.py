@@ -1,4 +1,4 @@
-"""Small worlds by name: what is published, and what may go wrong how often.
+"""Small worlds by name: the published tasks, and how often each fault may happen.
 
 A name is a shape, ``:``, and faults: ``plain/3:lease+late-renewal``, ``once/2/skip/gpu:killed``, ``plain/2:retry*2``.
 
@@ -13,7 +13,7 @@ Shapes, all for two workers of one slot each, and limits of one permit:
     slots/N   a worker with two slots
     once/N    N calls with one identity; then any of ``on_conflict``, ``lock_until`` and: remember; gpu: they need a
               permit, too; early; by-name: all but the first are sent by name, and claim nothing; awaited: duplicates
-              are published, too; unheard: workers hear of no replacement; beside: one more task needs the permit
+              are published, too; unheard: workers miss replacements; beside: one more task needs the permit
 
 Faults: see `FAULTS`; those of `STEERING` come in the order in which they are named.
 """
@@ -27,7 +27,7 @@ from celery_throttle.core.dedup import Dedup, LockUntil, OnConflict
 
 __all__ = ["CI_WORLDS", "FAULTS", "KNOWN", "STEERING", "Config", "Task", "make"]
 
-#: What may go wrong, and what happens then.
+#: The faults, and their effects.
 FAULTS = {
     "lease": "the lease of one that runs ends",
     "late-renewal": "a renewal is on its way for a while",
@@ -53,14 +53,14 @@ IDENTITY = "i" * 8
 
 @dataclass(frozen=True)
 class Task:
-    """What is published once.
+    """A task that is published once.
 
     Attributes:
         late: whether it is acknowledged late.
         dedup: of one that runs once.
         by_name: it is sent by name, so nothing is claimed before.
         awaited: it is published, too, if it is a duplicate.
-        heard: whether workers hear whom it has replaced.
+        heard: whether workers get the tasks that it has replaced.
     """
 
     needs: str = "1:gpu"
@@ -81,9 +81,9 @@ class Config:
     """A small world.
 
     Attributes:
-        limits: what is declared of each, by name.
+        limits: the declaration of each, by name.
         budgets: how often each fault may happen.
-        steering: what an operator does, in this order.
+        steering: the changes of an operator, in this order.
         slots: of each worker.
         passes_on: whether permits pass from run to run within a worker.
         prefetch: how many unacknowledged messages a worker has at most.
@@ -177,7 +177,7 @@ def _once(name: str, count: int, flags: list[str]) -> Config:
     return Config(name, (*((Task(),) if "beside" in flags else ()), *tasks))
 
 
-#: What CI searches, each whole, and how many states it had when it was last counted.
+#: The worlds that CI searches, each whole, and how many states it had at the last count.
 CI_WORLDS = {
     "plain/3": 388,
     "plain/2:lease+late-renewal": 2173,
@@ -206,7 +206,7 @@ CI_WORLDS = {
     "once/2/expires/awaited:lease": 346,
     "once/2/remember/awaited/gpu:lease": 1030,
 }
-#: Worlds in which something is known and not repaired, and what that is.
+#: Worlds with a fault that is known and not repaired, and that fault.
 KNOWN = {
     "passing/2:broker": (
         "a permit that passes from run to run is told a moment later; if the broker connection of that worker ends "

@@ -1,4 +1,4 @@
-"""What was published, what ran, and what nobody can be blamed for."""
+"""The record of published messages, of runs, and of the exceptions that are allowed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Run:
 
     Attributes:
         safe_until_us: until when its lease lasts for sure.
-        lapsed: whether its lease may have been lost, or nobody keeps it any more.
+        lapsed: whether its lease may have been lost, or no worker renews it any more.
         from_broker: the delivery that it began with, None if the store had the message.
-        outcome: what came of it, "" while it runs, "killed" if it had no end.
-        heard: whether its worker heard of the end.
+        outcome: its outcome, "" while it runs, "killed" if it had no end.
+        heard: whether its worker has seen the end.
     """
 
     attempt: Attempt
@@ -47,7 +47,7 @@ class Attempt:
         spare: the same, should the run that goes on now not come to a proper end.
         loose: deliveries that ended with the broker connection before they began: some may have been parked.
         excused: why it need not run (again), "" if it must.
-        excuses: all that was said of that.
+        excuses: all reasons for that.
         done: whether a run of it has come to an end that counts.
     """
 
@@ -159,7 +159,7 @@ class Book:
             self.running.remove(run)
 
     def lapse(self, run: Run, why: str) -> None:
-        """Nobody vouches for this one any more: another may begin beside it."""
+        """Mark this run as unprotected: another may begin beside it."""
         if not run.lapsed:
             run.lapsed = True
             run.attempt.may_begin_again(why)

@@ -15,13 +15,13 @@ __all__ = ["Broker", "Channel", "Delivery", "Letter", "tag_of"]
 
 
 def tag_of(queue: str) -> str:
-    """Return the tag of whoever consumes a queue."""
+    """Return the consumer tag of a queue."""
     return f"tag-{queue}"
 
 
 @dataclass
 class Letter:
-    """What was published."""
+    """A published message."""
 
     task_id: str
     task: str
@@ -48,7 +48,7 @@ class Delivery:
 
 @dataclass(eq=False)
 class Channel:
-    """A worker's connection to the broker; what kombu's messages want of a channel."""
+    """A worker's connection to the broker, with the part of a channel that kombu's messages use."""
 
     broker: Broker
     worker: Any
@@ -59,7 +59,7 @@ class Channel:
     unacked: dict[int, Delivery] = field(default_factory=dict)
 
     def basic_ack(self, tag: int, multiple: bool = False) -> None:  # noqa: ARG002 - kombu's
-        """Acknowledge; after the connection has ended nobody hears it."""
+        """Acknowledge; without effect after the connection has ended."""
         self.broker.outside(self.worker)
         self._check()
         delivery = self.unacked.pop(tag, None)
@@ -99,7 +99,7 @@ class Broker:
         self.outside, self.acknowledged = outside, acknowledged
         self.queues: dict[str, deque[Letter]] = {}
         self.channels: list[Channel] = []
-        #: What a lost worker had, until the visibility timeout is over.
+        #: Messages of a lost worker, until the visibility timeout is over.
         self.invisible: list[tuple[int, Letter]] = []
         self._tags = 0
 
@@ -133,7 +133,7 @@ class Broker:
         )
 
     def disconnect(self, channel: Channel, visible_us: int = 0) -> list[Delivery]:
-        """End a connection; what it had comes back, at once or at that time. Returns that."""
+        """End a connection; its messages come back, at once or at that time. Return them."""
         channel.open = False
         self.channels.remove(channel)
         back, channel.unacked = list(channel.unacked.values()), {}

@@ -20,7 +20,7 @@ _BEGINNING_US = 1_800_000_000_000_000
 
 
 class Clock:
-    """What time it is, for the store and for everybody else."""
+    """The time for the store and all processes."""
 
     def __init__(self) -> None:
         self.now_us = _BEGINNING_US
@@ -50,7 +50,7 @@ class Fiber:
     """Code that may `wait`, begun at once.
 
     Args:
-        function: what to run.
+        function: the code to run.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
@@ -73,13 +73,13 @@ class Fiber:
         return self._waits[1] if self._waits else 0
 
     def go_on(self) -> None:
-        """Run until it waits (again) or ends; what it raises comes out here."""
+        """Run until it waits (again) or ends; raise its exception here."""
         self._waits = None
         self._waits = self._greenlet.switch() or None
 
 
 class Loop:
-    """Stands where the loop of a worker's gate does; it turns when the world says so."""
+    """Replaces the loop of a worker's gate; the world turns it."""
 
     def __init__(self, clock: Clock, hub: Any, *, threaded: bool) -> None:
         self._clock, self.hub, self.threaded = clock, hub, threaded
@@ -119,7 +119,7 @@ class Loop:
         self.readers.pop(readable, None)
 
     def remove_writer(self, writable: Any) -> None:
-        """Whatever is sent is taken at once."""
+        """Ignored, because the network takes all bytes at once."""
 
     def reattach(self) -> None:
         """Everything is always attached."""
@@ -128,7 +128,7 @@ class Loop:
         """The world turns it."""
 
     def detach(self) -> None:
-        """The world turns it, whoever does that elsewhere."""
+        """Ignored, because the world turns it."""
 
     def stop(self, seconds: float) -> None:  # noqa: ARG002 - it does not wait
         self.turn()
@@ -138,7 +138,7 @@ class Loop:
         try:
             while self.posted:
                 function, args = self.posted.popleft()
-                with suppress(ResultsAway):  # what goes wrong with one keeps no other from its turn
+                with suppress(ResultsAway):  # an error in one keeps no other from its turn
                     function(*args)
             for tick in self._ticks:
                 tick()
@@ -160,7 +160,7 @@ class Timekeeper:
         self.stopped = False
 
     def start(self) -> None:
-        """It runs when the world says so."""
+        """Ignored, because the world decides when it runs."""
 
     def stop(self) -> None:
         self.stopped = True

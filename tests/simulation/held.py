@@ -1,4 +1,4 @@
-"""What the store says is held, compared with what workers know: no ghosts, and no locks when all is done."""
+"""Compare the holders in the store with the workers: no ghosts, and no locks when all is done."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LEASE_US = round(LEASE * 1_000_000)
 
 
 def check_ghosts(world: World) -> None:
-    """No task is held by a worker that lives, has heard all that it was told, and knows nothing of it.
+    """Check that each holder in the store is known to its worker, if that lives and has read all replies.
 
-    But a renewal may have been on its way while the store was emptied, and brings back what has ended, for a lease.
+    But a renewal may have been on its way while the store was emptied, and brings back an ended holder, for a lease.
 
     Raises:
         Violation: one is.
@@ -45,7 +45,7 @@ def _scores(flat: list[Any]) -> dict[bytes, float]:
 
 
 def check_nothing_is_kept(world: World) -> None:
-    """All is done: no lock is kept but what is remembered.
+    """All is done: only remembered locks are kept.
 
     A count of duplicates that ask for an outcome may be left until its own time is over: worlds 726 and 1369 keep one.
 

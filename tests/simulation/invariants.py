@@ -1,7 +1,7 @@
-"""What must hold, whatever happens: the invariants of the design as far as they can be seen from outside of the store.
+"""The invariants of the design, as far as they are visible from outside of the store.
 
-What is allowed to happen twice, or not at all, is noted by the world as it happens (`Attempt.credit`,
-`Attempt.excused`, `Run.lapsed`); here it is only compared.
+The world notes exceptions as they happen: a run that may begin twice, or not at all (`Attempt.credit`,
+`Attempt.excused`, `Run.lapsed`). This module only compares.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Violation(AssertionError):
     """Something happened that must not."""
 
 
-#: How long a call may be on its way, with which a worker hears of a rate.
+#: The longest time that a call may take which brings a worker a new rate.
 _HEARD_US = 2_000_000
 
 
@@ -68,7 +68,7 @@ class Caps:
         number = self.scene.permits[limit]
         most = number
         for at_us, permits in self.said.get(limit, ()):
-            if at_us < since_us:  # at the same time nobody knows which came first
+            if at_us < since_us:  # at the same time their order is open
                 most = permits
             elif most is not None:
                 most = max(most, permits)
@@ -89,7 +89,7 @@ def check_begin(run: Run, kind: Kind, book: Book, caps: Caps) -> None:
 
 
 def check_pause(run: Run, paused: dict[str, int]) -> None:
-    """Nothing is granted under a pause. What passes from task to task was granted before: see `Outbox.spare`."""
+    """Nothing is granted under a pause. A permit that passes between tasks was granted before: see `Outbox.spare`."""
     for bucket, _ in run.buckets:
         since_us = paused.get(bucket.partition("[")[0])
         if since_us is not None and run.granted_us > since_us and not run.lapsed:
@@ -131,13 +131,13 @@ def _check_identity(run: Run, kind: Kind, book: Book) -> None:
 
 
 def _check_newest(run: Run) -> None:
-    """Whoever waited when a newer call was published does not run; who had its permits then does, and maybe later."""
+    """Check that a task does not run if it was parked when a newer call was published; a holder of permits may."""
     if run.attempt.entry.replaced:
         raise Violation(f"newest: {run.attempt} begins on {run.worker}, and a newer one has its place")
 
 
 def check_told(entry: Entry, what: str, kind: Kind, book: Book) -> None:
-    """Whoever is said to be replaced is replaced by a newer call, where the newest is the last published."""
+    """Check that a replaced task has a newer call, where the newest is the last published."""
     if kind.newest and "replaced" in what and not book.newer(entry):
         raise Violation(f"newest: {entry.attempts[0]} is replaced, and nobody is newer")
 
@@ -169,7 +169,7 @@ def is_missing(attempt: Attempt) -> bool:
 
 
 def is_untold(attempt: Attempt) -> bool:
-    """Whether it was revoked, did not run, and nobody has said so."""
+    """Return whether it was revoked, did not run, and no worker has reported so."""
     return attempt.excuses == {REVOKED} and not attempt.runs and not attempt.entry.told
 
 
@@ -185,10 +185,10 @@ def overtaken(
     waiting: set[str],
     workers: int,
 ) -> str | None:
-    """Where every call gets through at once: who arrived long before this one, and could have had its slot (13, 14).
+    """Return the tasks that arrived long before this one, and could have had its slot (13, 14).
 
-    Those that are `waiting` have been prefetched by a worker without a free slot, as Celery does. In each of so many
-    workers they and the parked take turns, so one of them may go first in each.
+    This holds where every call gets through at once. A worker without a free slot has prefetched the `waiting` ones, as
+    Celery does. In each of so many workers they and the parked take turns, so one of them may go first in each.
     """
     arrived = list(book.arrived)
     place, queue = arrived.index(started.entry.task_id), queue_of[started.entry.task]
@@ -215,8 +215,8 @@ def _has_room(kind: Kind, entry: Entry, scene: Scene, used: dict[str, int]) -> b
 def check_order(book: Book, scene: Scene, queue_of: dict[str, str]) -> None:
     """Where nothing goes wrong, tasks start in the order in which they arrived (2, 13), nearly.
 
-    Whoever needs all that an earlier one needs, and more of it, could not start if that one could not. Those of one
-    queue: another may have workers with fewer slots than permits. The pool takes its time to begin what it was given.
+    A task that needs more than an earlier one could not start if that one could not. This holds for one queue only:
+    another may have workers with fewer slots than permits. The pool takes its time to begin its jobs.
     """
     given = {task_id: number for number, task_id in enumerate(book.given)}
     runs = [attempt.runs[0] for attempt in book.order if scene.kinds[attempt.entry.task].ordered]

@@ -1,4 +1,4 @@
-"""The way to the store: the world says when a call is carried out, and when its reply is heard."""
+"""The way to the store: the world decides when a call is carried out, and when its reply arrives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def packed(*arguments: Any) -> bytes:
 
 
 class Server(RespConnection):
-    """One raw connection to a real server; what is published on any channel comes between the replies.
+    """One raw connection to a real server; messages of any channel come between the replies.
 
     Args:
         path: of its socket.
@@ -81,10 +81,10 @@ class Network:
     Args:
         server: a real one.
         clock: gives the scripts their time.
-        rng: decides how much of what was sent arrives after a connection broke.
-        texts: of the scripts, by what the server knows them by; a server that lacks one has it loaded silently, so that
-            only `lose_scripts` makes anybody hear NOSCRIPT.
-        outside: called by each thing that a worker says to the outside, with the worker's name.
+        rng: decides how many bytes arrive after a connection broke.
+        texts: of the scripts, by their SHA1 at the server. A server that lacks one has it loaded silently, so that only
+            `lose_scripts` brings NOSCRIPT to a worker.
+        outside: called by each message that a worker sends to the outside, with the worker's name.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Network:
             if self._known is not None:
                 self._known.add(sha)
             return self._ask(command)
-        if head[2] == b"WAIT":  # nobody replicates: the world says whether it would have been in time
+        if head[2] == b"WAIT":  # there is no replica: the world decides whether it would have been in time
             return int(self.rng.random() < _REPLICATED)
         if head[2] == b"EVALSHA":
             sha = head[4].decode()
@@ -184,7 +184,7 @@ class Network:
         self._server.ask(packed("CONFIG", "SET", "maxmemory", int(full)))
 
     def flush_data(self) -> None:
-        """Emptied; all connections stand. What was granted by answers that are on their way is held no more."""
+        """Emptied; all connections stand. Permits of answers that are on their way are held no more."""
         self._server.ask(packed("FLUSHALL"))
         self._told_us = 0
         for pipe in self.pipes:
@@ -203,26 +203,26 @@ class Network:
             ask.lose(carried=False)
 
     def gone(self, worker: Any) -> None:
-        """The worker is no more; some of what it had sent may still arrive."""
+        """The worker is gone; some of its calls may still arrive."""
         for pipe in [pipe for pipe in self.pipes if pipe.worker is worker]:
             pipe.cut(self.rng.randint(0, len(pipe.sent)))
             pipe.disconnect()
         self.asks = [ask for ask in self.asks if ask.worker is not worker]
 
     def stray(self, worker: Any, commands: list[bytes]) -> None:
-        """These may still arrive, though nobody waits for an answer."""
+        """These may still arrive, though no worker waits for an answer."""
         calls = deque((worker, command) for command in commands if not command.startswith((_SUBSCRIBE, _PING)))
         if calls:
             self.strays.append(calls)
 
 
 class Pipe:
-    """Stands where a connection of redis-py does, for a worker's loop.
+    """Replaces a connection of redis-py, for a worker's loop.
 
     Attributes:
         sent: calls that have not been carried out.
-        replies: that have not been heard, each with the time when it was made.
-        state: "new", "open", "cut" (and the worker does not know) or "closed".
+        replies: unread ones, each with the time when it was made.
+        state: "new", "open", "cut" (which the worker has not noticed) or "closed".
     """
 
     def __init__(self, network: Network, worker: Any) -> None:
@@ -264,7 +264,7 @@ class Pipe:
         self.network.outside(self.worker)
         if self.state == "closed":
             raise RedisConnectionError("closed")
-        if self.state == "open":  # what is written into a connection that is cut is lost, and nobody says so
+        if self.state == "open":  # bytes that are written into a connection that is cut are lost, without an error
             self.sent.append(bytes(command))
         return len(command)
 
@@ -313,7 +313,7 @@ class Pipe:
 
 
 class Ask:
-    """A call that somebody waits for."""
+    """A call whose reply is awaited."""
 
     def __init__(self, network: Network, worker: Any, command: bytes) -> None:
         self.network, self.worker, self.command = network, worker, command

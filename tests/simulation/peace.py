@@ -117,7 +117,7 @@ def _probe(steps: Steps) -> None:
 
 
 def _linger(steps: Steps) -> None:
-    """Let leases that nobody renews come to their end."""
+    """Let leases end that no worker renews."""
     late = steps.world.clock.after(LEASE + 1)
     while steps.world.clock.now_us < late:
         _pass(steps)
@@ -208,7 +208,7 @@ def _deliver(steps: Steps, worker: Worker) -> bool:
 
 
 def _pass(steps: Steps) -> None:
-    """Time goes on to what comes next."""
+    """Advance the time to the next event."""
     world = steps.world
     times = [worker.timekeeper.next_us for worker in world.workers]
     soonest = min([at_us for at_us in times if at_us is not None], default=0)

@@ -36,19 +36,19 @@ __all__ = ["Played", "Player", "play_many"]
 _SCENES = 6
 #: That of them whose tasks fail while the store is away.
 _FAILS = 4
-#: What may go wrong, None for what the seed says.
+#: The faults, None for those of the seed.
 Faults = tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a seed.
+    """The result of a seed.
 
     Attributes:
-        violation: what must not have happened, None if all went well.
-        at: the step at which it did; that many steps show it again.
+        violation: the broken invariant, None if all went well.
+        at: the step at which it was found; that many steps show it again.
         digest: of everything that happened.
-        faults: what could go wrong, None for what the seed says.
+        faults: the possible faults, None for those of the seed.
     """
 
     seed: int
@@ -145,7 +145,7 @@ def play_many(
                 pool.terminate()
                 break
         else:
-            pool.close()  # nobody is interrupted while they take their servers down
+            pool.close()  # no process is interrupted while they take their servers down
         pool.join()
     took = time.monotonic() - began
     print(f"{done} seeds of {steps} steps in {took:.1f} s: {wrong} went wrong")  # noqa: T201

@@ -39,10 +39,10 @@ class Job:
     """One task given to the pool.
 
     Attributes:
-        state: "sent", "begun" (its body runs), "ended" (and the worker does not know) or "heard".
-        accepted: whether the worker has heard that it began.
+        state: "sent", "begun" (its body runs), "ended" (which the worker has not seen) or "heard".
+        accepted: whether the worker has seen that it began.
         granted_us: when its permit was granted.
-        permit: what it runs with, None if it needs nothing.
+        permit: the one that it runs with, None if it needs nothing.
         discarded: whether the pool forgot it, because the broker connection was lost.
     """
 
@@ -70,7 +70,7 @@ class Job:
         self.on_failure(einfo(Terminated(15)))
 
     def accept(self) -> None:
-        """The worker hears that it began."""
+        """Report its start to the worker."""
         self.accepted = True
         self.on_accepted(_PID, 0.0)
 
@@ -89,14 +89,14 @@ class _WithEventLoop(AsynPool):
 
 
 class Pool:
-    """What the gate and Celery's requests want of a pool.
+    """The part of a pool that the gate and Celery's requests use.
 
     Args:
         size: slots.
-        has_event_loop: whether it is as prefork's: it forgets what no child has accepted when the broker is lost.
-        worker: whose it is.
-        outside: called by each thing that a worker says to the outside.
-        given: told of each job.
+        has_event_loop: as prefork has: it forgets jobs that no child has accepted when the broker is lost.
+        worker: its owner.
+        outside: called by each message that a worker sends to the outside.
+        given: called with each job.
     """
 
     is_green = False
@@ -127,7 +127,7 @@ class Pool:
         return job
 
     def maintain_pool(self) -> None:
-        """Lost children are heard of when the world says so."""
+        """Ignored, because the world reports lost children."""
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
         """Revoking with terminate is not among what happens here."""

@@ -1,4 +1,4 @@
-"""The tasks of the simulated world, their limits, and how they are published: what a user of the library writes."""
+"""The tasks of the simulated world, their limits, and their publishing: the code of a user of the library."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ResultsAway(BackendStoreError):
 
 
 class Results(DisabledBackend):
-    """Hears what Celery says of tasks that did not run."""
+    """Receives Celery's results of tasks that did not run."""
 
     app: Any
 
@@ -60,7 +60,7 @@ class App(Celery):
 
     @property
     def control(self) -> Any:
-        """Tells workers, if they hear of it."""
+        """Send a command to the workers that can receive it."""
         return SimpleNamespace(revoke=self.revoke)
 
     def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:  # type: ignore[override]
@@ -83,12 +83,12 @@ class Kind:
     """One task.
 
     Attributes:
-        buckets: what a call takes: limit, name of the argument that splits it ("" for none), permits.
+        buckets: the permits of a call: limit, name of the argument that splits it ("" for none), permits.
         late: whether it is acknowledged after it ran.
         identity: the argument that makes calls the same, "" if it is no singleton.
         remember: seconds for which its success counts.
         requeues: whether its message goes back when its child is lost.
-        newest: whether its newest call takes the place of those that wait, and none is a duplicate.
+        newest: whether its newest call replaces the parked ones, and none is a duplicate.
         ordered: whether its calls start in the order in which they arrived.
     """
 
@@ -188,7 +188,7 @@ def make_scene(rng: Random, *, fails: bool = False) -> Scene:
     scene.add(Kind("crawl", three, late=True, ordered=False), limit=[both, pages, mail])
     turns = Limit("turns", permits["turns"], fair_by="key", weights={1: 2})
     scene.add(Kind("turns", (("turns", "", 1),), late=True, ordered=False), limit=turns)
-    # What is given up leaves the order to those that came later.
+    # A message that is given up leaves the order to later ones.
     scene.add(Kind("soon", (("soon", "", 1),), ordered=False), limit=Limit("soon", 1), start_deadline=1.5)
     crowd = Limit("crowd", 1, max_parked=2)
     scene.add(Kind("crowd", (("crowd", "", 1),), late=True, ordered=False), limit=crowd)

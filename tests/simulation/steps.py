@@ -1,4 +1,4 @@
-"""What can happen next, how likely each thing is, and what it happens to: all of it drawn from the seed."""
+"""The possible steps, their odds and their targets: all of it drawn from the seed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Steps:
 
     Args:
         world: where.
-        faults: what may go wrong, instead of what the seed says.
+        faults: the possible faults, instead of those of the seed.
     """
 
     def __init__(self, world: World, faults: Sequence[str] | None = None) -> None:
@@ -79,7 +79,7 @@ class Steps:
             total += weight
             self._weights.append(total)
         self._do: list[Callable[[], bool]] = [getattr(self, f"_{name}") for name in self._names]
-        #: Of what an operator does to single tasks: chance of its own, so that all else goes on as it would.
+        #: The operator's changes to single tasks draw from a generator of their own, so that all else stays the same.
         self._operator = Random(f"operator {world.seed}")
         self._meddles = not self.calm and self._operator.random() < _MEDDLES if faults is None else MEDDLE in faults
         self._patience = self.rng.choice([0.2, 0.5, 0.8])  # how often what can go on at once does
@@ -122,7 +122,7 @@ class Steps:
             pass
 
     def _get_through(self) -> bool:
-        """All that was said is heard."""
+        """Let all pending messages arrive."""
         world, busy = self.world, False
         for worker in world.workers:
             while worker.threads:
@@ -308,7 +308,7 @@ class Steps:
     def _heard(self, worker: Worker, job: Any) -> None:
         if not job.accepted and not job.discarded:
             self.world.accept(worker, job)
-            if worker.dead or worker.blocked:  # it hears of the end after that, in whatever thread
+            if worker.dead or worker.blocked:  # it sees the end after that, in any thread
                 return
         self.world.hear_end(worker, job)
         self._turn_maybe(worker)

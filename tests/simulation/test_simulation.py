@@ -1,6 +1,6 @@
-"""What plays the worlds: the same seed is the same world, and what goes wrong in one is found.
+"""The player of the worlds: the same seed gives the same world, and it finds a fault in one.
 
-They are played in processes of their own: the clock, threads and connections of our modules are the world's there.
+They are played in processes of their own, because the clock, threads and connections of our modules are the world's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def simulate(*options: str) -> str:
 
 
 def test_the_same_seed_is_the_same_world() -> None:
-    """Whatever was played before it in the same process."""
+    """Earlier worlds of the same process have no influence."""
     together = simulate("--seeds", "4", "--jobs", "1", "--digests").splitlines()
     for seed in (1, 3):
         *happened, came_of_it = simulate("--seed", str(seed), "-v").splitlines()

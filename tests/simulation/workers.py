@@ -1,4 +1,4 @@
-"""How our classes are put together, and what is put in place of what they talk to: the one file that knows their names.
+"""Assembles our classes with stand-ins for their connections: the one file that contains their names.
 
 A worker here is `celery_throttle.worker.wiring.Throttling` with the real gate, calls, leases and links on it; Celery's
 side of it is the least that its default strategy and our steps ask for.
@@ -80,13 +80,13 @@ RECORDS = Keys(PREFIX).key("records")
 
 
 class Here:
-    """What the stand-ins reach the world by; one in each process.
+    """The world as the stand-ins reach it; one in each process.
 
     Attributes:
         worker: the one that acts now.
         network: of the world that is being played.
         errors: that our code caught and logged.
-        celery_says: whether it is Celery itself that says something in the result backend now, not the gate.
+        celery_says: whether Celery itself writes to the result backend now, not the gate.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -108,12 +108,12 @@ class Here:
         return self._numbers
 
     def heard_us(self) -> tuple[int, int]:
-        """When the reply was made that the worker hears now, for the first time and the last."""
+        """Return when the reply was made that the worker reads now, for the first time and the last."""
         return self.worker.last_heard_us if self.worker is not None else (self.clock.now_us, self.clock.now_us)
 
     @contextmanager
     def saying(self, *, celery: bool) -> Iterator[None]:
-        """Whatever is said in the result backend now is said by Celery, or by the gate."""
+        """Set whether Celery or the gate writes to the result backend now."""
         before, self.celery_says = self.celery_says, celery
         try:
             yield
@@ -130,7 +130,7 @@ class Here:
 
 
 def script_texts() -> dict[str, str]:
-    """Return every script that was loaded so far, by what the server knows it by; grows as more are."""
+    """Return every script that was loaded so far, by its SHA1; grows as more are."""
     return _texts
 
 
@@ -142,14 +142,14 @@ def name_of(command: bytes) -> str:
     values = command.split(b"\r\n")[2::2]
     if values[0] != b"EVALSHA":
         return values[0].decode()
-    which = values[3 + int(values[2]) + 1]  # EVALSHA, script, number of keys, keys, lease, which or what is said
+    which = values[3 + int(values[2]) + 1]  # EVALSHA, script, number of keys, keys, lease, the form or the request
     return ALONE if which.startswith(b"{") else which.decode()
 
 
 def kept_by(command: bytes, reply: Any) -> dict[str, bool]:
     """Return of each delivery that a renewal was about whether it has its lease."""
     values = command.split(b"\r\n")[2::2]
-    said = json.loads(values[3 + int(values[2]) + 2])  # EVALSHA, script, keys, lease, which, what is said
+    said = json.loads(values[3 + int(values[2]) + 2])  # EVALSHA, script, keys, lease, the form, the request
     nonces = [each["nonce"] for each in said["held"]]
     return {nonce: answer in _KEPT for nonce, answer in zip(nonces, reply[0], strict=True)}
 
@@ -256,7 +256,7 @@ def _new_pipe(here: Here, worker: Any) -> Pipe:
 
 
 class _Thread:
-    """A thread that begins when the world says so."""
+    """A thread that the world starts."""
 
     def __init__(self, here: Here, target: Callable[[], None], **_: Any) -> None:
         self._here, self._target = here, target
@@ -356,19 +356,19 @@ class Worker:
         name: its own.
         app: the Celery app.
         slots: of its pool.
-        has_event_loop: whether its pool is as prefork's.
-        given: told of each job that the pool was given.
+        has_event_loop: as the pool of prefork has.
+        given: called with each job of the pool.
 
     Attributes:
-        doom: how many things it still says to the outside before it is killed, None if it lives.
-        last_heard_us: when the reply that it heard last was made, for the first time and the last.
-        beginning: runs of which the store was told, since it began to act, that they begin.
-        unsettled: runs whose end it has heard of, while the store may not have.
-        revoked_here: tasks that it has dropped since they were revoked, while the store may not know.
+        doom: how many messages it still sends to the outside before it is killed, None if it lives.
+        last_heard_us: when the last reply that it read was made, for the first time and the last.
+        beginning: runs that it reported to the store, since it began to act, as about to begin.
+        unsettled: runs whose end it has seen, while the store may not have.
+        revoked_here: tasks that it has dropped since they were revoked, before the store has their revoke.
         consumed: every queue that it has consumed.
         prefetch: how many messages it takes for each slot.
-        forgotten: holders that its pool has dropped with a broker connection; their leases say when that is over.
-        withdrawn: tasks that the store took out of their lines for it, while it has not said so.
+        forgotten: holders that its pool has dropped with a broker connection; their leases end them.
+        withdrawn: tasks that the store took out of their lines for it, while it has not reported them.
     """
 
     def __init__(
@@ -466,7 +466,7 @@ class Worker:
         return bool(self._throttling._stopping._left <= 0)
 
     def inside(self) -> str:
-        """For whoever reads of a violation."""
+        """The state of the worker, for the reader of a violation."""
         gate = self.gate
         where = {
             "waiting": gate.held.waiting, "undecided": gate.held.of(*UNDECIDED),
@@ -493,7 +493,7 @@ class Worker:
 
     @property
     def told_begun(self) -> list[tuple[str, int]]:
-        """Those of which the store is told that they begin, before the pool runs them in the main process."""
+        """Return the runs that it reports to the store before the pool runs them in the main process."""
         gate = self.gate
         told = [run for run in (*gate._admission._granted, *gate.running.runs) if run.told_begun] + self.beginning
         return [(run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told]
@@ -569,12 +569,12 @@ class Worker:
         self._tell_prefetch()
 
     def _tell_prefetch(self) -> None:
-        """What the loop of Celery's consumer does in each turn."""
+        """Do a turn of the loop of Celery's consumer."""
         if self.channel is not None and self.consumer.qos.prev != self.consumer.qos.value:
             self.consumer.qos.update()
 
     def disconnect(self) -> list[Job]:
-        """The consumer lost its connection: what Celery does, in its order. Returns the jobs that the pool dropped."""
+        """Lose the connection of the consumer, in Celery's order. Return the jobs that the pool dropped."""
         with self.here.acting(self):
             gone = self.pool.flush()
             self.forgotten.update(job.permit.told.nonce for job in gone if job.permit is not None)
@@ -595,7 +595,7 @@ class Worker:
             self._throttling.arrive(request)
 
     def change_queues(self, queue: str, *, add: bool) -> None:
-        """What `add_consumer` and `cancel_consumer` do."""
+        """Act as `add_consumer` and `cancel_consumer` do."""
         with self.here.acting(self):
             (self.consumer.add_task_queue if add else self.consumer.cancel_task_queue)(queue)
 
@@ -618,7 +618,7 @@ class Worker:
             self.withdrawn.update(task.decode() for task, _ in reply[_WITHDRAWN])
 
     def hears_of(self, made_us: int, reply: Any) -> None:
-        """It hears an answer."""
+        """Read an answer."""
         again = _is_exchanged(reply)
         self.last_heard_us = self._answered_us[reply[0]] if again else made_us, made_us
 
@@ -654,7 +654,7 @@ class Worker:
         self._do_and_wait(self._throttling.finish)
 
     def go_on(self) -> None:
-        """What its main thread waited for is there."""
+        """Continue its main thread: the awaited reply is there."""
         if self.fiber is not None:
             with self.here.acting(self):
                 self.fiber.go_on()
@@ -700,7 +700,7 @@ class _NoBuckets(dict[str, Any]):
 
 
 class _TaskConsumer:
-    """What kombu's consumer shows of its queues."""
+    """The queues of a consumer, as kombu's has them."""
 
     channel = None
 
@@ -764,7 +764,7 @@ class Operator:
 
 
 def store_told_of_success(app: Any, request: dict[str, Any]) -> None:
-    """What the child that ran a task says when it has succeeded."""
+    """Send the child's report of a success."""
     task = app.tasks.get(request["task"])
     if task is not None:
         task.push_request(**request)
@@ -788,7 +788,7 @@ def in_task(app: Any, request: dict[str, Any]) -> Iterator[None]:
 
 
 def reap_calls() -> list[bytes]:
-    """What beat's task sends."""
+    """Make the calls of the beat task."""
     return [Store(Keys(PREFIX), LEASE).reap(200).packed()]
 
 
@@ -798,7 +798,7 @@ def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
     left = {}
     for key, value in contents.items():
         name = key.partition("}:")[2].split(":")[1]
-        # What is declared, what was done, and what was counted, which ends by the server's own clock.
+        # Declarations, changes, and counts, which end by the server's own clock.
         if name in ("limits", "audit", "minutes", "quarters", "totals"):
             continue
         remains = [field for field, _ in value if field not in stays] if name == "meta" else value

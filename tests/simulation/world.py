@@ -1,4 +1,4 @@
-"""The world: who is there, what each thing that can happen does, and what it allows to go wrong."""
+"""The world: its processes, the effect of each step, and the faults that each step excuses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ERRORS: dict[str, BaseException] = {
 _SAID_INSTEAD = ("DuplicateTask", "StoreUnavailable", "TaskRevokedError")
 _LEASE_US = round(LEASE * 1_000_000)
 _VISIBILITY = 20.0
-#: How often workers hear that a task was revoked since a newer call of it was published.
+#: Chance that workers get the revoke of a task since a newer call of it was published.
 _HEARD = 0.7
 
 
@@ -75,16 +75,16 @@ class World:
         self.book, self.caps = Book(), Caps(scene)
         self.workers: list[Worker] = []
         self.operator = Operator(scene.app)
-        #: What the operator has published and not said yet.
+        #: Tasks that the operator has published and not reported yet.
         self.drains: list[tuple[str, list[Letter]]] = []
         self.routes: dict[str, tuple[str, str]] = {}
         #: Since when, by limit.
         self.paused: dict[str, int] = {}
         #: By task.
         self.queue_of: dict[str, str] = {}
-        #: Whether the result backend is out of reach, for the gate: what Celery itself says there is heard.
+        #: Whether the result backend is out of reach, for the gate: Celery's own writes arrive.
         self.results_away = False
-        #: Whether all that is said is heard at once, and the order of starts counts.
+        #: Whether all messages arrive at once, and the order of starts counts.
         self.prompt = False
         #: Task ids that were given back to a broker which had given them to others since.
         self.in_vain: list[str] = []
@@ -137,7 +137,7 @@ class World:
                 worker.withdrawn.discard(task_id)
 
     def _replaced(self, task_id: str) -> None:
-        """Whoever published a newer call tells the workers; they may not hear of it, as those that start later."""
+        """The publisher of a newer call revokes the older ones; some workers may miss it, such as later ones."""
         heard = self.rng.random() < _HEARD
         self.say("replaced", task_id, "" if heard else "unheard")
         entry = self.book.entries.get(task_id)
@@ -155,7 +155,7 @@ class World:
         self._published = task_id
 
     def publish(self, name: str, arguments: dict[str, Any], queue: str, task_id: str | None) -> None:
-        """Somebody publishes."""
+        """Publish a call."""
         kind = self.scene.kinds[name]
         identity = f"{name}:{arguments[kind.identity]}" if kind.identity else ""
         self._published = ""
@@ -233,7 +233,7 @@ class World:
             self.bury(worker)
 
     def bury(self, worker: Worker) -> None:
-        """What a killed worker leaves behind."""
+        """Collect the messages and runs of a killed worker."""
         self.say("killed", worker)
         self.workers.remove(worker)
         worker.dead, worker.doom = True, -1
@@ -256,7 +256,7 @@ class World:
                 attempt.loose += all(run.from_broker != delivery.tag for run in attempt.runs)
 
     def _unlock(self, worker: Worker) -> None:
-        """Celery acknowledged what was revoked before the store could hear of it: as if the lock's ttl were over."""
+        """Celery acknowledged a revoked task before the store got the revoke: as if the lock's ttl were over."""
         self.unlock(worker.revoked_here)
 
     def _never_said(self, worker: Worker) -> None:
@@ -378,7 +378,7 @@ class World:
                 self._comes_again(delivery, "its worker stopped")
 
     def cold(self, worker: Worker) -> None:
-        """SIGQUIT: what runs is given up."""
+        """SIGQUIT: the running tasks are given up."""
         self.say("cold shutdown", worker)
         self.act(worker, worker.close)
         for job in list(worker.pool.jobs) if not worker.dead else ():
@@ -393,7 +393,7 @@ class World:
             worker.pool.jobs.remove(job)
 
     def change_queues(self, worker: Worker, queue: str) -> None:
-        """What remote control says: consume this queue, or no more."""
+        """Act on a remote control command: consume this queue, or no more."""
         if worker.channel is None:
             return
         add = queue not in worker.channel.queues
@@ -491,7 +491,7 @@ class World:
         return int(message.delivery_tag) if message.channel is not None else None
 
     def accept(self, worker: Worker, job: Job) -> None:
-        """The worker hears that it began."""
+        """Report a start to the worker."""
         self.say("accept", worker, job.task_id)
         self.act(worker, worker.job_says, job.accept)
 
@@ -505,7 +505,7 @@ class World:
         self.book.end(run, outcome, self.clock.now_us)
         if outcome == "retry":
             self._publish_again(run)
-            run.attempt.done = True  # whoever hears of it
+            run.attempt.done = True  # its worker, if it sees it
         elif outcome == "success":
             store_told_of_success(self.scene.app, job.request)
             # Also if its worker will not say so since the pool forgot it.
@@ -514,7 +514,7 @@ class World:
                 self.book.succeeded.setdefault(run.attempt.entry.identity, []).append(run)
 
     def hear_end(self, worker: Worker, job: Job) -> None:
-        """The worker hears of the end."""
+        """Report an end to the worker."""
         job.state = "heard"
         worker.pool.jobs.remove(job)
         run = job.run
@@ -537,7 +537,7 @@ class World:
             job.on_success((1, einfo(_ERRORS[job.outcome]), 0.1))
 
     def _counts(self, run: Run) -> None:
-        """What follows from the way in which a run ended."""
+        """Apply the consequences of the way in which a run ended."""
         run.heard = True
         attempt, outcome = run.attempt, run.outcome
         kind = self.scene.kinds[attempt.entry.task]
@@ -563,13 +563,13 @@ class World:
         self.say("carry", pipe.worker, name_of(command))
 
     def carry_stray(self, worker: Worker, command: bytes) -> None:
-        """What was sent before its connection ended arrives after all."""
+        """Deliver a call that was sent before its connection ended."""
         worker.answered(self.clock.now_us, command, self.network.carry_out(command))
         if worker not in self.workers:
             self._never_said(worker)
 
     def hear(self, pipe: Pipe, count: int) -> bool:
-        """A worker hears so many replies."""
+        """Let a worker read so many replies."""
         worker = pipe.worker
         pipe.audible = min(count, len(pipe.replies))
         self.say("hear", worker, pipe.audible)
@@ -641,17 +641,17 @@ class World:
                 attempt.may_begin_again("the store forgot that it has run")
 
     def drop(self, task_id: str) -> None:
-        """An operator lets it not run; that a worker says so is what excuses it."""
+        """Drop it as an operator; the report of a worker excuses it."""
         self.say("drop", task_id, self.operator.drop(task_id))
 
     def drain(self, most: int) -> None:
-        """An operator publishes the oldest parked tasks again; nobody has heard of it yet."""
+        """Publish the oldest parked tasks again as an operator; no report of it has arrived yet."""
         nonce = f"drain:{self.step}"
         letters = self.operator.borrow(nonce, most)
         self.say("drain", *(each.task_id for each in letters))
         kept = {(letter.task_id, letter.attempt) for letter in self.broker.all()}
         for each in letters:
-            if (each.task_id, each.attempt) in kept:  # whoever parked it could not acknowledge it
+            if (each.task_id, each.attempt) in kept:  # the worker that parked it could not acknowledge it
                 self._attempt(each).may_begin_again("it was drained, and the broker had it, too")
             self._attempt(each).may_begin_again("it was drained")
             each.copies += 1

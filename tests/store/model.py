@@ -87,7 +87,7 @@ class Model:
         return [task for _, task in sorted(found)]
 
     def startable(self, queues: Collection[str]) -> list[str]:
-        """Return the tasks that can start in a slot of these queues, oldest first: one of each limit, the next in turn."""
+        """Return the tasks that can start in a slot of these queues, oldest first: one of each limit."""
         found = [self._next(limit, queues) for limit in self.permits if self.free(limit) > 0]
         return sorted((task for task in found if task), key=lambda task: self.entries[task].ticket)
 

@@ -1,1 +1,1 @@
-"""What the tests share: real workers, a journal of what ran, waiting for a condition."""
+"""Shared parts of the tests: real workers, a journal of runs, waiting for a condition."""

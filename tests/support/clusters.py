@@ -32,7 +32,7 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """With two addresses: where nobody listens, and the primary; the others have to be learned."""
+        """With two addresses: one without a server, and the primary; the others have to be learned."""
         return f"redis+cluster://127.0.0.1:1,127.0.0.1:{self.primary.port}"
 
     @property

@@ -1,6 +1,6 @@
 """Results are collected with the test that made them, for the directories whose ``conftest`` imports these hooks.
 
-While their backend is there: on their way out they tell it that nobody waits any more.
+Their backend must still be there: each result cancels its subscription on its way out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""An incident in a store, as an operator meets it: much of it is loud, and what matters is easily hidden.
+"""An incident in a store, as an operator meets it: much of it is loud, and the cause is easily hidden.
 
-Workers are stand-ins that speak to the real store: two that work, one that is frozen and one that was killed, of which
-one is of an older release. Seven limits, 1 501 keys, a paused tenant limit with many keys, a GPU line in which nothing
-starts, and a queue that no worker consumes.
+Workers are stand-ins with calls to the real store: two that work, one that is frozen and one that was killed; one of
+them is of an older release. There are seven limits, 1 501 keys and a paused tenant limit with many keys. Nothing starts
+in a GPU line, and no worker consumes one queue.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LIMITS = (API, GPU, MAIL, ORDERS, REPORTS, TENANT, USER)
 
 @dataclass
 class Incident:
-    """What was made.
+    """The parts of the incident.
 
     Attributes:
         works: a worker that answers.
         frozen: one that has not renewed for long.
-        killed: one that is gone, without a goodbye.
+        killed: one that is gone, without a sign-off.
         old: one of an older release.
         parked: how many tasks wait, by limit.
     """
@@ -90,7 +90,7 @@ def incident(client: Redis, *, paused_keys: int = 51, keys: int = 1501) -> Incid
     made.park(tenants + users)
     made.park([(f"gpu {number}", terms(GPU).same, 700.0 - number) for number in range(3)])
     made.park([(f"export {number}", terms(REPORTS).same, HOUR) for number in range(2)], queue="exports")
-    expire(client, "frozen", "killed")  # last, because whoever calls reclaims what has ended
+    expire(client, "frozen", "killed")  # last, because each call reclaims ended leases
     made.parked = {"tenant": len(tenants), "user": len(users), "gpu": 3, "reports": 2}
     return made
 

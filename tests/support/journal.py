@@ -1,4 +1,4 @@
-"""What really ran, when and where: written by tasks in worker processes, read by the test.
+"""The actual runs, with time and place: written by tasks in worker processes, read by the test.
 
 A file, not a Redis list: tests stop, freeze and empty their Redis. One line is one ``write`` to a file opened for
 appending, so lines of several processes do not mix. Times are CLOCK_MONOTONIC, which all processes of a machine share.
@@ -58,7 +58,7 @@ class Journal:
 
     @classmethod
     def note(cls, event: str, **fields: object) -> None:
-        """Write down what a receiver hears; nothing in a test that has no journal: another left its app imported."""
+        """Write down the event of a receiver; nothing in a test that has no journal: another left its app imported."""
         if VARIABLE in os.environ:
             cls.from_environment().write(event, **fields)
 
@@ -95,7 +95,7 @@ class Journal:
     # -- read by the test ---------------------------------------------------------------------------------------------
 
     def killed(self, pids: Iterable[int]) -> None:
-        """Note that these processes are about to be killed: what runs in them ends now, and cannot say so."""
+        """Note that these processes are about to be killed: their runs end now, and cannot note it."""
         self.write("killed", pids=list(pids))
 
     def let_go(self, *labels: str) -> None:

@@ -1,8 +1,8 @@
 """Workers and other commands forked from one process that has imported Celery, redis-py and our package.
 
-That is half of what their start costs. Everything else is as in ``celery worker``: a session, standard streams,
-environment, directory and command line of its own, and the app is imported by each itself. For apps that import our
-package first thing.
+That is half of the cost of their start. Everything else is as in ``celery worker``: a session, standard streams,
+environment, directory and command line of its own, and each imports the app itself. For apps that import our package
+first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Forked", "Nursery"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: What every worker of such an app imports.
+#: The imports of every worker of such an app.
 _IMPORTED = (
     "billiard.heap", "billiard.popen_fork", "billiard.sharedctypes", "billiard.synchronize",
     "celery.__main__", "celery.app.amqp", "celery.app.control", "celery.app.events", "celery.app.log",
@@ -112,7 +112,7 @@ class Nursery:
         out: BinaryIO,
         err: BinaryIO | None = None,
     ) -> Forked:
-        """Start ``celery`` with these arguments; what it writes goes to one file, or its errors to another."""
+        """Start ``celery`` with these arguments; its output goes to one file, or its errors to another."""
         if self._process is None:
             self._begin()
         order = {"arguments": list(arguments), "directory": str(directory), "environment": dict(environment)}
@@ -151,7 +151,7 @@ def main(line: int) -> None:
 
 
 def _next_worker(line: socket.socket) -> list[str] | None:
-    """Return what is to run, in each of the children; None, in the parent, once nobody is there any more."""
+    """Return the command to run, in each of the children; None, in the parent, once all clients are gone."""
     running: dict[int, tuple[int, int]] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(line, selectors.EVENT_READ)

@@ -19,10 +19,10 @@ __all__ = ["Pair", "pair"]
 
 
 class Pair:
-    """Fails over when told to, at once, and as often as one likes.
+    """Fails over on request, at once, and any number of times.
 
     Attributes:
-        primary: who has the address.
+        primary: the server that has the address.
         replica: the other one.
         relay: the address.
     """
@@ -36,12 +36,12 @@ class Pair:
         return self.relay.url
 
     def freeze_replica(self) -> None:
-        """It hears nothing until it is thawed; what is on its way to it then may still come."""
+        """Stop the replica until it is thawed; bytes on their way to it then may still come."""
         self.replica.freeze()
         self._frozen = True
 
     def cut_off_replica(self) -> None:
-        """Freeze it and end its connection: what the primary says from now on, it never hears."""
+        """Freeze it and end its connection: it never gets the later writes of the primary."""
         self.freeze_replica()
         with Redis(port=self.primary.port) as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "replica")
@@ -52,7 +52,7 @@ class Pair:
         self._frozen = False
 
     def fail_over(self) -> None:
-        """SIGKILL the primary; the replica is the primary from now on, with what it has."""
+        """SIGKILL the primary; the replica is the primary from now on, with its data."""
         self.primary.kill()
         self.primary, self.replica = self.replica, self.primary
         if self._frozen:

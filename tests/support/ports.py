@@ -9,7 +9,7 @@ from celery_throttle.embedded import PORTS
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now, below those that Linux gives to outgoing connections."""
+    """Return a port without a listener, below those that Linux gives to outgoing connections."""
     while True:
         port = random.choice(PORTS)
         with socket.socket() as probe:

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: Where Debian's package has the script itself: what it has on PATH becomes the service's user.
+#: The path of the script in Debian's package: the one on PATH changes to the service's user.
 _PLACES = ("/usr/lib/rabbitmq/bin", "/opt/homebrew/sbin", "/usr/local/sbin")
 _START_TIMEOUT = 60.0
 
@@ -67,7 +67,7 @@ class Rabbit:
         self._directory.cleanup()
 
     def waiting(self, queue: str) -> int:
-        """Return how many messages nobody has taken from this queue; 0 if there is no such queue."""
+        """Return how many messages no consumer has taken from this queue; 0 if there is no such queue."""
         with Connection(f"127.0.0.1:{self.port}") as connection:
             try:
                 found: Any = connection.channel().queue_declare(queue, passive=True)
@@ -76,7 +76,7 @@ class Rabbit:
             return int(found.message_count)
 
     def forget(self, *queues: str) -> None:
-        """Delete these queues, with what is in them."""
+        """Delete these queues with their messages."""
         with Connection(f"127.0.0.1:{self.port}") as connection:
             for queue in queues:
                 connection.channel().queue_delete(queue)

@@ -20,9 +20,9 @@ class Relay:
     """Listens on a port of its own and passes everything on to the server, until told otherwise.
 
     Attributes:
-        attempts: when somebody connected, on the monotonic clock.
+        attempts: when a client connected, on the monotonic clock.
         delay: seconds that each piece of a reply is late.
-        instead: what the server says, and what arrives in its place, of the same length.
+        instead: bytes of the server, and bytes that arrive in their place, of the same length.
         calls_per_second: bytes that go to the server on one connection, as through a slow network; 0: all.
     """
 
@@ -71,7 +71,7 @@ class Relay:
         self._forgotten |= self._subscribing
 
     def quiet_for(self, seconds: float) -> bool:
-        """Whether nothing was said for so long."""
+        """Return whether no bytes came for so long."""
         return time.monotonic() - self._said > seconds
 
     def hold_replies(self) -> None:
@@ -79,16 +79,16 @@ class Relay:
         self._replying.clear()
 
     def hold_replies_from(self, said: bytes) -> None:
-        """Keep what the server says from the moment that somebody sends this."""
+        """Keep the server's bytes from the moment that a client sends this."""
         self._holding_from = said
 
     def pass_replies(self, until: bytes = b"") -> None:
-        """Pass on what was kept, and what comes; `until`: as `hold_replies_from` from then on."""
+        """Pass on the kept bytes, and later ones; `until`: as `hold_replies_from` from then on."""
         self._holding_from = until
         self._replying.set()
 
     def refuse(self) -> None:
-        """Break all connections, and hang up on whoever connects from now on."""
+        """Break all connections, and close each new one."""
         self._refusing = True
         self.hang_up()
 

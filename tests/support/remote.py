@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 __all__ = ["name_of", "steer", "tell", "throttle_in", "wait_heard"]
 
-#: What a worker says that does not wait any longer: on a machine that is busy it has to be asked again.
+#: The answer of a worker that no longer waits: on a busy machine it has to be asked again.
 TOO_SLOW = ("the store did not answer within", "the store has not answered the last", "the gate of this worker is busy")
 
 
 def name_of(worker: Worker) -> str:
-    """What Celery calls a worker."""
+    """Return Celery's name of a worker."""
     return f"{worker.name}@{socket.gethostname()}"
 
 
 def wait_heard(app: Any, *workers: Worker) -> None:
-    """Wait until they hear commands: they say that they are ready a moment before, and what is said then is lost."""
+    """Wait until they receive commands: they report to be ready a moment before, and early commands are lost."""
     names = [name_of(worker) for worker in workers]
     until(lambda: len(app.control.ping(destination=names, timeout=1)) == len(names), timeout=30)
 
@@ -38,7 +38,7 @@ def tell(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[Any
 
 
 def steer(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[Any]:
-    """Have these workers carry out one change, which they are told of until each has answered; return what they did."""
+    """Have these workers carry out one change: repeat the command until each has answered; return their answers."""
     arguments = {"request": uuid.uuid4().hex} | arguments
 
     def answered() -> list[Any]:
@@ -49,6 +49,6 @@ def steer(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[An
 
 
 def throttle_in(app: Any, worker: Worker) -> Any:
-    """What ``celery inspect throttle`` says of a worker."""
+    """Return the answer of a worker to ``celery inspect throttle``."""
     (answer,) = steer(app, "throttle", worker)
     return answer

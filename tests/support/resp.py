@@ -21,7 +21,7 @@ class RespConnection:
         path: of the socket.
     """
 
-    #: What a reply that is an error is read as.
+    #: A reply that is an error, as it is read.
     failed: ClassVar[type[Exception]] = ResponseError
 
     def __init__(self, path: str) -> None:

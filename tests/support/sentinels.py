@@ -27,10 +27,10 @@ class Sentinel:
     """One sentinel process.
 
     Args:
-        binary: of a server; all that we know can be a sentinel too.
+        binary: of a server; all supported ones can be a sentinel too.
         primary: port of the server to watch.
         down_after: milliseconds of silence until it fails over.
-        password: what it wants of its clients.
+        password: the one that its clients need.
     """
 
     def __init__(self, binary: Path, primary: int, down_after: int, password: str | None = None) -> None:
@@ -89,7 +89,7 @@ class Watched:
 
     @property
     def url(self) -> str:
-        """As our own setting has it; nobody listens on the first address."""
+        """As our own setting has it; the first address has no listener."""
         return f"sentinel://127.0.0.1:1,127.0.0.1:{self.sentinel.port}/0?master_name={NAME}"
 
     @property
@@ -109,7 +109,7 @@ class Watched:
         wait_replicated(self.primary, self.replica)
 
     def cut_off_replica(self) -> EmbeddedServer:
-        """Freeze the replica and end its connection: what the primary says from now on, it never hears. Return it."""
+        """Freeze the replica and end its connection, so that later writes of the primary never reach it. Return it."""
         replica = self.replica
         replica.freeze()
         with Redis(port=self.primary.port) as client:

@@ -28,7 +28,7 @@ CELERY = (
 
 
 class Ended(NamedTuple):
-    """What a command wrote, and how it ended."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""The store as an operator sees it, through `ThrottleControl`, and as keys that go away, whatever is in them."""
+"""The store as an operator sees it, through `ThrottleControl`, and as keys that go away, with any content."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MOST = 1000
 
 
 class State:
-    """What is in the store, as a test may ask for it; knows no key and no record.
+    """The content of the store, as a test may ask for it, without keys and records.
 
     Args:
-        url: returns where the store is; asked at each use, because a test configures it after it got this fixture.
-        settings: of those who use it, where they are not the default (``throttle_prefix``, ``throttle_group``).
+        url: returns the address of the store at each use, because a test configures it after it got this fixture.
+        settings: of the workers, where they are not the default (``throttle_prefix``, ``throttle_group``).
     """
 
     def __init__(self, url: Callable[[], str], **settings: str) -> None:
@@ -44,7 +44,7 @@ class State:
     def throttle(self) -> ThrottleControl:
         url = self._url()
         if url not in self._throttles:
-            # No settings of the workers: whoever looks needs none of their tasks either.
+            # No settings of the workers: a reader needs none of their tasks either.
             app = Celery("state", broker="memory://", set_as_current=False)
             app.conf.update(throttle_url=url, **self._settings)
             self._throttles[url] = ThrottleControl(app)
@@ -80,7 +80,7 @@ class State:
         return next((each.lease_left for each in holders if each.task_id == task_id), 0.0)
 
     def limit(self, name: str, **key: Any) -> LimitControl:
-        """What steers a limit, once a worker has said what it is; that may be a moment after it is ready."""
+        """Return the control of a limit, once a worker has declared it; that may be a moment after it is ready."""
 
         def declared() -> LimitControl | None:
             with suppress(ConfigurationError):
@@ -118,7 +118,7 @@ class State:
         until(lambda: self.holders == wanted, timeout=timeout, describe=self.describe)
 
     def wait_clean(self, timeout: float = 30.0) -> None:
-        """Wait until nobody holds anything or waits, and no task has left a trace."""
+        """Wait until there are no holders and no parked tasks, and no task has left a trace."""
         until(
             lambda: not self.holders and not self.parked and not self.used and len(self.ids()) <= IDS_KEPT,
             timeout=timeout,

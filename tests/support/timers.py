@@ -1,4 +1,4 @@
-"""Time that passes when a test says so."""
+"""Time that the test moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Timers"]
 
 
 class Timers:
-    """Instead of the timekeeper and the loop: what is due happens when the test says so."""
+    """Replaces the timekeeper and the loop: the test runs the due calls."""
 
     def __init__(self) -> None:
         self._due: list[Callable[[], None]] = []

@@ -92,7 +92,7 @@ def _pass_on(client: ssl.SSLSocket, server: socket.socket) -> None:
 
 
 class _Pump:
-    """Two sockets and what is still to be written to each."""
+    """Two sockets and the bytes that are still to be written to each."""
 
     def __init__(self, client: ssl.SSLSocket, server: socket.socket) -> None:
         self._pairs = [(client, server), (server, client)]

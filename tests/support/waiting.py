@@ -18,7 +18,7 @@ def until(
     every: float = 0.02,
     describe: str | Callable[[], object] = "",
 ) -> T:
-    """Return the first true value of ``condition``; fail after ``timeout`` seconds with what ``describe`` says."""
+    """Return the first true value of ``condition``; fail after ``timeout`` seconds with the text of ``describe``."""
     deadline = time.monotonic() + timeout
     while True:
         value = condition()

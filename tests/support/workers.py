@@ -1,4 +1,4 @@
-"""Real ``celery worker`` processes for a test, and their end whatever happens."""
+"""Real ``celery worker`` processes for a test, and their end in all cases."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUICK = ("--without-mingle", "--without-gossip")
 _APPS = "tests.support.apps."
 _LATE = frozenset({f"{_APPS}every"})
 
-# What is decided as Celery is imported: by the name of the pool, and by these variables.
+# The choices that Celery makes at its import: by the name of the pool, and by these variables.
 _PATCHING_POOLS = ("gevent", "eventlet")
 _READ_AT_IMPORT = ("C_FORCE_ROOT", "CELERY_", "PYTHON")
 
@@ -143,7 +143,7 @@ class Worker:
             raise AssertionError(f"{self!r} did not end within {timeout:g} s:\n{self.tail(3 * LOG_TAIL)}") from None
 
     def end(self) -> None:
-        """End all that is left of it: the session that it leads, by number, and nobody else."""
+        """End all that is left of it: the session that it leads, by number, and no other process."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
@@ -216,9 +216,9 @@ class Workers:
         return [worker.wait_ready() for worker in workers]
 
     def wait_discarded(self, *results: Any, timeout: float = 10.0) -> None:
-        """Wait until it was said that these do not run: revoked, or expired.
+        """Wait until these are reported not to run: revoked, or expired.
 
-        That the state of a result is REVOKED says less: any worker of Celery 5.7 writes that when it hears of it.
+        The state REVOKED of a result proves less: any worker of Celery 5.7 writes that when it gets the revoke.
         """
         lines = [f"[{result.id}]" for result in results]
 
@@ -264,7 +264,7 @@ def _can_be_forked(app: str, pool: str, variables: Mapping[str, str]) -> bool:
 
 
 def close(app: Any) -> None:
-    """Close an app and what ``Celery.close()`` leaves open: its connections to the broker and to the backend."""
+    """Close an app and the connections that ``Celery.close()`` leaves open: to the broker and to the backend."""
     pools.reset()
     backend = app.backend
     backend.retry_policy = {"max_retries": 0}  # for results that are collected when their server is gone

@@ -1,7 +1,7 @@
-"""Tasks that run until the test opens their door: what happens when is the test's choice, not the clock's.
+"""Tasks that run until the test opens their door: the test decides when they end, not the clock.
 
-Each run also notes which other runs of its limit still have a living process when it begins (event "beside"), so that a
-cap can be checked where the processes that the test kills cannot say when they ended.
+Each run notes which other runs of its limit still have a living process when it begins (event "beside"). So a cap can
+be checked where the processes that the test kills cannot note their end.
 
 ``LOOK_EVERY`` in the environment replaces the seconds between a worker's own looks: with an hour, only hints wake it.
 ``SIGN`` is the path of a file that keeps new processes of the pool from getting ready, while it is there.

@@ -24,7 +24,7 @@ app.conf.update(
 def _call(
     task: Any, label: str, retry_after: float | str, limit: str | None = None, max_rounds: int | None = None
 ) -> str:
-    """Be told to come later until the test lets it go."""
+    """Get a "slow down" until the test lets it go."""
     journal = Journal.from_environment()
     with journal.run(task.request, label):
         if not Path(f"{journal.path}.{label}").exists():

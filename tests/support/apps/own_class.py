@@ -17,7 +17,7 @@ tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
 class Tenanted(Task):  # type: ignore[type-arg]
-    """Carries the tenant of whoever publishes to whoever runs it, and notes what has succeeded."""
+    """Carries the tenant of the publisher to the run, and notes the runs that succeed."""
 
     abstract = True
 

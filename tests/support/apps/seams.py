@@ -1,4 +1,4 @@
-"""Tasks for what happens between two parts: two limits, two queues, two releases, a run and its retry.
+"""Tasks for events between two parts: two limits, two queues, two releases, a run and its retry.
 
 Runs that hold go on until the test opens their door, as in `doors`. ``OLDER_RELEASE`` in the environment makes the app
 that of a release which does not have ``charge`` yet; ``LOOK_EVERY`` as in `doors`.

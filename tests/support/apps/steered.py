@@ -14,7 +14,7 @@ from celery_throttle import Limit, Throttled
 from tests.support.journal import Journal
 from tests.support.looks import look_every
 
-# Whatever starts was started by a hint, or at the time that the store had told.
+# Each start follows a hint, or comes at the time that the store gave.
 look_every(3600)
 
 app = Celery("steered", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))

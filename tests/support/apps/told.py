@@ -1,6 +1,6 @@
-"""Tasks that wait for the test, and two receivers of all our signals: one raises, one writes down what it hears.
+"""Tasks that wait for the test, and two receivers of all our signals: one raises, one writes down its signals.
 
-Also writes down what our log records say.
+It also writes down our log records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a worker is started with."""
+"""The app that a worker is started with."""
 
 from __future__ import annotations
 

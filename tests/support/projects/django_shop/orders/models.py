@@ -1,4 +1,4 @@
-"""What the tasks are about."""
+"""The model of the tasks."""
 
 from __future__ import annotations
 
