@@ -1,4 +1,4 @@
-"""``celery throttle audit``: who changed what, whichever way it was done."""
+"""``celery throttle audit``: the author of each change, by every way of making it."""
 
 from __future__ import annotations
 

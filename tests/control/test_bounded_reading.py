@@ -1,4 +1,4 @@
-"""What operators read takes many short scripts where there is much, and no long one."""
+"""The operators' reading of large stores takes many short scripts, and no long one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``celery throttle set``, ``pause``, ``disable`` and what ends them; ``locks``, ``unlock`` and ``reap``."""
+"""``celery throttle set``, ``pause``, ``disable`` and their opposites; ``locks``, ``unlock`` and ``reap``."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ NAMES = {each.name for each in described()}
 
 
 class Scraped:
-    """A registry with our collector and a counter of somebody else's, served over HTTP."""
+    """A registry with our collector and a counter of another package, served over HTTP."""
 
     def __init__(self, app: Any, **options: Any) -> None:
         prometheus_client = pytest.importorskip("prometheus_client")

@@ -50,7 +50,7 @@ def findings(ended: Ended) -> list[str]:
 
 
 def found(app: Any) -> list[str]:
-    """What is wrong, but for the server of the tests, which keeps nothing."""
+    """Return the findings, except those about the server of the tests, which keeps nothing."""
     return [each for each in diagnosis.diagnose(app).findings if "not durable" not in each]
 
 

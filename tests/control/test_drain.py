@@ -102,7 +102,7 @@ def test_a_message_is_what_it_was(app: Any, full: TermsCaller, options: dict[str
 
 
 def test_all_of_them_in_order(app: Any, full: TermsCaller, redis: Redis) -> None:
-    """Whatever they wait for, oldest first in each queue; more than one call takes."""
+    """All reasons to wait, oldest first in each queue; more than one call takes."""
     other = TermsCaller(redis, "cccccccc", "q2")
     for number in range(130):
         needs = (ONE, of("acme"), of(f"key{number}"))[number % 3]
@@ -124,7 +124,7 @@ def test_all_of_them_in_order(app: Any, full: TermsCaller, redis: Redis) -> None
 
 
 def test_what_has_to_stay(app: Any, full: TermsCaller, redis: Redis) -> None:
-    """A duplicate that waits for its first, one that is only to be told so, what nobody can read."""
+    """A duplicate that waits for its first, a task that only gets an outcome, an unreadable record."""
     once = LockCaller(redis, "dddddddd", "q")
     app.send_task("call", ARGS, KWARGS, task_id="first", queue="q")
     once.put("first", API, lock=plan_of().spec, message=pack(take(app, "q")))
@@ -222,7 +222,7 @@ def test_a_broker_that_is_frozen(app: Any, full: TermsCaller, redis: Redis, own_
 
 
 def tripwire(what: Callable[[], None]) -> None:
-    """Whoever publishes what is compressed as ``wire`` does this at that moment."""
+    """Runs an action at the moment when a client publishes with the compression ``wire``."""
 
     def compress(body: bytes) -> bytes:
         what()
@@ -244,7 +244,7 @@ def dies() -> None:
 
 
 def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Redis) -> None:
-    """What was published has left the store; the others are in their places."""
+    """The published ones have left the store; the others are in their places."""
     tripwire(nothing)
     for number in range(5):
         park(app, full, f"t{number}", ONE, **({"compression": "wire"} if number == 3 else {}))
@@ -261,7 +261,7 @@ def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Re
 
 
 def test_who_is_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, redis: Redis) -> None:
-    """What it had published is in its queue and, when the lease has ended, in its place too: twice, but never lost."""
+    """Its published messages are in their queue and, when the lease has ended, in the line too: twice, but never lost."""
     app.conf.throttle_lease = 1.0
     tripwire(nothing)
     for number in range(5):

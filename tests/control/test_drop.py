@@ -97,7 +97,7 @@ def test_from_python(app: Any, worker: TermsCaller) -> None:
 
 @pytest.mark.usefixtures("waiting")
 def test_dropped_task_is_explained_until_the_audit_forgets_it(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    """Dropped by whom, when and why: before a worker has reported it, while one does, and after."""
+    """Explained by author, time and reason: before a worker has reported it, while one does, and after."""
     throttle = ThrottleControl(app)
     throttle.drop("t3", by="ana", why="incident 42")
     (change,) = throttle.audit()

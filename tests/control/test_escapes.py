@@ -1,4 +1,4 @@
-"""No command passes on what steers a terminal, whatever names and keys there are."""
+"""No command passes on escapes to the terminal, for any names and keys."""
 
 from __future__ import annotations
 

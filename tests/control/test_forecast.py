@@ -184,7 +184,7 @@ def test_a_queue_that_nobody_consumes(app: Any, worker: TermsCaller) -> None:
 def test_workers_that_nobody_can_ask(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(capacity, "consumed", asked.append)
-    assert (said(app, 3).unchecked, asked) == ((), [])  # nobody is asked where nobody waits
+    assert (said(app, 3).unchecked, asked) == ((), [])  # no worker is asked where no task waits
     fill(worker, 3)
     found = said(app, 3)
     assert (found.starts, len(asked)) == (1, 1)
@@ -209,7 +209,7 @@ def test_all_keys_and_one(app: Any, worker: TermsCaller) -> None:
     assert said(app, 3, "tenant").parked == 6
     throttle.limit("tenant", key="b").override(2)
     all_started(worker)
-    assert said(app, 3, "tenant").starts == 2  # what was said of a key comes first
+    assert said(app, 3, "tenant").starts == 2  # an override of a key comes first
     throttle.limit("tenant").override(3)
     assert all_started(worker) == 2
 
@@ -269,7 +269,7 @@ def test_what_is_said_is_what_happens(app: Any, worker: TermsCaller, seed: int) 
         some = [each for each in limits if chance.random() < 0.6] or [API]
         needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
         worker.arrive(f"t{number}", needs)
-    all_started(worker)  # what can start without a change
+    all_started(worker)  # tasks that can start without a change
     meant = chance.choice(limits)
     worker.know(meant)
     key = chance.choice("abc") if meant is TENANT and chance.random() < 0.5 else None

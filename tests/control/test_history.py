@@ -1,4 +1,4 @@
-"""``history``, and what is said of how long it takes: from what workers have counted."""
+"""``history``, and its durations: from the counts of workers."""
 
 from __future__ import annotations
 

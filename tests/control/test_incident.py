@@ -1,4 +1,4 @@
-"""The verdict on an incident with 1 501 keys, a loud paused limit, and what it must not hide."""
+"""The verdict on an incident with 1 501 keys and a loud paused limit, and its hidden causes."""
 
 from __future__ import annotations
 

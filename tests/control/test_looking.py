@@ -180,7 +180,7 @@ def test_who_holds_and_who_waits(app: Any, run: Run, worker: TermsCaller, redis:
 
 
 def test_which_tasks_hold(run: Run, worker: TermsCaller) -> None:
-    """Two may share a limit; what this app does not know, it does not name."""
+    """Two may share a limit; tasks that this app lacks are not named."""
     for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
         assert worker.exchange(asked=[worker.arrival(task, terms(API).same)._replace(code=code)]).asked == (1,)
     holders = run("show", "api").out.strip("\n").split("\n\n")[1].split("\n")

@@ -72,7 +72,7 @@ def read(text: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def of_limit(app: Any, limit: str) -> dict[str, float]:
-    """What is said of a limit, by the short names."""
+    """Return the metrics of a limit, by the short names."""
     found = read(ThrottleControl(app).metrics())
     short = ((name.removeprefix("celery_throttle_"), each) for name, each in found.items())
     return {name: each["", limit] for name, each in short if ("", limit) in each and name not in COUNTERS}
@@ -242,7 +242,7 @@ def test_a_long_wait_counts_beside_a_thousand_keys_in_line(app: Any, worker: Ter
 
 
 def test_names_may_be_anything(app: Any, redis: Redis) -> None:
-    """Whoever writes to the store may write what `Limit` refuses."""
+    """Other programs may write names to the store that `Limit` refuses."""
     redis.hset(KEY["used"], HOSTILE, 1)
     assert of_limit(app, one_line(HOSTILE))["held"] == 1
 
@@ -295,7 +295,7 @@ def test_into_a_file(run: Run, worker: TermsCaller, tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
     before = path.stat().st_ino
     run("metrics", "--to", str(path))
-    assert path.stat().st_ino != before  # another file in its place: who reads the old one reads all of it
+    assert path.stat().st_ino != before  # another file in its place: a reader of the old one reads all of it
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -1,4 +1,4 @@
-"""What the log says of a parked task that has gone on, or ended, until the store is asked about it."""
+"""The log lines about a parked task that has gone on, or ended, until the store is asked about it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def said(app: Any, caplog: pytest.LogCaptureFixture, task_id: str, others: int) -> list[str]:
-    """What is logged of a task that was parked a moment ago, with so many others."""
+    """Return the log lines about a task that was parked a moment ago, with so many others."""
     reader = Reader(app, "")
     link = SimpleNamespace(up=True, send=lambda call, answer: answer(reader.ask(call)))
     calls: Any = SimpleNamespace(link=link, store=reader.store)

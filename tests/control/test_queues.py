@@ -1,4 +1,4 @@
-"""What a broker is asked: whoever looks does not wait for one that is frozen, or away."""
+"""Questions to a broker: a reader does not wait for one that is frozen, or away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another rate at run time: ``celery throttle set LIMIT --rate 50/m``, and what shows it."""
+"""Another rate at run time: ``celery throttle set LIMIT --rate 50/m``, and the output that shows it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_limit_with_permits_alone_gets_a_rate(app: Any, run: Run, worker: Term
 
 
 def test_a_limit_with_a_rate_alone_gets_permits(mail: LimitControl, worker: TermsCaller, run: Run) -> None:
-    """They hold beside the rate, and the table says so."""
+    """They hold beside the rate, and the table shows that."""
     assert run("set", "mail", "1", "--by", "ana").rows[1] == ["mail", "0 of 1", "0", "60/h", "override 1 by ana"]
     fill(worker, MAIL, 2)
     assert [each.task_id for each in mail.holders()] == ["t0"]

@@ -42,7 +42,7 @@ def test_who_waited_for_it_goes_on(app: Any, worker: TermsCaller, redis: Redis) 
 def test_where_nobody_has_called_for_long_holders_have_a_moment_first(
     app: Any, worker: TermsCaller, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for that, since there may be nobody else who would come again."""
+    """The reaper waits for that moment, since there may be no later call."""
     worker.arrive("lost", terms(Limit("gpu", 1)).same)
     be_away(redis)
     waited: list[float] = []

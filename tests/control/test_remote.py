@@ -1,4 +1,4 @@
-"""``celery inspect throttle`` and ``celery control throttle_pause``: what only a worker knows, and steering by it."""
+"""``celery inspect throttle`` and ``celery control throttle_pause``: the state in a worker, and changes by it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def ana(redis: Redis, workers: Workers) -> Iterator[str]:
 
 
 def test_solo_answers_between_two_tasks(workers: Workers, journal: Journal) -> None:
-    """And what came meanwhile waits here for the only slot, or has been parked."""
+    """Messages that came in between wait here for the only slot, or are parked."""
     worker = workers.start(STEERED, pool="solo", concurrency=1)
     app, throttle = look(workers)
     throttle.limit("api").pause()
@@ -302,7 +302,7 @@ def test_the_first_worker_does_it(workers: Workers) -> None:
 
 
 def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
-    """It was frozen, or a solo worker was busy: by now somebody else may have taken it back."""
+    """It was frozen, or a solo worker was busy: the change may be taken back by now."""
     prompt, late = workers.start_many(2, STEERED, concurrency=1)
     app, throttle = look(workers)
     limit = throttle.limit("api")
@@ -317,7 +317,7 @@ def test_a_worker_that_is_late_does_not_do_it_again(workers: Workers) -> None:
     throttle_in(app.app, late)  # it takes commands in their order
     assert limit.status().paused is None
     assert [each.action for each in limit.audit()] == ["resume", "pause"]
-    # That it was told to is not the reason why nothing happened.
+    # The command itself is not the reason why nothing happened.
     assert steer(app.app, "throttle_pause", late, limit=signed | {"request": "s"})[0]["ok"].startswith(
         "api 0/1, paused"
     )

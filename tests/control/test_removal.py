@@ -183,7 +183,7 @@ def test_connected_workers_keep_it(workers: Workers) -> None:
 
 @pytest.mark.worker
 def test_workers_go_on_after_a_forced_removal(workers: Workers, journal: Journal) -> None:
-    """To them it is a store that has lost its data: what runs is put back, and what comes is limited."""
+    """To them the store has lost its data: running tasks are put back, and new ones are limited."""
     workers.start(GROUPS, concurrency=4)
     app = workers.app(GROUPS)
     throttle = ThrottleControl(app.app)

@@ -1,4 +1,4 @@
-"""``doctor --repair``: what cannot be read is counted first, then dropped or set aside."""
+"""``doctor --repair``: unreadable records are counted first, then dropped or set aside."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_member_that_is_out_of_order_is_named(
 
 
 def test_what_was_repaired_goes_on(worker: TermsCaller, app: Any, redis: Redis) -> None:
-    """The holder that nobody could read gives its permit back."""
+    """The holder with the unreadable record gives its permit back."""
     fill(worker)
     redis.hset(KEY["records"], "t1", b"?")
     found = ThrottleControl(app).repair()

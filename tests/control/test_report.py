@@ -52,7 +52,7 @@ def held_since(redis: Redis, task: str, ago: float) -> None:
 
 
 def told(app: Any, **options: Any) -> list[Finding]:
-    """What was found, but for how the tests' server is set up."""
+    """Return the findings, except those about the setup of the tests' server."""
     verdict = ThrottleControl(app).report(**options)
     return [each for each in verdict.alarms + verdict.remarks if each.kind != "set-up"]
 
@@ -62,7 +62,7 @@ def kinds(app: Any, **options: Any) -> list[str]:
     return [each.kind.upper() if each.alarm else each.kind for each in told(app, **options)]
 
 
-# -- how it is said ----------------------------------------------------------------------------------------------------
+# -- the form of the text ----------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_wrong(app: Any, run: Run, worker: TermsCaller) -> None:
@@ -143,7 +143,7 @@ def test_patience_that_is_none(app: Any, patience: Any) -> None:
         ThrottleControl(app).report(patience=patience)
 
 
-# -- what was said -----------------------------------------------------------------------------------------------------
+# -- overrides ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_hold(app: Any, worker: TermsCaller) -> None:
     worker.send_back(run, 3600)
     assert kinds(app) == ["held-back"]
     worker.put("t2", ONE, age=HOUR)
-    assert kinds(app) == ["held-back"]  # who was sent back goes first, and has just come
+    assert kinds(app) == ["held-back"]  # the task that was sent back goes first, and has just come
     (found,) = told(app, patience=0)
     assert found.alarm
     assert found.do == ("celery -A proj throttle release-hold api",)
@@ -371,7 +371,7 @@ def test_workers_that_nobody_can_ask(app: Any, worker: TermsCaller, monkeypatch:
     asked: list[Any] = []
     monkeypatch.setattr(report, "consumed", asked.append)
     assert ThrottleControl(app).report().unchecked == ()
-    assert asked == []  # nobody is asked where nobody waits
+    assert asked == []  # no worker is asked where no task waits
     full(worker)
     verdict = ThrottleControl(app).report()
     assert verdict.unchecked == (

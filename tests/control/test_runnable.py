@@ -118,7 +118,7 @@ def test_lines_that_share_a_limit_go_on_in_the_order_in_which_their_tasks_came(a
 
 
 def test_a_lost_worker_counts_until_its_permit_is_reclaimed(app: Any, worker: TermsCaller, redis: Redis) -> None:
-    """Else nobody would ever come to reclaim it, where machines are stopped when there is nothing to do."""
+    """Where idle machines are stopped, no other event would start one to reclaim it."""
     for task in ("t1", "t2", "w"):
         worker.arrive(task, ONE)
     expire(redis, "t1")
@@ -139,7 +139,7 @@ def test_permits_outside_of_tasks_are_of_no_queue(app: Any, worker: TermsCaller)
 
 
 def test_who_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
-    """They are to be told that they do not run: until a worker comes to do it, whoever asks for their result waits."""
+    """They are due the outcome that they do not run: their callers wait until a worker comes to report it."""
     for number in range(8):
         worker.arrive(f"t{number}", ONE)
     ThrottleControl(app).limit("api").drop()
@@ -150,13 +150,13 @@ def test_who_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
 
 
 def test_who_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
-    """Whatever permits it needed."""
+    """The permits that it needed do not matter."""
     for task in ("t1", "t2"):
         worker.arrive(task, ONE)
     worker.put("late", ONE, wait_ms=1)
 
     def told() -> bool:
-        worker.look(0)  # whoever comes sees that its time has passed
+        worker.look(0)  # the next caller sees that its time has passed
         return work(app).ready == 1
 
     until(told, timeout=5)
@@ -235,7 +235,7 @@ def test_more_than_is_read(app: Any, worker: TermsCaller, monkeypatch: pytest.Mo
     assert cut(app) == 1
     ThrottleControl(app).limit("wide").pause()
     assert work(app).ready == 2
-    assert cut(app) == 0  # what was not read of `narrow` could not start
+    assert cut(app) == 0  # the unread part of `narrow` could not start
     monkeypatch.setattr(runnable, "_MOST_LINES", 0)
     assert work(app).ready == 0
     assert cut(app) == 1
@@ -390,9 +390,9 @@ def test_a_queue_of_the_configuration_is_0_before_its_first_task(
 
 
 def test_a_queue_that_the_broker_knows_is_0_when_it_is_empty(server: EmbeddedServer, app: Any, redis: Redis) -> None:
-    """Redis has no empty lists; the binding of a queue stays, by whatever exchange.
+    """Redis has no empty lists; the binding of a queue stays, for any exchange.
 
-    The name is this test's own: a process remembers what it has bound, also when the server is emptied.
+    The name is this test's own: a process remembers its bindings, also when the server is emptied.
     """
     publish(make_app(server.url), "bound", 1)
     redis.delete("bound")
@@ -450,7 +450,7 @@ def test_a_broker_that_is_away_does_not_tell_which_queues_exist(server: Embedded
 
 
 def test_a_broker_that_has_any_queue(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of kombu's transports take any name; what they say of it is no number."""
+    """Some of kombu's transports take any name; their answer about it is no number."""
     monkeypatch.setattr(Channel, "_has_queue", virtual.Channel._has_queue)
     assert counts(app, "vidoe") == (None, 0, 0, None)
     assert not work(app, "vidoe").known

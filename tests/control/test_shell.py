@@ -1,4 +1,4 @@
-"""``celery throttle`` as a shell runs it: what it loads, how it ends, a terminal, completion."""
+"""``celery throttle`` as a shell runs it: its imports, its exit codes, a terminal, completion."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_module_of_the_app_cannot_be_imported(shell: Shell) -> None:
 
 
 def test_tasks_that_only_a_worker_would_import_are_known(shell: Shell) -> None:
-    """The group of a limit is said by a task, so its module has to be there."""
+    """A task names the group of a limit, so its module has to be there."""
     settings = conf(imports=["proj_tasks"])
     (shell.directory / "proj_tasks.py").write_text(
         "from tests.support.apps.features import app\nfrom celery_throttle import Limit, Throttled\n"
@@ -203,7 +203,7 @@ def test_options_that_an_app_adds_to_all_commands(shell: Shell) -> None:
 
 
 def completed(shell: Shell, line: str, **env: str) -> list[str]:
-    """What a shell offers for the last word of this line."""
+    """Return the completions of a shell for the last word of this line."""
     words = {"_CELERY_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     ended = shell.run(env=words | env)
     assert ended.err == ""

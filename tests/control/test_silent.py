@@ -1,4 +1,4 @@
-"""Workers that hold permits and do not answer, and what waits for them."""
+"""Workers that hold permits and do not answer, and the tasks that wait for them."""
 
 from __future__ import annotations
 

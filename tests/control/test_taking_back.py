@@ -1,4 +1,4 @@
-"""What resume, enable, reset and release-hold would start, held against what they start."""
+"""The forecasts of resume, enable, reset and release-hold, compared with their effects."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_pause_of_a_key_and_of_its_limit(
     assert found.starts == all_started(worker)
 
 
-#: All that can be said of a limit or a key.
+#: All overrides of a limit or a key.
 _SAID: tuple[Callable[[Any, random.Random], Any], ...] = (
     lambda limit, _: limit.pause(),
     lambda limit, _: limit.disable(),
@@ -201,7 +201,7 @@ def test_what_is_forecast_happens(app: Any, worker: TermsCaller, seed: int) -> N
         some = [each for each in limits if chance.random() < 0.6] or [API]
         needs = terms(*some, cost=chance.choice([1, 1, 1, 2])).needs({"keys": {"tenant": chance.choice("abc")}})
         worker.arrive(f"t{number}", needs)
-    all_started(worker)  # what can start without the change
+    all_started(worker)  # tasks that can start without the change
     name, key = chance.choice(places)
     meant = chance.choice(["resume", "enable", "reset"])
     found = after(app, meant, name, key)

@@ -1,4 +1,4 @@
-"""What commands write to a terminal of 80 columns and 24 lines."""
+"""The output of commands on a terminal of 80 columns and 24 lines."""
 
 from __future__ import annotations
 

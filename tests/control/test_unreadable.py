@@ -34,7 +34,7 @@ GARBAGE = [b"garbage", b"[[1]]", b"7x", b'{"v":2}', b"\xff", b"[" * 1100, b'{"v"
 
 @pytest.fixture(params=GARBAGE)
 def spoiled(request: pytest.FixtureRequest, worker: TermsCaller, redis: Redis) -> None:
-    """One holds, one waits, somebody said something; and in each hash there is one that cannot be read."""
+    """A holder, a parked task and an override; each hash has one unreadable field."""
     for task in ("t1", "t2"):
         worker.arrive(task, ONE)
     for key in KEY:
@@ -83,7 +83,7 @@ def test_what_was_set_aside_is_told(app: Any, run: Callable[..., Ended]) -> None
 def test_a_reply_that_no_reader_can_read_is_the_stores_affair(
     app: Any, worker: TermsCaller, run: Callable[..., Ended]
 ) -> None:
-    """Whatever else may be wrong: one line, and the exit code for it."""
+    """For each cause: one line, and the exit code for it."""
     worker.arrive("t1", ONE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader_module, "read_statuses", lambda raw: raw["no such thing"])

@@ -1,4 +1,4 @@
-"""What ``celery throttle`` answers to a command that cannot work: what to type instead, as a shell takes it."""
+"""The answers of ``celery throttle`` to a wrong command: the right one, as a shell takes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Ended]
 
-#: What only Python takes.
+#: Arguments that only Python takes.
 PYTHON = re.compile(r"\bthrottle\.\w+\(|\b\w+=(?!\[|\d)|\bwrite \w+\(|\w\(\)")
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def doors(journal: Journal) -> Doors:
-    """What ends the tasks of the app `doors`."""
+    """Ends the tasks of the app `doors`."""
     return Doors(journal)
 
 
@@ -33,7 +33,7 @@ def state(workers: Workers) -> State:
 
 @pytest.fixture
 def inside(workers: Workers) -> StoreState:
-    """What the keys of the store have, for what nobody can ask otherwise."""
+    """The content of the store's keys, for tests that have no other way."""
     return StoreState(lambda: str(workers.conf.get("throttle_url", workers.broker)))
 
 

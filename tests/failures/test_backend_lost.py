@@ -1,4 +1,4 @@
-"""The result backend is away when a body ends, or when it has to be said of a task that it does not run."""
+"""The result backend is away when a body ends, or when a task is due the report that it does not run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def send(app: Any, *labels: str, **options: Any) -> None:
 
 
 def expiring(app: Any, *labels: str, **options: Any) -> float:
-    """Publish what expires in a moment, and has a result that says so; return when it has."""
+    """Publish a task that expires in a moment, and has a result that shows it; return when it has."""
     for label in labels:
         app.apply_async((label,), expires=2, **options)
     return time.monotonic() + 2.5
@@ -74,9 +74,9 @@ def test_slots_and_permits_are_free_at_once(
 def test_what_expired_in_line_keeps_no_permit(
     backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """Its turn comes, and nobody can be told that it has expired: it goes back in line until somebody can.
+    """Its turn comes, and its expiry cannot be reported: it goes back in line until the backend is there.
 
-    Or, as Celery has noted it as revoked, it leaves its line, and that is said as soon as somebody can be told.
+    Or, as Celery has noted it as revoked, it leaves its line, and the report follows as soon as it can.
     """
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
@@ -179,7 +179,7 @@ def test_one_that_has_expired_takes_nobody_with_it(
 def test_failing_while_store_and_backend_are_away(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """One Redis has both: nobody can be told that a task fails, and what was held is held on."""
+    """One Redis has both: the failure of a task cannot be reported, and held tasks stay held."""
     workers.backend = store.url.removesuffix("/0") + "/1"
     give_up_soon(workers)
     workers.conf["throttle_on_store_error"] = "fail"
@@ -208,7 +208,7 @@ def test_failing_while_store_and_backend_are_away(
 def test_one_that_nothing_can_send_back_keeps_its_message_until_that_is_said(
     backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str, args: tuple[str, ...]
 ) -> None:
-    """It raised `RateLimited` and has no limit, or not that one: it fails, and comes again if nobody can be told.
+    """It raised `RateLimited` and lacks that limit: it fails, and comes again if the failure cannot be reported.
 
     With ``acks_late``; but Celery lets go of the message before it has written that the task failed.
     """

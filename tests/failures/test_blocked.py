@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 BLOCKING = "tests.support.apps.blocking"
-#: What blocks which pool: a greenlet that computes, and C that keeps the GIL.
+#: The blocker of each pool: a greenlet that computes, and C that keeps the GIL.
 BLOCKED = [("gevent", "python"), ("threads", "c"), ("solo", "c")]
 
 
@@ -48,7 +48,7 @@ class Locks:
 
 @pytest.fixture
 def locks(journal: Journal, workers: Workers) -> Iterator[Locks]:
-    """Opened before the workers are told to stop: a signal is not seen in C."""
+    """Opened before the workers are told to stop: C code sees no signal."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     locks = Locks(journal)
     yield locks
@@ -63,7 +63,7 @@ def start_two(workers: Workers, pool: str) -> Any:
 
 
 def run_after(task: Any, journal: Journal) -> None:
-    """Publish for the worker that is not blocked, and wait: what was before it in line has gone."""
+    """Publish for the worker that is not blocked, and wait: the tasks before it in line have gone."""
     (blocked,) = journal.running("a")
     queue = "w2" if blocked.worker.startswith("w1") else "w1"
     assert task.apply_async(("after",), queue=queue).get(timeout=WITHIN_LEASE) == "after 1"
@@ -139,7 +139,7 @@ def test_a_success_ends_what_went_back_in_line(
     limit.resume()
     journal.wait_running(1, "a")
     app.late.apply_async(("after",), queue="two").get(timeout=WITHIN_LEASE)
-    state.wait_parked(result)  # nobody else consumes its queue
+    state.wait_parked(result)  # it is the only consumer of its queue
 
     locks.open("a.1")
 

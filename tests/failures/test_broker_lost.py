@@ -1,4 +1,4 @@
-"""The broker's connection breaks, or the broker restarts: what was only requested comes again, what is parked stays."""
+"""The broker's connection breaks, or the broker restarts: requested tasks come again, parked ones stay."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def test_connection_lost(
     late_resumed = app.hold_late.delay("late resumed")
     state.wait_parked(late_resumed)
     direct = app.hold_again.delay("late direct")
-    journal.wait_running(1, "late direct")  # no slot left: what comes now under a limit that is not full waits for one
+    journal.wait_running(
+        1, "late direct"
+    )  # no slot left: a task that comes now under a limit that is not full waits for one
     waiting = [app.pair.delay("waiting"), app.plain.delay("waiting plain 1"), app.plain.delay("waiting plain 2")]
     for result in waiting:
         worker.wait_for_log(rf"{result.id}\] received")
@@ -123,7 +125,7 @@ def test_broker_restarted(
     journal.wait_finished(7, timeout=AT_ONCE)
     state.wait_clean()
     until(lambda: not unacknowledged(workers), describe=lambda: str(unacknowledged(workers)))
-    # Nobody could acknowledge this one: it ended while the broker was down.
+    # No worker could acknowledge this one: it ended while the broker was down.
     assert {label for label, number in counts(journal).items() if number > 1} <= {"late direct"}
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
 
@@ -167,7 +169,7 @@ def test_what_is_held_leaves_the_prefetch_count_of_a_worker_that_reconnected(
 def test_a_parked_task_revoked_while_the_broker_goes_away_is_said_to_be(
     own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
-    """The store's answer comes while there is no broker: with gevent the gate goes on then. Nobody is told again."""
+    """The store's answer comes while there is no broker: with gevent the gate goes on then. It is reported once."""
     with Relay(server.port) as relay:
         # It takes gevent a second to notice that the broker is gone, as long as we wait for the store.
         conf, patient = {"throttle_url": relay.url}, {PATIENCE: "60"}
@@ -197,7 +199,7 @@ def test_what_a_worker_that_stops_has_parked_on_a_connection_that_is_gone_runs_o
     doors: Doors,
     state: State,
 ) -> None:
-    """It hears that it is parked when there is no broker to be told: whatever it says next, it says that, too."""
+    """The reply that it is parked arrives without a broker: the next call to the store includes that, too."""
     with Relay(server.port) as relay:
         stops = workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url})
         app = workers.app(DOORS)
@@ -302,7 +304,7 @@ def test_broker_connections_killed_all_the_time(
     broker = Redis.from_url(own_server.url)
 
     def lost_on_its_way() -> set[str]:
-        """What left the broker's list and reached no worker: kombu takes a message out before it notes that it did."""
+        """A message that left the broker's list and reached no worker: kombu takes it out before it notes that."""
         if kills < 20 or broker.llen("celery") or broker.hlen("unacked"):
             return set()
         logs = "".join(worker.log() for worker in both)

@@ -1,4 +1,4 @@
-"""The worker's user may not use the channel of the hints: whatever they would have told is found by looking."""
+"""The worker's user may not use the channel of the hints: workers find everything by looking."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_user_without_rights_on_the_channel(
     shared.override(2)
     doors.open_all()
 
-    shared.resume()  # whoever looks first starts its own, and has a hint for the other one
+    shared.resume()  # the first worker to look starts its own, and has a hint for the other one
 
     journal.wait_finished(4, timeout=AT_ONCE)
     assert journal.max_running() <= 2

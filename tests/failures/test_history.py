@@ -1,4 +1,4 @@
-"""What workers count of their limits, and tell the store."""
+"""The counts of limits that workers send to the store."""
 
 from __future__ import annotations
 

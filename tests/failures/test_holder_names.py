@@ -1,4 +1,4 @@
-"""The names of the tasks that hold permits, for whoever looks with the same app."""
+"""The names of the tasks that hold permits, for a reader with the same app."""
 
 from __future__ import annotations
 

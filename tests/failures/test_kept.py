@@ -1,4 +1,4 @@
-"""What is parked is not safe for long, so the broker keeps the messages: whoever is lost then, nothing runs twice."""
+"""Parked tasks are not safe for long, so the broker keeps the messages: after a loss, nothing runs twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT = 4
 
 @pytest.fixture
 def two(workers: Workers) -> Iterator[Pair]:
-    """A store whose replica hears nothing."""
+    """A store whose replica gets no writes."""
     with pair(new_server) as running:
         workers.conf |= {
             "throttle_park_durability": "replicas",
@@ -64,7 +64,7 @@ def check(workers: Workers, journal: Journal, state: State, count: int = COUNT) 
 def test_what_has_run_is_acknowledged_though_it_never_was_safe(
     two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """So the replica that knows nothing of it brings nobody to run it again."""
+    """So the replica, which lacks the run, starts no second one."""
     park(workers, journal, state)
     assert len(unacknowledged(workers)) == COUNT
     doors.open_all()
@@ -108,7 +108,7 @@ def test_its_worker_is_killed(workers: Workers, journal: Journal, doors: Doors, 
 def test_the_broker_connection_is_lost(
     own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """Delivered again while they wait in line: kept by whoever has them then."""
+    """Delivered again while they wait in line: kept by the worker that has them then."""
     worker, _ = park(workers, journal, state)
     cut(own_server)
     worker.wait_for_log("Connection to broker lost")
@@ -138,7 +138,7 @@ def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, doors: 
 
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_other_pools(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State, pool: str) -> None:
-    """Those without an event loop hear of it when they look."""
+    """Those without an event loop find out when they look."""
     two.thaw_replica()
     workers.start(DOORS, concurrency=1, queues="elsewhere")
     app = workers.app(DOORS)

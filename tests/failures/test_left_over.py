@@ -1,4 +1,4 @@
-"""Nothing is left of what has ended, and nobody else pays for a task that ends badly."""
+"""An ended task leaves nothing, and one that ends badly harms no other task."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.worker
 
 
 def _group(signatures: Iterable[Any]) -> list[AsyncResult[Any]]:
-    """Publish them with somebody who waits for all."""
+    """Publish them with a caller that waits for all."""
     results: Any = group(signatures).apply_async()
     return list(results)
 
 
 def test_outcome_for_duplicates(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
-    """Kept for those that were published while somebody waits for them, and no longer than until the last is gone."""
+    """Kept for those that were published while a caller waits for them, and no longer than until the last is gone."""
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(SEAMS, concurrency=2)
     app = workers.app(SEAMS)

@@ -118,7 +118,7 @@ def test_worker_killed_with_queued_and_parked_ones(workers: Workers, journal: Jo
 
 
 def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal, state: State) -> None:
-    """Somebody waits for a duplicate: when the first is lost for good, the duplicate runs, once."""
+    """A caller waits for a duplicate: when the first is lost for good, the duplicate runs, once."""
     lost, app, _ = started(workers, journal, "hold")
     workers.start(ONCE, concurrency=2)
     duplicates = [app.app.send_task(app.hold.name, args=["a"]) for _ in range(3)]
@@ -133,7 +133,7 @@ def test_followers_run_when_the_first_is_lost(workers: Workers, journal: Journal
 
 
 def test_killed_after_the_body_and_before_the_acknowledgement(workers: Workers, journal: Journal) -> None:
-    """What was remembered does not run again, though its worker never heard that it had ended."""
+    """A remembered success does not run again, though its worker never saw its end."""
     lost, app, first = started(workers, journal, "hold_remembered")
     lost.freeze()
     let_go(journal, "a")
@@ -269,7 +269,7 @@ def test_wrong_clocks_do_not_matter(workers: Workers, journal: Journal) -> None:
     journal.wait_running(1, "a")
     duplicate = app.app.send_task(app.hold_late.name, args=["a"])
     assert 0 < app.hold_late.locked_by("a").expires_in <= SHORT_LEASE
-    # Two renewals long: nobody takes the lock from a worker that is there.
+    # Two renewals long: the lock of a live worker stays.
     renewed = [app.hold_late.locked_by("a").expires_in]
 
     def renewed_twice() -> bool:

@@ -1,4 +1,4 @@
-"""Who comes first starts first: from the first task, over several workers, and over several limits."""
+"""First come, first started: from the first task, over several workers, and over several limits."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doo
 def test_who_was_taken_first_is_first_though_another_worker_is_told_sooner(
     workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay
 ) -> None:
-    """One worker hears nothing from the store while another parks what the broker had given out after that."""
+    """One worker gets no reply from the store while another parks messages that the broker delivered later."""
     workers.conf["throttle_lease"] = LONG_LEASE
     late = workers.start(SEAMS, concurrency=4, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)

@@ -93,7 +93,7 @@ def test_remembered_task_that_a_worker_of_an_older_release_is_given(
     app = workers.app(SEAMS)
 
     state.limit("till").resume()
-    app.receipt.delay("another").get(timeout=AT_ONCE)  # the older release goes on with what it knows
+    app.receipt.delay("another").get(timeout=AT_ONCE)  # the older release goes on with its own tasks
     older.term()
     older.wait()
     workers.start(SEAMS, concurrency=1)
@@ -198,7 +198,7 @@ def test_many_lines_of_which_nothing_may_start(workers: Workers, journal: Journa
 
 
 def test_turned_off_while_tasks_are_parked(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
-    """They run, unthrottled, or somebody is told how many do not."""
+    """They run, unthrottled, or the log reports how many do not."""
     workers.conf["throttle_lease"] = LONG_LEASE
     before = workers.start(SEAMS, concurrency=2)
     app = workers.app(SEAMS)

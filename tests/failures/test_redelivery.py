@@ -52,7 +52,7 @@ def test_second_delivery_is_dropped_when_the_first_succeeds(
 
     for number in range(times):
         if number:
-            app.hold_late.apply_async(["first"], task_id=first.id)  # what a broker does that delivers it once more
+            app.hold_late.apply_async(["first"], task_id=first.id)  # as a broker does that delivers it once more
         else:
             redeliver(workers)
         # On the way from its queue to a worker a message is neither queued nor unacknowledged.

@@ -1,4 +1,4 @@
-"""Remote control while the store is away, full or has taken a permit: it answers at once, and nobody waits for it."""
+"""Remote control while the store is away, full or has taken a permit: it answers at once, without waiting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_store_is_away(
     assert before["up"]
 
     store.kill() if how == "killed" else store.freeze()
-    if how == "frozen":  # nobody has noticed yet: the command finds out
+    if how == "frozen":  # not noticed yet: the command finds out
         asked = monotonic()
         (answer,) = tell(app.app, "throttle_pause", worker, limit=app.hold.name)
         assert answer["error"].startswith("the store did not answer within 0.5 s")

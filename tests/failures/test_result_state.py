@@ -121,7 +121,7 @@ def test_backend_that_hangs_holds_up_no_task(
     journal.wait_running(1, "first")
     backend.freeze()
     parked = [
-        # Whoever publishes a task with a result would have to reach the backend, too.
+        # A publisher of a task with a result would have to reach the backend, too.
         app.app.send_task(app.hold.name, [f"t{number}"], ignore_result=True, headers={"ignore_result": False})
         for number in range(5)
     ]

@@ -70,7 +70,7 @@ def test_revoked_while_parked_does_not_wait_for_its_turn(
 def test_revoked_while_parked_by_a_call_whose_reply_is_lost(
     server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """The store has let go of it, and the worker hears that from the same call, sent again: the chord is told."""
+    """The store has let go of it, and the same call, sent again, reports that to the worker: the chord goes on."""
     with Relay(server.port) as relay:
         workers.start(DOORS, concurrency=2, conf={"throttle_url": relay.url, "throttle_lease": LONG_LEASE})
         app = workers.app(DOORS)
@@ -147,7 +147,7 @@ def test_one_that_was_revoked_while_the_store_was_away_is_told_by_the_next_worke
     state: State,
     tmp_path: Path,
 ) -> None:
-    """It has its store before it has its broker: nobody can be told then."""
+    """It has its store before it has its broker: the revoke cannot be reported then."""
     workers.backend = server.url
     workers.conf["throttle_url"] = relay.url
     options = ["--statedb", str(tmp_path / "state")]

@@ -1,4 +1,4 @@
-"""What Celery runs again, or does not, after a process of the pool was lost or a time limit was over."""
+"""Tasks that Celery runs again, or does not, after a lost process of the pool or a time limit."""
 
 from __future__ import annotations
 

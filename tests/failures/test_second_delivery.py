@@ -47,7 +47,7 @@ def test_second_delivery_of_a_run_that_is_retried(
     app = workers.app(SEAMS)
     result = app.retried.delay("a")
     journal.wait_running(1, "a")
-    app.retried.apply_async(["a"], task_id=result.id)  # what a broker does that delivers it once more
+    app.retried.apply_async(["a"], task_id=result.id)  # as a broker does that delivers it once more
     until(lambda: state.has_second(result), timeout=AT_ONCE)
 
     doors.open_all()

@@ -1,4 +1,4 @@
-"""A worker is told to stop: it finishes what runs (warm) or gives it back (cold), and the others go on at once."""
+"""A stopping worker finishes its runs (warm) or gives them back (cold), and the others go on at once."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_warm_shutdown_gives_back_what_waited_for_a_slot(
 def test_warm_shutdown_gives_back_what_no_process_has(
     workers: Workers, journal: Journal, doors: Doors, state: State, tmp_path: Path
 ) -> None:
-    """A process has just been lost, and the next is not ready: what the pool has for it will not run here any more."""
+    """A process has just been lost, and the next is not ready: the jobs of the pool will not run here any more."""
     workers.conf.update(throttle_lease=LONG_LEASE, worker_proc_alive_timeout=60)
     sign = tmp_path / "no entry"
     stopping = workers.start(DOORS, concurrency=2, env={"SIGN": str(sign)})
@@ -140,7 +140,7 @@ def test_cold_shutdown(workers: Workers, journal: Journal, doors: Doors, state: 
     redeliver(workers)
     doors.open_all()
 
-    # What had been started and not acknowledged runs again, whether the broker has its message or the store.
+    # Started and unacknowledged tasks run again, whether the broker has the message or the store.
     wait_returned(journal, 4, timeout=AT_ONCE)
     state.wait_clean()
     assert counts(journal) == {"late direct": 2, "zero": 1, "late resumed": 2, "late parked": 1}

@@ -1,4 +1,4 @@
-"""A worker is told to stop while the store says nothing: it waits for the store until one deadline, then it ends."""
+"""A worker is stopped while the store is silent: it waits for the store until one deadline, then it ends."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_one_message_that_takes_longer_than_the_store_may_be_silent(
     large = app.hold.delay("large", "x" * 6 * MEGABYTE)
     slow.wait_for_log("received")
     app.plain.delay("plain")
-    journal.wait_running(1, "plain")  # what is on its way keeps the worker from nothing
+    journal.wait_running(1, "plain")  # bytes on their way do not block the worker
     assert f"{large.id}] parked" not in slow.log()
 
     state.wait_parked(large)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.worker
 
-#: Numbers that the store counts up, and what it may keep of each live worker.
+#: Numbers that the store counts up, and the keys that it may have for each live worker.
 COUNTERS = 3
 A_WORKER = COUNTERS + 2
 

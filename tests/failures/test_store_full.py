@@ -103,7 +103,7 @@ def test_permit_freed_by_another_worker_while_the_store_is_full(
 def test_a_worker_that_starts_while_the_store_is_full(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """It says what its limits are all the same, and its tasks run; what has to be parked waits until there is room."""
+    """It still declares its limits, and its tasks run; a task that has to be parked waits until there is room."""
     workers.conf["throttle_lease"] = LONG_LEASE
     fill(state)
     worker = workers.start(DOORS, concurrency=2)
@@ -121,7 +121,7 @@ def test_a_worker_that_starts_while_the_store_is_full(
 
 
 def test_permits_come_back_while_a_task_cannot_be_sent_back(workers: Workers, journal: Journal, state: State) -> None:
-    """What needs memory is refused again and again; what ends meanwhile is heard all the same."""
+    """Calls that need memory are refused again and again; ended runs are still reported."""
     workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(LIMITED, concurrency=2, queues="first")
     second = workers.start(LIMITED, concurrency=1)
@@ -168,7 +168,7 @@ def test_a_worker_that_stops_slowly_goes_on_trying_now_and_then(
 
 
 def test_what_cannot_be_sent_back_when_its_worker_stops(workers: Workers, journal: Journal, state: State) -> None:
-    """The broker has the one that is acknowledged late; the other one nobody has any more, and its result says so."""
+    """The broker has the one that is acknowledged late; the other is lost, and its result reports that."""
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)

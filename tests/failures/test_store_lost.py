@@ -55,7 +55,7 @@ def test_hold(store: EmbeddedServer, workers: Workers, journal: Journal, doors: 
     for number in range(10):
         app.hold.delay(f"held {number}")
         app.plain.delay(f"plain {number}")
-    # More than the prefetch count allows: what is held must not count.
+    # More than the prefetch count allows: held messages must not count.
     journal.wait_finished(10, task="plain", timeout=AT_ONCE)
     worker.wait_for_log("cannot reach the store")
     doors.open("first")  # its permit is given back when that is possible again
@@ -136,7 +136,7 @@ def test_calls_that_the_store_refuses_are_counted(
         worker.wait_for_log("the store refused a call")
         doors.open_all()
         journal.wait_finished(2, timeout=AT_ONCE)
-        # Told while it is full: whatever gives back is never refused.
+        # Sent while it is full: a call that only gives back is never refused.
         assert until(lambda: int(client.hget(Keys("throttle").key("meta"), "errors") or 0)) >= 1
         client.config_set("maxmemory", 0)
     state.wait_clean()
@@ -181,7 +181,7 @@ def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: 
     store.restart()
     doors.open_all()
 
-    # What was running or parked does not fail.
+    # Running and parked tasks do not fail.
     journal.wait_finished(2, timeout=AT_ONCE)
     assert counts(journal) == {"first": 1, "parked": 1}
     state.wait_clean()
@@ -233,7 +233,7 @@ def test_task_in_an_unanswered_call_keeps_no_plain_task_at_the_broker(
 def test_a_store_with_its_data_that_was_away_for_longer_than_a_lease(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, how: str
 ) -> None:
-    """Nobody could renew: whoever is back first must not take the others for lost."""
+    """No worker could renew: the first one that is back must not take the others for lost."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     with Relay(store.port) as relay, Redis.from_url(store.url) as client:
         runs = workers.start(DOORS, concurrency=1, queues="runs", conf={"throttle_url": relay.url})
@@ -289,7 +289,7 @@ def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
 def test_each_worker_puts_back_what_it_holds_in_a_store_that_was_emptied(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """Though no connection broke, and somebody who knows nothing of what was there comes first."""
+    """No connection broke, and the first call comes from a worker without holders."""
     workers.conf["throttle_lease"] = LONG_LEASE
     workers.start(DOORS, concurrency=1, queues="runs")
     app = workers.app(DOORS)

@@ -46,7 +46,7 @@ def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal,
     # Acknowledged when they started, so those that ran are lost; the others take all that they had.
     journal.wait_running(6, timeout=WITHIN_LEASE)
     taken = {"api": 6, **tenants(a=2, b=1, c=1, d=1, e=1)}
-    until(lambda: state.used == taken, describe=state.describe)  # a lease that nobody waits for may end last
+    until(lambda: state.used == taken, describe=state.describe)  # a lease without waiting tasks may end last
     for name in ("first", "second"):
         Path(f"{journal.path}.{name}").touch()
     journal.wait_finished(6)
@@ -56,7 +56,7 @@ def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal,
 
 @pytest.mark.slow
 def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, state: State) -> None:
-    """Caps hold, what was not started runs, and what was acknowledged late runs again."""
+    """Caps hold, parked tasks run, and tasks that are acknowledged late run again."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     app = workers.app(TERMS)
     tenants = [f"t{number % 5}" for number in range(100)]
@@ -73,12 +73,12 @@ def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, stat
     early, late = (Counter(tenants[half::2]) for half in (0, 1))
 
     def there(runs: list[Run]) -> list[Run]:
-        """Without those that began while their worker was killed: nobody wrote that they ended."""
+        """Without those that began while their worker was killed: their end was not noted."""
         return [run for run in runs if run.stopped is not None or not run.worker.startswith(lost.name)]
 
     def done() -> bool:
         if not there(journal.running()) and not state.parked:
-            redeliver(workers)  # what the lost one had not acknowledged, as the broker does after its timeout
+            redeliver(workers)  # the unacknowledged messages of the lost one, as the broker does after its timeout
         # A task that was killed between its last line and the word that it has ended runs again.
         return Counter(run.label for run in journal.finished(task=".both_late")) >= late
 

@@ -41,7 +41,7 @@ def test_record_of_a_parked_task_that_cannot_be_read(
     app.pair.delay("of another limit").get(timeout=AT_ONCE)
     app.hold.delay("new").get(timeout=AT_ONCE)
     assert counts(journal) == {"first": 1, "after": 1, "of another limit": 1, "new": 1}
-    # Whoever looks is told of it, and of all else.
+    # Each reader gets a note of it, and all else.
     assert state.explain(broken).state != "held"
     until(lambda: not state.used)
     assert broken.id in state.ids()

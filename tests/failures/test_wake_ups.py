@@ -1,4 +1,4 @@
-"""A permit that comes free reaches whoever can use it. The workers never look on their own here: a lost hint hangs."""
+"""A free permit reaches a worker that can use it. The workers never look on their own here: a lost hint hangs."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_queue_without_a_worker_does_not_hold_the_others_up(
 
     journal.wait_finished(4, task="left", timeout=AT_ONCE)
     assert journal.order() == ["0", "2", "4", "5"]
-    app.left.delay("6").get(timeout=AT_ONCE)  # nor whoever comes later
+    app.left.delay("6").get(timeout=AT_ONCE)  # nor a later one
     assert len(state.parked) == 2
     workers.start(DOORS, concurrency=2, queues="right")
 
@@ -126,7 +126,7 @@ def test_one_limit_does_not_hold_another_up(workers: Workers, journal: Journal, 
 def test_a_dead_connection_for_hints_is_noticed(
     relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """A NAT has forgotten it, and says so to no one."""
+    """A NAT has forgotten it, without notice to either side."""
     workers.start(DOORS, concurrency=1, queues="left", conf={"throttle_url": relay.url})
     workers.start(DOORS, concurrency=1, queues="right")
     app = workers.app(DOORS)

@@ -52,7 +52,7 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     app.hold_again.delay("late direct")
     journal.wait_finished(2)
     journal.wait_running(4)
-    until(lambda: early_resumed.id not in inside.messages)  # its start has been told to the store
+    until(lambda: early_resumed.id not in inside.messages)  # its start is in the store
     other = workers.start(DOORS, concurrency=5)
     assert set(state.parked) == {early_parked.id, late_parked.id}
 
@@ -96,7 +96,7 @@ def test_early_acknowledged_tasks_that_had_not_started_all_run_once(
     assert queued(workers) > 0
 
     lost.kill()
-    redeliver(workers)  # while nobody consumes: it would deliver again what a worker has just received
+    redeliver(workers)  # without a consumer, because it would deliver again a message that a worker has just received
     workers.start(DOORS, concurrency=2)
     doors.open_all()
 

@@ -1,4 +1,4 @@
-"""What the tests of this directory steer and look at: doors, the store, the broker's unacknowledged messages."""
+"""Tools for the tests of this directory: doors, the store, the broker's unacknowledged messages."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 DOORS = "tests.support.apps.doors"
 SEAMS = "tests.support.apps.seams"
 
-#: A lease that no test waits for, and what "at once" means beside it on a busy machine.
+#: A lease that no test waits for, and the meaning of "at once" beside it on a busy machine.
 LONG_LEASE = 60
 AT_ONCE = 15.0
 #: A lease that a test does wait for. A worker looks on its own every five seconds.
 SHORT_LEASE = 2
 WITHIN_LEASE = SHORT_LEASE + 5 + 13.0
-#: Worker environment: it does not look on its own, so whatever starts was woken by a hint or handed over.
+#: Worker environment: it does not look on its own, so each start was woken by a hint or handed over.
 NO_LOOK = {"LOOK_EVERY": "3600"}
 
 
@@ -49,10 +49,10 @@ class Doors:
 
 
 class StoreState:
-    """The keys of the store: for what nobody can ask otherwise.
+    """The keys of the store, for tests that have no other way.
 
     Args:
-        url: returns where the store is; asked at each use, because a test configures it after it got this fixture.
+        url: returns the address of the store at each use, because a test configures it after it got this fixture.
     """
 
     def __init__(self, url: Callable[[], str]) -> None:
@@ -86,7 +86,7 @@ def queued(workers: Workers, queue: str = "celery") -> int:
 
 
 def redeliver(workers: Workers) -> None:
-    """Let the broker deliver again all that nobody has acknowledged, as it does once the visibility timeout is over.
+    """Let the broker deliver all unacknowledged messages again, as it does once the visibility timeout is over.
 
     By the very function that a worker calls every now and then, with a visibility timeout that has passed already.
     """

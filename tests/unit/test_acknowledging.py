@@ -1,4 +1,4 @@
-"""What the store hears of messages that the broker keeps although they are not needed."""
+"""The rows about messages that the broker keeps although they are not needed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Worker:
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_what_has_run_and_could_not_be_acknowledged_is_told_with_the_next_call(keeps: bool) -> None:
-    """The connection to the broker is gone: whatever is not told of counts as acknowledged."""
+    """The connection to the broker is gone: an unreported message counts as acknowledged."""
     worker = Worker()
     run = worker.run(epoch=0, keeps=keeps)
     worker.acknowledging.has_run(run)

@@ -1,4 +1,4 @@
-"""What the thread of a process sleeps on."""
+"""The bell that wakes the thread of a process."""
 
 from __future__ import annotations
 

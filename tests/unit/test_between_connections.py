@@ -1,4 +1,4 @@
-"""What comes to the gate while the worker has no connection to its broker."""
+"""Messages that reach the gate while the worker has no connection to its broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Loop(Timers):
 
 
 class Request:
-    """Of a task that cannot run here; at first nobody can be told, since the result backend is away."""
+    """A request of a task that cannot run here; at first the result backend is away."""
 
     id = name = "t"
     acknowledged = False

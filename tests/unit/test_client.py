@@ -42,7 +42,7 @@ def test_a_connection_is_made_but_not_connected(server: EmbeddedServer) -> None:
 
 @pytest.mark.parametrize("option", ["protocol=3", "decode_responses=true"])
 def test_how_replies_are_read_is_ours(option: str, redis: Redis, server: EmbeddedServer) -> None:
-    """Whatever the same URL says to other clients: the broker's, or those of the result backend."""
+    """Options in the same URL for other clients have no effect: the broker's, or those of the result backend."""
     redis.hset("k", "f", "v")
     connection: Any = connection_factory(f"{server.url}?{option}")()
     connection.connect()
@@ -72,7 +72,7 @@ def test_an_option_that_redis_py_does_not_know_is_refused(url: str) -> None:
 
 
 def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No retries: whoever asks has better things to do, and knows what may be asked twice."""
+    """No retries, because only the caller can decide which calls may be repeated."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         attempts: list[Connection] = []

@@ -1,6 +1,6 @@
 """Declarations that did nothing, or ended in Python's own words: said when they are made, or when the worker starts."""
 
-# What is tried here is wrong, and a type checker says so, too.
+# These calls are wrong on purpose, and a type checker reports them, too.
 # mypy: disable-error-code="arg-type, call-arg, misc, operator"
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_option_that_is_set_after_binding_is_refused(name: str, value: object, w
     task = task_of(limit=2)
     assert said(lambda: setattr(task, name, value)) == f"Task shop.f: {name}={value!r} comes too late: {write}"
     assert task.limit == 2
-    task.max_retries = 5  # what is Celery's is none of our business
+    task.max_retries = 5  # Celery's own options are not checked
     assert task.max_retries == 5
 
 

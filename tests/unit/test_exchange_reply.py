@@ -14,7 +14,7 @@ RECORD = {"v": 2, "nonce": "w:1.0", "needs": "1:gpu", "queue": "q", "ticket": 10
 
 
 def reply(*grants: Any, asked: Any = ()) -> list[Any]:
-    """What exchange.lua returns."""
+    """Return a reply as exchange.lua does."""
     return [1, list(asked), [], list(grants), 0, 0, [], [], [], 1, []]
 
 

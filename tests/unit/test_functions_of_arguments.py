@@ -1,4 +1,4 @@
-"""Functions given as ``key``, ``fair_by``, ``cost`` and ``unique_on``: what they are called with."""
+"""Functions given as ``key``, ``fair_by``, ``cost`` and ``unique_on``: their arguments."""
 
 # The defaults and the parameters of these functions are what is tried.
 # ruff: noqa: ARG001, ARG002

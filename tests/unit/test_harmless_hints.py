@@ -1,6 +1,6 @@
 """Hints of error messages: doing as one says never destroys, or changes, more than the wrong call was about."""
 
-# What is tried here is wrong, and a type checker says so, too.
+# These calls are wrong on purpose, and a type checker reports them, too.
 # mypy: disable-error-code="arg-type, call-arg, misc"
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is held in a worker for a while, and how many messages more the broker may deliver meanwhile."""
+"""Messages that a worker holds for a while, and how many more the broker may deliver in that time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.timers import Timers
 
 
 class Held:
-    """What is known of a run here."""
+    """A run, as this module needs it."""
 
     state, refusals, request, group, came = State.WAITING, 0, None, "", 0.0
 
@@ -25,7 +25,7 @@ class Here:
     """A worker in which tasks are held.
 
     Attributes:
-        more: numbers of messages that the broker may deliver, each time that it is told.
+        more: numbers of messages that the broker may deliver, one for each change.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ def test_held_run_is_not_woken_by_an_earlier_pause() -> None:
 
 
 def test_forgotten_runs_keep_the_reason_that_is_spared() -> None:
-    """A worker that stops goes on waiting for what is not safe yet."""
+    """A stopping worker still waits for unsafe messages."""
     here = Here()
     saving, away = Held(), Held()
     here.held.hold(saving, State.SAVING)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ROOT = Path(celery_throttle.__file__).parent
-#: Who sets attributes of others, and why.
+#: Modules that set attributes of others, with reasons.
 STEERS = {
     "celery_throttle.web.site": {"inner"},  # the state of a Starlette app is where its handlers find what they share
     # A run goes from state to state, and these are what moves it.
@@ -57,7 +57,7 @@ def modules() -> dict[str, ast.AST]:
 
 
 def imports(tree: ast.AST, modules: Mapping[str, object]) -> set[str]:
-    """What a file imports from the package, wherever it does, also for types alone."""
+    """Return the names that a file imports from the package, anywhere in it, also for types alone."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -116,7 +116,7 @@ def is_record(of: ast.ClassDef) -> bool:
 
 
 def of_its_beginning(of: ast.ClassDef, known: Mapping[str, ast.ClassDef]) -> set[str]:
-    """The attributes that an object has once it is made: of its class, its bases, ``__init__`` and what that calls."""
+    """The attributes that an object has once it is made: of its class, its bases, ``__init__`` and its callees."""
     own, todo, seen = methods(of), ["__init__", "__new__", "__post_init__"], set()
     fields = [
         node for node in of.body if isinstance(node, ast.Assign | ast.AnnAssign) and (node.value or is_record(of))
@@ -142,7 +142,7 @@ def set_later(modules: Mapping[str, ast.AST], known: Mapping[str, ast.ClassDef])
 
 
 def made_by(function: ast.AST) -> Iterator[str]:
-    """Yield the names of what a function makes by calling a class."""
+    """Yield the names of values that a function makes by calling a class."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             maker = ast.unparse(node.value.func).rpartition(".")[2]
@@ -171,7 +171,7 @@ def test_objects_are_whole_when_they_are_made(modules: dict[str, ast.AST]) -> No
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_nobody_sets_attributes_of_others(modules: dict[str, ast.AST], name: str) -> None:
-    """But for the few who have to, and of what they have to."""
+    """Only a few modules may, for a few attributes."""
     found = [(each.partition(".")[0], each) for each in set_from_outside(modules[name])]
     steered = STEERS.get(name, set())
     assert [each for owner, each in found if owner not in steered] == []

@@ -11,7 +11,7 @@ from celery_throttle.worker.store_side.calls import Calls
 
 
 class Sender:
-    """What `Calls.send` needs; notes how many slots each call offers."""
+    """The part that `Calls.send` needs; notes how many slots each call offers."""
 
     def __init__(self, size: int) -> None:
         self.number, self.hungry, self._slow, self._most_bytes = 0, True, False, 1 << 20

@@ -1,4 +1,4 @@
-"""What a limit may be."""
+"""Valid and invalid limits."""
 
 from __future__ import annotations
 

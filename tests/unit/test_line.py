@@ -1,4 +1,4 @@
-"""What a call says of those who want a permit outside of tasks."""
+"""The rows of a call about waiting callers outside of tasks."""
 
 from __future__ import annotations
 

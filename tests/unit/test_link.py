@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Server:
-    """Greets whoever connects, then says what a test wants it to say."""
+    """Greets each client, then sends the test's bytes."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -140,7 +140,7 @@ def test_a_reply_that_is_not_in_the_protocol_breaks_the_connection(server: Serve
 
 
 def test_a_reply_that_its_reader_cannot_read_breaks_the_connection(server: Server, linked: Linked) -> None:
-    """It counts as lost: others that are under way hear of that, and the call can be sent again."""
+    """It counts as lost: other pending calls get an error, and the call can be sent again."""
 
     def unreadable(raw: object) -> None:
         read(bytes.decode, raw)
@@ -185,7 +185,7 @@ def test_a_socket_that_was_closed_is_off_the_hub(server: Server, linked: Linked)
     with inherited:
         linked.turn_until(lambda: linked.broken)
         assert [fd for fd, _ in linked.hub.poller.poll(0)] == []
-        assert len(linked.hub.readers) == 1  # what wakes the loop
+        assert len(linked.hub.readers) == 1  # wakes the loop
         linked.loop.reattach()
 
 
@@ -195,7 +195,7 @@ def test_connecting_again_never_waits_for_longer_than_a_third_of_a_lease() -> No
     loop = Loop(hub, threaded=False)
     loop.reattach()
     nothing = lambda *args: None  # noqa: E731
-    make = connection_factory(f"redis://127.0.0.1:{free_port()}")  # nobody is there
+    make = connection_factory(f"redis://127.0.0.1:{free_port()}")  # no server is there
     link = Link(loop, timekeeper, make, 0.6, nothing, nothing, lambda error: tried.append(monotonic()))
     timekeeper.start()
     link.connect()

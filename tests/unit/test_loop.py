@@ -49,7 +49,7 @@ def wait_for(door: threading.Event) -> None:
 
 
 def test_a_loop_goes_on_in_a_thread_when_its_hub_takes_no_more_turns(hub: Hub) -> None:
-    """Whoever posts does not wait, whatever the loop is busy with, and hears of it when it wants to."""
+    """A caller that posts does not wait for a busy loop, and gets the result when it asks."""
     loop = Loop(hub, threaded=False)
     loop.reattach()
     loop.turn()
@@ -83,7 +83,7 @@ def test_a_loop_that_has_moved_reads_what_it_read_before(hub: Hub) -> None:
 
 
 def test_what_is_posted_while_posted_functions_run_does_not_run_inside_of_them(hub: Hub) -> None:
-    """Else whoever sends would hear of a lost connection in the middle of what it does, again and again."""
+    """Else a sender would get a lost connection in the middle of its own work, again and again."""
     loop = Loop(hub, threaded=False)
     loop.reattach()
     loop.detach()

@@ -20,7 +20,7 @@ READING = {
     *("HSCAN", "HSTRLEN", "TIME", "ZCARD", "ZLEXCOUNT", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYLEX", "ZRANGEBYSCORE"),
     *("ZSCAN", "ZSCORE"),
 }
-#: What the names of functions begin or end with that ask for something.
+#: Prefixes and suffixes of functions that return an answer.
 QUESTION = re.compile(
     r"^(?:is|has|was|load|kept|live|first|last|next_look|held|counted|rule|room|meta|settling|fits|anybody|anything|"
     r"oldest|called|lock_till|nearest|free|booked|blocked|barred)(?:_|$)|_(?:of|in|at|for|by)$"

@@ -74,7 +74,7 @@ def numbered(lines: list[str]) -> Iterator[str]:
 
 
 def faults(text: str, name: str = "") -> list[str]:
-    """What a file has that the rules do not allow."""
+    """Return the violations of the rules in a file."""
     shared = is_shared(text, name)
     lines, head = code_of(text), head_of(text)
     wide = [f"line {number} is wide" for number, line in enumerate(text.splitlines(), 1) if len(line) > WIDEST]

@@ -22,7 +22,7 @@ COUNT = 30
 
 @pytest.fixture(autouse=True)
 def _nobody_elses_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What other tests share must not come to these apps, nor these tasks to theirs.
+    # Shared tasks of other tests must not come to these apps, nor these tasks to theirs.
     monkeypatch.setattr("celery._state._on_app_finalizers", set())
     monkeypatch.setattr("celery._state._apps", WeakSet())
 
@@ -143,6 +143,6 @@ def test_schedule_that_is_set_before_the_app_is_used_keeps_the_reaper(early: boo
 
 @pytest.mark.parametrize("kind", ["own", "shared", "once", "class", "several"])
 def test_twice_as_many_tasks_cost_twice_as_much(kind: str) -> None:
-    steps_to_bind(kind, 1)  # what is looked up once
+    steps_to_bind(kind, 1)  # values that are looked up once
     few, many = steps_to_bind(kind, COUNT), steps_to_bind(kind, 2 * COUNT)
     assert many < 2.02 * few, f"{few} instructions for {COUNT} tasks, {many} for {2 * COUNT}"

@@ -1,6 +1,6 @@
-"""What people get wrong, and what they are told: the task, the option, what was given, what to write instead."""
+"""Mistakes of users, and the messages for them: the task, the option, the given value, the right one."""
 
-# What is tried here is wrong, and a type checker says so, too.
+# These calls are wrong on purpose, and a type checker reports them, too.
 # mypy: disable-error-code="arg-type, attr-defined, call-arg, misc"
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def settings(**conf: Any) -> Any:
 
 
 APP = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
-#: Nobody answers it, and nobody asks.
+#: No server answers it, and no client asks.
 CLIENT = Redis(port=1)
 GPU, TENANT, MAIL = Limit("gpu", 4), Limit("tenant", 2, key="tenant_id"), Limit("mail", rate="10/s")
 
@@ -58,7 +58,7 @@ def control() -> Any:
 
 #: How a message says what to do instead.
 FIX = re.compile(r"[:;,] (write|use|did you mean|give|have it|raise|name|leave|round)\b|, so leave")
-#: Options, and what is said when the task is bound.
+#: Options, and the message when the task is bound.
 BOUND: list[tuple[dict[str, Any], str]] = [
     ({"limit": "gpu"}, "limit must be a whole number of 1 or more, a Limit or a list"),
     ({"limit": 5.0}, "limit must be a whole number of 1 or more, a Limit or a list of up to 8 of them, got 5.0; write"),
@@ -246,8 +246,9 @@ BOUND: list[tuple[dict[str, Any], str]] = [
     ({"lock_ttl": 60, "remember": 5}, "lock_ttl, remember needs singleton=True beside it"),
 ]
 
-#: What it is called elsewhere: by celery-once, celery-singleton, celery-heimdall, Sidekiq and its plugins, BullMQ,
-#: Oban, GoodJob, River, dramatiq.
+#: Its names elsewhere: in celery-once, celery-singleton, celery-heimdall, Sidekiq and its plugins, BullMQ, Oban,
+#: GoodJob,
+#: River, dramatiq.
 ELSEWHERE: list[tuple[str, object, str]] = [
     ("once", {"keys": ["order_id"], "graceful": True}, "singleton=True, unique_on=['order_id']"),
     ("heimdall", {"unique": True}, "singleton=True, unique_on=['order_id']"),
@@ -329,7 +330,7 @@ def test_what_is_said_of_a_name_from_elsewhere(name: str, value: object, write: 
     )
 
 
-#: Misspelt, and what is meant.
+#: Misspelt options, and the right ones.
 MISSPELT = [
     ("singelton", "singleton"), ("is_singleton", "singleton"), ("remeber", "remember"), ("fairby", "fair_by"),
     ("Limit", "limit"), ("limits", "limit"), ("keys", "key"), ("weight", "weights"), ("on_conflicts", "on_conflict"),
@@ -343,7 +344,7 @@ def test_what_is_said_of_a_misspelt_option(name: str, meant: str) -> None:
         task_of(limit=2, **{name: 5})
 
 
-#: Options of one call, which Celery would send along and nobody look at.
+#: Options of one call, which Celery would send along without effect.
 OF_A_CALL: list[tuple[dict[str, Any], str]] = [
     ({"limit": 5}, "limit=5 of a call does nothing: write it at the task, @app.task(base=Throttled, ...)"),
     ({"rate": "5/s"}, "rate='5/s' of a call does nothing"),
@@ -399,7 +400,7 @@ def test_what_a_worker_warns_of(conf: dict[str, Any], options: dict[str, Any], s
         lambda order_id, **_: order_id,
         lambda *args, **kwargs: 1,
         lambda order, *rest: order,
-        lambda customer: customer,  # whoever calls it may give just that one
+        lambda customer: customer,  # a caller may give just that one
         str,
     ],
     ids=map(str, range(7)),
@@ -412,7 +413,7 @@ def no_key(order_id: Any, amount: int = 0) -> None:
     """Forget to return anything."""
 
 
-#: Options, arguments, and what whoever calls the task is told.
+#: Options, arguments, and the message for the caller of the task.
 CALLED: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
     ({"limit": 2, "key": no_key}, (1,), "the function given as key returned None: have it return text or a number"),
     ({"singleton": True, "unique_on": no_key}, (1,), "the function given as unique_on returned None"),

@@ -12,7 +12,7 @@ from celery_throttle.tasks.registry import policies_of
 
 
 class Own(Task):  # type: ignore[type-arg]
-    """What a project gives all its tasks."""
+    """The base class of all tasks in a project."""
 
     abstract = True
     acks_late = True

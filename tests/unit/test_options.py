@@ -50,7 +50,7 @@ def test_no_option_is_no_limit() -> None:
 
 @pytest.mark.parametrize("option", [0, -1, 2.5, "5", True, False, [], [5], [Limit("a", 1), "b"]])
 def test_anything_else_is_refused(option: Any) -> None:
-    """The message names the task and what it got."""
+    """The message names the task and the given value."""
     with pytest.raises(ConfigurationError, match=r"Task app\.work: limit .*got " + re.escape(repr(option))):
         terms(limit=option)
 
@@ -62,7 +62,7 @@ def test_what_goes_with_a_number_is_the_tasks_own() -> None:
 
 
 def test_a_rate_beside_limits_is_one_more() -> None:
-    """Those with a key come first: whoever waits waits there, out of the way of others."""
+    """Those with a key come first: a task waits there, out of the way of others."""
     api, tenant = Limit("api", 8), Limit("tenant", 2, key="customer_id")
     assert terms(limit=[api, tenant], rate="100/m").limits == (tenant, api, Limit("app.work", rate="100/m"))
 

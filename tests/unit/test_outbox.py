@@ -166,7 +166,7 @@ def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:
 
 
 def test_what_could_not_be_acknowledged_is_told_with_the_next_call_whatever_that_is_for() -> None:
-    """It counts as acknowledged else; and many are told at once, as no call after it could say so."""
+    """Else it counts as acknowledged. One call reports many, as no later call could."""
     outbox = Outbox()
     gone = [run_of(f"gone {number}", acknowledged=False) for number in range(60)]
     for run in (run_of("a"), *gone):
@@ -214,7 +214,7 @@ def pass_on(outbox: Outbox, count: int) -> list[Run]:
 
 @pytest.mark.usefixtures("later")
 def test_the_store_hears_who_has_a_permit_before_it_hears_that_this_one_has_ended() -> None:
-    """However many passed on at once: else it knows nothing of who has ended, and holds the permit for a lease."""
+    """Many may have passed on at once: without the order the store would keep the permit for a lease."""
     outbox = Outbox()
     known = pass_on(outbox, 120)
     assert len(known) == 120

@@ -1,4 +1,4 @@
-"""How fast a line moves, by its limit's rate or by what was counted of it."""
+"""The speed of a line, by its limit's rate or by its counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def period(minutes_ago: int, *, started: int = 0, ended: int = 0, run_time: floa
 
 
 def history(**minutes: dict[str, Any]) -> History:
-    """What was counted some minutes ago, by ``m3``: three minutes ago."""
+    """Return counts of some minutes ago, by ``m3``: three minutes ago."""
     return History("api", NOW, tuple(period(ago, **minutes.get(f"m{ago}", {})) for ago in reversed(range(60))))
 
 
@@ -35,7 +35,7 @@ def status(permits: int | None = 2, held: int = 2, *rates: RateStatus, next_star
 
 
 def test_a_rate_that_alone_decides_says_it_exactly() -> None:
-    """Eleven at thirty a minute are twenty seconds, whatever started lately."""
+    """Eleven at thirty a minute are twenty seconds, for any recent starts."""
     paced = status(None, 0, RateStatus("30/m", 1), next_start_in=2.0)
     pace = pace_of(paced, history(m5={"started": 6, "ended": 6, "run_time": 1.0}))
     assert pace.by_rate

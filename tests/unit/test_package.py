@@ -1,4 +1,4 @@
-"""What the package is when it is imported: next to nothing, but its tasks are known."""
+"""The package after its import: next to nothing is loaded, but its tasks are registered."""
 
 from __future__ import annotations
 

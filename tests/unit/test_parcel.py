@@ -1,4 +1,4 @@
-"""A message as bytes and back: whatever Celery sends, the task sees the same."""
+"""A message as bytes and back: for every message of Celery, the task sees the same."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_header_that_nobody_can_send_is_refused(broker: Broker) -> None:
     ids=lambda body: f"{type(body).__name__} {len(body)}",
 )
 def test_any_body_is_kept(body: Any) -> None:
-    """Text stays text and bytes stay bytes, whatever is in them."""
+    """Text stays text and bytes stay bytes, with any content."""
     back = again(Message(body=body, content_type="application/data", content_encoding="binary"))
     assert back.body == body
     assert isinstance(back.body, str) == isinstance(body, str)
@@ -159,7 +159,7 @@ def test_content_that_the_worker_does_not_accept_is_not_decoded(broker: Broker) 
 
 
 def test_what_nearly_all_messages_have_takes_little_room(broker: Broker) -> None:
-    """Of what is not the body: names and ids are left of it."""
+    """The rest beside the body shrinks to names and ids."""
     message = broker.message()
     head = len(pack(message)) - len(message.body or "")
     assert head < 0.35 * len(json.dumps({"headers": message.headers, "properties": message.properties}))

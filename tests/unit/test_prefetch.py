@@ -1,4 +1,4 @@
-"""How many messages the broker is told to deliver: as many as Celery says, and what is held besides."""
+"""How many messages the broker may deliver: Celery's number, plus the held ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Connection:
         self.meanwhile()
 
     def turn(self) -> None:
-        """What Celery's loops do."""
+        """Do a turn of Celery's loops."""
         if self.qos.prev != self.qos.value:
             self.qos.update()
 
@@ -144,7 +144,7 @@ def test_what_the_protocol_can_say() -> None:
     ),
 )
 def test_in_any_order(start: int, most: int | None, steps: list[tuple[str, int]]) -> None:
-    """What is held is added to what Celery would say without us, whatever else happens to that."""
+    """The held messages are added to Celery's own count, after any change of that."""
     prefetch = Prefetch()
     ours, plain = Connection(start, prefetch, most), Connection(start, None, most)
     held = 0

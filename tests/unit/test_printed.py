@@ -1,4 +1,4 @@
-"""What people read who print what the library returns."""
+"""The printed form of the library's return values, for people."""
 
 from __future__ import annotations
 

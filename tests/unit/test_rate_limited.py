@@ -1,4 +1,4 @@
-"""What a `Retry-After` may be, as servers send it."""
+"""The forms of `Retry-After`, as servers send it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that do nothing are told of."""
+"""Warnings about options without effect."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_is_as_it_was_meant(options: dict[str, Any]) -> None:
 
 
 def test_a_setting_that_lacks_the_namespace() -> None:
-    """It may be another package's: so it is told of, and no more."""
+    """It may be another package's, so there is only a warning."""
     app: Any = Celery("shop", set_as_current=False)
     settings = SimpleNamespace(
         CELERY_BROKER_URL="redis://b", THROTTLE_LEASE=5, THROTTLE_RATES={}, CELERY_THROTTLE_URL=None

@@ -36,7 +36,7 @@ def loop() -> Iterator[Loop]:
 
 @pytest.fixture
 def door() -> Iterator[threading.Event]:
-    """Open at the end, whoever waits in front of it."""
+    """Open at the end, for every thread that still waits."""
     made = threading.Event()
     yield made
     made.set()

@@ -26,7 +26,7 @@ def permit(task: str, *, goes_back: bool = False) -> Permit:
 
 
 def said(call: Call) -> tuple[int, list[str]]:
-    """After which call it was put together, and what it renews."""
+    """Return after which call it was put together, and the holders that it renews."""
     text = json.loads(str(call.arguments[-1]))
     return text["number"], [row["task"] for row in text["held"]]
 

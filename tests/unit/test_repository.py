@@ -1,4 +1,4 @@
-"""What several files of the repository agree on: versions of tools, Pythons, rows of the matrix, the version."""
+"""Facts that several files of the repository share: versions of tools, Pythons, rows of the matrix, the version."""
 
 from __future__ import annotations
 

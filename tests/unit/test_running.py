@@ -1,4 +1,4 @@
-"""What is given to the pool, and what follows if it does not begin."""
+"""Jobs given to the pool, and the consequences if one does not begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gate knows of one delivery."""
+"""The gate's record of one delivery."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run() -> Callable[..., Run]:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_message_that_could_not_be_acknowledged_is_at_the_broker(run: Callable[..., Run], late: bool) -> None:
-    """The connection broke, and nobody has noticed yet: it is delivered again, and must be known to have run."""
+    """The connection broke without notice: it is delivered again, and its run must be on record."""
     assert run(gone=True, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.BROKER
     assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.NOBODY
 
@@ -55,7 +55,7 @@ def test_a_message_of_a_connection_that_is_gone_may_come_again(run: Callable[...
 
 
 def test_an_attempt_is_later_than_those_before_it() -> None:
-    """A retry is, and what `replace` sent, which counts its retries anew; another delivery is not."""
+    """A retry is later, and so is a message that `replace` sent, which counts its retries anew; another delivery is not."""
 
     def attempt(**sent: object) -> int:
         return Run(SimpleNamespace(request_dict=sent), epoch=1).attempt

@@ -36,7 +36,7 @@ def code(text: str) -> str:
 
 
 def arguments(call: Call) -> list[object]:
-    """What follows the keys."""
+    """Return the arguments after the keys."""
     (numkeys, *rest) = call.arguments
     assert isinstance(numkeys, int)
     assert rest[:numkeys] == [*KEYS.all, KEYS.wake]
@@ -105,7 +105,7 @@ def test_lines_have_neither_indentation_nor_comments(name: str) -> None:
 
 @each_script
 def test_no_function_is_called_that_is_not_there(name: str) -> None:
-    """Whatever is called by a bare name is Lua's own, or the script's."""
+    """Each function called by a bare name is Lua's own, or the script's."""
     text = code(gate_text(name))
     known = set(re.findall(r"local function (\w+)", text)) | set(re.findall(r"local (\w+) = ", text))
     lua = {"if", "and", "or", "not", "return", "function", "while", "until", "ipairs", "pairs", "tonumber", "tostring"}
@@ -132,7 +132,7 @@ def test_what_is_made_at_once_is_what_an_exchange_calls() -> None:
 
 @each_script
 def test_a_script_that_may_let_somebody_start_serves(name: str) -> None:
-    """Or who got a lock, or room, by what it cleared is forgotten."""
+    """Else a task that got a lock, or room, by its clean-up is forgotten."""
     if "touch" in reached(own_text(name)):
         own = own_text(name)
         # The latter look at all buckets of a limit.
@@ -161,7 +161,7 @@ def test_constants_are_written_as_their_values() -> None:
 @each_script
 def test_no_constant_is_left(name: str) -> None:
     names = set(re.findall(r"\b[A-Z][A-Z_]+\b", code(gate_text(name))))
-    # What is computed: the store's time, the lease.
+    # Computed values: the store's time, the lease.
     assert names <= {"KEYS", "ARGV", "NOW", "NOW_US", "LEASE_MS", "BARRED", "F"}
 
 

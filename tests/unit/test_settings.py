@@ -141,7 +141,7 @@ def test_a_time_to_wait_that_cannot_work_is_refused(value: Any) -> None:
     ],
 )
 def test_what_would_make_nothing_safer_is_refused(given: dict[str, Any], said: str) -> None:
-    """Whoever sets a number of replicas believes that they are waited for."""
+    """A user that sets a number of replicas relies on waiting for them."""
     with pytest.raises(ConfigurationError, match=said):
         read(throttle_url=URL, **{f"throttle_{name}": value for name, value in given.items()})
 

@@ -16,7 +16,7 @@ from celery_throttle.worker.celery_side.tasks import Tasks
 
 @pytest.fixture(autouse=True)
 def _nobody_elses_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What other tests share must not come to these apps, nor these tasks to theirs.
+    # Shared tasks of other tests must not come to these apps, nor these tasks to theirs.
     monkeypatch.setattr("celery._state._on_app_finalizers", set())
     monkeypatch.setattr("celery._state._apps", WeakSet())
 
@@ -40,14 +40,14 @@ def another(a: object = None) -> None:
 
 
 def declared(app: Any) -> dict[str, str]:
-    """What a worker of the app says of its limits."""
+    """Return the limits that a worker of the app declares."""
     return Tasks(policies_of(app), {}, Settings("redis://127.0.0.1:1/0")).declared("")
 
 
 @pytest.mark.parametrize("lazy", [True, False])
 @pytest.mark.parametrize("looked_at", [True, False])
 def test_limits_of_the_same_name(lazy: bool, looked_at: bool) -> None:
-    """Each worker says what its own app does, whichever of them is finalized first."""
+    """Each worker declares the limits of its own app, for every order of finalizing."""
     shared_task(base=Throttled, limit=Limit("mail", 2), name="shared")(nothing)
     one, two = make_app("one"), make_app("two")
     first = one.task(nothing, base=Throttled, limit=Limit("api", 4), name="one.call", lazy=lazy)

@@ -1,4 +1,4 @@
-"""What the gate knows of Celery's pools."""
+"""The gate's view of Celery's pools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from celery_throttle.worker.celery_side.slots import Slots
 
 
 def test_a_pool_that_has_stopped_has_no_slots() -> None:
-    # What it could not start is given back after that, and the reply may say that more could run.
+    # Tasks that it could not start are given back after that, and the reply may offer more to run.
     pool = TaskPool(2, app=Celery("slots", broker="memory://", set_as_current=False))
     slots = Slots(pool)
     pool.start()

@@ -168,7 +168,7 @@ FORMS = (
 
 
 def shown_to_users(url: str) -> Iterator[str]:
-    """All that is printed of a URL by what reads it: as throttle_url, and as the broker's."""
+    """Return all printed forms of a URL: as throttle_url, and as the broker's."""
     settings_of_it = [{"throttle_url": url}, {"broker_url": url}]
     if url.partition("://")[0] in ("redis", "rediss", "sentinel"):  # kombu's own
         settings_of_it.append({"broker_url": url, "throttle_url": "redis://store"})

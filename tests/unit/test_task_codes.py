@@ -1,4 +1,4 @@
-"""What the store keeps of a task's name, and how it is read."""
+"""The stored form of a task's name, and its reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published while the store is away: workers check it."""
+"""Messages that are published while the store is away: workers check them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nothing() -> None:
 
 @pytest.mark.parametrize(("retries", "claim"), [(1, "1800000000000000"), (0, "0")])
 def test_a_retry_is_as_old_as_its_call(retries: int, claim: str) -> None:
-    """Whatever else is published gets its place when it arrives."""
+    """Other messages get their place when they arrive."""
     app: Any = Celery("unchecked", broker="memory://", set_as_current=False)
     app.conf.throttle_url = "redis://127.0.0.1:1/0"
     task = app.task(shared=False, base=Throttled, singleton=True, on_conflict="keep_last")(nothing)

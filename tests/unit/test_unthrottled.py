@@ -1,4 +1,4 @@
-"""What is done to the tasks of a worker that throttles nothing."""
+"""The treatment of tasks in a worker that throttles nothing."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.support.timers import Timers
 
 
 class Backend:
-    """Hears of what was revoked, unless it is away, or the task is one that it never takes."""
+    """Records the revokes that reach it, unless it is away, or the task is one that it never takes."""
 
     def __init__(self) -> None:
         self.away, self.never, self.heard, self.asked = True, "", list[str](), 0

@@ -53,7 +53,7 @@ def served(page: Any) -> Iterator[str]:
 
 
 class Site(NamedTuple):
-    """A page, and who looks at it."""
+    """A page and its visitor."""
 
     url: str
     client: httpx.Client
@@ -86,7 +86,7 @@ def worker(redis: Redis) -> TermsCaller:
 
 @pytest.fixture
 def page(app: Any) -> Iterator[Site]:
-    """What ana sees, who may do all."""
+    """The page for ana, with all rights."""
     with visited(asgi(app, lambda _: "all", lambda _: "ana", command="celery -A shop")) as site:
         yield site
 
@@ -98,5 +98,5 @@ def visit() -> Callable[..., Any]:
 
 
 def own_server(app: Any, *, token: str | None = None, rights: Any = "all", root_path: str = "") -> Any:
-    """What ``celery throttle web`` serves."""
+    """The server of ``celery throttle web``."""
     return behind(app, Commands(), token, rights, "127.0.0.1", root_path)

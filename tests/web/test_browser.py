@@ -1,4 +1,4 @@
-"""The page in a real Chromium: what is clicked, what is seen without a reload, light and dark, a phone, the keyboard.
+"""The page in a real Chromium: clicks, updates without a reload, light and dark, a phone, the keyboard.
 
 Needs Debian's ``chromium`` and ``chromium-driver``, and the dependency group ``web-browser``: ``tox -e browser``.
 """
@@ -50,7 +50,7 @@ pytestmark = [
 
 
 class Browser:
-    """A Chromium, and what a person does with it.
+    """A Chromium, and the actions of a person in it.
 
     Args:
         driver: selenium's.
@@ -135,7 +135,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(chromium: Browser, app: Any, worker: TermsCaller) -> Iterator[Browser]:
-    """At the page of an app whose limit ``api`` is full, as ana, who may do all."""
+    """At the page of an app whose limit ``api`` is full, as ana, with all rights."""
     for number in range(5):
         park(worker, f"t{number}", terms(API).same) if number > 1 else worker.arrive(f"t{number}", terms(API).same)
     app.conf.update(throttle_environment="production")

@@ -1,4 +1,4 @@
-"""Which buttons a limit has, in which order, and what the form of a change begins with."""
+"""The buttons of a limit, their order, and the first values in the form of a change."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_change_lasts_two_hours_unless_something_else_is_chosen(page: Site, app:
 
 @pytest.mark.parametrize("path", [f"{CHANGE}&change=drop", f"{CHANGE}&change=disable", "task/drop?id=t"])
 def test_first_button_of_a_form_changes_nothing(page: Site, worker: TermsCaller, path: str) -> None:
-    """A browser takes the first one when somebody presses Enter in a field."""
+    """A browser takes the first one when the user presses Enter in a field."""
     worker.put("t", terms(API).same)
     form = page.get(path).text.partition('<form method="post"')[2].partition("</form>")[0]
     assert 'formmethod="get"' in re.findall(r"<button[^>]*>", form)[0]

@@ -1,4 +1,4 @@
-"""What is changed: each button, what it would do, the same as commands; and that the commands do it."""
+"""Changes by the page: each button, its forecast, the same as commands; and the effect of the commands."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_form_that_is_far_too_long(page: Site) -> None:
 
 
 def claimed(answer: Any) -> str:
-    """What a page says of the change that has led to it."""
+    """Return the page's notes about the change that has led to it."""
     return str(answer.text.partition("</h1>")[2].partition("<div id")[0]).strip()
 
 
@@ -238,7 +238,7 @@ def test_a_lock_is_taken_away(page: Site, app: Any) -> None:
 
 
 def test_the_commands_do_the_same(page: Site, app: Any, worker: TermsCaller) -> None:
-    """Each is run as it is copied, whatever the names are; what it does is undone before the next."""
+    """Each is run as it is copied, for all names; its change is undone before the next."""
     limit = Limit(HOSTILE, 1, key="k")
     for name, key in (("api", None), *((HOSTILE, key) for key in KEYS)):
         if key is not None:
@@ -259,7 +259,7 @@ def test_the_commands_do_the_same(page: Site, app: Any, worker: TermsCaller) -> 
 
 
 def _after_throttle(command: str) -> list[str]:
-    """What a shell makes of a command, from its name on."""
+    """Return a command as a shell splits it, from its name on."""
     begin = "celery -A shop throttle "
     assert command.startswith(begin)
     script = f"printf '%s\\0' {command.removeprefix(begin)}"

@@ -1,4 +1,4 @@
-"""What happened on a limit, drawn: of the last hour and day, with the changes in it."""
+"""The history of a limit, drawn: of the last hour and day, with the changes in it."""
 
 from __future__ import annotations
 

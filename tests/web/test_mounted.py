@@ -55,7 +55,7 @@ def served_by_wsgi(site: Any) -> Iterator[str]:
 
 
 def rights(request: Any) -> Any:
-    """As a site knows them that has logged somebody in."""
+    """Return the rights as a site does after a login."""
     return request.headers.get("x-rights")
 
 

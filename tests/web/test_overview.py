@@ -1,4 +1,4 @@
-"""The first page: what happened in the last hour on each limit, and what reading all of it costs."""
+"""The first page: the last hour of each limit, and the cost of reading all of it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_oldest_wait_of_each_limit(page: Site, worker: TermsCaller) -> None:
 def test_a_limit_more_is_no_call_more(
     page: Site, count: Callable[..., None], worker: TermsCaller, redis: Redis
 ) -> None:
-    """Also where somebody waits, and where something has started."""
+    """This holds where a task waits, and where one has started."""
     page.get("")
     calls = []
     for first, after in ((0, 2), (2, 60)):

@@ -1,4 +1,4 @@
-"""What is looked at: every page, the same as JSON; hostile names, an empty store, many keys, a store that is away."""
+"""Read-only views: every page, the same as JSON; hostile names, an empty store, many keys, a store that is away."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KEYS = ('it\'s "x"', "<img src=x onerror=alert(1)>", "../../../etc", "a&b=c#d?e%
 
 
 def text(answer: Any) -> str:
-    """What is read of a page, without its tags."""
+    """Return the text of a page, without its tags."""
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", answer.text)))
 
 
@@ -124,7 +124,7 @@ def test_nothing_to_see(page: Site) -> None:
 
 
 def test_which_tasks_hold(page: Site, worker: TermsCaller) -> None:
-    """Two may share a limit; what this app does not know, it does not name."""
+    """Two may share a limit; tasks that this app lacks are not named."""
     for task, code in (("ours", code_of("call", {"api"})), ("theirs", code_of("other", {"api"}))):
         worker.exchange(asked=[worker.arrival(task, terms(API).same)._replace(code=code)])
     found = rows(page.get("limit?name=api"))
@@ -243,7 +243,7 @@ def test_json_is_that_of_the_command(page: Site, app: Any, worker: TermsCaller) 
         ("audit?name=api", ["audit", "api"]),
     ):
         ours, theirs = page.get(f"api/{path}").json(), run_in(app, *args, "--json").json
-        for each in (ours, theirs):  # what goes on meanwhile
+        for each in (ours, theirs):  # changes in between
             for holder in each.get("holders", ()) if isinstance(each, dict) else ():
                 holder.pop("lease_left")
         assert ours == theirs
@@ -269,7 +269,7 @@ def test_the_live_part_is_sent_once(page: Site, app: Any, worker: TermsCaller) -
 
 
 def test_a_wait_that_goes_on_is_no_change(page: Site, worker: TermsCaller) -> None:
-    """The script lets it go on; else every answer would be a new one where somebody waits."""
+    """The script lets it go on; else every answer would be a new one where a task waits."""
     for number in range(3):
         worker.arrive(f"t{number}", terms(API).same)
     first = page.get("?part=live")

@@ -1,4 +1,4 @@
-"""What is kept for all who look at the same: one reading for many, none that is old, none from before a change."""
+"""Readings that are kept for all viewers: one reading for many, none that is old, none from before a change."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_many_who_look_cost_the_store_what_one_does(
     costs = []
     with visit(asgi(app)) as page:
         for viewers in (1, 10):
-            ThrottleControl(app).limit("api").pause()  # whatever is kept is forgotten
+            ThrottleControl(app).limit("api").pause()  # every kept reading is dropped
             with commands(redis) as made, ThreadPoolExecutor(10) as threads:
                 answers = list(threads.map(lambda _: page.get("?part=live"), range(viewers)))
             assert {each.status_code for each in answers} == {200}
@@ -208,7 +208,7 @@ class Workers:
 
 @pytest.fixture
 def workers(worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> Workers:
-    """Of whom a report asks, since a task is parked."""
+    """The workers that a report asks, since a task is parked."""
     for number in range(3):
         worker.arrive(f"t{number}", terms(API).same)
     workers = Workers()

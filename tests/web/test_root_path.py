@@ -36,7 +36,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def proxy(behind: str, *, strips: bool) -> Any:
-    """A site that passes on what is below the prefix, with the ``Host`` that it was asked for."""
+    """A site that passes on requests below the prefix, with their own ``Host``."""
 
     async def passed_on(request: Any) -> Response:
         path = request.url.path.removeprefix(PREFIX) if strips else request.url.path

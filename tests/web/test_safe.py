@@ -1,4 +1,4 @@
-"""Who may do what: rights, the token and its cookie, requests from other sites, what every answer says to browsers."""
+"""Rights of visitors: the token and its cookie, requests from other sites, the headers of every answer."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_is_no_app() -> None:
     "host", ["x/page.css?", "x/page.css#", "/page.js", "x\\page.css", "x/api/y?", "x:y", "@/page.css?", "[", ""]
 )
 def test_hostile_host_header_opens_nothing(app: Any, host: str) -> None:
-    """Before Starlette 1.0.1 ``request.url`` begins with the Host header, whatever is in it."""
+    """Before Starlette 1.0.1 ``request.url`` begins with the Host header, with any content."""
     for page_of in (own_server(app, token=TOKEN), asgi(app, lambda _: None)):
         with visited(page_of) as page:
             for path in GUARDED:
@@ -189,7 +189,7 @@ def test_what_every_answer_says(page: Site, app: Any) -> None:
 
 
 def signed_in(page: Site, token: str = TOKEN, **query: str) -> Response:
-    """What comes of sending the form."""
+    """Send the form; return the answer."""
     return page.client.post(f"{page.url}sign-in", params=query, data={"token": token}, headers=SAME)
 
 

@@ -141,7 +141,7 @@ def test_own_server_shows_arguments_only_to_those_who_have_the_token(
 
 
 def test_json_and_the_command_have_no_arguments(page: Site, app: Any, worker: TermsCaller) -> None:
-    """What they print goes into logs and tickets."""
+    """Their output goes into logs and tickets."""
     park(worker, eta=ETA)
     answer = page.get("api/task?id=t")
     assert answer.json()["eta"] == "2026-11-22T12:00:05.250000+00:00"

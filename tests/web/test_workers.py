@@ -1,4 +1,4 @@
-"""The page of workers, queues, and of what is set aside."""
+"""The page of workers, queues, and records that are set aside."""
 
 from __future__ import annotations
 

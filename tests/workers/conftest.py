@@ -34,7 +34,7 @@ def log_as_before() -> Iterator[None]:
 
 
 class State:
-    """What is in a store, in numbers; as an operator sees it."""
+    """The content of a store, in numbers, as an operator sees it."""
 
     def __init__(self, client: Redis, prefix: str = "throttle") -> None:
         self.client, self.prefix = client, prefix
@@ -67,7 +67,7 @@ class State:
         until(lambda: self.parked() == count, timeout=timeout, describe=self._seen.describe)
 
     def empty(self) -> bool:
-        """Whether nobody holds anything, and nobody waits."""
+        """Return whether there are no holders and no parked tasks."""
         return not (self._seen.holders or self._seen.parked or self._seen.used)
 
     def wait_empty(self, timeout: float = 15.0) -> None:

@@ -113,7 +113,7 @@ def test_the_task_clears_what_no_worker_meets(workers: Workers, journal: Journal
 
 
 def test_the_task_says_in_one_line_that_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    app = make_app()  # nobody listens at its URL
+    app = make_app()  # no server listens at its URL
 
     @app.task(shared=False, base=Throttled, limit=Limit("other", 1, group="other"))  # type: ignore[untyped-decorator]
     def of_another_group() -> None: ...
@@ -152,7 +152,7 @@ def test_the_entry() -> None:
     entry = schedule_of(make_app(throttle_reap_every=12.0))[REAP]
     assert entry["task"] == REAP
     assert entry["schedule"] == 12.0
-    # A worker that was away finds one, not all of them; nobody asks for the result.
+    # A worker that was away finds one, not all of them; the result has no reader.
     assert entry["options"] == {"expires": 12.0, "ignore_result": True}
 
 

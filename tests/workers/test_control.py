@@ -592,7 +592,7 @@ def test_machines_are_up_for_what_can_run_and_for_nothing_else(
 
     assert wanted() == 0
     tasks = [app.call.delay(label) for label in "abc"]
-    assert wanted() == 3  # nobody has looked at them yet
+    assert wanted() == 3  # not read by any worker yet
     first = workers.start(STEERED, concurrency=4)
     journal.wait_running(1)
     state.wait_parked(2)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from celery_throttle.embedded import EmbeddedServer
 
-#: No Redis at all, and one where nobody listens.
+#: No Redis at all, and an address without a server.
 WITHOUT: list[dict[str, Any]] = [{}, {"throttle_url": "redis://127.0.0.1:1/0"}]
 gpu = Limit("gpu", 2)
 paced = Limit("paced", 2, rate="1/d", key="tenant_id", max_parked=1)
@@ -88,7 +88,7 @@ def test_nobody_has_a_lock(app: Any) -> None:
 
 
 def test_who_is_told_to_slow_down_fails(app: Any) -> None:
-    """There is no line to go back to: a test is told, instead of getting None."""
+    """There is no line to go back to: the test gets an error instead of None."""
     limited = app.tasks["limited"]
     for result in (limited.delay(), limited.apply(), app.tasks["limited"].s().apply_async()):
         assert (result.state, result.failed(), result.ready()) == (states.FAILURE, True, True)

@@ -27,7 +27,7 @@ LIMITED = "tests.support.apps.limited"
 
 
 class Monitor:
-    """What a monitor makes of the events: `celery events` and Flower have this very state."""
+    """A monitor's view of the events: `celery events` and Flower have this very state."""
 
     def __init__(self, app: Any) -> None:
         self.state = app.events.State()
@@ -108,7 +108,7 @@ def test_a_task_that_was_sent_back_is_shown_as_started_when_it_runs_again(
 
 
 def test_no_event_of_ours_looks_like_one_of_a_task() -> None:
-    """Whatever begins with ``task-`` becomes a state of the task, which outranks STARTED."""
+    """Each type that begins with ``task-`` becomes a state of the task, which outranks STARTED."""
     root = Path(celery_throttle.__file__).parent
     texts = [path.read_text("utf-8") for path in root.rglob("*.py")]
     events = {event for text in texts for event in re.findall(r'"((?:task|throttle)-[a-z-]+)"', text)}

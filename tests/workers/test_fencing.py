@@ -1,4 +1,4 @@
-"""`Throttled.fencing_token`: the payment of the docs never succeeds without a charge, whatever is turned off."""
+"""`Throttled.fencing_token`: the payment of the docs never succeeds without a charge, in every mode."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def state(orders: sqlite3.Connection) -> str:
 
 
 def outcome(app: Any, name: str, *args: Any) -> Any:
-    """What a task of this name returns or raises in a worker."""
+    """Return the result or the error of a task of this name in a worker."""
     with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=20):
         result = app.tasks[name].delay(*args)
         return result.get(timeout=20, propagate=False)

@@ -57,7 +57,7 @@ def test_each_group_has_its_own_limits(
 
 
 def test_few_slots_serve_every_group(workers: Workers, journal: Journal, states: dict[str, State], let_go: Any) -> None:
-    """One slot for all: nobody starves, nothing is left."""
+    """One slot for all: every group gets its turn, nothing is left."""
     workers.start(GROUPS, concurrency=1)
     labels = publish(workers.app(GROUPS))
     let_go(*labels)

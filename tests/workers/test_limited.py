@@ -1,4 +1,4 @@
-"""Tasks that are told from outside to come later, and those that may not even wait."""
+"""Tasks that get a "slow down" from outside, and those that may not even wait."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_without_a_limit_it_fails_and_says_why(workers: Workers, state: State, p
 
 
 def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers) -> None:
-    """And it holds nobody else back."""
+    """And it delays no other task."""
     workers.start(LIMITED, concurrency=1)
     app = workers.app(LIMITED)
     with pytest.raises(ConfigurationError, match=r"call_about raised RateLimited\(limit='nope'\), .* only 'api'"):
@@ -143,7 +143,7 @@ def test_a_limit_that_the_task_does_not_have_is_refused_by_name(workers: Workers
 
 
 def test_a_hold_is_ended_early(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    """Workers, which look on their own once an hour, hear of it."""
+    """Workers, which look on their own once an hour, get a hint."""
     workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
     limit = ThrottleControl(app.app).limit(app.call)
@@ -183,7 +183,7 @@ def test_without_a_store_it_is_published_all_the_same(workers: Workers) -> None:
 
 
 def test_where_nothing_is_throttled_it_is_a_failure(workers: Workers, journal: Journal) -> None:
-    """Nobody would run it again: to Celery it is an `Ignore`."""
+    """No worker would run it again: to Celery it is an `Ignore`."""
     workers.conf["throttle_enabled"] = False
     workers.start(LIMITED)
     result = workers.app(LIMITED).call.delay("a")
@@ -206,7 +206,7 @@ def test_without_a_permit_there_is_no_line_to_go_back_to(workers: Workers) -> No
 def test_one_that_names_a_limit_which_it_lacks_fails_once_on_threads(
     workers: Workers, journal: Journal, state: State
 ) -> None:
-    """What follows is said by another thread than its own."""
+    """Another thread than its own reports the failure."""
     workers.conf["task_acks_late"] = True
     workers.start(LIMITED, pool="threads", concurrency=4)
     app = workers.app(LIMITED)

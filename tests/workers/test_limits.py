@@ -1,4 +1,4 @@
-"""What a user declares, on real workers: how many at once, in which order, over which queues."""
+"""The declarations of users on real workers: how many at once, in which order, over which queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task sees, and what others see of it, is the same whether it was parked or not."""
+"""A parked task has the same request, and looks the same from outside, as one that was not parked."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_parked_task_sees_what_it_would_have_seen(
 
 
 def _differences(direct: Any, parked: Any) -> list[tuple[str, Any, Any]]:
-    """What two runs of the same message saw differently, but for what names one delivery or one moment."""
+    """Return the differences of two runs of the same message, except for names of one delivery or one moment."""
     before, after = ({**request, "()": args, "**": kwargs} for request, args, kwargs in (direct, parked))
     for request in (before, after):
         # The transport's time to live counts from the moment of publishing.

@@ -1,4 +1,4 @@
-"""What a person sees in a worker's log: what is throttled, who was parked and why, who was resumed."""
+"""The lines of a worker's log for people: throttled tasks, parked tasks with reasons, resumed tasks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def greeting(worker: Worker) -> str:
 
 
 def told(worker: Worker, what: str) -> list[int]:
-    """How many tasks each line is about that says so of one and counts the others."""
+    """Return how many tasks each line is about that names one and counts the others."""
     lines = [line for line in worker.log().splitlines() if re.search(rf"\] {what}\b", line)]
     others = (re.search(r"; and (\d+) more in the last second$", line) for line in lines)
     return [1 + (int(found[1]) if found else 0) for found in others]
@@ -82,13 +82,13 @@ def test_a_store_that_does_not_answer(workers: Workers) -> None:
     assert said.endswith("; store redis://127.0.0.1:1/7: it does not answer")
 
 
-# -- who waits, and who goes on --------------------------------------------------------------------------------------
+# -- parked and resumed tasks ------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_does_not_know_a_script_yet_answers_in_another_order(
     workers: Workers, journal: Journal, state: State
 ) -> None:
-    """What it does not know is asked once more, behind what was asked after it."""
+    """An unknown script is sent once more, behind later commands."""
     worker = workers.start(FEATURES, concurrency=2)
     app = workers.app(FEATURES)
     app.one_hold.delay("first")
@@ -214,7 +214,7 @@ def test_a_flood_of_those_that_may_not_be_parked_is_a_line_a_second(workers: Wor
     app.crowd.delay("first")
     journal.wait_running(1)
     many = 100
-    for number in range(2 + many):  # two may wait; whoever sends by name is not stopped
+    for number in range(2 + many):  # two may wait; a caller that sends by name is not stopped
         app.app.send_task(app.crowd.name, args=[str(number)])
     said = r"Task \S+crowd\[\S+\] waits here, unacknowledged: as many are parked as max_parked allows"
     until(lambda: sum(told(worker, said)) == many, timeout=30, describe=worker.tail)

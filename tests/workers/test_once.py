@@ -1,4 +1,4 @@
-"""Tasks that run once, on real workers: `singleton=True` and what goes with it."""
+"""Tasks that run once, on real workers: `singleton=True` and its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every pool of Celery, with and without an event loop: the cap holds, everything runs, nobody idles."""
+"""Every pool of Celery, with and without an event loop: the cap holds, everything runs, no slot stays idle."""
 
 from __future__ import annotations
 

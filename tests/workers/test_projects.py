@@ -1,4 +1,4 @@
-"""Projects as people have them: what Django, Flask or an own task class give all tasks, throttled ones have too."""
+"""Usual projects: throttled tasks have the features that Django, Flask or an own task class give all tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY = "tests.support.apps.every"
 
 pytestmark = pytest.mark.worker
 
-#: Publishes as a view would, in a process of its own: what Django and Flask set up is for a whole process.
+#: Publishes as a view would, in a process of its own, because Django and Flask configure a whole process.
 PUBLISH = f"""
 import django
 from django.core.management import call_command

@@ -105,7 +105,7 @@ def test_a_strategy_of_the_users(workers: Workers, journal: Journal, state: Stat
     workers.start(CUSTOM, concurrency=2)
     app = workers.app(CUSTOM)
 
-    # What was parked comes by the strategy twice.
+    # A parked message comes by the strategy twice.
     result = send(app, app.strategic, "signed", parked)
     assert result.get(timeout=20) == 1 + parked
     later = send(app, app.strategic, "later", parked, countdown=0.1)

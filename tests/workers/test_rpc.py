@@ -1,4 +1,4 @@
-"""Singletons with ``result_backend = "rpc://"``, where the result of a call goes to its caller and nobody else."""
+"""Singletons with ``result_backend = "rpc://"``, where the result of a call goes to its caller only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is accepted and refused before a worker runs, and what never is throttled."""
+"""Options that are accepted or refused before a worker runs, and tasks that are never throttled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.workers import ROOT
 if TYPE_CHECKING:
     from tests.support.workers import Workers
 
-REDIS = "redis://127.0.0.1:1/0"  # nobody listens there, and nobody is asked
+REDIS = "redis://127.0.0.1:1/0"  # no server listens there, and none is asked
 
 SETTINGS = {
     "throttle_url": "redis://store:6379/3",
@@ -391,7 +391,7 @@ def test_an_annotation_for_all_tasks_gives_each_a_limit_of_its_own() -> None:
 
 
 def test_a_shared_task_is_throttled_in_every_app(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What other tests share must not come to these apps, nor this task to theirs.
+    # Shared tasks of other tests must not come to these apps, nor this task to theirs.
     monkeypatch.setattr("celery._state._on_app_finalizers", set())
     shared_task(base=Throttled, limit=2, name="shop.shared")(nothing)
     one, two = make_app(), make_app(task_annotations={"shop.shared": {"limit": 9}})

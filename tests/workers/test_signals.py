@@ -1,4 +1,4 @@
-"""Signals: code hears what becomes of tasks and limits, and one that is broken keeps nobody from anything."""
+"""Signals: receivers get the events of tasks and limits, and a broken receiver stops nothing."""
 
 from __future__ import annotations
 

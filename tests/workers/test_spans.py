@@ -30,7 +30,7 @@ def app(server: EmbeddedServer, redis: object) -> Any:
 
 
 class Spans:
-    """What instruments Celery, as far as it matters here: a current span from task_prerun to task_postrun."""
+    """Instruments Celery, as far as it matters here: a current span from task_prerun to task_postrun."""
 
     def __init__(self) -> None:
         trace = pytest.importorskip("opentelemetry.sdk.trace")

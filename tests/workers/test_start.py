@@ -1,4 +1,4 @@
-"""A worker that cannot work as it is set up says so at its start, in a line that one can read."""
+"""A worker that cannot work with its settings reports that at its start, in a readable line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with_a_worker = pytest.mark.worker
 
 
 def refused(workers: Workers, **how: Any) -> list[str]:
-    """What a worker writes that does not start."""
+    """Return the output of a worker that does not start."""
     worker = workers.start(**how, wait=False)
     assert worker.wait() == 1
     return worker.log().splitlines()
@@ -155,7 +155,7 @@ def test_store_that_does_not_tell_its_version_is_used(own_server: EmbeddedServer
 
 @with_a_worker
 def test_a_store_that_is_away_is_named(workers: Workers) -> None:
-    """It may come; until then one knows what is looked for, and what waits."""
+    """It may come; until then the log names the awaited address and the tasks that wait."""
     worker = workers.start(FEATURES, conf={"throttle_url": "redis://somebody:secret@127.0.0.1:1/7"})
     (line,) = worker.wait_for_log(r"cannot reach the store .*")
     assert "redis://somebody:**@127.0.0.1:1/7): throttled tasks wait, unacknowledged, until it is back" in line

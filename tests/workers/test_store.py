@@ -1,4 +1,4 @@
-"""How the store can be reached, what a user of it needs to be allowed, and what a worker says about it at its start."""
+"""The ways to reach the store, the rights that a user of it needs, and the report of a worker at its start."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_user_with_the_least_rights(
     assert len(journal.runs()) == 7
 
 
-# -- what is said at the start ---------------------------------------------------------------------------------------
+# -- the report at the start -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("own_server", [{"options": {"maxmemory-policy": "allkeys-lru"}}], indirect=True)

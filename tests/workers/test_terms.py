@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 TERMS = "tests.support.apps.terms"
-#: Only hints and what the store says wake a worker, no look of its own.
+#: Only hints and replies of the store wake a worker, no look of its own.
 NO_LOOK = {"LOOK_EVERY": "3600"}
 #: How much later than its grant a task's body may begin on a machine that does something else, too: a child is given
 #: its job through a pipe, and has to be scheduled.
@@ -127,7 +127,7 @@ def test_a_retry_keeps_the_key_that_was_found_first(
 
 
 def test_a_flooding_tenant_does_not_delay_others(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    # More slots than "api" has permits: who finds all slots taken does not ask, and is not parked before it does.
+    # More slots than "api" has permits: without a free slot a task does not ask, and is not parked before it does.
     workers.start_many(2, TERMS, concurrency=9, env=NO_LOOK)
     app = workers.app(TERMS)
     for _ in range(60):
@@ -154,11 +154,13 @@ def test_a_flooding_tenant_does_not_delay_others(workers: Workers, journal: Jour
 
 
 def assert_paced(runs: Sequence[Run], published: float, count: int, seconds: float, burst: int) -> None:
-    """Whether no start was too early, by what the bodies wrote.
+    """Check by the notes of the bodies that no start was too early.
 
-    A body begins some time after the store has granted its start, so bodies can bunch up where grants did not: a window
-    of bodies holds what was granted in it and in the moment before. The n-th start of all has no such excuse: nothing
-    makes it early.
+    A body begins some time after the store has granted its start, so bodies can bunch up where grants did not. A window
+    of
+    bodies may have the grants in it and in the moment before. The n-th start of all has no such excuse: nothing makes
+    it
+    early.
     """
     starts = sorted(run.started for run in runs)
     for number, start in enumerate(starts):

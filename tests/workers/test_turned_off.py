@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("log_as_before")
 
-#: Nobody listens at the last one; the one before it cannot work at all.
+#: The last one has no listener; the one before it cannot work at all.
 NOWHERE: list[dict[str, Any]] = [
     {},
     {"broker_transport_options": {"global_keyprefix": "one:"}},
