@@ -1,4 +1,4 @@
-"""Fixtures: a real server, real workers, a journal of what ran.
+"""Fixtures: a real server, real workers, a journal of runs.
 
 ``THROTTLE_TEST_SERVER=/usr/bin/redis-server`` runs the suite on that server instead of the wheel's.
 """
@@ -72,7 +72,7 @@ def server() -> Iterator[EmbeddedServer]:
 def redis(server: EmbeddedServer) -> Iterator[Redis]:
     """A client of the session's server, emptied before the test. Replies are bytes."""
     with Redis.from_url(server.url) as client:
-        client.flushall()  # but for its scripts: a test of what is not there yet flushes those itself
+        client.flushall()  # except its scripts: a test of missing ones flushes those itself
         yield client
 
 
@@ -88,7 +88,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
-    """What ran, as the tasks themselves wrote it."""
+    """The runs, as the tasks themselves noted them."""
     path = tmp_path / "journal.jsonl"
     monkeypatch.setenv(VARIABLE, str(path))  # for tasks that run in this process
     return Journal(path)

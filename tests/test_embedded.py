@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def test_a_server_listens_on_loopback_only_and_keeps_nothing(own_server: EmbeddedServer) -> None:
-    """What a test or a demo starts must not be reachable from elsewhere."""
+    """A server of a test or a demo must not be reachable from elsewhere."""
     with Redis.from_url(own_server.url, decode_responses=True) as client:
         assert client.config_get("bind")["bind"].split() == ["127.0.0.1"]
         assert client.config_get("save")["save"] == ""

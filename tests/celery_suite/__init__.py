@@ -1,1 +1,1 @@
-"""Celery's own integration tests, once as they are and once with every task throttled: what differs is ours."""
+"""Celery's own integration tests, once as they are and once with every task throttled: each difference is ours."""

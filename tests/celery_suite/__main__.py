@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _interrupt(*_: object) -> None:
-    """Once: from a terminal Ctrl-C comes here and by tox, and must not cut off the end of what runs."""
+    """Once: from a terminal Ctrl-C comes here and by tox, and must not cut off the end of a run."""
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

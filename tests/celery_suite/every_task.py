@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PARKED", "check_all_throttled", "throttle_every_task"]
 
-#: What a line of the log has for each task that was parked.
+#: The part of a log line for each task that was parked.
 PARKED = " parked"
 
 

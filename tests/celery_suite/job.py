@@ -28,7 +28,7 @@ __all__ = ["Job", "Run"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Nothing but what the tests need, whatever is installed beside it.
+#: Only the packages that the tests need, for any installed ones beside it.
 _PYTEST = ("-m", "pytest", "-q", "--tb=native", "-p", "pytest_timeout", "-p", "no:cacheprovider")
 _PLUGINS = ("-p", "celery.contrib.pytest", "-p", "tests.celery_suite.plugin")
 _INI = "[pytest]\npython_classes = test_*\nmarkers =\n    flaky: what Celery repeats up to five times; here it is not\n"
@@ -38,7 +38,7 @@ _ENDED = (0, 1)
 
 @dataclass(frozen=True)
 class Run:
-    """What is to be run: some tests, or parts of their names, on a worker, throttled or not."""
+    """A job: some tests, or parts of their names, on a worker, throttled or not."""
 
     scenario: Scenario
     kind: Kind
@@ -63,7 +63,7 @@ class Job:
 
     @property
     def log(self) -> str:
-        """The end of what pytest printed."""
+        """The end of pytest's output."""
         return (self._directory / "pytest.log").read_text(errors="replace")[-3000:]
 
     @property
@@ -84,7 +84,7 @@ class Job:
         self._server.stop()
 
     def outcomes(self) -> dict[str, Outcome]:
-        """What came of each test."""
+        """The outcome of each test."""
         return outcomes.read(self._directory / orders.REPORTS)
 
     def parked(self) -> int:

@@ -1,4 +1,4 @@
-"""What the runner tells the processes that it starts, in their environment and their directory."""
+"""The runner's orders for its processes, in their environment and their directory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ LIMIT = "SUITE_LIMIT"  # of all tasks together; empty: nothing is throttled
 OWN_PROCESS = "SUITE_OWN_PROCESS"  # whether the worker is a process; empty: it runs in that of the tests
 SLOTS = "SUITE_SLOTS"  # of the worker
 
-#: In the directory of a run: the configuration of a worker process, what the library wrote to its log, and what came
-#: of each test.
+#: In the directory of a run: the configuration of a worker process, the library's log, and the outcome of each test.
 CONFIGURATION = Path("worker.json")
 LOG = Path("throttled.log")
 REPORTS = Path("reports.jsonl")

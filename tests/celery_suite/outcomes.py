@@ -1,4 +1,4 @@
-"""What came of a test: all its stages and subtests taken together."""
+"""The outcome of a test: all its stages and subtests taken together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORDER = ("passed", "skipped", "xfailed", "xpassed", "failed")
 
 @dataclass
 class Outcome:
-    """``passed``, ``skipped``, ``xfailed``, ``xpassed`` or ``failed``; and what pytest said."""
+    """``passed``, ``skipped``, ``xfailed``, ``xpassed`` or ``failed``; and pytest's text."""
 
     what: str = "passed"
     text: str = ""

@@ -1,4 +1,4 @@
-"""What is printed, and what it comes to."""
+"""The printed report and its result."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ __all__ = ["Done", "Runner"]
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of a run."""
+    """The result of a run."""
 
     outcomes: dict[str, Outcome]
     parked: int
@@ -36,7 +36,7 @@ class Runner:
         self._started = 0
 
     def run(self, runs: Iterable[Run], patience: float, say: Callable[[Run, Done], None]) -> dict[Run, Done]:
-        """Return what came of each; whatever happens, none is left.
+        """Return the result of each; in all cases, none is left.
 
         Args:
             runs: all of them.

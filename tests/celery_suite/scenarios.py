@@ -1,4 +1,4 @@
-"""What is run: the tests, the workers they are run on, and how much their tasks are throttled."""
+"""The runs: the tests, their workers, and how much their tasks are throttled."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 __all__ = ["FILES", "KINDS", "PLAIN", "SCENARIOS", "SLICE", "Kind", "Scenario"]
 
-#: Those that need nothing but Redis; `test_backend.py`, whose name says nothing of it, needs Azure. What the installed
-#: Celery does not have is left out.
+#: Those that need nothing but Redis; `test_backend.py` needs Azure, against its name. Missing ones of the installed
+#: Celery are left out.
 FILES = (
     "test_canvas.py",
     "test_group_chains.py",

@@ -1,4 +1,4 @@
-"""What compares Celery's own tests, plain and throttled: on a suite as theirs, but with three tests."""
+"""The comparison of Celery's own tests, plain and throttled: on a suite like theirs, but with three tests."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _below(pid: int) -> list[int]:
 
 
 def test_stages_and_subtests_are_one_outcome(tmp_path: Path) -> None:
-    """What is worse outweighs what is better, and what is written by a run that was cut off counts, too."""
+    """The worse outcome outweighs the better, and results of a run that was cut off count, too."""
     reports = tmp_path / "reports.jsonl"
     assert outcomes.read(reports) == {}
 

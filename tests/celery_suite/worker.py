@@ -1,4 +1,4 @@
-"""The app of a worker process: what the tests' own app has, said in a file beside the tests."""
+"""The app of a worker process: that of the tests, from a file beside the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of tasks that a run of chaos publishes, and what may be expected of each."""
+"""The kinds of tasks that a run of chaos publishes, and the expectations of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHO = ("ada", "bob", "cyd")
 
 @dataclass(frozen=True)
 class Call:
-    """One call: what is published, and what its run is to do."""
+    """One call: its message, and the task of its run."""
 
     kind: Kind
     label: str
@@ -50,7 +50,7 @@ class Kind:
     weight: int
     limits: tuple[str, ...] = ()
     late: bool = False
-    #: What its body does after its time: see `tests.chaos.tasks`.
+    #: The end of its body after its time: see `tests.chaos.tasks`.
     then: str = ""
     #: How the last of its runs ends.
     final: str = "returned"

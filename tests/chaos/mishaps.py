@@ -1,4 +1,4 @@
-"""What goes wrong: each mishap is a generator that yields the seconds until it goes on."""
+"""The mishaps: each one is a generator that yields the seconds until it goes on."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _RETRIES = 2
 
 
 def make_app(*, shared: int, paced: str, without: str = "") -> Any:
-    """Return the app of a release: what differs from the others is given."""
+    """Return the app of a release, with its differences from the others."""
     app = Celery("chaos", broker=os.environ.get("BROKER_URL"), backend=os.environ.get("RESULT_BACKEND"))
     app.conf.update(
         broker_connection_retry_on_startup=True,
@@ -98,7 +98,7 @@ def _then(task: Any, what: str, label: str) -> None:
 
 
 def _is_first(label: str) -> bool:
-    """Whether nobody has asked for this label before."""
+    """Return whether this is the first request for this label."""
     marks = Path(f"{Journal.from_environment().path}.marks")
     marks.mkdir(exist_ok=True)
     try:

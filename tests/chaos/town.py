@@ -1,4 +1,4 @@
-"""What a run of chaos happens to: a broker, a store, and workers that reach each of them through relays."""
+"""The site of a run of chaos: a broker, a store, and workers that reach each of them through relays."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Place", "Town", "Trouble"]
 
 RELEASE_ONE, RELEASE_TWO = "tests.chaos.release_one", "tests.chaos.release_two"
-#: The broker delivers again after so many seconds what nobody acknowledged.
+#: The broker delivers unacknowledged messages again after so many seconds.
 VISIBILITY = 15
 #: Celery itself waits for half a minute and more for a job that did not get to its process.
 _ENDS_WITHIN = 75
@@ -53,11 +53,11 @@ class Trouble:
 
 
 class Place:
-    """Where one worker after the other runs, with the same relays.
+    """A place where one worker after the other runs, with the same relays.
 
     Attributes:
-        busy: whether something happens to it now.
-        expected_end: whether its worker was told to end, or killed.
+        busy: whether a mishap happens to it now.
+        expected_end: whether its worker was stopped or killed on purpose.
     """
 
     def __init__(self, name: str, app: str, options: dict[str, Any], broker: Relay, store: Relay) -> None:
@@ -213,7 +213,7 @@ class Town:
             return {"queued": int(client.llen("celery")), "unacknowledged": int(client.hlen("unacked"))}
 
     def in_store(self) -> dict[str, int]:
-        """How many entries each key of the store has, but for what was counted, which ends by itself."""
+        """Return how many entries each key of the store has, except the counts, which end by themselves."""
         with Redis.from_url(self.store.url, socket_timeout=5) as client:
             keys = [key for key in client.scan_iter() if client.type(key) != b"string" or client.pttl(key) < 0]
             return {key.decode(): _size(client, key) for key in keys}

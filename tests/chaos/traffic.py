@@ -28,7 +28,7 @@ class Published:
     Attributes:
         task_id: that the call got; a duplicate of a singleton has that of the first.
         sure: whether the broker confirmed it.
-        revoked: whether somebody wanted it revoked.
+        revoked: whether a revoke was requested.
     """
 
     call: Call
@@ -76,12 +76,12 @@ class Traffic:
         while not self._over.wait(max(0.0, began + number / self._rate - time.monotonic())):
             number += 1
             if time.monotonic() - began > number / self._rate + 1:
-                began = time.monotonic() - number / self._rate  # it was held up; what was not sent is not made up for
+                began = time.monotonic() - number / self._rate  # it was held up; missed calls are not made up for
             self._publish(self._chance.choices(KINDS, weights)[0].call(number, self._chance))
             self._revoke_some()
 
     def _publish(self, call: Call) -> None:
-        # A singleton whose caller gives it an id is published whatever others there are.
+        # A singleton whose caller gives it an id is published beside any others.
         task_id = None if call.kind.once else str(uuid.uuid4())
         published = Published(call, task_id or "", time.monotonic(), sure=False)
         self.published.append(published)
@@ -89,7 +89,7 @@ class Traffic:
             task = self._app.tasks[f"chaos.{call.kind.name}"]
             published.task_id = task.apply_async((), call.args, task_id=task_id, **call.options).id
             published.sure = True
-        except Exception as error:  # noqa: BLE001 - whatever the broker's absence brings about
+        except Exception as error:  # noqa: BLE001 - the broker's absence may raise anything
             logger.info("%s may not have been published: %r", call.label, error)
 
     def _revoke_some(self) -> None:

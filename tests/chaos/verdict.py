@@ -1,4 +1,4 @@
-"""What must not have happened, judged by what the tasks wrote, what the workers logged and what is left."""
+"""The violations of a run, judged by the notes of the tasks, the logs of the workers and the rest in the store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Verdict"]
 _LEASE_AT_RISK = LEASE * 0.6
 #: How long a worker may need to tell of an end, on a busy machine.
 _TELLS_WITHIN = 1.5
-#: How long it may need to hear from a process that a run began there.
+#: How long it may take until a process reports that a run began there.
 _HEARS_WITHIN = 0.5
 #: How long a task that starts at once may need from the worker's log to its own first line in the journal.
 _BEGINS_WITHIN = 0.3
@@ -93,7 +93,7 @@ class Verdict:
             self.excused["early acknowledged, and its process was killed"] += 1
             return
         if not call.kind.late and call.kind.then == "slow_down" and any(self._killed_untold(run) for run in runs):
-            # `RateLimited` puts it back in line, but by the worker's word, and nobody else has its message.
+            # `RateLimited` puts it back in line, but by the worker's message, and no other process has it.
             self.excused["early acknowledged, and its worker was killed before it could put it back"] += 1
             return
         if not call.kind.late and not runs and self._killed_at_once(each):
@@ -107,7 +107,7 @@ class Verdict:
         self._say("lost", each, runs, after)
 
     def _was_killed(self, run: Run) -> bool:
-        """Whether a run was ended from outside; a process that is told to end may end its run by an exception."""
+        """Return whether a run was ended from outside; a stopping process may end its run by an exception."""
         if run.stopped is None or not run.finished:
             return True
         return run.outcome == "raised" and any(self._troubles("killed", run.worker, run.stopped - 1, run.stopped + 1))
@@ -183,13 +183,13 @@ class Verdict:
         if any(self._troubles("broker", run.worker, run.started - 0.5, till)):
             return "the broker could not be told"
         if run.started > self._town.told_to_end.get(run.worker, _FOREVER) - _HEARS_WITHIN:
-            # Then Celery forgets the jobs of which no process has said that they began (`AsynPool.flush`), though they
-            # may be on their way to one or run there: what comes of them is not heard, nor acknowledged.
+            # Then Celery forgets the jobs that no process has accepted (`AsynPool.flush`), though they may be on their
+            # way to one or run there: their ends are neither seen nor acknowledged.
             return "its worker was told to end before it had heard that the run began"
         return self._lease_lost(run)
 
     def _told_by(self, worker: str, since: float) -> float:
-        """When a worker can have told of something, whatever kept it from that."""
+        """Return when a worker can have reported something, after all its mishaps."""
         till = since + _TELLS_WITHIN
         for trouble in sorted(self._town.troubles, key=lambda each: each.began):
             if trouble.worker in ("", worker) and "killed" not in trouble.what and trouble.began <= till:
@@ -198,7 +198,7 @@ class Verdict:
 
     def _lease_lost(self, run: Run) -> str:
         end = run.stopped if run.stopped is not None else _FOREVER
-        # While the store is away for all, nobody's lease ends.
+        # While the store is away for all, no lease ends.
         alone = [
             trouble
             for what in ("frozen", "store")

@@ -261,7 +261,7 @@ def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Re
 
 
 def test_who_is_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, redis: Redis) -> None:
-    """Its published messages are in their queue and, when the lease has ended, in the line too: twice, but never lost."""
+    """Its published messages are in their queue and, after the lease, in the line too: twice, but never lost."""
     app.conf.throttle_lease = 1.0
     tripwire(nothing)
     for number in range(5):

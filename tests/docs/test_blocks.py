@@ -1,8 +1,8 @@
-"""Every block of code in the README and in docs runs as it is written, and prints what it says.
+"""Every block of code in the README and in docs runs as it is written, and prints the shown output.
 
 A page is one program: its blocks run one after the other, on the suite's server in place of ``redis://localhost``. A
-block that makes no app is given one, of its own, so that a page may declare a limit twice; its tasks are bound at its
-end. No worker runs here: what a page shows of a busy store is put there before (`BUSY`).
+block that makes no app is given one, of its own, so that a page may declare a limit twice. Its tasks are bound at its
+end. No worker runs here: the contents of a busy store are put there before (`BUSY`).
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from celery_throttle.embedded import EmbeddedServer
 
 PAGES = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
-#: Of fences: what runs, and what is no code of ours; a drawing has none.
+#: Languages of fences: those that run, and those without code of ours; a drawing has none.
 LANGUAGES = {"python", "console", "yaml", "{eval-rst}", ""}
-#: What differs from run to run: dates and times, ids that end in dots, seconds, fencing tokens.
+#: Values that differ from run to run: dates and times, ids that end in dots, seconds, fencing tokens.
 DIFFERS = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d\d:\d\d\b|\b[0-9a-f]{4}\.\.\.|\b\d+(\.\d)?(?= s\b)|\b\d{16}\b"
 )
 
-#: What Celery keeps of all apps of the process.
+#: The state that Celery keeps of all apps of the process.
 STATE: Any = celery._state
-#: What pages show of a store in use: a limit, the name of a task, and how many of it have arrived.
+#: The store in use that pages show: a limit, the name of a task, and how many of it have arrived.
 BUSY = {
     "docs/reference/control.md": [
         (Limit("api", 8), "shop.sync", 20),
@@ -112,12 +112,12 @@ def _forget_apps() -> None:
 
 @pytest.fixture(autouse=True)
 def _apps_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a page shares and what it makes the current app must not come to other tests."""
+    """The shared tasks and the current app of a page must not come to other tests."""
     monkeypatch.setattr("celery._state._on_app_finalizers", set())
     monkeypatch.setattr("celery._state._apps", WeakSet())
     monkeypatch.setattr(STATE._tls, "current_app", None)
     yield
-    gc.collect()  # results, while their backend is there: it is told that nobody waits for them any more
+    gc.collect()  # results, while their backend is there: each cancels its subscription
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -130,7 +130,7 @@ def test_the_blocks_of_a_page_run(name: str, server: EmbeddedServer, redis: Redi
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_block_says_what_it_is(name: str) -> None:
-    """Else one would not run, and nobody would know."""
+    """Without its language a block would not run, unnoticed."""
     fences = re.findall(r"^ *```(.*)$", (ROOT / name).read_text(), flags=re.MULTILINE)
     assert len(fences) % 2 == 0
     assert set(fences) <= LANGUAGES

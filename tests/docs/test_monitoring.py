@@ -22,14 +22,14 @@ yaml: Any = import_module("yaml")  # which has no types
 
 DOCS = ROOT / "docs"
 NAMES = {each.name for each in described()}
-#: What the dashboard does without, and why.
+#: The metrics that the dashboard leaves out, and why.
 NOT_SHOWN = {"celery_throttle_store_time_seconds"}  # of use to an alert alone
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "monitoring" / "dashboard.json").read_text())
 RULES: list[dict[str, Any]] = yaml.safe_load((DOCS / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
 ALERTS, SCALING, METRICS = (
     (DOCS / page).read_text() for page in ("howto/alerts.md", "howto/autoscaling.md", "reference/metrics.md")
 )
-#: What the runbook links begin with.
+#: The beginning of the runbook links.
 DOCS_OF_USERS = '{{ or $externalLabels.celery_throttle_docs "docs" }}'
 #: The one that has been found, for the tests that need it (Debian: `prometheus`).
 PROMTOOL = shutil.which("promtool")

@@ -1,4 +1,4 @@
-"""An example's own command, run as a user runs it, and what it leaves behind."""
+"""An example's own command, run as a user runs it, and its remains."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Command:
         return self.wait()
 
     def progress(self) -> str:
-        """What it said on stderr."""
+        """Its output on stderr."""
         return self._err.read_text()
 
     def pids(self) -> list[int]:
@@ -86,7 +86,7 @@ class Command:
 
     def check_nothing_left(self) -> None:
         """Fail if there is a process or a file of it."""
-        # Who was killed may need a moment to be gone.
+        # A killed process may need a moment to be gone.
         until(lambda: not self.pids(), timeout=3, describe=lambda: [_command(pid) for pid in self.pids()])
         assert list(self._files.iterdir()) == []
 
@@ -106,5 +106,5 @@ def _command(pid: int) -> str:
 def _read(pid: int, name: str) -> str:
     try:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
-    except OSError:  # gone, or somebody else's
+    except OSError:  # gone, or of another user
         return ""

@@ -1,4 +1,4 @@
-"""The flash sale: sold is what was in stock, nobody waits for a lock, the ledger has every order."""
+"""The flash sale: the whole stock is sold, no order waits for a lock, the ledger has every order."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def tox(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run it where a demo prints what it was given."""
     shutil.copy(ROOT / "toxfile.py", tmp_path)
     (tmp_path / "tox.ini").write_text(CONFIG)
-    # What the tox that runs this suite has told it would count here, too.
+    # The variables of the tox that runs this suite would count here, too.
     env = {name: value for name, value in os.environ.items() if not name.startswith("TOX")}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""The payments example: every order is charged once, whatever is clicked, repeated, killed or frozen."""
+"""The payments example: every order is charged once, through clicks, repeats, kills and freezes."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Locks:
 
 @pytest.fixture
 def locks(journal: Journal, workers: Workers) -> Iterator[Locks]:
-    """Opened before the workers are told to stop: C code sees no signal."""
+    """Opened before the workers get their signal: C code sees none."""
     workers.conf["throttle_lease"] = SHORT_LEASE
     locks = Locks(journal)
     yield locks

@@ -57,9 +57,7 @@ def test_connection_lost(
     late_resumed = app.hold_late.delay("late resumed")
     state.wait_parked(late_resumed)
     direct = app.hold_again.delay("late direct")
-    journal.wait_running(
-        1, "late direct"
-    )  # no slot left: a task that comes now under a limit that is not full waits for one
+    journal.wait_running(1, "late direct")  # no slot left: a task under a limit that is not full waits for one
     waiting = [app.pair.delay("waiting"), app.plain.delay("waiting plain 1"), app.plain.delay("waiting plain 2")]
     for result in waiting:
         worker.wait_for_log(rf"{result.id}\] received")

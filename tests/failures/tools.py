@@ -135,7 +135,7 @@ def counts(journal: Journal) -> dict[str, int]:
 
 
 def wait_returned(journal: Journal, count: int, timeout: float) -> None:
-    """Wait for so many runs that came to their end; a child that is told to stop ends its run by an exception."""
+    """Wait for so many runs that came to their end; an exception ends the run of a child that has to stop."""
     until(
         lambda: sum(run.outcome == "returned" for run in journal.runs()) >= count,
         timeout=timeout,

@@ -59,7 +59,7 @@ _VALUES: tuple[Any, ...] = (
 
 
 class Mutation(NamedTuple):
-    """What was done to one stored value.
+    """A change of one stored value.
 
     Attributes:
         key: the name of the key, as `core.keys` has it.

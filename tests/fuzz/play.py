@@ -28,7 +28,7 @@ __all__ = ["play"]
 _ROUNDS, _TRIES = 40, 8
 #: For how long the oldest task is kept for workers of its queue (s).
 _OFFERED = 0.11
-#: What is not started again here, or is withdrawn by what is played.
+#: Tasks that are not started again here, or are withdrawn by the game.
 _NOT_MISSED = {"deadline", "q2", "paused", "g4", "over"}
 
 
@@ -48,7 +48,7 @@ def play(town: Town, readers: Readers, mutation: Mutation, seed: int) -> Iterato
 
 
 class _Game:
-    """What both workers do, and what came of all tasks."""
+    """The moves of both workers, and the results of all tasks."""
 
     def __init__(self, town: Town, mutation: Mutation) -> None:
         self.town, self.mutation = town, mutation
@@ -89,7 +89,7 @@ class _Game:
             self._let_time_pass()
             went = [self._end_all(which) for which in range(len(self.town.workers))]
             quiet = 0 if any(went) or self._lose_all() else quiet + 1
-            if quiet == 2:  # whoever reaps has put things right in between
+            if quiet == 2:  # the reaper has put things right in between
                 break
 
     def stopped(self) -> Iterator[str]:
@@ -103,7 +103,7 @@ class _Game:
                 yield f"nothing starts on {limit.name} any more"
 
     def lost(self, before: set[str]) -> Iterator[str]:
-        """Yield the tasks of which nothing came, and which were not set aside; what was changed may cost one."""
+        """Yield the lost tasks that were not set aside; the changed value may cost one."""
         if self.mutation.key in ("overrides", "limits"):
             return
         found: Any = self.town.client.hkeys(KEY["aside"])
@@ -125,8 +125,8 @@ class _Game:
             if any(each.task == probe for each in grants):
                 return True
             self._let_time_pass()
-            time.sleep(_OFFERED)  # to a queue that nobody consumes
-            for which in range(len(self.town.workers)):  # what was put in line again may be theirs
+            time.sleep(_OFFERED)  # to a queue without a consumer
+            for which in range(len(self.town.workers)):  # tasks that were put in line again may be theirs
                 self._end_all(which)
         return False
 
@@ -142,12 +142,12 @@ class _Game:
     def _let_time_pass(self) -> None:
         due: Any = self.town.client.zrange(KEY["due"], 0, -1)
         for member in due:
-            if member.startswith(b"lane:"):  # let go by a queue that nobody consumes: it has its turn by the clock
+            if member.startswith(b"lane:"):  # let go by a queue without a consumer: it has its turn by the clock
                 continue
             self.town.client.zadd(KEY["due"], {member: 1})
 
     def _lose_all(self) -> bool:
-        """The leases of those end that nobody holds; whether there were any."""
+        """End all leases without a holder; return whether there were any."""
         left: Any = self.town.client.zrange(KEY["leases"], 0, -1)
         for task in left:
             self.town.client.zadd(KEY["leases"], {task: 1})

@@ -1,4 +1,4 @@
-"""All that reads: what people look at while something is wrong."""
+"""All readers: the views of operators while something is wrong."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 _CHANGES, _PARKED = 25, 4
-#: But for those of which another number can be read, and is in force: what is said and declared of limits.
+#: Except those with another readable number in force: overrides and declarations of limits.
 _KEYS = ("records", "used", "workers", "lanes", "meta", "waiting")
 
 

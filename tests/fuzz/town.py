@@ -35,16 +35,16 @@ _QUEUE = "12345678:q"
 
 
 def needs_for(*limits: Limit, who: str = "a") -> Any:
-    """What a call takes of these, of the key ``who``."""
+    """Return the permits of a call for these, of the key ``who``."""
     policy = terms(*limits)
     return policy.needs({"keys": {each.name: who for each in limits if each.key}, "fair": [who, 1]})
 
 
 class Town:
-    """Two workers, and a store in which there is some of everything.
+    """Two workers, and a store with some of everything.
 
     Attributes:
-        held: what each worker holds, by task.
+        held: the permits of each worker, by task.
     """
 
     def __init__(self, client: Redis) -> None:

@@ -1,1 +1,1 @@
-"""What matters most, on each Python, Celery, server and broker, and the table of what came of it."""
+"""The most important tests on each Python, Celery, server and broker, and the table of their outcomes."""

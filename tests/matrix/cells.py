@@ -18,7 +18,7 @@ from tests.support.rabbits import find_rabbitmq
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Real workers where Celery's versions differ most: how a run begins and ends, and what is lost on the way.
+#: Real workers where Celery's versions differ most: how a run begins and ends, and losses on the way.
 SLICE = (
     "tests/failures/test_broker_lost.py",
     "tests/failures/test_child_lost.py",
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of the tests of one cell."""
+    """The outcome of the tests of one cell."""
 
     passed: int
     skipped: int
@@ -92,7 +92,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What an environment has; ``server`` is the binary that the tests start there."""
+    """The versions in an environment; ``server`` is the binary that the tests start there."""
 
     python: str
     celery: str
@@ -126,7 +126,7 @@ def run(env: str, tests: tuple[str, ...], *, server: str = "", processes: int = 
 
 
 def _environment(server: str = "") -> dict[str, str]:
-    # What is to be tested is the wheel that tox builds.
+    # The subject of the tests is the wheel that tox builds.
     return {**os.environ, "PYTHONPATH": ""} | ({FORCED: server} if server else {})
 
 

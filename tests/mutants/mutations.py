@@ -31,7 +31,7 @@ class Mutant:
         line: the number of the line, from 1 on.
         what: ``"without"`` the statement, or the condition ``"inverted"``.
         before: the line.
-        after: what stands there instead.
+        after: its replacement.
     """
 
     file: str

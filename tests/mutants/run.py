@@ -22,7 +22,7 @@ __all__ = ["STAGES", "copy_of_repository", "is_green"]
 
 ROOT = Path(__file__).parents[2]
 _PYTEST = ("-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider")
-#: What is run, the quickest first.
+#: The runs, the quickest first.
 STAGES: dict[str, tuple[str, ...]] = {
     "the store tests": (*_PYTEST, "tests/store", "tests/control/test_repair.py", "tests/control/test_unreadable.py"),
     "simulated worlds": ("-m", "tests.simulation", "--seeds", "300", "--steps", "200"),

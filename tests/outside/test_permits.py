@@ -278,7 +278,7 @@ def test_a_permit_is_renewed_while_it_is_held(gpu: Limit, app: Celery, state: St
 def test_a_permit_that_lapsed_before_its_loop_went_on_is_lost(
     gpu: Limit, app: Celery, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Outside, "hold", lambda *_: None)  # else it is renewed at once, if nobody has taken it yet
+    monkeypatch.setattr(Outside, "hold", lambda *_: None)  # else it is renewed at once, if it is still free
 
     async def main() -> bool:
         acquiring = gpu.acquire_async(app=app)
@@ -328,7 +328,7 @@ def test_a_renewal_that_another_thread_overtakes_with_a_release_puts_nothing_bac
 
 
 def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
-    # Knows nothing of what was there before, so it does not wait for those who may put themselves back.
+    # New to this data, so it does not wait for holders that may put themselves back.
     newcomer = Celery("newcomer", broker=app.conf.broker_url)
     newcomer.conf.throttle_lease = app.conf.throttle_lease
 
@@ -343,7 +343,7 @@ def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, s
         lose()
 
     def cleared() -> bool:
-        gpu.acquire(app=newcomer).release()  # whoever comes by clears what has ended
+        gpu.acquire(app=newcomer).release()  # each call clears ended leases
         return state.empty()
 
     until(cleared)
@@ -352,7 +352,7 @@ def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, s
 def test_who_asks_an_emptied_store_puts_back_first_what_it_holds(
     gpu: Limit, app: Celery, redis: Redis, state: State
 ) -> None:
-    """Though no connection broke, and somebody else came first."""
+    """No connection broke, and another caller came first."""
     newcomer = Celery("newcomer", broker=app.conf.broker_url)
     with gpu.acquire(app=app):
         redis.flushall()
@@ -406,7 +406,7 @@ def test_a_process_that_is_killed_gives_way(gpu: Limit, app: Celery, state: Stat
                 assert state.used() == {"gpu": 1}
 
     def cleared() -> bool:
-        gpu.acquire(app=app).release()  # whoever comes by clears what has ended, as the beat task does
+        gpu.acquire(app=app).release()  # each call clears ended leases, as the beat task does
         return state.parked() == 0
 
     until(cleared)

@@ -1,4 +1,4 @@
-"""Three independent servers, and what each of them thinks of a lock."""
+"""Three independent servers, and the state of a lock on each of them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 __all__ = ["NODE_TIMEOUT", "PATIENCE", "Cluster"]
 
-#: Seconds for servers that do not answer in a test; where they do, nobody has to wait for so long as `PATIENCE`.
+#: Seconds for servers that do not answer in a test; where they do, no test has to wait for so long as `PATIENCE`.
 NODE_TIMEOUT = 1.0
 PATIENCE = 20.0
 
 
 class Cluster:
-    """Independent servers, and what each of them thinks."""
+    """Independent servers, and the state on each."""
 
     def __init__(
         self, servers: list[EmbeddedServer], clients: list[Redis], views: list[Redis], hasty: list[Redis]
     ) -> None:
         self.servers, self.clients, self.views, self.hasty = servers, clients, views, hasty
-        #: Calls that nobody waits for may still come after a test.
+        #: Calls without a waiting caller may still come after a test.
         self.prefix = secrets.token_hex(4)
 
     def redlock(self, **options: Any) -> Redlock:
@@ -34,7 +34,7 @@ class Cluster:
         return Redlock(self.clients, prefix=self.prefix, **{"node_timeout": PATIENCE, **options})
 
     def owners(self) -> list[str | None]:
-        """Who has the lock, by each server."""
+        """Return the owner of the lock on each server."""
         infos = [self.each(index).locked_by("a") for index in range(3)]
         return [info.owner if info else None for info in infos]
 

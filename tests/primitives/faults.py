@@ -41,7 +41,7 @@ class ForgetfulConnection(Connection):
 
 def forgetful_client(url: str) -> Redis:
     """Return a client that sends a command once more when its reply is lost, as redis-py does by default."""
-    # Which errors are retried has to be said up to redis-py 5.
+    # Up to redis-py 5 the errors to retry have to be listed.
     retried = [RedisConnectionError]
     client: Redis = Redis.from_url(
         url, connection_class=ForgetfulConnection, retry=Retry(NoBackoff(), 1), retry_on_error=retried
@@ -56,7 +56,7 @@ def lose_a_reply() -> None:
 
 
 class ImpatientConnection(Connection):
-    """Waits for replies as others do, until it is told not to."""
+    """Waits for replies as others do, until the test ends that."""
 
     patience: float | None = None
 
@@ -84,7 +84,7 @@ def impatience(seconds: float = 0.1) -> Iterator[None]:
 
 
 class StoreClock:
-    """What the scripts of one module take for the store's time; without a module, those of its own calls."""
+    """Replaces the store's time in the scripts of one module; without a module, in those of its own calls."""
 
     def __init__(
         self, client: Redis, module: ModuleType | None = None, monkeypatch: pytest.MonkeyPatch | None = None

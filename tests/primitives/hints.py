@@ -1,4 +1,4 @@
-"""Who listens for the hints of locks and semaphores."""
+"""The subscribers to the hints of locks and semaphores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["channels", "listening"]
 
 
 def channels(client: Redis) -> list[bytes | str]:
-    """Where somebody listens; what used this server before may listen to results, or to wake-ups, still."""
+    """Return the channels with a subscriber, except those of results and wake-ups."""
     return [each for kind in ("lock", "semaphore") for each in client.pubsub_channels(f"{{throttle}}:2:{kind}:*")]
 
 

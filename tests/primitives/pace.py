@@ -1,4 +1,4 @@
-"""Time in the test's own hands: what has ended, how often is renewed and looked."""
+"""Time in the test's own hands: ended leases, the rate of renewals and of looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The identity lock on asyncio: the same answers, and what is special about tasks."""
+"""The identity lock on asyncio: the same answers, and the behaviour in tasks."""
 
 from __future__ import annotations
 

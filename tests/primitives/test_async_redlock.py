@@ -1,4 +1,4 @@
-"""A lock on the majority of several servers, on asyncio: the same votes, and what is special about tasks."""
+"""A lock on the majority of several servers, on asyncio: the same votes, and the behaviour in tasks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def take(lock: AsyncRedlock, **options: Any) -> AsyncHeldRedlock:
 
 
 def test_all_servers_vote_for_one_holder(run: Any, cluster: Cluster) -> None:
-    """Whichever kind of client asks."""
+    """Both kinds of clients get the same vote."""
 
     async def scenario(lock: AsyncRedlock) -> None:
         held = await take(lock, lease=100)
@@ -136,7 +136,7 @@ def test_a_dead_server_does_not_matter(run: Any, cluster: Cluster) -> None:
 
 
 def test_without_a_majority_nobody_can_tell(run: Any, cluster: Cluster) -> None:
-    """And what the only server granted is given back."""
+    """And the grant of the only server is given back."""
 
     async def scenario(lock: AsyncRedlock) -> None:
         cluster.servers[0].kill()

@@ -1,4 +1,4 @@
-"""The fair semaphore on asyncio: the same line, and what is special about tasks."""
+"""The fair semaphore on asyncio: the same line, and the behaviour in tasks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sync(redis: Redis) -> FairSemaphore:
 
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits does not look by itself."""
+    """Let waiting callers not look by themselves."""
     monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
     monkeypatch.setattr(aio, "STAY", 600.0)
 

@@ -266,7 +266,7 @@ def test_an_id_is_forgotten_after_a_while(orders: Counter, redis: Redis) -> None
 
 
 def test_both_keys_of_a_call_are_on_one_shard(redis: Redis) -> None:
-    """Whatever the name and the id look like."""
+    """For any form of name and id."""
     count, *rest = Counter(redis, "{a}")._calls.add(1, "{b}").arguments
     assert count == 2
     assert len({key_slot(str(key).encode()) for key in rest[:2]}) == 1
@@ -362,7 +362,7 @@ def test_coroutines_never_get_the_same_slot(server: EmbeddedServer) -> None:
 
 
 def test_threads_lose_no_count(redis: Redis) -> None:
-    """What is taken out by `get_and_reset` and what is left are all that was added."""
+    """The counts that `get_and_reset` returned, and the rest, are all that were added."""
     orders = Counter(redis, "orders")
 
     def work(number: int) -> int:

@@ -1,4 +1,4 @@
-"""The identity lock: who has it, until when, and what a late holder can still do."""
+"""The identity lock: its holder, its end, and the powers of a late holder."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_renewing_lengthens_the_lease_from_now_on(locks: IdentityLock, redis: Re
 
 
 def test_a_late_renewal_that_redis_still_accepts_is_no_loss(locks: IdentityLock) -> None:
-    """Paused for longer than the lease by our clock, but nobody else had it."""
+    """Paused for longer than the lease by our clock, but the lock had no other holder."""
     held = take(locks)
     end_here(held)
     assert held.lost
@@ -161,7 +161,7 @@ def test_the_same_owner_has_the_same_grant(locks: IdentityLock, redis: Redis) ->
 
 
 def test_a_name_used_again_is_another_grant(locks: IdentityLock) -> None:
-    """The owner alone is no proof: what counts is the fencing token."""
+    """The owner alone is no proof, but the fencing token is."""
     late = locks.acquire("a", 0.05, owner="me")
     assert late is not None
     until(lambda: locks.locked_by("a") is None)
@@ -277,7 +277,7 @@ def test_an_acquire_sent_twice_is_one(resending: Resending, locks: IdentityLock)
 
 
 def test_a_release_sent_twice_is_one(resending: Resending, locks: IdentityLock) -> None:
-    """Also if somebody else took the lock, and gave it back, before the second was carried out."""
+    """Also if another caller took the lock, and gave it back, before the second was carried out."""
     held = take(IdentityLock(resending))
     resending.between = lambda: take(locks).release()
     assert held.release() is True
@@ -348,7 +348,7 @@ def test_forgetting_takes_it_away_from_its_holder(locks: IdentityLock) -> None:
 
 
 def test_only_the_grant_that_was_looked_at_is_forgotten(locks: IdentityLock) -> None:
-    """The operator thinks for a while, meanwhile somebody else has the lock."""
+    """The operator thinks for a while; in between another caller gets the lock."""
     seen = take(locks)
     seen.release()
     held = take(locks)
@@ -405,7 +405,7 @@ def test_an_error_of_redis_does_not_hide_that_of_the_block(own_server: EmbeddedS
 
 
 def test_a_release_that_failed_can_be_repeated(own_server: EmbeddedServer) -> None:
-    """Nobody knows whether it was carried out, until it is sent again."""
+    """Its result is unknown until it is sent again."""
     with impatient_client(own_server.url) as client:
         locks = IdentityLock(client)
         held = take(locks)
@@ -429,7 +429,7 @@ def test_lost_data_is_a_lost_lock(locks: IdentityLock, redis: Redis) -> None:
 
 
 def test_a_full_server_lets_renew_and_release(own_server: EmbeddedServer) -> None:
-    """Nobody gets a lock, but nobody loses one, and they can be given back."""
+    """No caller gets a lock, but no holder loses one, and they can be given back."""
     with Redis.from_url(own_server.url) as client:
         locks = IdentityLock(client)
         held, other = take(locks, "a"), take(locks, "b")

@@ -39,7 +39,7 @@ def key_of(identity: str | bytes) -> str:
 
 @dataclass(frozen=True)
 class Grant:
-    """Who has a lock, as the model has it."""
+    """The holder of a lock in the model."""
 
     owner: str
     token: int
@@ -64,7 +64,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @rule(identity=identities, owner=st.sampled_from(OWNERS), times=sent)
     def acquire(self, identity: str | bytes, owner: str | None, times: int) -> None:
-        """One gets it if nobody has it, or again if one has it."""
+        """Acquire: granted if the lock is free, or again to its holder."""
         before = self.model.get(identity)
         self.client.times = times
         held = self.locks.acquire(identity, owner=owner)
@@ -82,7 +82,7 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(pick=picks, times=sent, longer=st.booleans())
     def renew(self, pick: int, times: int, longer: bool) -> None:
-        """Only the present holder can; whoever cannot hears of it."""
+        """Renew: only the present holder can; any other gets an error."""
         held = self._pick(pick)
         self.client.times = times
         knew = held._releasing or held.lost

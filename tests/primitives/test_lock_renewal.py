@@ -1,4 +1,4 @@
-"""A thread renews a lock while it is held, and says so when it cannot."""
+"""A thread renews a lock while it is held, and reports when it cannot."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_renewed_lock_lasts(locks: IdentityLock, redis: Redis, monkeypatch: py
 
 
 def test_a_release_ends_the_thread(locks: IdentityLock) -> None:
-    """Not only when it would have renewed the next time, or nobody has the handle any more."""
+    """Not only at its next renewal, or once the handle is unreachable."""
     held = locks.acquire("a", 600, renew=True)
     assert held is not None
     assert renewing_threads() == 1
@@ -145,7 +145,7 @@ def test_a_server_that_comes_back_in_time_is_no_loss(own_locks: IdentityLock, ow
 
 
 def test_a_release_during_a_renewal_is_no_loss(locks: IdentityLock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The renewal comes second, finds nothing, and nobody is told that the lock was lost."""
+    """The renewal comes second, finds nothing, and reports no lost lock."""
     told: list[HeldLock] = []
     held = locks.acquire("a", on_lost=told.append)
     assert held is not None

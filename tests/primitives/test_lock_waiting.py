@@ -36,7 +36,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits does not look by itself."""
+    """Let waiting callers not look by themselves."""
     monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
 
 
@@ -74,7 +74,7 @@ def test_an_operator_who_forgets_the_lock_wakes_too(
 
 
 def test_the_end_of_a_lease_wakes_who_waits(locks: IdentityLock) -> None:
-    """Nobody releases it."""
+    """Without a release."""
     late = locks.acquire("a", 0.3)
     held = locks.acquire("a", blocking=True, timeout=20)
     assert late is not None
@@ -86,7 +86,7 @@ def test_the_end_of_a_lease_wakes_who_waits(locks: IdentityLock) -> None:
 def test_a_release_just_before_waiting_is_seen(
     locks: IdentityLock, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the first attempt, before the hints can be heard."""
+    """After the first attempt, before the subscription to the hints."""
     held = locks.acquire("a", 600)
     subscribe = redis.pubsub
 

@@ -307,7 +307,7 @@ def test_peeking_changes_nothing(make: Callable[..., RateLimiter], redis: Redis)
 
 
 def test_a_call_with_an_id_books_once(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
-    """While nobody else books in between; then a start is wasted, but none is given twice."""
+    """As long as there is no other booking in between; then a start is wasted, but none is given twice."""
     api = make("api", "2/s")
     first = api.reserve(call_id="a")
     clock.move(100)
@@ -338,7 +338,7 @@ def test_a_start_in_the_future_is_none_now(make: Callable[..., RateLimiter]) -> 
 
 
 def test_a_lost_reply(server: EmbeddedServer, redis: Redis, clock: StoreClock) -> None:
-    """What redis-py sends again is the same call."""
+    """The retry of redis-py is the same call."""
     with forgetful_client(server.url) as client:
         api = RateLimiter(client, "api", "2/s")
         api.peek()
@@ -356,7 +356,7 @@ def test_a_lost_reply(server: EmbeddedServer, redis: Redis, clock: StoreClock) -
 
 
 def test_a_clock_that_is_set_back_stops_nothing(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
-    """What is booked moves with it; also what can be given back."""
+    """Bookings move with it; also those that can be given back."""
     api = make("api", ["2/s", "1000/h"], burst=[2, 1000])
     assert starts(api, clock, 4) == [0, 0, 500_000, SECOND]
     clock.move(-3600 * SECOND)
@@ -372,7 +372,7 @@ def test_a_clock_that_is_set_back_stops_nothing(make: Callable[..., RateLimiter]
 def test_a_clock_that_is_set_back_stops_nobody_who_does_not_wait(
     make: Callable[..., RateLimiter], clock: StoreClock
 ) -> None:
-    """Who is refused may come again when it was told."""
+    """A refused caller may come again at the time that it got."""
     api = make("api", "2/s", burst=2)
     slots = [api.reserve() for _ in range(2)]
     clock.move(-3600 * SECOND)
@@ -623,7 +623,7 @@ class Model:
         return start
 
     def refuse(self, now: int) -> None:
-        """Whoever is refused comes nearer to its start from then on, though the clock was set back."""
+        """A refused caller comes nearer to its start from then on, though the clock was set back."""
         back = self.seen - now
         if back > 0:
             self.booked, self.before = (

@@ -93,7 +93,7 @@ def test_a_dead_server_does_not_matter(cluster: Cluster) -> None:
 
 
 def test_without_a_majority_nobody_can_tell(cluster: Cluster) -> None:
-    """And what the only server granted is given back."""
+    """And the grant of the only server is given back."""
     cluster.servers[0].kill()
     cluster.servers[1].kill()
     with pytest.raises(StoreUnavailable, match="2 of 3 servers did not answer") as error:
@@ -116,7 +116,7 @@ def test_a_frozen_server_delays_nobody(cluster: Cluster) -> None:
 
 
 def test_a_frozen_server_does_not_delay_a_refusal(cluster: Cluster) -> None:
-    """The two others have refused: whatever it says, the answer is no."""
+    """The two others have refused: with any answer of the third, the result is no."""
     for index in (0, 1):
         cluster.each(index).acquire("a")
     cluster.servers[2].freeze()
@@ -185,7 +185,7 @@ def test_a_server_that_came_back_empty_is_taken_again(cluster: Cluster) -> None:
 
 
 def test_two_servers_that_came_back_empty_are_a_loss(cluster: Cluster) -> None:
-    """Others may have had it: what they grant now is no proof that it was held all the time."""
+    """Others may have had it: their new grants are no proof that it was held all the time."""
     told: list[HeldRedlock] = []
     held = take(cluster.redlock(), lease=600, on_lost=told.append)
     until(lambda: cluster.owners() == [held.owner] * 3)

@@ -1,4 +1,4 @@
-"""The fair semaphore: who holds a permit, until when, how many there are, and what a late holder can still do."""
+"""The fair semaphore: its holders, their leases, the number of permits, and the powers of a late holder."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def take(semaphore: FairSemaphore, holder: str | None = None, **options: float) 
 
 
 def refused(semaphore: FairSemaphore) -> bool:
-    """Whether nobody can have a permit now."""
+    """Return whether no permit is available now."""
     return semaphore.acquire(blocking=False) is None
 
 
 def names(semaphore: FairSemaphore) -> list[str]:
-    """Who holds a permit."""
+    """Return the holders of the permits."""
     return sorted(info.holder for info in semaphore.holders())
 
 
 def keys(client: Redis, *, receipts: bool = False) -> set[str]:
-    """What is in Redis."""
+    """Return the keys in Redis."""
     return {key.decode() for key in client.scan_iter() if receipts or b":released:" not in key}
 
 
@@ -92,7 +92,7 @@ def test_the_holder_knows_what_it_has(two: FairSemaphore) -> None:
 
 
 def test_two_permits_of_one_holder_are_two(two: FairSemaphore) -> None:
-    """The name is for people; what counts is a nonce."""
+    """The name is for people; the nonce identifies the holder."""
     first, second = take(two, "me"), take(two, "me")
     assert refused(two)
     assert names(two) == ["me", "me"]
@@ -113,7 +113,7 @@ def test_names_and_prefixes_do_not_meet(redis: Redis) -> None:
 
 
 def test_the_end_of_a_lease_frees_it(two: FairSemaphore) -> None:
-    """No reaper: whoever asks next does it; and the late holder cannot touch the next one."""
+    """No reaper: the next caller does it; and the late holder cannot touch the next one."""
     late, _ = take(two, "late", lease=0.05), take(two, "other")
     held = two.acquire("next", timeout=20)
     assert held is not None
@@ -203,7 +203,7 @@ def test_a_limit_that_is_set_stays(two: FairSemaphore, redis: Redis) -> None:
 
 
 def test_a_lower_limit_drains(two: FairSemaphore) -> None:
-    """Nobody loses a permit, and nobody gets one until enough have come back."""
+    """No holder loses a permit, and no caller gets one until enough have come back."""
     first, second = take(two), take(two)
     two.set_limit(1)
     assert first.renew()
@@ -339,7 +339,7 @@ def test_a_place_in_line_asked_for_twice_is_one(resending: Resending, redis: Red
 
 
 def test_a_release_sent_twice_is_one(resending: Resending, two: FairSemaphore) -> None:
-    """Also if somebody else took the permit before the second was carried out."""
+    """Also if another caller took the permit before the second was carried out."""
     held, _ = take(FairSemaphore(resending, "two", 2)), take(two)
     resending.between = lambda: take(two, "next")
     assert held.release() is True
@@ -415,7 +415,7 @@ def test_releasing_inside_the_block_is_fine(redis: Redis) -> None:
 
 
 def test_a_release_that_failed_can_be_repeated(own_server: EmbeddedServer) -> None:
-    """Nobody knows whether it was carried out, until it is sent again."""
+    """Its result is unknown until it is sent again."""
     with impatient_client(own_server.url) as client:
         one = FairSemaphore(client, "one", 1)
         held = take(one)
@@ -458,7 +458,7 @@ def test_a_loss_is_told_once(two: FairSemaphore, redis: Redis) -> None:
 
 
 def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer) -> None:
-    """Nobody new gets a permit or a place, but nobody loses one, and what is given back goes to the next in line."""
+    """No new caller gets a permit or a place, but no holder loses one; released permits go to the next in line."""
     with Redis.from_url(own_server.url) as client, ThreadPoolExecutor(1) as pool:
         one = FairSemaphore(client, "one", 1)
         held = take(one)

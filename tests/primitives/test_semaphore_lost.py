@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 #: Seconds a permit lasts here, so that one that idles for its whole lease fails the test.
 LEASE = 100.0
-#: Seconds one stays in line without a sign of life here: half of what is usual, three looks as usual.
+#: Seconds that a caller stays in line without a sign of life here: half of the default, three looks as by default.
 STAY = 3.0
 
-# Waits for a permit, says so, and keeps it until its input ends.
+# Waits for a permit, reports it, and keeps it until its input ends.
 PROGRAM = """
 import sys
 from redis import Redis
@@ -186,7 +186,7 @@ def test_one_that_is_stopped_in_line_is_not_served_twice(
 def test_lost_data_is_a_lost_permit_and_a_new_line(
     program: Callable[..., Program], one: FairSemaphore, redis: Redis
 ) -> None:
-    """Whoever waited waits again, or has a permit."""
+    """Each waiting caller waits again, or has a permit."""
     held = one.acquire("holder")
     waiting = program("waiting")
     redis.flushall()
@@ -212,7 +212,7 @@ def test_scripts_and_connections_lost_while_waiting(one: FairSemaphore, redis: R
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 def test_a_server_that_is_restarted_has_the_line_still(own_server: EmbeddedServer) -> None:
-    """With its data: who held holds, who waited waits, as long as its client keeps trying."""
+    """With its data: holders stay, waiting callers wait, as long as their client keeps trying."""
     patient = Retry(ConstantBackoff(0.1), 300)
     with Redis.from_url(own_server.url, retry=patient) as client, ThreadPoolExecutor(1) as pool:
         one = FairSemaphore(client, "one", 1)

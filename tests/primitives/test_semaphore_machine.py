@@ -31,7 +31,7 @@ sent = st.sampled_from((1, 1, 1, 2, 3))
 
 @dataclass
 class Place:
-    """Somebody in line, as the model has it."""
+    """A place in the line of the model."""
 
     turn: Turn
     channel: str
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass
 class Model:
-    """What the rules say: who holds, until when; who waits, in which order, until when."""
+    """The rules: the holders with their ends; the waiting callers, in their order, with their ends."""
 
     now: int
     limit: int = OWN_LIMIT
@@ -81,7 +81,7 @@ class Model:
         return True
 
     def settle(self, caller: Turn | None = None) -> None:
-        """Who is late is out, who is first is in."""
+        """A late caller is out, the first one is in."""
         self.holders = {permit: till for permit, till in self.holders.items() if till > self.now}
         self.line = [place for place in self.line if place.till > self.now]
         while self.line and len(self.holders) < self.limit:
@@ -117,12 +117,12 @@ class SemaphoreMachine(RuleBasedStateMachine):
         self.model = Model(START_US // 1000)
         self.turns: list[tuple[Turn, str]] = []
         self.released: set[str] = set()
-        #: what was in the store after the step before
+        #: the content of the store after the step before
         self.held: set[str] = set()
         self.line: dict[str, int] = {}
 
     def teardown(self) -> None:
-        """After the work nothing is left but what says that a release was carried out."""
+        """After the work, only the proofs of carried out releases are left."""
         self.client.times = 1
         self._call(self.calls.set_limit(None))
         self.model.limit = OWN_LIMIT
@@ -134,7 +134,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
 
     @rule(lease=st.sampled_from(LEASES), stay=st.sampled_from((0, STAY, STAY)), listens=st.booleans(), times=sent)
     def ask(self, lease: int, stay: int, listens: bool, times: int) -> None:
-        """Somebody new."""
+        """A new caller asks."""
         turn = self.calls.turn(None, lease / 1000)
         self.turns.append((turn, LISTENED if listens else UNHEARD))
         self._acquire(*self.turns[-1], stay, times)
@@ -148,7 +148,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.turns)
     @rule(pick=picks, times=sent)
     def release(self, pick: int, times: int) -> None:
-        """What is held, what is waited for, what is lost, or again."""
+        """Release a held, awaited or lost permit, or one again."""
         turn, _ = self._pick(pick)
         self.client.times = times
         expected = self.model.release(turn)
@@ -268,7 +268,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
 @pytest.mark.slow
 @pytest.mark.usefixtures("redis")
 def test_any_sequence_of_calls_leaves_the_semaphore_as_the_rules_say(server: EmbeddedServer) -> None:
-    """Never more holders than permits, first come first served, hints to whom they are for, and nothing stays."""
+    """Never more holders than permits, first come first served, hints to the right callers, and nothing stays."""
     with Resending.from_url(server.url) as resending:
 
         class OnThisServer(SemaphoreMachine):

@@ -42,14 +42,14 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits does not look by itself."""
+    """Let waiting callers not look by themselves."""
     monkeypatch.setattr("celery_throttle.primitives.lease.base._LOOK_AGAIN", 600.0)
     monkeypatch.setattr(sync, "STAY", 600.0)
 
 
 @pytest.fixture
 def no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits hears nothing."""
+    """Let waiting callers get no hint."""
 
     def deaf(_: Mailbox, timeout: float) -> None:
         time.sleep(timeout)
@@ -76,7 +76,7 @@ def got(future: Future[HeldPermit | None]) -> HeldPermit:
 
 @pytest.mark.usefixtures("only_hints")
 def test_first_come_first_served(one: FairSemaphore, pool: ThreadPoolExecutor) -> None:
-    """Each by a hint, and nobody but the first hears it."""
+    """Each by a hint, and only the first gets it."""
     held = one.acquire("holder")
     assert held is not None
     futures = wait_in_line(one, pool, 12)
@@ -92,7 +92,7 @@ def test_first_come_first_served(one: FairSemaphore, pool: ThreadPoolExecutor) -
 
 @pytest.mark.usefixtures("only_hints")
 def test_the_permit_is_the_next_ones_at_once(one: FairSemaphore, pool: ThreadPoolExecutor) -> None:
-    """Nobody can come between, though the next one has not heard of it yet."""
+    """No caller can come between, though the next one has not read it yet."""
     held = one.acquire("holder")
     assert held is not None
     (future,) = wait_in_line(one, pool, 1)
@@ -140,7 +140,7 @@ def test_a_limit_that_wakes_more_than_one_call_reaches(one: FairSemaphore, redis
 
 @pytest.mark.usefixtures("only_hints")
 def test_the_end_of_a_lease_wakes_the_first_in_line(one: FairSemaphore, redis: Redis, pool: ThreadPoolExecutor) -> None:
-    """Nobody gives it back. Only the first looks then."""
+    """Without a release. Only the first looks then."""
     late = one.acquire("late", lease=600)
     first, second = wait_in_line(one, pool, 2)
     assert late is not None
@@ -158,7 +158,7 @@ def test_the_end_of_a_lease_wakes_the_first_in_line(one: FairSemaphore, redis: R
 def test_a_hint_that_is_lost_costs_a_moment(
     one: FairSemaphore, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who does not hear it finds its permit at its next look, and nobody else got it."""
+    """A caller without the hint finds its permit at its next look, and no other got it."""
     look_often(monkeypatch)
     held = one.acquire("holder", lease=600)
     assert held is not None
@@ -172,7 +172,7 @@ def test_a_hint_that_is_lost_costs_a_moment(
 
 
 def test_a_hint_that_comes_late_is_no_permit(one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was frozen meanwhile: what it was told may be over, so it asks."""
+    """It was frozen in between: the hint may be out of date, so it asks."""
     one.acquire("holder", lease=600)
     asked: list[str] = []
 
@@ -192,7 +192,7 @@ def test_a_hint_that_comes_late_is_no_permit(one: FairSemaphore, redis: Redis, m
 def test_a_hint_of_an_earlier_place_in_line_is_no_permit(
     one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was frozen before it could look: others have the permit, it waits anew, and only then reads what was said."""
+    """It was frozen before it could look: others have the permit, it waits again, and only then reads the hint."""
     held = one.acquire("holder", lease=600)
     assert held is not None
     heard: list[str | None] = []
@@ -307,7 +307,7 @@ def test_waiting_costs_next_to_nothing(one: FairSemaphore, redis: Redis) -> None
 def test_a_hand_over_takes_one_call(
     one: FairSemaphore, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release; who has waited need not ask."""
+    """The release; the waiting caller need not ask."""
     held = one.acquire("holder")
     assert held is not None
     asked: list[str] = []

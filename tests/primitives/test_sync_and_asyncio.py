@@ -26,7 +26,7 @@ MODULES = [
 ]
 #: Modules that have both.
 SHARED = ["rate", "counter"]
-#: What only one kind needs: forks and threads that come and go; tasks that are cancelled.
+#: Tests for one kind only: forks and threads that come and go; tasks that are cancelled.
 ALONE = {
     "Mailboxes": {"_begin"},
     "Node": {"_begin", "_next"},
@@ -48,7 +48,7 @@ def module(name: str) -> ModuleType:
 
 
 def own(things: ModuleType | type, kind: Any) -> dict[str, Any]:
-    """What is defined there itself, in its order."""
+    """Return the members that are defined there itself, in their order."""
     name = things.__name__ if inspect.ismodule(things) else things.__module__
     return {key: value for key, value in vars(things).items() if kind(value) and value.__module__ == name}
 
@@ -69,7 +69,7 @@ def alike(text: object) -> str:
 
 
 def arguments(function: Any) -> list[tuple[str, object, object, str]]:
-    """Names, kinds, defaults and annotations; and what it returns."""
+    """Return names, kinds, defaults and annotations; and the type of the result."""
     signature = inspect.signature(function)
     found = [(each.name, each.kind, each.default, alike(each.annotation)) for each in signature.parameters.values()]
     return [*found, ("", "returns", "", alike(signature.return_annotation))]
@@ -118,7 +118,7 @@ def test_modules_are_laid_out_alike(sync: str, aio: str) -> None:
     assert list(own(of_threads, inspect.isfunction)) == functions
     for name in functions:
         if name.startswith("_"):
-            continue  # what a thread waits at, a task does not
+            continue  # a thread waits there, a task does not
         assert arguments(getattr(of_threads, name)) == arguments(getattr(of_asyncio, name))
 
 

@@ -35,7 +35,7 @@ class Setup(CeleryTestSetup):
 
     @classmethod
     def update_app_config(cls, app: Celery) -> None:
-        """What the test's app has, the workers get too."""
+        """The workers get the configuration of the test's app, too."""
         app.conf.update(
             broker_connection_retry_on_startup=True,
             throttle_lease=LEASE,

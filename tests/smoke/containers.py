@@ -1,4 +1,4 @@
-"""What pytest-celery asks of Docker's containers, by processes of this machine."""
+"""Stand-ins for the Docker containers of pytest-celery, by processes of this machine."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class LocalWorker(CeleryWorkerContainer):
 
     @classmethod
     def tasks_modules(cls) -> set[ModuleType]:
-        """What the workers import; pytest-celery pings with its own."""
+        """The modules that the workers import; pytest-celery pings with its own."""
         from tests.smoke import tasks  # noqa: PLC0415 - only where there is a worker to run it
 
         return {tasks, *super().tasks_modules()}
@@ -163,7 +163,7 @@ class LocalWorker(CeleryWorkerContainer):
 
 
 def write_content(content: Mapping[str, bytes], directory: Path) -> None:
-    """Write the files of what pytest-celery calls the volume of a worker."""
+    """Write the files into the directory that pytest-celery calls the volume of a worker."""
     for name, text in content.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,5 +171,5 @@ def write_content(content: Mapping[str, bytes], directory: Path) -> None:
 
 
 def will_be_killed(worker: LocalWorker, journal: Journal) -> None:
-    """Note it in the journal: what is killed cannot say that its runs have ended."""
+    """Note it in the journal, because a killed process cannot report the end of its runs."""
     journal.killed(worker.pids)

@@ -42,7 +42,7 @@ def test_the_cap_holds_over_two_workers(journal: Journal, state: State) -> None:
 
 
 def test_a_worker_is_killed(running: Any, journal: Journal, state: State, let_go: Callable[..., None]) -> None:
-    """Its permit comes back within the lease, and what it had not acknowledged runs again."""
+    """Its permit comes back within the lease, and its unacknowledged tasks run again."""
     first = hold_late.delay("first")
     (run,) = journal.wait_running(1, timeout=TIMEOUT)
     second = hold_late.delay("second")
@@ -78,7 +78,7 @@ def test_workers_are_restarted(running: Any, journal: Journal, state: State) -> 
 
 
 def test_redis_is_restarted(running: Any, journal: Journal, state: State, let_go: Callable[..., None]) -> None:
-    """Broker and store in one: who runs goes on and keeps the permit, who was parked runs after that."""
+    """Broker and store in one: running tasks go on and keep their permits, parked ones run after that."""
     first = hold_late.delay("first")
     journal.wait_running(1, timeout=TIMEOUT)
     parked = []

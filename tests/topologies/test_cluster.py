@@ -42,7 +42,7 @@ RULES = re.findall(r"ACL SETUSER \w+ on >PASSWORD (.+ -@all .+)", (ROOT / "docs"
 
 @pytest.fixture
 def caller(cluster: Cluster) -> Iterator[Caller]:
-    """What publishes, with its keys on the first primary."""
+    """The publisher, with its keys on the first primary."""
     caller = Caller(cluster.url, Keys(PREFIXES[0]))
     yield caller
     while caller._free:
@@ -167,7 +167,7 @@ def test_a_slot_on_its_way_is_refused_for_now(cluster: Cluster, caller: Caller, 
 
 
 def test_a_user_with_the_least_rights(cluster: Cluster) -> None:
-    """May not ask for the nodes of the cluster, and is told all the same where to go."""
+    """It may not ask for the nodes of the cluster, and is still redirected."""
     rules = RULES.replace("shop", PREFIXES[1]).split()
     for node in cluster.nodes:
         assert ask(node, "ACL", "SETUSER", "least", "on", ">secret", *rules) == b"OK"

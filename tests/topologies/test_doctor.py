@@ -1,4 +1,4 @@
-"""What ``celery throttle doctor`` sees of stores of several servers."""
+"""The findings of ``celery throttle doctor`` about stores of several servers."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_sentinel_fails_over(watched: Watched, workers: Workers, journal: Jour
     doors.open(first, *labels)
 
     wait_all(journal, [first, *labels])
-    # Nobody is there to have what is parked from now on.
+    # No replica is there to get later parked tasks.
     app.hold.delay("next")
     journal.wait_running(1, "next")
     app.hold.delay("kept")
@@ -157,7 +157,7 @@ def one(request: pytest.FixtureRequest, workers: Workers) -> Iterator[EmbeddedSe
 def test_the_server_is_killed_and_comes_back(
     one: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
-    """What it has said is on disk it has again; the broker's messages are acknowledged by then."""
+    """The confirmed data is on disk; the broker's messages are acknowledged by then."""
     workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     state = State(lambda: one.url)
@@ -176,7 +176,7 @@ def test_the_server_is_killed_and_comes_back(
 def test_a_server_without_a_disk_comes_back_empty(
     one: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
-    """It was said at the start; so the broker keeps what is parked, and nothing is lost."""
+    """The worker warned at its start; so the broker keeps the parked messages, and nothing is lost."""
     worker = workers.start(DOORS, concurrency=2)
     worker.wait_for_log("throttle_park_durability is 'disk', and the store writes no append-only file: set appendonly")
     app = workers.app(DOORS)

@@ -55,14 +55,14 @@ def failing(kind: str) -> Iterator[Store]:
 
 
 def listeners(state: State) -> int:
-    """Return how many workers hear the hints of this server."""
+    """Return how many workers subscribe to the hints of this server."""
     with state.client() as client:
         return int(client.pubsub_numsub(Keys("throttle").wake)[0][1])
 
 
 @pytest.mark.parametrize(("kind", "how"), [("sentinel", "killed"), ("sentinel", "frozen"), ("cluster", "killed")])
 def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how: str) -> None:
-    """What runs keeps its permits, also what ends meanwhile; what waits starts afterwards."""
+    """Running tasks keep their permits, also those that end in between; parked ones start afterwards."""
     doors = Doors(journal)
     with failing(kind) as store:
         workers.conf |= {"throttle_url": store.url, "throttle_lease": LONG_LEASE}
@@ -124,7 +124,7 @@ def test_what_was_not_replicated_is_put_back(workers: Workers, journal: Journal)
 
 
 def test_the_primary_is_changed(workers: Workers, journal: Journal) -> None:
-    """Without losing a connection: each one on the old primary is told that it is elsewhere, when it says something."""
+    """Without losing a connection: each one on the old primary is redirected at its next command."""
     doors = Doors(journal)
     with failing("cluster") as store:
         workers.conf |= {"throttle_url": store.url, "throttle_lease": LEASE}

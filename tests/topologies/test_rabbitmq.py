@@ -131,7 +131,7 @@ def test_a_killed_worker(
 
 @pytest.mark.usefixtures("rabbit")
 def test_a_topic_route(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
-    """What is parked goes on in the worker that consumes its queue, whoever gives the permit back."""
+    """A parked task goes on in the worker that consumes its queue, after any release of the permit."""
     alpha = workers.start(SEAMS, queues="alpha")
     media = workers.start(SEAMS, queues="media")
     app = workers.app(SEAMS)
@@ -173,7 +173,7 @@ def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doo
 def test_the_store_is_away(
     rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, own_store: EmbeddedServer
 ) -> None:
-    """What waits for it does not count as prefetched, so plain tasks of the same (classic) queue go on."""
+    """Messages that wait for it do not count as prefetched, so plain tasks of the same (classic) queue go on."""
     worker = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)
     own_store.kill()

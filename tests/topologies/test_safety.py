@@ -1,4 +1,4 @@
-"""What is said of a store that cannot keep parked tasks as safe as they are to be: at a worker's start, by doctor."""
+"""Warnings about a store that cannot keep parked tasks safe enough: at a worker's start, by doctor."""
 
 from __future__ import annotations
 

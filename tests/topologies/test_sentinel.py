@@ -1,4 +1,4 @@
-"""The store is whichever server the sentinels name."""
+"""The store is the server that the sentinels name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every kind of store has to be able to do."""
+"""The requirements for every kind of store."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_a_message_of_a_connection_that_is_gone_may_come_again(run: Callable[...
 
 
 def test_an_attempt_is_later_than_those_before_it() -> None:
-    """A retry is later, and so is a message that `replace` sent, which counts its retries anew; another delivery is not."""
+    """A retry is later, and a message by `replace` too, which counts its retries anew. Another delivery is not."""
 
     def attempt(**sent: object) -> int:
         return Run(SimpleNamespace(request_dict=sent), epoch=1).attempt

@@ -156,11 +156,9 @@ def test_a_flooding_tenant_does_not_delay_others(workers: Workers, journal: Jour
 def assert_paced(runs: Sequence[Run], published: float, count: int, seconds: float, burst: int) -> None:
     """Check by the notes of the bodies that no start was too early.
 
-    A body begins some time after the store has granted its start, so bodies can bunch up where grants did not. A window
-    of
-    bodies may have the grants in it and in the moment before. The n-th start of all has no such excuse: nothing makes
-    it
-    early.
+    A body begins some time after the store has granted its start, so bodies can bunch up where grants did not. A
+    window of bodies may have the grants in it and in the moment before. The n-th start of all has no such excuse:
+    nothing makes it early.
     """
     starts = sorted(run.started for run in runs)
     for number, start in enumerate(starts):
