@@ -113,7 +113,7 @@ def suite(tmp_path: Path) -> Path:
 @pytest.mark.worker
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [IN_PROCESS, A_PROCESS], ids=["in-process", "a process"])
-def test_what_differs_is_found_and_nothing_else(
+def test_differences_are_found_and_nothing_else(
     suite: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], scenario: Scenario
 ) -> None:
     """Tasks of both sorts are throttled, in either worker; some have to wait."""
@@ -177,7 +177,7 @@ def test_stages_and_subtests_are_one_outcome(tmp_path: Path) -> None:
     assert found["b"].text == "failed"
 
 
-def test_what_failed_when_plain_is_no_difference() -> None:
+def test_failure_on_the_plain_suite_is_no_difference() -> None:
     """Nor is what fails alone when plain, or ends alike then."""
     plain = {"good": "passed", "bad": "failed", "skipped": "skipped", "flaky": "passed", "once": "passed"}
     throttled = {"good": "failed", "bad": "passed", "skipped": "passed", "flaky": "failed", "once": "failed"}
@@ -209,9 +209,7 @@ def test_what_failed_when_plain_is_no_difference() -> None:
         ([Known("differs", "*", "so")], 1, "has not ended", 1),
     ],
 )
-def test_what_is_as_it_is_listed_is_no_error(
-    listed: Sequence[Known], parked: int, problem: str | None, status: int
-) -> None:
+def test_listed_outcome_is_no_error(listed: Sequence[Known], parked: int, problem: str | None, status: int) -> None:
     """A difference that is not listed is one, a listed one that is gone, and a run that shows nothing."""
     done = {
         _run(PLAIN): _done({"differs": "passed", "same": "passed"}),

@@ -29,7 +29,7 @@ def actions(throttle: ThrottleControl, *args: Any, **options: Any) -> list[str]:
     return [each.action for each in throttle.audit(*args, **options)]
 
 
-def test_every_command_that_changes_something_is_told_of(app: Any, run: Run) -> None:
+def test_each_changing_command_is_audited(app: Any, run: Run) -> None:
     assert run("audit").out == "Nothing was changed.\n"
     for command in (["set", "api", "5"], ["pause", "api"], ["disable", "tenant"]):
         run(*command, "--by", "ana", "--why", "incident 42")
@@ -128,7 +128,7 @@ def test_of_all_groups(app: Any) -> None:
     assert [each.limit for each in throttle.audit("apart")] == ["apart"]
 
 
-def test_what_a_task_unlocks_is_told_of(app: Any) -> None:
+def test_unlock_by_a_task_is_audited(app: Any) -> None:
     first = app.tasks["charge"].delay(17, amount=5)
     assert app.tasks["charge"].unlock(17, amount=5)
     assert not app.tasks["charge"].unlock(17, amount=5)
@@ -149,7 +149,7 @@ def test_what_a_task_unlocks_is_told_of(app: Any) -> None:
         (["unlock", *CALL, "--why", "x" * 501], 2, "Error: why must be text of 500 characters at most"),
     ],
 )
-def test_what_cannot_work(run: Run, args: list[str], code: int, said: str) -> None:
+def test_invalid_arguments_are_refused(run: Run, args: list[str], code: int, said: str) -> None:
     ended = run(*args)
     assert (ended.code, ended.out) == (code, "")
     assert ended.err.splitlines()[-1].startswith(said)

@@ -53,7 +53,7 @@ def test_a_change_and_its_end(app: Any, run: Run, change: str) -> None:
 
 
 @each_change
-def test_it_is_for_good_and_by_whoever_is_here(app: Any, run: Run, change: str) -> None:
+def test_change_is_permanent_and_by_this_user(app: Any, run: Run, change: str) -> None:
     run(*words(change))
     said = getattr(ThrottleControl(app).limit("api").status(), WHAT[change])
     assert (said.until, said.why) == (None, "")
@@ -84,7 +84,7 @@ def test_one_key(app: Any, run: Run, change: str) -> None:
     assert run(ENDS[change], "tenant[acme]", "--json").json["changed"] is True
 
 
-def test_more_permits_start_at_once_what_waits(run: Run, worker: TermsCaller) -> None:
+def test_higher_limit_starts_parked_tasks_at_once(run: Run, worker: TermsCaller) -> None:
     for number in range(4):
         worker.arrive(f"t{number}", terms(API).same)
     assert started(worker.look(4)) == ()
@@ -111,7 +111,7 @@ def test_more_permits_start_at_once_what_waits(run: Run, worker: TermsCaller) ->
         (["pause", "api", "--why", "x" * 501], 2, "Limit api: why must be text of 500 characters at most"),
     ],
 )
-def test_what_cannot_work_is_one_line(app: Any, run: Run, args: list[str], code: int, said: str) -> None:
+def test_impossible_change_ends_in_one_line(app: Any, run: Run, args: list[str], code: int, said: str) -> None:
     ended = run(*args)
     assert (ended.code, ended.out) == (code, "")
     (line,) = ended.err.splitlines()
@@ -121,7 +121,7 @@ def test_what_cannot_work_is_one_line(app: Any, run: Run, args: list[str], code:
 
 
 @pytest.mark.parametrize("args", [["set", "api", "many"], ["set", "api"], ["pause"], ["pause", "api", "--for", "2x"]])
-def test_what_is_written_wrong(app: Any, run: Run, args: list[str]) -> None:
+def test_malformed_values_are_refused(app: Any, run: Run, args: list[str]) -> None:
     ended = run(*args)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines()[-1].startswith("Error: ")
@@ -238,7 +238,7 @@ def test_holds_of_one_key_or_of_all(app: Any, run: Run, worker: TermsCaller) -> 
 CALL = ("charge", "-a", "[17]", "-k", '{"amount": 5}')
 
 
-def test_who_has_a_lock(app: Any, run: Run) -> None:
+def test_locks_shows_the_holder(app: Any, run: Run) -> None:
     assert run("locks", *CALL).out == "Nobody has the lock.\n"
     assert run("locks", *CALL, "--json").json == []
     first = app.tasks["charge"].delay(17, amount=5)

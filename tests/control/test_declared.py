@@ -93,7 +93,7 @@ def test_full_worker_that_only_renews_counts(app: Any, redis: Redis) -> None:
     assert len(declared(app)) == 1
 
 
-def test_what_was_declared_ends_with_the_worker(redis: Redis) -> None:
+def test_declaration_ends_with_its_worker(redis: Redis) -> None:
     started(redis, "w1/1/aa", API)
     store = peek(redis)
     assert "meta:declared:w1/1/aa" in store.sets["ends"]
@@ -109,7 +109,7 @@ def test_pages_of_many_limits_are_one_declaration(app: Any, redis: Redis) -> Non
     assert {each.limit for each in declared(app)} == {"l0", "l119"}
 
 
-def test_what_another_program_wrote_is_skipped(app: Any, redis: Redis) -> None:
+def test_foreign_entries_are_skipped(app: Any, redis: Redis) -> None:
     started(redis, "w1/1/aa", API)
     started(redis, "w2/1/bb", Limit("api", 8))
     for text in ("{", "[1]", '{"api": 7}', '{"api": "nine"}', '{"api": "[]"}'):

@@ -74,7 +74,7 @@ def test_all_is_well(own_server: EmbeddedServer) -> None:
     assert ended.lines[-1] == "Nothing needs attention."
 
 
-def test_what_the_store_would_lose(run: Run) -> None:
+def test_doctor_finds_data_that_the_store_would_lose(run: Run) -> None:
     ended = run("doctor")
     assert ended.code == 1
     assert findings(ended) == ["the store is not durable, a restart loses parked tasks: set appendonly yes"]
@@ -142,7 +142,7 @@ def test_rights_that_are_missing(own_server: EmbeddedServer, user: str, missing:
         ({"missing_rights": None}, None),
     ],
 )
-def test_what_is_too_much(facts: dict[str, Any], said: str | None) -> None:
+def test_doctor_finds_excessive_numbers(facts: dict[str, Any], said: str | None) -> None:
     messages = list(_more_findings(replace(FACTS, **facts), KEYS))
     assert len(messages) == (said is not None)
     assert all(message.startswith(str(said)) for message in messages)
@@ -185,7 +185,7 @@ def test_declarations_that_differ(app: Any, worker: TermsCaller, other: Limit, s
 # -- those who hold and wait -------------------------------------------------------------------------------------------
 
 
-def test_holders_that_nobody_clears(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_doctor_finds_unreclaimed_holders(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.arrive("alive", terms(API).same)
     worker.arrive("lost", terms(API).same)
     assert found(app) == []
@@ -198,7 +198,7 @@ def test_holders_that_nobody_clears(app: Any, worker: TermsCaller, redis: Redis)
     assert found(app) == []
 
 
-def test_records_that_nobody_can_read(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_doctor_finds_unreadable_records(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.put("spoilt", terms(API).same)
     redis.hset(KEY["records"], "spoilt", "{")
     worker.look()
@@ -220,13 +220,13 @@ def test_a_queue_that_was_passed_over(app: Any, worker: TermsCaller, redis: Redi
     assert found(app) == ["Queue 'q2' has been passed over: no worker that consumes it has a free slot"]
 
 
-def test_nobody_is_asked_where_nobody_waits(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_without_parked_tasks_asks_no_worker(app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "consumed", lambda app: pytest.fail("asked"))
     assert diagnosis.diagnose(app).unchecked == ()
 
 
 @pytest.mark.parametrize("broker", [None, "redis://127.0.0.1:1/0"])
-def test_workers_that_nobody_can_ask(
+def test_doctor_with_unreachable_workers(
     server: EmbeddedServer, worker: TermsCaller, broker: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(server.url, broker_url=broker, throttle_url=server.url)
@@ -242,7 +242,7 @@ def test_workers_that_nobody_can_ask(
 
 
 @pytest.mark.worker
-def test_a_queue_that_nobody_consumes(app: Any, workers: Workers, redis: Redis) -> None:
+def test_doctor_finds_a_queue_without_consumer(app: Any, workers: Workers, redis: Redis) -> None:
     workers.start(queues="consumed")
     caller = TermsCaller(redis, "bbbbbbbb", "consumed", "elsewhere")
     caller.know(API)

@@ -84,7 +84,7 @@ def full(worker: TermsCaller) -> TermsCaller:
         {"expiration": 3600, "delivery_mode": 1},
     ],
 )
-def test_a_message_is_what_it_was(app: Any, full: TermsCaller, options: dict[str, Any]) -> None:
+def test_drained_message_is_unchanged(app: Any, full: TermsCaller, options: dict[str, Any]) -> None:
     app.conf.accept_content = ["json", "pickle"]
     before = park(app, full, "t1", ONE, **options)
     assert ThrottleControl(app).drain() == (Drained("q", 1, 0),)
@@ -123,7 +123,7 @@ def test_all_of_them_in_order(app: Any, full: TermsCaller, redis: Redis) -> None
     assert throttle.drain() == ()
 
 
-def test_what_has_to_stay(app: Any, full: TermsCaller, redis: Redis) -> None:
+def test_drain_leaves_tasks_that_have_to_stay(app: Any, full: TermsCaller, redis: Redis) -> None:
     """A duplicate that waits for its first, a task that only gets an outcome, an unreadable record."""
     once = LockCaller(redis, "dddddddd", "q")
     app.send_task("call", ARGS, KWARGS, task_id="first", queue="q")
@@ -144,7 +144,7 @@ def test_what_has_to_stay(app: Any, full: TermsCaller, redis: Redis) -> None:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def test_without_yes_it_says_how_many(app: Any, run: Run, full: TermsCaller) -> None:
+def test_drain_without_yes_prints_the_count(app: Any, run: Run, full: TermsCaller) -> None:
     assert run("drain").out == run("drain", "--yes").out == "Nothing is parked.\n"
     for number in range(3):
         park(app, full, f"t{number}", ONE)
@@ -260,7 +260,7 @@ def test_a_broker_that_goes_in_the_middle(app: Any, full: TermsCaller, redis: Re
     assert take_all(app, "q") == ["t3", "t4"]
 
 
-def test_who_is_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, redis: Redis) -> None:
+def test_drain_killed_in_the_middle_loses_nothing(app: Any, full: TermsCaller, redis: Redis) -> None:
     """Its published messages are in their queue and, after the lease, in the line too: twice, but never lost."""
     app.conf.throttle_lease = 1.0
     tripwire(nothing)

@@ -45,7 +45,7 @@ ALL = {"api": 3, "tenant[acme]": 2, "tenant[zeta]": 2}
 
 
 @pytest.mark.usefixtures("waiting")
-def test_without_yes_it_says_how_many(app: Any, run: Run) -> None:
+def test_drop_without_yes_prints_the_count(app: Any, run: Run) -> None:
     for args, count in (
         (["api"], 3),
         (["tenant"], 4),
@@ -126,7 +126,7 @@ def test_dropped_with_its_limit_is_explained_while_it_is_stored(app: Any, worker
     assert throttle.explain("t4").state == "unknown"
 
 
-def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:
+def test_drop_with_an_invalid_id_selects_no_task(app: Any) -> None:
     wanted: Any = 7
     with pytest.raises(ConfigurationError, match=r"drop: a task's id .* got 7: write drop\(result.id\)"):
         ThrottleControl(app).drop(wanted)
@@ -143,7 +143,7 @@ def test_nobody_is_chosen_by_what_is_no_id(app: Any) -> None:
         (["api", "--yes", "--by", "x" * 501], 2, "Error: Limit api: by must be text"),
     ],
 )
-def test_what_cannot_work(run: Run, args: list[str], code: int, said: str) -> None:
+def test_drop_with_invalid_arguments_is_refused(run: Run, args: list[str], code: int, said: str) -> None:
     ended = run("drop", *args)
     assert (ended.code, ended.out) == (code, "")
     assert ended.err.splitlines()[-1].startswith(said)

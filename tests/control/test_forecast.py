@@ -91,7 +91,7 @@ def test_as_many_as_wait(app: Any, worker: TermsCaller) -> None:
     ]
 
 
-def test_nobody_waits(app: Any, worker: TermsCaller) -> None:
+def test_forecast_of_an_empty_line(app: Any, worker: TermsCaller) -> None:
     fill(worker, 1)
     assert str(said(app, 9)).splitlines() == [
         "api: 9 permits instead of 2.", "0 tasks would start at once.", "Nobody waits for it.",
@@ -140,7 +140,7 @@ def test_another_limit(app: Any, worker: TermsCaller) -> None:
         (lambda limit: limit.disable(), 2, ""),
     ],
 )
-def test_what_was_said_of_it(
+def test_forecast_with_overrides(
     app: Any, worker: TermsCaller, change: Callable[[Any], None], starts: int, why: str
 ) -> None:
     fill(worker, 4)
@@ -171,7 +171,7 @@ def test_a_rate(app: Any, worker: TermsCaller) -> None:
     assert "allows the next start in" in said(app, 10, "mail").bounds[0].why
 
 
-def test_a_queue_that_nobody_consumes(app: Any, worker: TermsCaller) -> None:
+def test_forecast_for_a_queue_without_consumer(app: Any, worker: TermsCaller) -> None:
     fill(worker, 2)
     worker.put("elsewhere", ONE, queue="mail")
     worker.put("here", ONE)
@@ -181,7 +181,7 @@ def test_a_queue_that_nobody_consumes(app: Any, worker: TermsCaller) -> None:
     assert (found.starts, found.unchecked) == (1, ())
 
 
-def test_workers_that_nobody_can_ask(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forecast_with_unreachable_workers(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(capacity, "consumed", asked.append)
     assert (said(app, 3).unchecked, asked) == ((), [])  # no worker is asked where no task waits
@@ -214,7 +214,7 @@ def test_all_keys_and_one(app: Any, worker: TermsCaller) -> None:
     assert all_started(worker) == 2
 
 
-def test_those_who_take_turns(app: Any, worker: TermsCaller) -> None:
+def test_forecast_of_tasks_that_take_turns(app: Any, worker: TermsCaller) -> None:
     fair = Limit("fair", 1, fair_by="who")
     for number in range(6):
         cost = 2 if number == 5 else 1
@@ -233,7 +233,7 @@ def test_the_first_thousand_are_looked_at(app: Any, worker: TermsCaller, monkeyp
     assert "Of 7 tasks that wait, 3 in its lines were looked at." in str(found)
 
 
-def test_records_that_nobody_can_read(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_forecast_with_unreadable_records(app: Any, worker: TermsCaller, redis: Redis) -> None:
     fill(worker, 4)
     redis.hset(KEY["records"], "t2", "{")
     assert said(app, 9).starts == 1
@@ -261,7 +261,7 @@ TELLING = (314, 436, 464, 485, 579, 771, 827, 1058, 1110, 1135, 1213, 1452)
 
 
 @pytest.mark.parametrize("seed", [*range(40), *TELLING])
-def test_what_is_said_is_what_happens(app: Any, worker: TermsCaller, seed: int) -> None:
+def test_forecast_matches_the_outcome(app: Any, worker: TermsCaller, seed: int) -> None:
     """Tasks of any needs, in any order; then another number of any limit."""
     chance = random.Random(seed)
     limits = [API, TENANT, Limit("third", 3)]
@@ -279,7 +279,7 @@ def test_what_is_said_is_what_happens(app: Any, worker: TermsCaller, seed: int) 
     assert found.starts == all_started(worker)
 
 
-def test_text_is_one_line_whatever_the_names_are() -> None:
+def test_forecast_text_is_one_line_for_any_names() -> None:
     told = Forecast("a\nb", None, 1, None, 0, False, 0, (Bound("x\x1by", 1),), 0, 0)
     assert str(told).splitlines() == [
         r"a\nb: 1 permit instead of any number.", "0 tasks would start at once.", r"1 task would wait on: x\x1by.",

@@ -70,7 +70,7 @@ def test_the_keys_of_a_stopped_limit_count_as_one_line(app: Any, redis: Redis) -
     assert ThrottleControl(app).report().unchecked == ()
 
 
-def test_what_was_not_looked_at_has_an_exit_code(run: Run, worker: TermsCaller) -> None:
+def test_skipped_checks_have_an_exit_code(run: Run, worker: TermsCaller) -> None:
     worker.know(Limit("user", 1, key="user_id"))
     for number in range(300):
         worker.put(f"t{number}", terms(Limit("user", 1, key="user_id")).needs({"keys": {"user": f"u{number}"}}))
@@ -160,7 +160,7 @@ def test_a_full_store_is_an_alarm(own_server: EmbeddedServer) -> None:
 
 
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
-def test_what_a_volatile_policy_evicts(own_server: EmbeddedServer, policy: str) -> None:
+def test_volatile_policy_evicts_keys(own_server: EmbeddedServer, policy: str) -> None:
     """Only what has a TTL goes, and that is neither a permit nor a parked task."""
     app = make_app(own_server.url)
     with Redis.from_url(own_server.url) as client:
@@ -173,7 +173,7 @@ def test_what_a_volatile_policy_evicts(own_server: EmbeddedServer, policy: str) 
     assert "no permits and no parked tasks" in found[0]
 
 
-def test_no_advice_is_another_command_that_says_the_same(app: Any, redis: Redis) -> None:
+def test_advice_repeats_no_other_command(app: Any, redis: Redis) -> None:
     incident(redis, keys=60)
     verdict = ThrottleControl(app).report()
     advice = [each for found in verdict.alarms + verdict.remarks for each in found.do]
@@ -196,7 +196,7 @@ def test_runnable_tasks_of_all_have_no_mark(app: Any, redis: Redis) -> None:
     assert not any(each.at_least for each in ThrottleControl(app).runnable())
 
 
-def test_what_is_passed_over_is_read_once_a_call(app: Any, redis: Redis) -> None:
+def test_passed_over_queues_are_read_once_a_call(app: Any, redis: Redis) -> None:
     """And not once for each key of a limit."""
     incident(redis)
     with commands(redis) as calls:

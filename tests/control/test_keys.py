@@ -42,7 +42,7 @@ def test_where_there_are_none(app: Any, worker: TermsCaller) -> None:
         ThrottleControl(app).limit("tenant").keys(most=0)
 
 
-def test_that_not_all_were_looked_at_is_told(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_reports_that_it_looked_at_a_part(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         worker.arrive(f"t{number}", of(f"k{number}"))
     monkeypatch.setattr(reader, "_NAMES", 5)
@@ -68,7 +68,7 @@ def test_a_lock_is_taken_away_by_its_identity(app: Any, run: Callable[..., Ended
 
 
 @pytest.mark.parametrize("args", [[], ["charge", "--identity", "x"], ["--identity", "x", "-a", "[1]"]])
-def test_what_is_to_be_unlocked_is_said_once(run: Callable[..., Ended], args: list[str]) -> None:
+def test_unlock_command_is_shown_once(run: Callable[..., Ended], args: list[str]) -> None:
     ended = run("unlock", *args)
     assert ended.code == 2
     assert "unlock --identity ID" in ended.err

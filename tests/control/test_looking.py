@@ -95,7 +95,7 @@ def test_nothing_to_see(run: Run) -> None:
     assert run("status", "--json").json == []
 
 
-def test_rows_that_are_left_out_are_told_of(run: Run, worker: TermsCaller) -> None:
+def test_omitted_rows_are_reported(run: Run, worker: TermsCaller) -> None:
     for each in (API, MAIL, Limit("gpu", 1)):
         worker.know(each)
     assert len(run("status").lines) == 4
@@ -113,13 +113,15 @@ def test_rows_that_are_left_out_are_told_of(run: Run, worker: TermsCaller) -> No
         (lambda limit: limit.override(1, by="ana"), "override 1 instead of 2 by ana; full"),
     ],
 )
-def test_what_was_said(app: Any, run: Run, worker: TermsCaller, say: Callable[[Any], None], state: str) -> None:
+def test_status_shows_overrides(
+    app: Any, run: Run, worker: TermsCaller, say: Callable[[Any], None], state: str
+) -> None:
     worker.arrive("t", terms(API).same)
     say(ThrottleControl(app).limit("api"))
     assert run("status").rows[1][3:] == [state]
 
 
-def test_until_when_it_was_said(app: Any, run: Run, worker: TermsCaller) -> None:
+def test_status_shows_the_end_of_overrides(app: Any, run: Run, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").pause(until=3600, by="ana")
     paused = ThrottleControl(app).limit("api").status().paused
@@ -128,7 +130,7 @@ def test_until_when_it_was_said(app: Any, run: Run, worker: TermsCaller) -> None
     assert run("status").rows[1][-1] == f"paused until {paused.until:%Y-%m-%d %H:%M:%S} UTC by ana"
 
 
-def test_what_others_wrote_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
+def test_foreign_text_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07 ünï")
     ended = run("status")
@@ -156,7 +158,7 @@ def test_how_long_something_takes(seconds: float, text: str) -> None:
 # -- show --------------------------------------------------------------------------------------------------------------
 
 
-def test_who_holds_and_who_waits(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
+def test_status_shows_holders_and_parked_tasks(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
     for task in ("one", "two"):
         worker.arrive(task, terms(API).same)
     for task in ("three", "four"):
@@ -296,7 +298,7 @@ def test_a_name_that_is_written_like_a_key(run: Run, worker: TermsCaller) -> Non
     assert missing.code == 1
 
 
-def test_nobody_there(run: Run) -> None:
+def test_store_is_away(run: Run) -> None:
     assert run("show", "api").out.endswith("\nNobody holds a permit.\n\nNobody waits in its line.\n")
 
 
@@ -337,7 +339,7 @@ def test_why_it_waits(app: Any, run: Run, worker: TermsCaller) -> None:
     assert (shown["state"], shown["place"], shown["limits"][0]["name"]) == ("parked", 2, "api")
 
 
-def test_a_task_that_nobody_knows(run: Run) -> None:
+def test_explain_of_an_unknown_task(run: Run) -> None:
     assert run("explain", "nope").code == 1
     ended = run("explain", "nope", "--json")
     assert (ended.code, ended.json["state"]) == (1, "unknown")

@@ -167,9 +167,7 @@ def test_as_many_lost_runs_are_kept_as_twenty(works: LockCaller, frozen: LockCal
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"v":2}', '{"v":2,"runs":[["a",1]]}', '{"v":1,"runs":[]}'])
-def test_what_another_program_wrote_is_dropped(
-    app: Any, works: LockCaller, frozen: LockCaller, redis: Redis, text: str
-) -> None:
+def test_foreign_entries_are_dropped(app: Any, works: LockCaller, frozen: LockCaller, redis: Redis, text: str) -> None:
     redis.hset(KEY["meta"], f"lost:{W2}", text)
     assert explained(app, "first")[0] == "unknown"
     assert twice(app) == []

@@ -122,7 +122,7 @@ def test_keys_are_summed(app: Any, worker: TermsCaller) -> None:
         (lambda limit: limit.override(9), "overridden", 9),
     ],
 )
-def test_what_was_said(
+def test_metrics_of_overrides(
     app: Any, worker: TermsCaller, change: Callable[[Any], None], name: str, permits: int | None
 ) -> None:
     """Once, however many keys it holds for."""
@@ -179,7 +179,7 @@ def test_workers_that_have_stopped_renewing_are_counted(app: Any, worker: TermsC
     assert of_group(app)["workers_silent"] == 1
 
 
-def test_what_a_group_has(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_metrics_of_a_group(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.put("spoilt", ONE)
     redis.hset(KEY["records"], "spoilt", "{")
     worker.look()
@@ -191,7 +191,7 @@ def test_what_a_group_has(app: Any, worker: TermsCaller, redis: Redis) -> None:
     assert 0 <= found["store_time_seconds"] - now / 1000 < 10
 
 
-def test_what_workers_saw_go_wrong_with_the_store(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_store_errors_of_workers_are_counted(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.look()
     assert of_group(app)["store_errors_total"] == 0
     worker.exchange(errors=2)

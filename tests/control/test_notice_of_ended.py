@@ -33,7 +33,7 @@ def test_notice_of_a_task_that_has_ended_is_left_out(app: Any, caplog: pytest.Lo
     assert said(app, caplog, "ended", 3) == ["Task call[ended] parked for a moment; and 3 more in the last second"]
 
 
-def test_notice_of_a_task_that_runs_says_that_it_was_parked(
+def test_notice_of_a_running_task_reports_that_it_was_parked(
     app: Any, worker: TermsCaller, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.arrive("runs", terms(Limit("api", 2)).same)

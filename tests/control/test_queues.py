@@ -42,7 +42,7 @@ class Refused(Exception):
 @pytest.mark.parametrize(
     ("code", "depth"), [(404, Depth(0, exists=False)), (405, Depth()), (403, Depth()), (None, Depth(3, exists=True))]
 )
-def test_what_amqp_answers(code: int | None, depth: Depth) -> None:
+def test_amqp_answers_are_read(code: int | None, depth: Depth) -> None:
     """405: it is another connection's own; 403: we may not ask."""
     connection = MagicMock(channel_errors=(Refused,))
     declare = connection.channel().__enter__().queue_declare

@@ -124,7 +124,7 @@ def test_of_one_key(app: Any, run: Run, worker: TermsCaller) -> None:
     assert "zeta" not in rows, "it has ended, and no rate holds it back"
 
 
-def test_who_hears_of_it(mail: LimitControl, caplog: pytest.LogCaptureFixture) -> None:
+def test_workers_get_the_new_rate(mail: LimitControl, caplog: pytest.LogCaptureFixture) -> None:
     heard: list[Any] = []
 
     def hear(sender: str, event: Any, **_: Any) -> None:
@@ -152,7 +152,7 @@ def test_who_hears_of_it(mail: LimitControl, caplog: pytest.LogCaptureFixture) -
         ({"rate": ["50/m", "10/m"]}, "Limit 'mail': 50/m never matters beside 10/m"),
     ],
 )
-def test_what_cannot_work(mail: LimitControl, given: dict[str, Any], said: str) -> None:
+def test_impossible_rates_are_refused(mail: LimitControl, given: dict[str, Any], said: str) -> None:
     for method in (mail.override, mail.forecast):
         with pytest.raises(ConfigurationError, match="Limit ") as raised:
             method(**given)
@@ -163,7 +163,7 @@ def test_what_cannot_work(mail: LimitControl, given: dict[str, Any], said: str) 
 # -- what would come of it ---------------------------------------------------------------------------------------------
 
 
-def test_what_another_rate_would_do(mail: LimitControl, worker: TermsCaller, run: Run) -> None:
+def test_forecast_of_another_rate(mail: LimitControl, worker: TermsCaller, run: Run) -> None:
     fill(worker, MAIL, 7)
     ended = run("set", "mail", "--rate", "1/m", "--burst", "1", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
@@ -179,7 +179,7 @@ def test_what_another_rate_would_do(mail: LimitControl, worker: TermsCaller, run
 
 
 @pytest.mark.parametrize("rate", ["1/m", "1000/s"])
-def test_what_is_said_of_a_rate_is_what_happens(mail: LimitControl, worker: TermsCaller, rate: str) -> None:
+def test_forecast_of_a_rate_matches_the_outcome(mail: LimitControl, worker: TermsCaller, rate: str) -> None:
     fill(worker, MAIL, 3)
     said = mail.forecast(4, rate=rate, burst=1)
     mail.override(4, rate=rate, burst=1)
@@ -190,7 +190,7 @@ def test_what_is_said_of_a_rate_is_what_happens(mail: LimitControl, worker: Term
 # -- what it looks like ------------------------------------------------------------------------------------------------
 
 
-def test_a_report_says_who_slows_it_down(mail: LimitControl, worker: TermsCaller, app: Any) -> None:
+def test_report_names_the_author_of_a_slow_rate(mail: LimitControl, worker: TermsCaller, app: Any) -> None:
     fill(worker, MAIL, 4)
     mail.override(rate="1/h", by="ana", why="incident 42")
     report = ThrottleControl(app).report(patience=0)
@@ -203,7 +203,7 @@ def test_a_report_says_who_slows_it_down(mail: LimitControl, worker: TermsCaller
     assert (found.alarm, found.do) == (False, ())
 
 
-def test_explain_says_whose_rate_it_is(mail: LimitControl, worker: TermsCaller, app: Any) -> None:
+def test_explain_names_the_source_of_the_rate(mail: LimitControl, worker: TermsCaller, app: Any) -> None:
     fill(worker, MAIL, 3)
     mail.override(rate="1/h", by="ana")
     (why, *_) = ThrottleControl(app).explain("t2").reasons
@@ -229,7 +229,7 @@ def test_explain_says_whose_rate_it_is(mail: LimitControl, worker: TermsCaller, 
         (["set", "mail", "many"], "'many' is no whole number of 1 or more: write `celery throttle set mail 5`"),
     ],
 )
-def test_what_is_written_wrong(mail: LimitControl, run: Run, args: list[str], said: str) -> None:
+def test_malformed_rates_are_refused(mail: LimitControl, run: Run, args: list[str], said: str) -> None:
     ended = run(*args)
     assert (ended.code, ended.out) == (2, "")
     assert said in ended.err.splitlines()[-1]

@@ -30,7 +30,7 @@ def test_very_many_of_them(app: Any, worker: TermsCaller, redis: Redis) -> None:
     assert ThrottleControl(app).limit("wide").status().held == 0
 
 
-def test_who_waited_for_it_goes_on(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_tasks_behind_a_reclaimed_permit_go_on(app: Any, worker: TermsCaller, redis: Redis) -> None:
     one = terms(Limit("gpu", 1)).same
     worker.arrive("lost", one)
     worker.arrive("next", one)
@@ -39,7 +39,7 @@ def test_who_waited_for_it_goes_on(app: Any, worker: TermsCaller, redis: Redis) 
     assert started(worker.look()) == ("next",)
 
 
-def test_where_nobody_has_called_for_long_holders_have_a_moment_first(
+def test_reap_after_long_silence_gives_holders_a_moment(
     app: Any, worker: TermsCaller, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reaper waits for that moment, since there may be no later call."""

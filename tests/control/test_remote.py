@@ -59,7 +59,7 @@ def look(workers: Workers) -> tuple[Any, ThrottleControl]:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-def test_what_is_held_and_what_waits(workers: Workers, journal: Journal, pool: str) -> None:
+def test_inspect_shows_held_and_parked_tasks(workers: Workers, journal: Journal, pool: str) -> None:
     worker = workers.start(STEERED, pool=pool, concurrency=3)
     app, throttle = look(workers)
     first = app.both.delay("first", "acme")
@@ -147,7 +147,7 @@ def test_solo_answers_between_two_tasks(workers: Workers, journal: Journal) -> N
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_what_is_held_back_and_what_runs_unthrottled(workers: Workers, journal: Journal, pool: str) -> None:
+def test_inspect_shows_held_back_and_unthrottled_tasks(workers: Workers, journal: Journal, pool: str) -> None:
     worker = workers.start(LIMITED, pool=pool, concurrency=2)
     app = workers.app(LIMITED)
     tasks = [app.crowd.delay("first")]
@@ -259,7 +259,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_what_cannot_work(steered: tuple[Any, Worker]) -> None:
+def test_invalid_remote_changes_are_refused(steered: tuple[Any, Worker]) -> None:
     app, worker = steered
     for command, arguments, said in WRONG:
         (answer,) = steer(app.app, command, worker, **arguments)

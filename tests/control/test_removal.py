@@ -150,7 +150,7 @@ def test_locks_and_semaphores_of_the_primitives_keep_it(app: Any, redis: Redis) 
     assert not ours(redis)
 
 
-def test_what_protects_tasks_that_run_once_is_named(app: Any, run: Run, redis: Redis) -> None:
+def test_removal_names_the_singletons_that_it_affects(app: Any, run: Run, redis: Redis) -> None:
     once = LockCaller(redis, "dddddddd", "q")
     remembers = plan_of(remember=3600)
     paid = once.start("paid", remembers)
@@ -224,7 +224,7 @@ def test_a_store_alone_is_enough(server: EmbeddedServer, app: Any, worker: Terms
     assert ended.out == f"{count} keys deleted.\n"
 
 
-def test_a_user_who_may_not(server: EmbeddedServer, app: Any, redis: Redis) -> None:
+def test_user_without_rights_is_refused(server: EmbeddedServer, app: Any, redis: Redis) -> None:
     assert app
     acl: Any = redis.execute_command
     acl("ACL", "SETUSER", "weak", "on", ">pass", "~*", "&*", "+@all", "-scan")

@@ -35,7 +35,7 @@ def fill(worker: TermsCaller) -> None:
         worker.arrive(task, ONE)
 
 
-def test_of_a_healthy_store_nothing_is_said(worker: TermsCaller, run: Callable[..., Ended], redis: Redis) -> None:
+def test_healthy_store_has_no_findings(worker: TermsCaller, run: Callable[..., Ended], redis: Redis) -> None:
     fill(worker)
     before = content(redis)
     for words in (["doctor", "--repair"], ["doctor", "--repair", "--yes"]):
@@ -182,7 +182,7 @@ def test_a_member_that_is_out_of_order_is_named(
     assert set(peek(redis).sets[index].values()) == {0}
 
 
-def test_what_was_repaired_goes_on(worker: TermsCaller, app: Any, redis: Redis) -> None:
+def test_repaired_tasks_go_on(worker: TermsCaller, app: Any, redis: Redis) -> None:
     """The holder with the unreadable record gives its permit back."""
     fill(worker)
     redis.hset(KEY["records"], "t1", b"?")

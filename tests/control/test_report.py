@@ -75,7 +75,7 @@ def test_nothing_is_wrong(app: Any, run: Run, worker: TermsCaller) -> None:
     assert ended.lines[1] == "- The store is not durable, a restart loses parked tasks: set appendonly yes."
 
 
-def test_what_why_and_what_to_do(app: Any, run: Run, worker: TermsCaller) -> None:
+def test_report_shows_finding_reason_and_action(app: Any, run: Run, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").pause(by="ana", why="incident 42")
     for task, age in (("t0", 2 * HOUR), ("t1", HOUR)):
@@ -109,7 +109,7 @@ def test_as_json(app: Any, run: Run, worker: TermsCaller) -> None:
     assert [each["kind"] for each in shown["remarks"]] == ["set-up"]
 
 
-def test_it_says_the_time_of_the_store(app: Any, redis: Redis) -> None:
+def test_report_shows_the_time_of_the_store(app: Any, redis: Redis) -> None:
     before, _ = redis.time()
     verdict = ThrottleControl(app).report()
     after, _ = redis.time()
@@ -155,7 +155,7 @@ def test_patience_that_is_none(app: Any, patience: Any) -> None:
         ("disable", "enable", None, ["disabled"]),
     ],
 )
-def test_what_was_said_matters_by_who_waits(
+def test_overrides_matter_by_their_parked_tasks(
     app: Any, worker: TermsCaller, change: str, ends: str, age: float | None, found: list[str]
 ) -> None:
     worker.know(API)
@@ -170,7 +170,7 @@ def test_what_was_said_matters_by_who_waits(
     assert kinds(app) == []
 
 
-def test_a_pause_of_all_keys_is_told_once(app: Any, worker: TermsCaller) -> None:
+def test_pause_of_all_keys_is_reported_once(app: Any, worker: TermsCaller) -> None:
     throttle = ThrottleControl(app)
     worker.know(Limit("tenant", 1, key="tenant"))
     throttle.limit("tenant").pause(by="ana")
@@ -182,7 +182,7 @@ def test_a_pause_of_all_keys_is_told_once(app: Any, worker: TermsCaller) -> None
     assert [(each.limit, each.key) for each in told(app)] == [("tenant", None), ("tenant", "key 1")]
 
 
-def test_a_command_can_be_pasted_whatever_the_names_are(app: Any, run: Run, worker: TermsCaller) -> None:
+def test_command_can_be_pasted_for_any_names(app: Any, run: Run, worker: TermsCaller) -> None:
     key = 'a b\'; rm -rf "$HOME" #'
     worker.put("t", of(key), age=HOUR)
     ThrottleControl(app).limit("tenant", key=key).pause()
@@ -202,7 +202,7 @@ def test_a_command_about_names_that_look_like_options() -> None:
     assert begin.worker("a b") == "celery -A proj worker -Q 'a b'"
 
 
-def test_what_others_wrote_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
+def test_foreign_text_does_not_steer_the_terminal(app: Any, run: Run, worker: TermsCaller) -> None:
     worker.know(API)
     ThrottleControl(app).limit("api").pause(by="\x1b[2J", why="two\nlines\r\x07")
     out = run("report").out
@@ -295,7 +295,7 @@ def test_full_and_nothing_starts_is_an_alarm(app: Any, worker: TermsCaller, redi
     assert found.why.endswith("on worker aaaaaaaa.")
 
 
-def test_of_holders_that_were_not_all_seen_nothing_is_said(
+def test_partly_read_holders_give_no_finding(
     app: Any, worker: TermsCaller, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of the others may have started just now."""
@@ -341,7 +341,7 @@ def test_a_limit_that_no_worker_has_declared(app: Any, worker: TermsCaller, redi
     assert (found.kind, found.alarm, found.do) == ("undeclared", True, ("celery -A proj worker -Q q",))
 
 
-def test_room_that_nobody_takes(app: Any, worker: TermsCaller) -> None:
+def test_unused_room_is_reported(app: Any, worker: TermsCaller) -> None:
     worker.put("t", ONE, age=HOUR)
     (found,) = told(app)
     assert (found.kind, found.alarm) == ("no-slot", True)
@@ -358,7 +358,7 @@ def test_room_that_is_taken_in_a_moment(app: Any, worker: TermsCaller, monkeypat
     assert told(app) == []
 
 
-def test_a_queue_that_nobody_consumes(app: Any, redis: Redis) -> None:
+def test_queue_without_consumer_is_reported(app: Any, redis: Redis) -> None:
     other = TermsCaller(redis, "cccccccc", "mail")
     other.put("t", ONE, age=HOUR)
     other.put("outside", ONE, age=HOUR, queue="~4711", outside=True)
@@ -367,7 +367,7 @@ def test_a_queue_that_nobody_consumes(app: Any, redis: Redis) -> None:
     assert found.do == ("celery -A proj worker -Q mail",)
 
 
-def test_workers_that_nobody_can_ask(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_workers_are_reported(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(report, "consumed", asked.append)
     assert ThrottleControl(app).report().unchecked == ()
@@ -396,7 +396,7 @@ def test_workers_are_asked(app: Any, workers: Workers, redis: Redis) -> None:
 # -- what is lost ------------------------------------------------------------------------------------------------------
 
 
-def test_holders_that_nobody_clears(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
+def test_unreclaimed_holders_are_reported(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
     for number in range(5):
         worker.arrive(f"t{number}", terms(Limit("many", 9)).same)
     expire(redis, *(f"t{number}" for number in range(5)))
@@ -407,7 +407,7 @@ def test_holders_that_nobody_clears(app: Any, run: Run, worker: TermsCaller, red
     assert told(app) == []
 
 
-def test_records_that_nobody_can_read(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_unreadable_records_are_reported(app: Any, worker: TermsCaller, redis: Redis) -> None:
     worker.put("spoilt", ONE)
     redis.hset(KEY["records"], "spoilt", "{")
     worker.look()
@@ -416,7 +416,7 @@ def test_records_that_nobody_can_read(app: Any, worker: TermsCaller, redis: Redi
     assert found.what == "1 task cannot start: spoilt."
 
 
-def test_nothing_is_said_of_what_is_not_there_yet(app: Any, worker: TermsCaller, redis: Redis) -> None:
+def test_missing_data_gives_no_finding(app: Any, worker: TermsCaller, redis: Redis) -> None:
     """For a moment after the store lost its data holders are missing in it."""
     worker.put("t", ONE, age=HOUR)
     ThrottleControl(app).limit("api").pause()

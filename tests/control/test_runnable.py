@@ -76,7 +76,7 @@ def test_messages_running_and_ready(app: Any, run: Run, worker: TermsCaller) -> 
     assert row == {"queue": "q", "messages": 3, "running": 1, "ready": 1, "runnable": 5, "at_least": False}
 
 
-def test_what_a_limit_holds_back_keeps_no_machine_up(app: Any, worker: TermsCaller) -> None:
+def test_throttled_tasks_keep_no_machine_up(app: Any, worker: TermsCaller) -> None:
     runs = [worker.arrive(f"t{number}", ONE) for number in range(2)]
     for number in range(40):
         worker.put(f"w{number}", ONE)
@@ -138,7 +138,7 @@ def test_permits_outside_of_tasks_are_of_no_queue(app: Any, worker: TermsCaller)
     assert counts(app) == (0, 0, 1, 1)
 
 
-def test_who_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
+def test_task_that_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
     """They are due the outcome that they do not run: their callers wait until a worker comes to report it."""
     for number in range(8):
         worker.arrive(f"t{number}", ONE)
@@ -149,7 +149,7 @@ def test_who_waits_for_a_slot_alone(app: Any, worker: TermsCaller) -> None:
     assert work(app).ready == 0
 
 
-def test_who_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
+def test_task_that_did_not_start_in_time(app: Any, worker: TermsCaller) -> None:
     """The permits that it needed do not matter."""
     for task in ("t1", "t2"):
         worker.arrive(task, ONE)
@@ -172,7 +172,7 @@ def test_more_of_them_than_are_read(app: Any, worker: TermsCaller, monkeypatch: 
     assert cut(app) == 1
 
 
-def test_who_waits_for_the_outcome_of_another(app: Any, redis: Redis) -> None:
+def test_task_that_waits_for_the_outcome_of_another(app: Any, redis: Redis) -> None:
     once = LockCaller(redis, "dddddddd", "q")
     plan = plan_of()
     once.start("first", plan)
@@ -332,7 +332,7 @@ def test_a_broker_that_does_not_answer(server: EmbeddedServer, worker: TermsCall
     assert monotonic() - before < 8
 
 
-def test_a_broker_that_cannot_tell(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_without_queue_lengths(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
     """kombu itself says 0 for all those that it asks for no number."""
     monkeypatch.setattr(Channel, "_size", virtual.Channel._size)
     worker.arrive("t", ONE)
@@ -389,7 +389,7 @@ def test_a_queue_of_the_configuration_is_0_before_its_first_task(
         ThrottleControl(app).runnable("vidoe")
 
 
-def test_a_queue_that_the_broker_knows_is_0_when_it_is_empty(server: EmbeddedServer, app: Any, redis: Redis) -> None:
+def test_known_queue_is_0_when_it_is_empty(server: EmbeddedServer, app: Any, redis: Redis) -> None:
     """Redis has no empty lists; the binding of a queue stays, for any exchange.
 
     The name is this test's own: a process remembers its bindings, also when the server is emptied.
@@ -402,9 +402,7 @@ def test_a_queue_that_the_broker_knows_is_0_when_it_is_empty(server: EmbeddedSer
     assert counts(app, "topical") == (0, 0, 0, 0)
 
 
-def test_bindings_are_only_read_for_names_that_nothing_else_knows(
-    server: EmbeddedServer, app: Any, redis: Redis
-) -> None:
+def test_bindings_are_only_read_for_unknown_names(server: EmbeddedServer, app: Any, redis: Redis) -> None:
     """Each queue of the configuration may have an exchange of its own."""
     app.conf.task_queues = [Queue(f"q{number}", Exchange(f"q{number}")) for number in range(20)]
     with commands(redis) as calls:
@@ -436,7 +434,7 @@ def test_a_queue_of_a_worker_alone(workers: Workers) -> None:
         ThrottleControl(app).runnable("vidoe")
 
 
-def test_a_broker_that_is_away_does_not_tell_which_queues_exist(server: EmbeddedServer, worker: TermsCaller) -> None:
+def test_broker_that_is_away_leaves_queues_unknown(server: EmbeddedServer, worker: TermsCaller) -> None:
     worker.know(API)
     app = make_app(server.url, throttle_url=server.url, broker_url="redis://localhost:1/0")
     assert counts(app, "vidoe") == (None, 0, 0, None)
@@ -484,7 +482,7 @@ def test_a_store_that_is_away(own_server: EmbeddedServer) -> None:
 
 
 @pytest.mark.parametrize("queue", [5, "", None])
-def test_what_is_no_queue(app: Any, queue: Any) -> None:
+def test_invalid_queue_is_refused(app: Any, queue: Any) -> None:
     with pytest.raises(ConfigurationError, match="runnable: a queue is named by text, got"):
         ThrottleControl(app).runnable(queue)
     with pytest.raises(ConfigurationError, match="metrics: a queue is named by text, got"):

@@ -42,7 +42,7 @@ def conf(**settings: object) -> dict[str, str]:
 # -- what it costs all commands ----------------------------------------------------------------------------------------
 
 
-def test_what_every_call_of_celery_loads_for_it(shell: Shell) -> None:
+def test_every_celery_command_loads_little_of_the_package(shell: Shell) -> None:
     """Nothing but the few small files that have the group: no Redis, no tables, no commands."""
     program = (
         "import sys; sys.path.append(sys.argv.pop(1)); import celery.bin.celery as c; import json;"
@@ -65,7 +65,7 @@ def loaded_by(shell: Shell, *command: str) -> set[str]:
     return {each for each in ended.err.split() if each.startswith("celery_throttle")}
 
 
-def test_status_loads_only_what_it_shows(shell: Shell, worker: TermsCaller) -> None:
+def test_status_loads_only_its_own_parts(shell: Shell, worker: TermsCaller) -> None:
     worker.arrive("t", terms(API).same)
     others = {
         *("causes", "diagnosis", "drain", "explaining", "exposition", "forecast", "metrics", "removal", "report"),
@@ -181,7 +181,7 @@ def test_a_store_without_an_app(shell: Shell, worker: TermsCaller, redis: Redis)
         (["throttle", "status", "--prefix", "x"], "--prefix needs --url beside it"),
     ],
 )
-def test_which_store_is_meant_is_said_once(shell: Shell, args: list[str], said: str) -> None:
+def test_store_address_is_shown_once(shell: Shell, args: list[str], said: str) -> None:
     ended = shell.run(*args)
     assert ended.code == 2
     assert ended.err.splitlines()[-1].startswith(f"Error: {said}")

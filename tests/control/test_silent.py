@@ -63,7 +63,7 @@ def test_each_silent_worker_is_a_finding(app: Any, frozen: LockCaller, worker: T
     assert len(alarms(app, "silent")) == 2
 
 
-def test_lease_that_nobody_reclaims_is_found_once(app: Any, frozen: LockCaller, redis: Redis) -> None:
+def test_unreclaimed_lease_is_found_once(app: Any, frozen: LockCaller, redis: Redis) -> None:
     frozen.take("runs", API)
     expire(redis, "runs")
     assert [each.kind for each in alarms(app, "silent", "lost")] == ["lost"]

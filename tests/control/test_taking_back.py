@@ -152,7 +152,7 @@ def test_nothing_to_end_is_reported(app: Any, run: Run, worker: TermsCaller, nam
     assert run(name, "api", "--dry-run").lines[0].endswith(", nothing would change.")
 
 
-def test_what_else_stops_it_still_does(app: Any, worker: TermsCaller) -> None:
+def test_other_obstacles_still_block_the_start(app: Any, worker: TermsCaller) -> None:
     worker.know(API)
     limit = ThrottleControl(app).limit("api")
     limit.override(1)
@@ -189,7 +189,7 @@ _SAID: tuple[Callable[[Any, random.Random], Any], ...] = (
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_forecast_happens(app: Any, worker: TermsCaller, seed: int) -> None:
+def test_forecast_of_an_end_matches_the_outcome(app: Any, worker: TermsCaller, seed: int) -> None:
     chance, throttle = random.Random(seed), ThrottleControl(app)
     limits = [API, TENANT, Limit("third", 3)]
     for each in limits:

@@ -72,7 +72,7 @@ async def test_pages_answer(app: Any, anyio_backend: str) -> None:
 
 
 @pytest.mark.usefixtures("spoiled")
-def test_what_was_set_aside_is_told(app: Any, run: Callable[..., Ended]) -> None:
+def test_set_aside_records_are_reported(app: Any, run: Callable[..., Ended]) -> None:
     ThrottleControl(app).repair()
     found = ThrottleControl(app).set_aside(most=1000)
     assert {(each.key, each.field) for each in found} >= {("limits", "api"), ("records", "t1")}

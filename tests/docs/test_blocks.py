@@ -129,7 +129,7 @@ def test_the_blocks_of_a_page_run(name: str, server: EmbeddedServer, redis: Redi
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_block_says_what_it_is(name: str) -> None:
+def test_every_block_names_its_language(name: str) -> None:
     """Without its language a block would not run, unnoticed."""
     fences = re.findall(r"^ *```(.*)$", (ROOT / name).read_text(), flags=re.MULTILINE)
     assert len(fences) % 2 == 0

@@ -139,7 +139,7 @@ def test_when_they_fire(tmp_path: Path) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_says_what_to_do_about_each_metric() -> None:
+def test_page_has_an_action_for_each_metric() -> None:
     table = "\n".join(line for line in METRICS.splitlines() if line.startswith("| `celery_throttle_"))
     assert metrics_in(table) == NAMES
 

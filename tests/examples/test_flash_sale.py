@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 
-def test_all_stock_is_sold_once_and_nobody_is_turned_away_before(tmp_path: Path) -> None:
+def test_all_stock_is_sold_once_before_any_refusal(tmp_path: Path) -> None:
     with Command("flash_sale", tmp_path) as command:
         summary = command.summary()
         command.check_nothing_left()

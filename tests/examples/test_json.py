@@ -46,11 +46,11 @@ def test_nothing_else(tox: Callable[..., subprocess.CompletedProcess[str]], give
     assert (ended.stderr, ended.returncode) == ("", status)
 
 
-def test_an_environment_that_cannot_be_made_is_told(tox: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_failed_environment_is_reported(tox: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     ended = tox("-e", "demmo", "--", "--json")
     assert "demmo" in ended.stdout + ended.stderr
     assert ended.returncode > 0
 
 
-def test_other_commands_are_told_as_ever(tox: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_other_commands_are_reported_as_before(tox: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     assert "congratulations" in tox("-e", "demo", "--", "--plain").stdout

@@ -43,7 +43,7 @@ def test_there_is_much_to_search() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xfail(reason=why, strict=True)) for name, why in KNOWN.items()]
 )
-def test_what_is_known_is_there_no_more(name: str, scripts: Server) -> None:
+def test_known_faults_are_found_only_where_listed(name: str, scripts: Server) -> None:
     """Then its world belongs to those of CI."""
     assert not search(make(name), scripts, first=True).found
 
@@ -68,6 +68,6 @@ def test_a_defect_that_is_in_no_file_is_not_taken_for_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain/2:no-such-fault", "no-such-shape/2", "once/2/no-such-option"])
-def test_a_world_that_there_is_not_says_what_there_is(name: str) -> None:
+def test_unknown_world_lists_the_known_ones(name: str) -> None:
     with pytest.raises(ValueError, match=name.partition(":")[0]):
         make(name)

@@ -71,7 +71,7 @@ def test_slots_and_permits_are_free_at_once(
     assert set(counts(journal).values()) == {1}
 
 
-def test_what_expired_in_line_keeps_no_permit(
+def test_task_expired_in_line_keeps_no_permit(
     backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """Its turn comes, and its expiry cannot be reported: it goes back in line until the backend is there.
@@ -101,7 +101,7 @@ def test_what_expired_in_line_keeps_no_permit(
     assert counts(journal) == {"first": 1, "next": 1}
 
 
-def test_what_was_revoked_in_line_is_said_when_the_backend_is_back(
+def test_task_revoked_in_line_is_reported_with_the_backend(
     backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """It leaves its line at once, and then only this worker knows of it."""
@@ -126,7 +126,7 @@ def test_what_was_revoked_in_line_is_said_when_the_backend_is_back(
     assert counts(journal) == {"first": 1}
 
 
-def test_what_expired_while_it_waited_for_a_slot_comes_again(
+def test_task_expired_before_its_slot_comes_again(
     backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
     """Plain tasks, as many as the worker takes at all: each is revoked once the backend is back, and it goes on."""
@@ -151,7 +151,7 @@ def test_what_expired_while_it_waited_for_a_slot_comes_again(
     assert counts(journal) == {"first": 1, "later": 1}
 
 
-def test_one_that_has_expired_takes_nobody_with_it(
+def test_expired_task_affects_no_other(
     backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
     """Its limit gets a line, so those that wait here for a slot are looked through."""
@@ -205,7 +205,7 @@ def test_failing_while_store_and_backend_are_away(
 
 @pytest.mark.parametrize(("name", "args"), [("call_without", ("a",)), ("call_about", ("a", "nope"))])
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_one_that_nothing_can_send_back_keeps_its_message_until_that_is_said(
+def test_failed_return_keeps_its_message_until_reported(
     backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str, args: tuple[str, ...]
 ) -> None:
     """It raised `RateLimited` and lacks that limit: it fails, and comes again if the failure cannot be reported.
@@ -235,7 +235,7 @@ def test_one_that_nothing_can_send_back_keeps_its_message_until_that_is_said(
 
 @pytest.mark.parametrize(("name", "args"), [("call_without", ("a",)), ("call_about", ("a", "nope"))])
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_one_that_nothing_can_send_back_fails_as_soon_as_that_can_be_said(
+def test_failed_return_fails_as_soon_as_it_can_be_reported(
     backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str, args: tuple[str, ...]
 ) -> None:
     workers.conf["task_acks_late"] = True
@@ -252,7 +252,7 @@ def test_one_that_nothing_can_send_back_fails_as_soon_as_that_can_be_said(
 
 
 @pytest.mark.parametrize(("name", "resumed"), [("hold", True), ("hold", False), ("plain", False)])
-def test_what_a_solo_worker_has_run_does_not_run_again(
+def test_run_of_a_solo_worker_is_not_repeated(
     backend: EmbeddedServer,
     workers: Workers,
     journal: Journal,
@@ -286,7 +286,7 @@ def test_what_a_solo_worker_has_run_does_not_run_again(
     assert counts(journal) == {"a": 1, "after": 1}
 
 
-def test_what_leaves_a_solo_worker_does_not_run_again(
+def test_task_leaving_a_solo_worker_does_not_run_again(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.start(DOORS, pool="solo", concurrency=1)
@@ -322,7 +322,7 @@ def test_a_late_task_whose_time_is_over_comes_again_on_greenlets(
     assert app.hold_late.AsyncResult(task.id).get(timeout=AT_ONCE) == "a"
 
 
-def test_who_cannot_be_told_is_asked_for_once_a_second(
+def test_unreported_result_is_retried_once_a_second(
     backend: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """It would get its grant again at once."""

@@ -124,7 +124,7 @@ def test_a_success_ends_the_run_that_was_started_beside_it(
 
 
 @pytest.mark.parametrize(("pool", "how"), BLOCKED)
-def test_a_success_ends_what_went_back_in_line(
+def test_success_ends_a_task_that_went_back_in_line(
     workers: Workers, journal: Journal, state: State, locks: Locks, pool: str, how: str
 ) -> None:
     """Its lease ended, and no slot was free for it before it succeeded."""

@@ -128,7 +128,7 @@ def test_broker_restarted(
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late", ".hold_again")} == {1}
 
 
-def test_what_is_held_leaves_the_prefetch_count_of_a_worker_that_reconnected(
+def test_reconnected_worker_does_not_count_held_tasks(
     own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """Where Celery lets less in then (5.7: only from RabbitMQ), it lets in more with each message acknowledged."""
@@ -164,7 +164,7 @@ def test_what_is_held_leaves_the_prefetch_count_of_a_worker_that_reconnected(
         journal.wait_finished(17, timeout=AT_ONCE)
 
 
-def test_a_parked_task_revoked_while_the_broker_goes_away_is_said_to_be(
+def test_task_revoked_while_the_broker_goes_away_is_reported(
     own_server: EmbeddedServer, server: EmbeddedServer, workers: Workers, journal: Journal, state: State
 ) -> None:
     """The store's answer comes while there is no broker: with gevent the gate goes on then. It is reported once."""
@@ -189,7 +189,7 @@ def test_a_parked_task_revoked_while_the_broker_goes_away_is_said_to_be(
         assert not own_server.running
 
 
-def test_what_a_worker_that_stops_has_parked_on_a_connection_that_is_gone_runs_once(
+def test_task_parked_by_a_stopping_worker_runs_once(
     own_server: EmbeddedServer,
     server: EmbeddedServer,
     workers: Workers,
@@ -229,7 +229,7 @@ def test_what_a_worker_that_stops_has_parked_on_a_connection_that_is_gone_runs_o
     assert counts(journal)["victim"] == 1
 
 
-def test_what_was_sent_back_on_a_connection_that_is_gone_runs_once_more(
+def test_task_sent_back_without_connection_runs_once_more(
     own_server: EmbeddedServer,
     server: EmbeddedServer,
     workers: Workers,

@@ -108,7 +108,7 @@ def test_more_tasks_than_may_be_parked_stay_at_the_broker(
 
 @pytest.mark.worker
 @pytest.mark.parametrize("conf", [{}, {"worker_eta_task_limit": 10}], ids=["as it is", "few tasks with an ETA"])
-def test_a_worker_without_its_store_leaves_the_rest_of_a_long_queue_in_the_broker(
+def test_worker_without_store_leaves_a_long_queue_alone(
     store: EmbeddedServer, workers: Workers, conf: dict[str, int]
 ) -> None:
     worker = workers.start(SEAMS, concurrency=2, conf={"worker_prefetch_multiplier": 2, **conf})
@@ -125,7 +125,7 @@ def test_a_worker_without_its_store_leaves_the_rest_of_a_long_queue_in_the_broke
 @pytest.mark.worker
 @pytest.mark.skipif((VERSION.major, VERSION.minor) < (5, 6), reason="a setting of Celery 5.6")
 @pytest.mark.parametrize("why", ["max_parked", "store away"])
-def test_without_prefetching_what_is_held_keeps_nobody_from_a_slot(
+def test_held_tasks_without_prefetching_block_no_slot(
     store: EmbeddedServer, workers: Workers, journal: Journal, state: State, why: str
 ) -> None:
     workers.conf["worker_disable_prefetch"] = True

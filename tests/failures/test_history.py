@@ -30,7 +30,7 @@ def total(app: Any, task: Any) -> Period:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_what_was_counted_is_told_at_the_latest_when_a_worker_ends(
+def test_counts_arrive_at_the_latest_with_the_end_of_a_worker(
     workers: Workers, journal: Journal, doors: Doors, state: State, pool: str
 ) -> None:
     worker = workers.start(DOORS, pool=pool, concurrency=2)
@@ -54,7 +54,7 @@ def test_what_was_counted_is_told_at_the_latest_when_a_worker_ends(
     assert "Traceback" not in worker.log()
 
 
-def test_a_worker_that_goes_on_tells_it_too(workers: Workers, doors: Doors) -> None:
+def test_counts_of_a_running_worker_arrive(workers: Workers, doors: Doors) -> None:
     """With enough of them: after ten seconds."""
     workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
@@ -67,7 +67,7 @@ def test_a_worker_that_goes_on_tells_it_too(workers: Workers, doors: Doors) -> N
     assert until(told, timeout=60) >= 50
 
 
-def test_what_was_sent_back(workers: Workers, journal: Journal) -> None:
+def test_returned_tasks_are_counted(workers: Workers, journal: Journal) -> None:
     worker = workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
     result = app.call.delay("a", 0.2)
@@ -82,7 +82,7 @@ def test_what_was_sent_back(workers: Workers, journal: Journal) -> None:
     assert found.ended == 1
 
 
-def test_a_lost_worker_is_told_by_who_reclaims_its_permit(workers: Workers, journal: Journal, doors: Doors) -> None:
+def test_lost_run_is_counted_by_the_reclaiming_worker(workers: Workers, journal: Journal, doors: Doors) -> None:
     workers.conf["throttle_lease"] = 1
     lost = workers.start(DOORS, concurrency=1)
     app = workers.app(DOORS)

@@ -61,7 +61,7 @@ def check(workers: Workers, journal: Journal, state: State, count: int = COUNT) 
     state.wait_clean()
 
 
-def test_what_has_run_is_acknowledged_though_it_never_was_safe(
+def test_finished_task_is_acknowledged_without_a_replica(
     two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """So the replica, which lacks the run, starts no second one."""

@@ -53,7 +53,7 @@ def test_order_on_fresh_workers(workers: Workers, journal: Journal, number: int)
     assert journal.max_running() <= 6
 
 
-def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     """One worker has more than it has slots for when another one fills the limit and parks what comes after that."""
     workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(SEAMS, concurrency=4)
@@ -79,7 +79,7 @@ def test_who_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doo
     state.wait_clean()
 
 
-def test_who_was_taken_first_is_first_though_another_worker_is_told_sooner(
+def test_first_delivery_is_first_despite_a_late_reply(
     workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay
 ) -> None:
     """One worker gets no reply from the store while another parks messages that the broker delivered later."""
@@ -102,7 +102,7 @@ def test_who_was_taken_first_is_first_though_another_worker_is_told_sooner(
     state.wait_clean()
 
 
-def test_who_comes_while_the_limits_are_declared_is_behind_those_who_came_before(
+def test_task_during_declarations_is_behind_earlier_ones(
     workers: Workers, journal: Journal, state: State, relay: Relay
 ) -> None:
     """The store is back, but has not answered yet that it has heard what the limits are."""

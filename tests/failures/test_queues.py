@@ -124,7 +124,7 @@ def test_task_that_is_revoked_where_only_an_older_release_is_left(
 
 
 @pytest.mark.parametrize("revoked", [False, True])
-def test_task_of_a_newer_release_with_a_backend_that_answers_who_sent_it(
+def test_task_of_a_newer_release_with_a_backend_that_answers(
     workers: Workers, journal: Journal, state: State, *, revoked: bool
 ) -> None:
     workers.backend = "rpc://"

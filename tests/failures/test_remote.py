@@ -117,7 +117,7 @@ def test_a_lease_that_was_lost(workers: Workers, journal: Journal, doors: Doors,
     journal.wait_finished(2, timeout=AT_ONCE)
 
 
-def test_what_runs_without_a_permit_that_it_needs(
+def test_inspect_shows_runs_without_a_permit(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
     workers.conf["throttle_on_store_error"] = "run"
@@ -134,7 +134,7 @@ def test_what_runs_without_a_permit_that_it_needs(
     journal.wait_finished(1)
 
 
-def test_what_is_not_safe_yet(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors) -> None:
+def test_inspect_shows_unsafe_tasks(store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors) -> None:
     """Its message stays with the broker: the replica that it is to be on does not exist."""
     assert store.port
     workers.conf["throttle_park_durability"] = "replicas"

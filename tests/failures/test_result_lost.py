@@ -43,7 +43,7 @@ def is_done(task: Any) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
-def test_it_is_remembered_and_duplicates_are_told(
+def test_lost_result_is_remembered_and_duplicates_get_it(
     backend: EmbeddedServer, workers: Workers, journal: Journal, pool: str, name: str
 ) -> None:
     worker = workers.start(ONCE, pool=pool, concurrency=2)
@@ -64,7 +64,7 @@ def test_it_is_remembered_and_duplicates_are_told(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_duplicate_that_waits_for_it_is_told_when_the_backend_is_back(
+def test_waiting_duplicate_gets_the_loss_with_the_backend(
     backend: EmbeddedServer, workers: Workers, journal: Journal, name: str
 ) -> None:
     worker = workers.start(ONCE, concurrency=2)

@@ -137,7 +137,7 @@ def test_revoked_or_expired_before_arrival_costs_nothing(
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-def test_one_that_was_revoked_while_the_store_was_away_is_told_by_the_next_worker(
+def test_task_revoked_in_an_outage_is_reported_by_another(
     own_server: EmbeddedServer,
     relay: Relay,
     server: EmbeddedServer,

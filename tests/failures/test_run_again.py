@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("parked", [False, True])
 @pytest.mark.parametrize("name", ["late", "late_one"])
-def test_what_took_too_long_and_is_not_to_be_acknowledged(
+def test_timed_out_task_without_acknowledgement(
     workers: Workers, journal: Journal, doors: Doors, name: str, *, parked: bool
 ) -> None:
     """As without limits, it is delivered again; its result says meanwhile that it has failed."""
@@ -55,7 +55,7 @@ def test_a_singleton_that_is_retried_since_its_process_was_lost_is_pending(
     assert counts(journal) == {"first": 1}
 
 
-def test_a_process_that_is_lost_after_a_success_was_stored_makes_nobody_run_again(
+def test_process_lost_after_a_stored_success_repeats_no_run(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """The broker has delivered it again while it ran."""

@@ -58,7 +58,7 @@ def test_second_delivery_of_a_run_that_is_retried(
     assert [run.attempt for run in journal.runs("a")] == [0, 1]
 
 
-def test_parked_while_its_worker_is_told_to_stop(
+def test_parked_while_its_worker_is_stopped(
     relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
@@ -144,7 +144,7 @@ def test_granted_to_a_worker_that_is_frozen_for_longer_than_its_lease(
     assert counts(journal) == {"first": 1, "second": 1}
 
 
-def test_permits_are_kept_by_a_worker_that_comes_to_a_store_which_has_lost_some_scripts(
+def test_permits_survive_a_store_without_some_scripts(
     redis: Redis, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
@@ -201,7 +201,7 @@ def test_tasks_put_off_when_the_broker_connection_is_lost(
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-def test_identity_of_a_task_whose_grant_comes_after_the_broker_connection_is_lost(
+def test_identity_of_a_grant_after_a_lost_broker_connection(
     own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
     with new_server() as store, Relay(store.port) as relay:

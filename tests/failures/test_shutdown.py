@@ -62,7 +62,7 @@ def test_warm_shutdown_hands_its_permits_on(workers: Workers, journal: Journal, 
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
 
 
-def test_warm_shutdown_gives_back_what_waited_for_a_slot(
+def test_warm_shutdown_gives_back_tasks_without_a_slot(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
@@ -87,7 +87,7 @@ def test_warm_shutdown_gives_back_what_waited_for_a_slot(
     assert set(counts(journal).values()) == {1}
 
 
-def test_warm_shutdown_gives_back_what_no_process_has(
+def test_warm_shutdown_gives_back_tasks_without_a_process(
     workers: Workers, journal: Journal, doors: Doors, state: State, tmp_path: Path
 ) -> None:
     """A process has just been lost, and the next is not ready: the jobs of the pool will not run here any more."""

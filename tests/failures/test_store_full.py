@@ -167,7 +167,7 @@ def test_a_worker_that_stops_slowly_goes_on_trying_now_and_then(
     state.wait_clean()
 
 
-def test_what_cannot_be_sent_back_when_its_worker_stops(workers: Workers, journal: Journal, state: State) -> None:
+def test_stopping_worker_with_tasks_that_cannot_go_back(workers: Workers, journal: Journal, state: State) -> None:
     """The broker has the one that is acknowledged late; the other is lost, and its result reports that."""
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(LIMITED, concurrency=2)

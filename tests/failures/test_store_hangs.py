@@ -115,7 +115,7 @@ def test_publishing_waits_once(
     assert attempts.during(lambda: publish(app, name)) == 1
 
 
-def test_all_calls_share_what_was_found_out(store: EmbeddedServer, app: Any, attempts: Attempts) -> None:
+def test_all_calls_share_the_known_outage(store: EmbeddedServer, app: Any, attempts: Attempts) -> None:
     """Of all tasks and groups: they are in one server."""
     store.freeze()
     assert attempts.during(lambda: publish(app, "once", "crowded", "both")) == 1

@@ -93,7 +93,7 @@ def test_worker_starts_without_the_store(
     state.wait_clean()
 
 
-def test_what_went_wrong_is_counted(store: EmbeddedServer, workers: Workers, doors: Doors) -> None:
+def test_errors_are_counted(store: EmbeddedServer, workers: Workers, doors: Doors) -> None:
     """Once for each worker that sees it: not for each attempt to connect, nor for each task that waits."""
     store.kill()
     doors.open_all()
@@ -262,7 +262,7 @@ def test_a_store_with_its_data_that_was_away_for_longer_than_a_lease(
 
 
 @EMPTY
-def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
+def test_reconnected_worker_first_puts_back_its_runs(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
@@ -286,7 +286,7 @@ def test_a_worker_that_reconnects_to_an_empty_store_counts_what_it_runs_first(
 
 
 @EMPTY
-def test_each_worker_puts_back_what_it_holds_in_a_store_that_was_emptied(
+def test_each_worker_puts_back_its_holders_after_a_flush(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """No connection broke, and the first call comes from a worker without holders."""

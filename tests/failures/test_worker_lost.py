@@ -108,7 +108,7 @@ def test_early_acknowledged_tasks_that_had_not_started_all_run_once(
     assert most_at_once(journal, ".pair") <= 2
 
 
-def test_reaper_reclaims_and_says_so(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
+def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
     lost = workers.start(DOORS, concurrency=1, queues="first")
     other = workers.start(DOORS, concurrency=1)

@@ -19,7 +19,7 @@ _SLICE = 10
 
 
 @pytest.mark.parametrize("first", range(0, 4 * _SLICE, _SLICE))
-def test_a_changed_value_costs_what_it_is_about(redis: Redis, server: EmbeddedServer, first: int) -> None:
+def test_changed_value_affects_only_its_own_task(redis: Redis, server: EmbeddedServer, first: int) -> None:
     """`python -m tests.fuzz` plays more of them."""
     found = [str(each) for each in fuzz(redis, server.url, range(first, first + _SLICE)) if each]
     assert not found, "\n".join(found)

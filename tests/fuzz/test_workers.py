@@ -25,7 +25,7 @@ _KEYS = ("records", "used", "workers", "lanes", "meta", "waiting")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_worker_consumes_whatever_is_changed(workers: Workers, journal: Journal, seed: int) -> None:
+def test_worker_consumes_after_any_change(workers: Workers, journal: Journal, seed: int) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     worker = workers.start(DOORS, concurrency=3)
     app, doors, random = workers.app(DOORS), Doors(journal), Random(seed)

@@ -49,7 +49,7 @@ def shop(own_server: EmbeddedServer) -> Iterator[Celery]:
     close(made)
 
 
-def test_as_many_as_the_limit_says(gpu: Limit, app: Celery, state: State) -> None:
+def test_no_more_permits_than_the_limit_has(gpu: Limit, app: Celery, state: State) -> None:
     with gpu.acquire(app=app) as permit:
         assert isinstance(permit, Permit)
         assert state.used() == {"gpu": 1}
@@ -80,7 +80,7 @@ def test_first_come_first_served(gpu: Limit, app: Celery, state: State) -> None:
     state.wait_empty()
 
 
-def test_a_full_line_is_told_at_once(app: Celery, state: State) -> None:
+def test_full_line_is_reported_at_once(app: Celery, state: State) -> None:
     gpu = Limit("gpu", 1, max_parked=1)
 
     async def one_more() -> None:
@@ -139,7 +139,7 @@ def test_a_loop_gives_back_while_all_its_threads_wait(gpu: Limit, app: Celery, s
     assert asyncio.run(main()) == [True, True]
 
 
-def test_a_loop_that_leaves_hears_that_the_permit_was_lost(gpu: Limit, app: Celery, state: State) -> None:
+def test_leaving_loop_reports_a_lost_permit(gpu: Limit, app: Celery, state: State) -> None:
     async def main() -> None:
         async with gpu.acquire_async(app=app) as permit:
             permit._lose()
@@ -150,7 +150,7 @@ def test_a_loop_that_leaves_hears_that_the_permit_was_lost(gpu: Limit, app: Cele
 
 
 @pytest.mark.parametrize(("error", "raised"), [(None, StoreUnavailable), (ZeroDivisionError, ZeroDivisionError)])
-def test_a_loop_that_leaves_hears_that_the_store_is_away(
+def test_leaving_loop_reports_a_store_that_is_away(
     error: type[Exception] | None,
     raised: type[Exception],
     gpu: Limit,
@@ -178,7 +178,7 @@ def test_a_loop_that_leaves_hears_that_the_store_is_away(
     assert ("cannot release 'gpu'" in caplog.text) == (error is not None)
 
 
-def test_what_acquire_async_returns_is_for_one_block(gpu: Limit, app: Celery, state: State) -> None:
+def test_result_of_acquire_async_is_for_one_block(gpu: Limit, app: Celery, state: State) -> None:
     """Or each that leaves would give back what another has, and the first would be kept."""
 
     async def main() -> None:
@@ -229,7 +229,7 @@ def holds_in_a_generator(gpu: Limit, app: Celery) -> Any:
 
 
 @pytest.mark.parametrize("somebody", [waits_in_asyncio, holds_in_asyncio, holds_in_a_generator])
-def test_what_is_collected_gives_back(
+def test_collected_permit_is_given_back(
     somebody: Callable[[Limit, Celery], Any],
     gpu: Limit,
     app: Celery,
@@ -310,7 +310,7 @@ def test_a_renewal_that_another_call_overtook_does_not_count(
     state.wait_empty()
 
 
-def test_a_renewal_that_another_thread_overtakes_with_a_release_puts_nothing_back(
+def test_renewal_after_a_release_puts_nothing_back(
     gpu: Limit, app: Celery, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     permit = gpu.acquire(app=app)
@@ -327,7 +327,7 @@ def test_a_renewal_that_another_thread_overtakes_with_a_release_puts_nothing_bac
     assert state.empty()
 
 
-def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
+def test_lost_permit_reports_it(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
     # New to this data, so it does not wait for holders that may put themselves back.
     newcomer = Celery("newcomer", broker=app.conf.broker_url)
     newcomer.conf.throttle_lease = app.conf.throttle_lease
@@ -349,7 +349,7 @@ def test_a_permit_that_was_lost_says_so(gpu: Limit, app: Celery, redis: Redis, s
     until(cleared)
 
 
-def test_who_asks_an_emptied_store_puts_back_first_what_it_holds(
+def test_caller_of_an_emptied_store_first_puts_back_its_permits(
     gpu: Limit, app: Celery, redis: Redis, state: State
 ) -> None:
     """No connection broke, and another caller came first."""
@@ -362,7 +362,7 @@ def test_who_asks_an_emptied_store_puts_back_first_what_it_holds(
         assert state.used() == {"gpu": 1}
 
 
-def test_who_only_holds_puts_that_back_before_an_emptied_store_grants_again(
+def test_idle_holder_puts_its_permit_back_before_new_grants(
     gpu: Limit, shop: Celery, own_server: EmbeddedServer
 ) -> None:
     """Though its lease is long, and it has nothing to say to the store."""
@@ -377,7 +377,7 @@ def test_who_only_holds_puts_that_back_before_an_emptied_store_grants_again(
     close(other)
 
 
-def test_those_who_wait_line_up_again_in_an_emptied_store(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
+def test_waiting_callers_line_up_again_in_an_emptied_store(gpu: Limit, app: Celery, redis: Redis, state: State) -> None:
     held = gpu.acquire(app=app)
     got: list[bool] = []
     thread = threading.Thread(target=lambda: got.append(gpu.acquire(20, app=app).release()))
@@ -433,7 +433,7 @@ def test_a_start_is_booked_in_advance(app: Celery) -> None:
         Limit("gpu", 1).reserve(app=app)
 
 
-def test_a_task_says_that_its_start_was_booked(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_reports_that_its_start_was_booked(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[dict[str, Any]] = []
     monkeypatch.setattr(app, "send_task", lambda *args, **options: sent.append(options))
     mail = Limit("mail", rate="1/m")
@@ -456,7 +456,7 @@ def test_a_task_says_that_its_start_was_booked(app: Celery, monkeypatch: pytest.
         ({"key": "a"}, "Limit 'gpu': got key='a': it has no keys, leave key out"),
     ],
 )
-def test_what_cannot_work_is_refused(gpu: Limit, app: Celery, options: dict[str, Any], said: str) -> None:
+def test_impossible_calls_are_refused(gpu: Limit, app: Celery, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         gpu.acquire(**options, app=app)
     with pytest.raises(ConfigurationError, match="say whose permit it is"):
@@ -520,7 +520,7 @@ def test_a_store_that_is_away_is_asked_twice_a_second(gpu: Limit, shop: Celery, 
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
-def test_one_who_cannot_leave_the_line_hears_that_the_store_is_away(
+def test_caller_stuck_in_line_gets_a_store_error(
     how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[BaseException] = []
@@ -544,7 +544,7 @@ def test_one_who_cannot_leave_the_line_hears_that_the_store_is_away(
 
 
 @pytest.mark.parametrize("how", ["threads", "asyncio"])
-def test_a_permit_that_comes_when_nobody_waits_for_it_any_more_is_given_back(
+def test_permit_without_a_waiting_caller_is_given_back(
     how: str, gpu: Limit, shop: Celery, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[BaseException] = []
@@ -648,7 +648,7 @@ def test_a_lost_permit_begins_no_block(gpu: Limit, app: Celery) -> None:
         pytest.fail("lost")
 
 
-def test_what_is_never_awaited_is_warned_of(gpu: Limit, app: Celery, state: State) -> None:
+def test_coroutine_never_awaited_is_warned_of(gpu: Limit, app: Celery, state: State) -> None:
     with pytest.warns(
         RuntimeWarning, match=r"acquire_async\(\) was never awaited, so no permit was taken: write async"
     ):
@@ -705,7 +705,7 @@ sys.exit(sys.argv[2])
 """
 
 
-def test_the_normal_end_of_a_program_gives_back_what_it_holds(server: EmbeddedServer, state: State) -> None:
+def test_normal_end_of_a_program_gives_back_its_permits(server: EmbeddedServer, state: State) -> None:
     """Its lease would be held for a minute."""
     command = [sys.executable, "-c", _ENDS, server.url, "3"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:

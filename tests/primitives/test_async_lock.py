@@ -58,7 +58,7 @@ async def so(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_one_holder_whoever_asks(run: Any, sync: IdentityLock) -> None:
+def test_one_holder_for_both_kinds_of_callers(run: Any, sync: IdentityLock) -> None:
     async def scenario(locks: AsyncIdentityLock) -> None:
         async with locks.hold("a") as held:
             assert await locks.acquire("a") is None
@@ -77,7 +77,7 @@ def test_one_holder_whoever_asks(run: Any, sync: IdentityLock) -> None:
     run(scenario)
 
 
-def test_losing_is_said(run: Any) -> None:
+def test_loss_is_reported(run: Any) -> None:
     async def scenario(locks: AsyncIdentityLock) -> None:
         told: list[AsyncHeldLock] = []
         held = await locks.acquire("a", on_lost=told.append)
@@ -190,7 +190,7 @@ async def cancel(task: asyncio.Task[Any]) -> None:
         await task
 
 
-def test_a_cancelled_acquire_gives_back_what_it_got(run: Any, sync: IdentityLock, unread: list[object]) -> None:
+def test_cancelled_acquire_gives_back_its_lock(run: Any, sync: IdentityLock, unread: list[object]) -> None:
     async def scenario(locks: AsyncIdentityLock) -> None:
         task = asyncio.create_task(locks.acquire("a", 600))
         await so(lambda: unread)
@@ -201,7 +201,7 @@ def test_a_cancelled_acquire_gives_back_what_it_got(run: Any, sync: IdentityLock
     run(scenario)
 
 
-def test_a_cancelled_acquire_leaves_what_its_owner_had(run: Any, sync: IdentityLock, unread: list[object]) -> None:
+def test_cancelled_acquire_leaves_the_lock_of_its_owner(run: Any, sync: IdentityLock, unread: list[object]) -> None:
     """It asked again under the name of one who has it."""
 
     async def scenario(locks: AsyncIdentityLock) -> None:

@@ -135,7 +135,7 @@ def test_a_dead_server_does_not_matter(run: Any, cluster: Cluster) -> None:
     run(scenario)
 
 
-def test_without_a_majority_nobody_can_tell(run: Any, cluster: Cluster) -> None:
+def test_missing_majority_has_no_answer(run: Any, cluster: Cluster) -> None:
     """And the grant of the only server is given back."""
 
     async def scenario(lock: AsyncRedlock) -> None:
@@ -148,7 +148,7 @@ def test_without_a_majority_nobody_can_tell(run: Any, cluster: Cluster) -> None:
     run(scenario)
 
 
-def test_a_frozen_server_delays_nobody_and_gets_the_releases_later(run: Any, cluster: Cluster) -> None:
+def test_frozen_server_delays_no_caller_and_gets_releases_later(run: Any, cluster: Cluster) -> None:
     async def scenario(lock: AsyncRedlock) -> None:
         cluster.servers[0].freeze()
         started = time.monotonic()
@@ -247,7 +247,7 @@ def test_waiting_ends_with_the_lease_of_the_other_or_the_timeout(run: Any, clust
     run(scenario)
 
 
-def test_a_cancelled_acquire_gives_back_what_it_got(run: Any, cluster: Cluster) -> None:
+def test_cancelled_acquire_gives_back_its_grants(run: Any, cluster: Cluster) -> None:
     """One server has granted it, the others have not answered yet."""
 
     async def scenario(lock: AsyncRedlock) -> None:

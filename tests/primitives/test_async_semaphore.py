@@ -157,7 +157,7 @@ def test_the_timeout_is_kept(run: Any) -> None:
     run(scenario)
 
 
-def test_losing_is_said(run: Any, redis: Redis) -> None:
+def test_loss_is_reported(run: Any, redis: Redis) -> None:
     async def scenario(one: AsyncFairSemaphore) -> None:
         told: list[AsyncHeldPermit] = []
         held = await one.acquire(on_lost=told.append)
@@ -221,9 +221,7 @@ def test_a_cancelled_wait_leaves_the_line(run: Any, sync: FairSemaphore, redis: 
     run(scenario)
 
 
-def test_a_cancelled_acquire_hands_on_what_it_got(
-    run: Any, sync: FairSemaphore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_acquire_hands_on_its_permit(run: Any, sync: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply is on its way, or was not read yet."""
     granted: list[object] = []
 

@@ -62,7 +62,7 @@ def test_adding(orders: Counter) -> None:
     assert orders.get() == -1
 
 
-def test_setting_only_what_one_knows(orders: Counter) -> None:
+def test_set_with_the_expected_value_only(orders: Counter) -> None:
     assert orders.compare_and_set(0, 7)
     assert not orders.compare_and_set(0, 9)
     assert orders.get() == 7
@@ -184,7 +184,7 @@ def test_names_and_prefixes_do_not_meet(make: Callable[..., Counter]) -> None:
     assert make("orders").get() == 1
 
 
-def test_it_says_what_it_is(orders: Counter) -> None:
+def test_repr_describes_the_counter(orders: Counter) -> None:
     assert re.fullmatch(r"<(Async)?Counter '{throttle}:2:counter:orders'>", repr(orders))
 
 
@@ -375,7 +375,7 @@ def test_threads_lose_no_count(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("name", ["value", "call", "get", *SCRIPTS])
-def test_a_script_says_what_it_takes_and_uses_only_that(name: str) -> None:
+def test_script_header_lists_its_arguments_and_keys(name: str) -> None:
     """So that a cluster can route it; and 6.2 does not know shebangs."""
     text = (LUA / f"{name}.lua").read_text("utf-8")
     assert text.startswith("-- ")

@@ -86,7 +86,7 @@ def test_one_holder_at_a_time(locks: IdentityLock) -> None:
     assert take(locks).fencing_token > held.fencing_token
 
 
-def test_the_holder_knows_what_it_has(locks: IdentityLock) -> None:
+def test_handle_has_the_data_of_its_grant(locks: IdentityLock) -> None:
     held = locks.acquire("order 17", 30, owner="web-1")
     assert held is not None
     assert (held.identity, held.owner, held.lost) == ("order 17", "web-1", False)
@@ -140,7 +140,7 @@ def test_a_released_lock_cannot_be_renewed(locks: IdentityLock) -> None:
     assert not held.lost
 
 
-def test_release_says_the_same_again(locks: IdentityLock) -> None:
+def test_repeated_release_has_the_same_answer(locks: IdentityLock) -> None:
     held = take(locks)
     assert held.release()
     take(locks)
@@ -214,7 +214,7 @@ def test_all_keys_share_a_hash_tag_and_all_but_one_end(locks: IdentityLock, redi
 
 
 @pytest.mark.parametrize("name", ["acquire", "look", "release", "renew"])
-def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
+def test_script_header_lists_arguments_and_results(name: str) -> None:
     text = (LUA / f"{name}.lua").read_text("utf-8")
     assert text.startswith("-- ")
     assert all(f"-- {part}" in text for part in ("KEYS[1] lock", "Returns "))
@@ -307,7 +307,7 @@ def test_retries_of_redis_py_itself(locks: IdentityLock, server: EmbeddedServer)
 # -- looking and forgetting --------------------------------------------------------------------------------------------
 
 
-def test_who_has_it(locks: IdentityLock) -> None:
+def test_holder_is_shown(locks: IdentityLock) -> None:
     assert locks.locked_by("a") is None
     before = datetime.now(timezone.utc)
     held = locks.acquire("a", 30, owner="web-1")
@@ -360,7 +360,7 @@ def test_only_the_grant_that_was_looked_at_is_forgotten(locks: IdentityLock) -> 
 # -- with --------------------------------------------------------------------------------------------------------------
 
 
-def test_hold_releases_at_the_end_whatever_happens(locks: IdentityLock) -> None:
+def test_hold_releases_at_the_end_of_any_block(locks: IdentityLock) -> None:
     with locks.hold("a") as held:
         assert locks.acquire("a") is None
         assert held.fencing_token
@@ -369,13 +369,13 @@ def test_hold_releases_at_the_end_whatever_happens(locks: IdentityLock) -> None:
     assert locks.locked_by("a") is None
 
 
-def test_hold_raises_when_somebody_else_has_it(locks: IdentityLock) -> None:
+def test_hold_raises_when_the_lock_is_taken(locks: IdentityLock) -> None:
     take(locks)
     with pytest.raises(NotAcquired, match="'a' was held by another owner"), locks.hold("a", timeout=0):
         pytest.fail("not held")
 
 
-def test_hold_says_that_the_lock_was_lost(locks: IdentityLock) -> None:
+def test_hold_raises_when_the_lock_was_lost(locks: IdentityLock) -> None:
     with pytest.raises(LeaseLost), locks.hold("a") as held:
         locks.forget("a", held.fencing_token)
 
@@ -441,7 +441,7 @@ def test_a_full_server_lets_renew_and_release(own_server: EmbeddedServer) -> Non
         assert locks.forget("b", other.fencing_token)
 
 
-def test_a_user_who_may_not_publish_can_still_release(redis: Redis, server: EmbeddedServer) -> None:
+def test_user_without_publish_rights_can_still_release(redis: Redis, server: EmbeddedServer) -> None:
     redis.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], commands=["+@all"], reset_channels=True)
     with Redis.from_url(server.url, username="mute", password="x") as client:
         assert take(IdentityLock(client)).release()

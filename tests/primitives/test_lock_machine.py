@@ -183,7 +183,7 @@ class LockMachine(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("redis")
-def test_any_sequence_of_calls_leaves_the_locks_as_the_rules_say(server: EmbeddedServer) -> None:
+def test_any_sequence_of_calls_keeps_the_rules_of_locks(server: EmbeddedServer) -> None:
     """One owner, growing tokens, and nothing a late holder does reaches the next one."""
     with Resending.from_url(server.url) as resending:
 

@@ -52,7 +52,7 @@ def got(future: Future[HeldLock | None]) -> HeldLock:
 
 
 @pytest.mark.usefixtures("only_hints")
-def test_a_release_wakes_who_waits(locks: IdentityLock, redis: Redis, pool: ThreadPoolExecutor) -> None:
+def test_release_wakes_the_waiting_caller(locks: IdentityLock, redis: Redis, pool: ThreadPoolExecutor) -> None:
     """By a hint, long before the lease ends."""
     held = got(pool.submit(locks.acquire, "a", 600))
     future = pool.submit(locks.acquire, "a", blocking=True, timeout=30)
@@ -63,9 +63,7 @@ def test_a_release_wakes_who_waits(locks: IdentityLock, redis: Redis, pool: Thre
 
 
 @pytest.mark.usefixtures("only_hints")
-def test_an_operator_who_forgets_the_lock_wakes_too(
-    locks: IdentityLock, redis: Redis, pool: ThreadPoolExecutor
-) -> None:
+def test_operator_that_forgets_the_lock_wakes_too(locks: IdentityLock, redis: Redis, pool: ThreadPoolExecutor) -> None:
     held = got(pool.submit(locks.acquire, "a", 600))
     future = pool.submit(locks.acquire, "a", blocking=True, timeout=30)
     waiting(redis, 1)
@@ -73,7 +71,7 @@ def test_an_operator_who_forgets_the_lock_wakes_too(
     assert got(future).renew()
 
 
-def test_the_end_of_a_lease_wakes_who_waits(locks: IdentityLock) -> None:
+def test_end_of_a_lease_wakes_the_waiting_caller(locks: IdentityLock) -> None:
     """Without a release."""
     late = locks.acquire("a", 0.3)
     held = locks.acquire("a", blocking=True, timeout=20)

@@ -93,7 +93,7 @@ def test_how_long_so_many_take(unit: Any, seconds: int) -> None:
         (None, "got None: write '10/s'"),
     ],
 )
-def test_a_rate_that_cannot_work_says_what_to_write(text: Any, said: str) -> None:
+def test_impossible_rate_is_refused_with_a_hint(text: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         Rate.parse(text)
 
@@ -146,7 +146,7 @@ def test_starts_are_evenly_spaced(make: Callable[..., RateLimiter], clock: Store
 
 
 @pytest.mark.parametrize("late", [1, 2, 599_999, 10**9])
-def test_what_starts_late_counts_from_then(make: Callable[..., RateLimiter], clock: StoreClock, late: int) -> None:
+def test_late_start_counts_from_its_own_time(make: Callable[..., RateLimiter], clock: StoreClock, late: int) -> None:
     """Also if it is one microsecond."""
     api = make("api", "100/m")
     api.acquire()
@@ -234,7 +234,7 @@ def test_reservations_are_first_come_first_served(make: Callable[..., RateLimite
     assert api.acquire().retry_after == 1.4
 
 
-def test_a_reservation_says_when(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+def test_reservation_has_its_start_time(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
     api = make("api", "2/s")
     api.reserve()
     slot = api.reserve()
@@ -272,7 +272,7 @@ def test_the_last_reservation_can_be_given_back(make: Callable[..., RateLimiter]
 
 
 @pytest.mark.usefixtures("clock")
-def test_what_others_built_on_cannot_be_given_back(make: Callable[..., RateLimiter]) -> None:
+def test_booking_before_later_ones_cannot_be_given_back(make: Callable[..., RateLimiter]) -> None:
     api = make("api", "2/s")
     first, second = api.reserve(), api.reserve()
     assert not first.cancel()
@@ -289,7 +289,7 @@ def test_a_limiter_with_one_more_rate_can_give_it_back(make: Callable[..., RateL
     assert make("api", "1/h").peek()
 
 
-def test_what_was_forgotten_cannot_be_given_back(make: Callable[..., RateLimiter], redis: Redis) -> None:
+def test_forgotten_booking_cannot_be_given_back(make: Callable[..., RateLimiter], redis: Redis) -> None:
     slot = make("api", "2/s").reserve()
     redis.delete(KEY)
     assert not slot.cancel()
@@ -369,9 +369,7 @@ def test_a_clock_that_is_set_back_stops_nothing(make: Callable[..., RateLimiter]
     assert api.acquire().remaining == 1
 
 
-def test_a_clock_that_is_set_back_stops_nobody_who_does_not_wait(
-    make: Callable[..., RateLimiter], clock: StoreClock
-) -> None:
+def test_clock_set_back_stops_no_refused_caller(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
     """A refused caller may come again at the time that it got."""
     api = make("api", "2/s", burst=2)
     slots = [api.reserve() for _ in range(2)]
@@ -401,7 +399,7 @@ def test_a_clock_that_is_set_forward_costs_one_burst(make: Callable[..., RateLim
     assert starts(api, clock, 3) == [0, 0, 500_000]
 
 
-def test_another_number_keeps_what_is_booked(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
+def test_another_number_keeps_the_bookings(make: Callable[..., RateLimiter], clock: StoreClock) -> None:
     """While a new version is rolled out, both share the state."""
     old, new = make("api", ["7/m", "100/h"]), make("api", ["2/m", "70/h"])
     assert starts(old, clock, 2) == [0, 36 * SECOND]
@@ -485,7 +483,7 @@ def test_as_much_as_can_be(make: Callable[..., RateLimiter], clock: StoreClock) 
         assert (slot.booked, slot.start) == (booked, EPOCH + timedelta(days=days, microseconds=clock.now))
 
 
-def test_it_says_what_it_is(make: Callable[..., RateLimiter]) -> None:
+def test_repr_describes_the_rate(make: Callable[..., RateLimiter]) -> None:
     said = repr(make("api", ["2/s", "7/m"], burst=[1, 5]))
     assert re.fullmatch(r"<(Async)?RateLimiter '{throttle}:2:rate:api' 2/s burst 1, 7/m burst 5>", said)
     slot = make("api", "2/s").reserve()
@@ -573,7 +571,7 @@ def test_coroutines_keep_the_rate(server: EmbeddedServer) -> None:
 
 
 @pytest.mark.parametrize("name", ["bookings", "take", "peek", "cancel"])
-def test_a_script_says_what_it_takes_and_uses_only_that(name: str) -> None:
+def test_script_header_lists_its_arguments_and_keys(name: str) -> None:
     """So that a cluster can route it; and 6.2 does not know shebangs."""
     text = (LUA / f"{name}.lua").read_text("utf-8")
     assert text.startswith("-- ")

@@ -92,7 +92,7 @@ def test_a_dead_server_does_not_matter(cluster: Cluster) -> None:
     take(lock)
 
 
-def test_without_a_majority_nobody_can_tell(cluster: Cluster) -> None:
+def test_missing_majority_has_no_answer(cluster: Cluster) -> None:
     """And the grant of the only server is given back."""
     cluster.servers[0].kill()
     cluster.servers[1].kill()
@@ -102,7 +102,7 @@ def test_without_a_majority_nobody_can_tell(cluster: Cluster) -> None:
     until(lambda: cluster.each(2).locked_by("a") is None)
 
 
-def test_a_frozen_server_delays_nobody(cluster: Cluster) -> None:
+def test_frozen_server_delays_no_caller(cluster: Cluster) -> None:
     """Its client would wait for thirty seconds."""
     cluster.servers[0].freeze()
     started = time.monotonic()
@@ -143,7 +143,7 @@ def test_two_frozen_servers_cost_their_timeout(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("socket_timeout", [30, 0.05])
-def test_a_server_that_thaws_does_not_keep_what_nobody_waited_for(cluster: Cluster, socket_timeout: float) -> None:
+def test_thawed_server_drops_grants_without_a_waiting_caller(cluster: Cluster, socket_timeout: float) -> None:
     """It carries out the acquire of long ago, also one whose connection was closed meanwhile, and then the release."""
     clients = cluster.clients if socket_timeout == 30 else cluster.hasty
     lock = Redlock(clients, prefix=cluster.prefix, node_timeout=NODE_TIMEOUT)
@@ -165,7 +165,7 @@ def test_a_server_that_thaws_does_not_keep_what_nobody_waited_for(cluster: Clust
     until(lambda: cluster.owners() == [None] * 3)
 
 
-def test_a_server_that_thaws_frees_what_was_released_meanwhile(cluster: Cluster) -> None:
+def test_thawed_server_frees_locks_released_in_between(cluster: Cluster) -> None:
     held = take(cluster.redlock(), lease=600)
     until(lambda: cluster.owners() == [held.owner] * 3)
     cluster.servers[2].freeze()
@@ -199,7 +199,7 @@ def test_two_servers_that_came_back_empty_are_a_loss(cluster: Cluster) -> None:
         held.renew()
 
 
-def test_a_late_owner_frees_nobody_else(cluster: Cluster) -> None:
+def test_late_owner_frees_no_other_lock(cluster: Cluster) -> None:
     late = take(cluster.redlock(), lease=600)
     until(lambda: cluster.owners() == [late.owner] * 3)
     cluster.end()
@@ -229,7 +229,7 @@ def test_a_renewal_that_another_thread_overtakes_with_a_release_keeps_nothing(
     until(lambda: cluster.owners() == [None] * 3)
 
 
-def test_leaving_the_block_says_that_it_was_lost(cluster: Cluster) -> None:
+def test_leaving_the_block_reports_a_lost_lock(cluster: Cluster) -> None:
     with pytest.raises(LeaseLost), cluster.redlock().hold("a", 600) as held:  # noqa: PT012 - the block is the test
         until(lambda: cluster.owners() == [held.owner] * 3)
         for index in (0, 1):

@@ -82,7 +82,7 @@ def test_as_many_holders_as_permits(two: FairSemaphore) -> None:
     assert third.ticket > second.ticket
 
 
-def test_the_holder_knows_what_it_has(two: FairSemaphore) -> None:
+def test_handle_has_the_data_of_its_permit(two: FairSemaphore) -> None:
     held = take(two, "web-1", lease=30)
     assert (held.name, held.holder, held.lost) == ("two", "web-1", False)
     assert 20 < held.lease_left <= 30
@@ -137,7 +137,7 @@ def test_renewing_lengthens_the_lease_from_now_on(two: FairSemaphore) -> None:
     assert two.holders()[0].lease_left > 90
 
 
-def test_a_late_renewal_is_no_loss_while_nobody_else_had_it(two: FairSemaphore, redis: Redis) -> None:
+def test_late_renewal_is_no_loss_while_the_permit_was_free(two: FairSemaphore, redis: Redis) -> None:
     held = take(two)
     end_permits(redis, "two")
     end_here(held)
@@ -156,7 +156,7 @@ def test_a_released_permit_cannot_be_renewed(two: FairSemaphore) -> None:
     assert not held.lost
 
 
-def test_release_says_the_same_again(two: FairSemaphore) -> None:
+def test_repeated_release_has_the_same_answer(two: FairSemaphore) -> None:
     """And gives nothing back a second time."""
     held, _ = take(two), take(two)
     assert held.release()
@@ -165,7 +165,7 @@ def test_release_says_the_same_again(two: FairSemaphore) -> None:
     assert refused(two)
 
 
-def test_somebody_elses_permit_cannot_be_released(two: FairSemaphore, redis: Redis) -> None:
+def test_permit_of_another_holder_cannot_be_released(two: FairSemaphore, redis: Redis) -> None:
     """Not with its name, and not with that of one that was reclaimed."""
     take(two, "me")
     calls = two._calls
@@ -224,7 +224,7 @@ def test_none_at_all(two: FairSemaphore) -> None:
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-def test_who_has_them(two: FairSemaphore) -> None:
+def test_holders_are_shown(two: FairSemaphore) -> None:
     assert two.holders() == ()
     assert two.waiting() == 0
     held = take(two, "é 1", lease=30)
@@ -277,14 +277,14 @@ def test_every_key_ends_by_itself(two: FairSemaphore, redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("verb", ["acquire", "look", "release", "renew", "set_limit"])
-def test_a_script_says_what_it_takes_and_returns(verb: str) -> None:
+def test_script_header_lists_arguments_and_results(verb: str) -> None:
     text = (LUA / f"{verb}.lua").read_text("utf-8")
     assert text.startswith("-- ")
     assert all(f"-- {part}" in text for part in ("KEYS", "Returns "))
     assert "'TIME'" not in text, "once, in what they share"
 
 
-def test_the_shared_part_says_what_the_keys_are() -> None:
+def test_shared_part_describes_the_keys() -> None:
     text = "".join((LUA / f"{name}.lua").read_text("utf-8") for name in ("permits", "line"))
     assert all(f"-- KEYS[{number}] {part} " in text for number, part in enumerate(PARTS, 1))
     assert text.count("'TIME'") == 1
@@ -376,7 +376,7 @@ def test_retries_of_redis_py_itself(two: FairSemaphore, server: EmbeddedServer) 
 # -- with --------------------------------------------------------------------------------------------------------------
 
 
-def test_hold_releases_at_the_end_whatever_happens(two: FairSemaphore) -> None:
+def test_hold_releases_at_the_end_of_any_block(two: FairSemaphore) -> None:
     with two.hold("a") as held, two.hold("b"):
         assert refused(two)
         assert held.ticket
@@ -398,7 +398,7 @@ def lose(semaphore: FairSemaphore, client: Redis) -> None:
     client.delete(*(f"{{throttle}}:2:semaphore:{part}:{semaphore._calls.name}" for part in PARTS))
 
 
-def test_hold_says_that_the_permit_was_lost(two: FairSemaphore, redis: Redis) -> None:
+def test_hold_raises_when_the_permit_was_lost(two: FairSemaphore, redis: Redis) -> None:
     with pytest.raises(LeaseLost), two.hold():
         lose(two, redis)
     with pytest.raises(KeyError), two.hold():  # noqa: PT012 - what happens in the block is the test
@@ -443,7 +443,7 @@ def test_a_thread_renews_while_it_is_held(redis: Redis, monkeypatch: pytest.Monk
     take(one)
 
 
-def test_a_loss_is_told_once(two: FairSemaphore, redis: Redis) -> None:
+def test_loss_is_reported_once(two: FairSemaphore, redis: Redis) -> None:
     told: list[HeldPermit] = []
     held = two.acquire(lease=0.6, renew=True, on_lost=told.append)
     assert held is not None
@@ -483,7 +483,7 @@ def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer) -
         assert following.release()
 
 
-def test_a_user_who_may_not_publish_can_still_release(
+def test_user_without_publish_rights_can_still_release(
     redis: Redis, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor ask who listens."""

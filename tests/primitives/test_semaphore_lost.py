@@ -135,7 +135,7 @@ def test_one_that_is_killed_with_a_permit_loses_it(
     assert (one.holders(), one.waiting()) == ((), 0)
 
 
-def test_those_who_are_killed_in_line_block_nobody(program: Callable[..., Program], one: FairSemaphore) -> None:
+def test_callers_killed_in_line_block_no_other(program: Callable[..., Program], one: FairSemaphore) -> None:
     """Nor does the permit that one of them is handed: it is not connected, so it has to show up soon."""
     holder, dead = program("holder"), [program(f"dead {number}") for number in range(3)]
     last = program("last")
@@ -149,7 +149,7 @@ def test_those_who_are_killed_in_line_block_nobody(program: Callable[..., Progra
     assert (one.holders(), one.waiting()) == ((), 0)
 
 
-def test_those_who_are_killed_in_line_leave_nothing(
+def test_callers_killed_in_line_leave_nothing(
     program: Callable[..., Program], one: FairSemaphore, redis: Redis
 ) -> None:
     """No call needs to come: the keys end by themselves."""
@@ -249,7 +249,9 @@ def test_a_server_that_does_not_answer_is_reported(own_server: EmbeddedServer, m
         until(lambda: not channels(client))
 
 
-def test_one_who_may_not_subscribe_is_served_too(one: FairSemaphore, redis: Redis, server: EmbeddedServer) -> None:
+def test_caller_without_subscribe_rights_is_served_too(
+    one: FairSemaphore, redis: Redis, server: EmbeddedServer
+) -> None:
     """It looks now and then; without asking all the time."""
     redis.acl_setuser("deaf", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-subscribe"])
     with Redis.from_url(server.url, username="deaf", password="x") as client, ThreadPoolExecutor(1) as pool:

@@ -267,7 +267,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("redis")
-def test_any_sequence_of_calls_leaves_the_semaphore_as_the_rules_say(server: EmbeddedServer) -> None:
+def test_any_sequence_of_calls_keeps_the_rules_of_semaphores(server: EmbeddedServer) -> None:
     """Never more holders than permits, first come first served, hints to the right callers, and nothing stays."""
     with Resending.from_url(server.url) as resending:
 

@@ -212,7 +212,7 @@ def test_a_hint_of_an_earlier_place_in_line_is_no_permit(
     assert [info.holder for info in one.holders()] == ["other"]
 
 
-def test_what_is_said_to_somebody_else_is_no_permit(one: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hint_for_another_caller_is_no_permit(one: FairSemaphore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mailbox is used again: a hint for the one before may lie in it."""
     one.acquire("holder")
 
@@ -254,7 +254,7 @@ def test_granted_at_the_last_moment_is_kept(one: FairSemaphore, redis: Redis, mo
 
 
 @pytest.mark.parametrize("granted", [False, True])
-def test_who_is_interrupted_leaves_nothing(
+def test_interrupted_caller_leaves_nothing(
     one: FairSemaphore, redis: Redis, monkeypatch: pytest.MonkeyPatch, granted: bool
 ) -> None:
     """Ctrl-C while it waits, also if the permit has just become its own: the next in line gets it."""

@@ -141,7 +141,7 @@ def test_an_explained_argument_exists(each: type) -> None:
 
 
 @pytest.mark.parametrize(("sync", "aio"), [twins for twins in TWINS if documented(twins[0]) and documented(twins[1])])
-def test_what_both_explain_is_the_same(sync: type, aio: type) -> None:
+def test_shared_explanations_are_equal(sync: type, aio: type) -> None:
     assert documented(sync) == documented(aio)
 
 
