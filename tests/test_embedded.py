@@ -49,7 +49,7 @@ def test_a_persistent_server_comes_back_with_its_data(own_server: EmbeddedServer
         assert client.config_get("appendfsync")["appendfsync"] == "always"
 
 
-def test_a_frozen_server_accepts_and_says_nothing(own_server: EmbeddedServer) -> None:
+def test_frozen_server_accepts_and_stays_silent(own_server: EmbeddedServer) -> None:
     """The worst kind of outage: no error, no answer."""
     own_server.freeze()
     with (
@@ -94,7 +94,7 @@ def test_a_given_url_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         assert url == "redis://example.invalid:1/0"
 
 
-def test_no_server_anywhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_binary_is_reported_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three fixes, by name."""
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigurationError, match=r"THROTTLE_URL"):

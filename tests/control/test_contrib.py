@@ -77,7 +77,7 @@ def scraped(app: Any) -> Iterator[Scraped]:
         yield serving
 
 
-def test_admin_shows_the_output_of_the_command(app: Any, worker: TermsCaller, scraped: Scraped) -> None:
+def test_collector_has_the_metrics_of_the_command(app: Any, worker: TermsCaller, scraped: Scraped) -> None:
     for task in ("one", "two", "three"):
         worker.arrive(task, ONE)
     theirs, ours = scraped.ours(), read(ThrottleControl(app).metrics())
@@ -206,7 +206,7 @@ def test_a_store_that_is_away_is_observed(own_server: EmbeddedServer) -> None:
 
 
 @pytest.mark.parametrize(("module", "needs"), [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")])
-def test_missing_setup_is_reported_with_its_fix(module: str, needs: str) -> None:
+def test_missing_package_is_reported_with_its_extra(module: str, needs: str) -> None:
     extra = {"prometheus": "metrics"}.get(module, module)
     program = (
         "import sys; sys.path.append(sys.argv[1])\n"

@@ -181,7 +181,7 @@ def test_a_store_without_an_app(shell: Shell, worker: TermsCaller, redis: Redis)
         (["throttle", "status", "--prefix", "x"], "--prefix needs --url beside it"),
     ],
 )
-def test_store_address_is_shown_once(shell: Shell, args: list[str], said: str) -> None:
+def test_unclear_store_is_reported_once(shell: Shell, args: list[str], said: str) -> None:
     ended = shell.run(*args)
     assert ended.code == 2
     assert ended.err.splitlines()[-1].startswith(f"Error: {said}")

@@ -43,7 +43,7 @@ def test_there_is_much_to_search() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xfail(reason=why, strict=True)) for name, why in KNOWN.items()]
 )
-def test_known_faults_are_found_only_where_listed(name: str, scripts: Server) -> None:
+def test_known_fault_is_gone(name: str, scripts: Server) -> None:
     """Then its world belongs to those of CI."""
     assert not search(make(name), scripts, first=True).found
 

@@ -60,7 +60,7 @@ def test_a_retry_of_a_parked_task_is_not_parked_already(worker: Caller, peer: Ca
     assert peer.ask("t2", one, attempt=1)[0] == Answer.MUST_PARK
 
 
-def test_nobody_overtakes_those_who_wait(worker: Caller, peer: Caller, one: Limit) -> None:
+def test_new_task_overtakes_no_parked_one(worker: Caller, peer: Caller, one: Limit) -> None:
     """A permit is free and an older task waits: it starts in the slot of the one that came now."""
     held = worker.take("t1", one)
     peer.put("t2", one)
@@ -95,7 +95,7 @@ def test_limits_with_similar_names_are_different(worker: Caller, one: Limit, two
     worker.take("t4", two)
 
 
-def test_a_limit_that_nobody_declared_grants_nothing(worker: Caller, one: Limit) -> None:
+def test_undeclared_limit_grants_nothing(worker: Caller, one: Limit) -> None:
     """A worker declares its limits before it asks; a call never says how many there are."""
     worker.declare(Limit("other", 1))
     arrival = worker.arrival("t", Needs(("gpu",), "1:gpu"))

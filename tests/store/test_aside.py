@@ -51,7 +51,7 @@ def test_the_line_goes_on_without_it(worker: Caller, one: Limit, redis: Redis, p
 
 
 @each_kind
-def test_those_who_wait_for_the_same_outcome_have_it(redis: Redis, one: Limit, packed: bytes) -> None:
+def test_other_waiting_tasks_get_the_same_outcome(redis: Redis, one: Limit, packed: bytes) -> None:
     plan, once = plan_of(), LockCaller(redis, "bbbbbbbb", "q")
     first = once.start("t0", plan)
     for task in ("t1", "t2"):
@@ -63,7 +63,7 @@ def test_those_who_wait_for_the_same_outcome_have_it(redis: Redis, one: Limit, p
 
 
 @each_kind
-def test_it_is_said_of_it(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
+def test_set_aside_record_is_listed(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
     worker.put("t1", one)
     spoil(redis, "t1", packed)
     assert Steering(redis).parked()[0].task_id == "t1"
@@ -75,7 +75,7 @@ def test_it_is_said_of_it(worker: Caller, one: Limit, redis: Redis, packed: byte
 
 
 @each_kind
-def test_a_holder_that_nobody_can_read_holds_nothing_when_its_lease_is_over(
+def test_unreadable_holder_holds_nothing_after_its_lease(
     worker: Caller, two: Limit, redis: Redis, packed: bytes
 ) -> None:
     """Counting all other holders gives the permits that it held."""
@@ -91,9 +91,7 @@ def test_a_holder_that_nobody_can_read_holds_nothing_when_its_lease_is_over(
 
 
 @each_kind
-def test_a_holder_that_nobody_can_read_is_set_aside_by_its_end(
-    worker: Caller, one: Limit, redis: Redis, packed: bytes
-) -> None:
+def test_unreadable_holder_is_set_aside_by_its_end(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
     held = worker.take("t1", one)
     worker.put("t2", one)
     spoil(redis, "t1", packed)
@@ -162,9 +160,7 @@ def test_a_run_goes_on_when_the_delivery_beside_it_cannot_be_read(
     assert not redis.exists(KEY["messages"])
 
 
-def test_what_may_come_of_a_task_is_known_though_a_delivery_of_it_cannot_be_read(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_expected_retry_survives_an_unreadable_delivery(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("t", one)
     worker.release(held, Facts(True, Message.BROKER, Result.SUCCESS))
     worker.take("t", one, attempt=1)
@@ -174,7 +170,7 @@ def test_what_may_come_of_a_task_is_known_though_a_delivery_of_it_cannot_be_read
 
 
 @pytest.mark.parametrize("how", ["ask", "park", "put back", "end", "send back", "save"])
-def test_another_delivery_that_waited_for_it_goes_on_whoever_finds_it(
+def test_other_delivery_goes_on_after_any_discovery(
     worker: Caller, peer: Caller, one: Limit, redis: Redis, how: str
 ) -> None:
     held = worker.take("t", one)
@@ -204,7 +200,7 @@ def test_another_delivery_that_waited_for_it_goes_on_whoever_finds_it(
     assert not store.sets["lines"]
 
 
-def test_another_delivery_of_one_in_line_that_nobody_can_read_goes_on(
+def test_other_delivery_of_an_unreadable_parked_task_goes_on(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """The first was rejected, to be run again."""
@@ -218,7 +214,7 @@ def test_another_delivery_of_one_in_line_that_nobody_can_read_goes_on(
     assert not peek(redis).sets["lines"]
 
 
-def test_another_delivery_of_one_that_waits_for_a_lock_and_nobody_can_read_goes_on(redis: Redis) -> None:
+def test_other_delivery_of_an_unreadable_follower_goes_on(redis: Redis) -> None:
     once, plan = LockCaller(redis, "dddddddd", "q"), plan_of()
     (first,) = once.put_once("t", plan, slots=1)
     once.put_once("t", plan)
@@ -236,7 +232,7 @@ def test_another_delivery_of_one_that_waits_for_a_lock_and_nobody_can_read_goes_
 
 
 @each_kind
-def test_a_lock_of_a_task_that_nobody_can_read_ends(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
+def test_lock_of_an_unreadable_task_ends(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
     redis.hset(KEY["locks"], "same", packed)
     redis.zadd(KEY["ends"], {"locks:same": peek(redis).now + 60_000})
     arrival = worker.arrival("t", one, lock=plan_of(on_conflict="skip").spec)
@@ -244,9 +240,7 @@ def test_a_lock_of_a_task_that_nobody_can_read_ends(worker: Caller, one: Limit, 
 
 
 @each_kind
-def test_a_lock_that_nobody_can_read_goes_when_its_time_is_over(
-    worker: Caller, one: Limit, redis: Redis, packed: bytes
-) -> None:
+def test_unreadable_lock_goes_when_its_time_is_over(worker: Caller, one: Limit, redis: Redis, packed: bytes) -> None:
     worker.take("t1", one)
     worker.put("t2", one)
     redis.hset(KEY["locks"], "same", packed)
@@ -272,7 +266,7 @@ def test_all_scripts_of_a_group_go_on(worker: Caller, two: Limit, redis: Redis) 
     assert {each.task_id for each in found} >= {"h0", "h1", "p0"}
 
 
-def test_what_was_set_aside_goes_after_a_week(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_set_aside_record_goes_after_a_week(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.put("t1", one)
     spoil(redis, "t1", b"{")
     worker.look()

@@ -25,7 +25,7 @@ def declared(worker: Caller) -> None:
 
 
 @pytest.mark.usefixtures("declared")
-def test_a_change_says_who_when_why_and_what_it_was_before(steering: Steering, redis: Redis) -> None:
+def test_change_has_author_time_reason_and_old_value(steering: Steering, redis: Redis) -> None:
     steering.say(API, "override", 20, until="+60000", why="big day", by="ana")
     steering.say(API, "override", 3, why="too much", by="bob")
     second, first = steering.audit()
@@ -44,7 +44,7 @@ def test_a_change_says_who_when_why_and_what_it_was_before(steering: Steering, r
 @pytest.mark.parametrize(
     ("what", "end", "permits"), [("override", "reset", 1), ("pause", "resume", 8), ("disable", "enable", None)]
 )
-def test_an_end_says_what_it_ended(steering: Steering, what: str, end: str, permits: int | None) -> None:
+def test_end_has_the_value_that_it_ended(steering: Steering, what: str, end: str, permits: int | None) -> None:
     steering.say(API, what)
     steering.unsay(API, what, by="bob", why="it is over")
     last, first = steering.audit()
@@ -54,7 +54,7 @@ def test_an_end_says_what_it_ended(steering: Steering, what: str, end: str, perm
 
 
 @pytest.mark.usefixtures("declared")
-def test_what_changed_nothing_is_no_change(steering: Steering, redis: Redis) -> None:
+def test_change_without_effect_is_not_audited(steering: Steering, redis: Redis) -> None:
     assert steering.unsay(API, "pause") == 0
     assert steering.say(API, "pause", until="1") == -1
     assert steering.audit() == ()
@@ -119,6 +119,6 @@ def test_a_request_changes_several_buckets(steering: Steering) -> None:
     assert len(steering.audit()) == 2
 
 
-def test_what_nobody_else_is_told_is_done_each_time(steering: Steering) -> None:
+def test_private_change_is_made_each_time(steering: Steering) -> None:
     assert [steering.say(API, "pause") for _ in range(2)] == [1, 1]
     assert len(steering.audit()) == 2

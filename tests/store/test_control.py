@@ -130,7 +130,7 @@ def test_all_keys_are_paused(worker: TermsCaller, steering: Steering) -> None:
 # -- disable -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pause_ends_also_if_whoever_ends_it_is_lost(worker: TermsCaller, steering: Steering) -> None:
+def test_pause_ends_also_if_the_worker_that_ends_it_is_lost(worker: TermsCaller, steering: Steering) -> None:
     """Right after it has said so, before it could look at all keys."""
     steering.say(TENANT, "pause")
     for number in range(250):
@@ -149,7 +149,7 @@ def test_a_pause_ends_also_if_whoever_ends_it_is_lost(worker: TermsCaller, steer
     assert left == 245
 
 
-def test_a_disabled_limit_counts_and_keeps_nobody(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_disabled_limit_counts_and_parks_no_task(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     fill(worker, ONE, 3)
     steering.say(API, "disable")
     assert started(worker.look(9)) == ("t2",)
@@ -181,7 +181,7 @@ def test_a_pause_outdoes_disable(worker: TermsCaller, steering: Steering) -> Non
 
 @pytest.mark.parametrize(("name", "value"), [("pause", 1), ("override", 1)])
 @pytest.mark.parametrize("pool", ["tenant", "tenant\x1fa"])
-def test_whoever_parks_or_looks_is_told_when_it_ends(
+def test_parking_and_looking_return_the_end_of_a_pause(
     name: str, value: int, pool: str, worker: TermsCaller, steering: Steering, clock: StoreClock
 ) -> None:
     a = terms(Limit("tenant", 2, key="t")).needs({"keys": {"tenant": "a"}})
@@ -195,7 +195,7 @@ def test_whoever_parks_or_looks_is_told_when_it_ends(
     assert started(worker.look(1)) == ("t1",)
 
 
-def test_a_task_of_several_limits_is_told_too(worker: TermsCaller, steering: Steering, clock: StoreClock) -> None:
+def test_task_of_several_limits_gets_the_end_too(worker: TermsCaller, steering: Steering, clock: StoreClock) -> None:
     needs = terms(Limit("left", 2), Limit("right", 3), cost=2).same
     steering.say("right", "override", 2, until="+300")
     held = worker.arrive("small", terms(Limit("right", 3)).same)
@@ -227,7 +227,7 @@ def test_a_time_that_is_over_is_refused(steering: Steering, redis: Redis) -> Non
     assert not said(redis)
 
 
-def test_what_has_ended_is_nothing_to_take_back(steering: Steering, redis: Redis, clock: StoreClock) -> None:
+def test_ended_override_cannot_be_taken_back(steering: Steering, redis: Redis, clock: StoreClock) -> None:
     steering.say(API, "pause", until="+1")
     clock.move(1_000)
     assert not steering.stands(API).paused
@@ -235,7 +235,7 @@ def test_what_has_ended_is_nothing_to_take_back(steering: Steering, redis: Redis
     assert not said(redis)
 
 
-def test_what_ended_of_keys_that_never_came_again_is_cleared(
+def test_ended_overrides_of_unused_keys_are_cleared(
     worker: TermsCaller, steering: Steering, redis: Redis, clock: StoreClock
 ) -> None:
     for number in range(50):
@@ -246,7 +246,7 @@ def test_what_ended_of_keys_that_never_came_again_is_cleared(
     assert not said(redis)
 
 
-def test_what_has_no_end_stays(worker: TermsCaller, steering: Steering, redis: Redis, clock: StoreClock) -> None:
+def test_override_without_end_stays(worker: TermsCaller, steering: Steering, redis: Redis, clock: StoreClock) -> None:
     """An override without an end stays beside one that ends, in both orders."""
     orders = [("pause", "override"), ("override", "pause")]
     for number, (first, second) in enumerate(orders):

@@ -82,7 +82,7 @@ def test_a_limit_that_is_raised_after_one_with_many_keys_wakes_its_task(worker: 
     assert set(worker.look_on(30)) == {"b", *(f"b{number}" for number in range(25))}
 
 
-def test_a_limit_that_is_not_raised_wakes_nobody(worker: Caller, two: Limit, hints: Hints) -> None:
+def test_limit_that_is_not_raised_sends_no_hint(worker: Caller, two: Limit, hints: Hints) -> None:
     """Every worker declares its limits when it starts."""
     for task in ("t1", "t2"):
         worker.take(task, two)
@@ -132,7 +132,7 @@ def test_a_store_that_was_emptied_starts_no_singleton_without_limits_either(redi
     assert [(each.task, each.verdict) for each in worker.end(held, slots=1)] == [("t2", "conclude")]
 
 
-def test_each_worker_hears_that_the_store_was_emptied(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_each_worker_learns_that_the_store_was_emptied(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """No connection broke, and another worker came first."""
     birth = worker.declare(one)
     held = worker.take("t1", one)
@@ -152,7 +152,7 @@ def test_each_worker_hears_that_the_store_was_emptied(worker: Caller, peer: Call
     assert not peek(redis).records
 
 
-def test_data_that_began_in_the_same_millisecond_is_told_apart(worker: Caller, redis: Redis, clock: StoreClock) -> None:
+def test_births_in_the_same_millisecond_differ(worker: Caller, redis: Redis, clock: StoreClock) -> None:
     clock.set(1_000_000_000_000_000)
     birth = worker.declare()
     redis.flushall()
@@ -160,7 +160,9 @@ def test_data_that_began_in_the_same_millisecond_is_told_apart(worker: Caller, r
     assert worker.declare(known=birth) != birth
 
 
-def test_all_hear_at_once_of_other_data(worker: Caller, peer: Caller, one: Limit, redis: Redis, hints: Hints) -> None:
+def test_all_workers_learn_at_once_of_other_data(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis, hints: Hints
+) -> None:
     births = [worker.declare(one), peer.declare(one)]
     redis.flushall()
     births.append(peer.declare(one, known=births[0]))
@@ -186,7 +188,7 @@ def test_a_call_to_an_emptied_store_is_not_carried_out(worker: Caller, one: Limi
     assert redis.dbsize() == 0
 
 
-def test_what_was_declared_before_may_hold(worker: Caller, redis: Redis) -> None:
+def test_earlier_declaration_may_hold(worker: Caller, redis: Redis) -> None:
     """A process with permits outside of tasks knows no better than the workers."""
     worker.declare(Limit("gpu", 2))
     call = worker.store.declare("", [("gpu", "9"), ("new", "3")], keeps=True)
@@ -194,13 +196,13 @@ def test_what_was_declared_before_may_hold(worker: Caller, redis: Redis) -> None
     assert peek(redis).limits == {"gpu": 2, "new": 3}
 
 
-def test_a_worker_hears_of_what_it_changes(worker: Caller, peer: Caller) -> None:
+def test_worker_gets_the_effect_of_its_declaration(worker: Caller, peer: Caller) -> None:
     """So that two releases that disagree are noticed."""
     worker.declare(Limit("gpu", 2), Limit("same", 1))
     assert peer.declare_all(Limit("gpu", 5), Limit("same", 1))[1:] == ["gpu", "2"]
 
 
-def test_what_a_worker_has_declared_goes_when_its_time_is_over(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_declaration_of_a_worker_goes_when_its_time_is_over(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.declare(one)
     field = f"declared:{worker.name}"
     assert redis.hexists(KEY["meta"], field)

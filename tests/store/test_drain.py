@@ -42,7 +42,7 @@ def fill(worker: TermsCaller, count: int) -> object:
     return held
 
 
-def test_what_is_published_has_left_the_store(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_published_task_has_left_the_store(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     held = worker.arrive("t0", ONE)
     assert held
     for task in ("t1", "t2"):
@@ -59,7 +59,7 @@ def test_what_is_published_has_left_the_store(worker: TermsCaller, steering: Ste
     assert nothing_left(redis)
 
 
-def test_nobody_starts_what_is_lent_out(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_lent_task_is_not_started(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     held = worker.arrive("t0", ONE)
     assert held
     worker.arrive("t1", ONE)
@@ -70,7 +70,7 @@ def test_nobody_starts_what_is_lent_out(worker: TermsCaller, steering: Steering,
     assert steering.borrow("t1", nonce="drain:2") == (1, [])
 
 
-def test_what_could_not_be_published_is_in_its_place(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_unpublished_task_is_in_its_place(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     fill(worker, 5)
     steering.borrow("t1", "t2", "t3")
     assert steering.publish("t1", others=["t2", "t3"])[1] == 1
@@ -78,7 +78,7 @@ def test_what_could_not_be_published_is_in_its_place(worker: TermsCaller, steeri
     assert peek(redis).records["t2"].deliveries == 0
 
 
-def test_who_died_before_a_word_leaves_both(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_lost_publisher_leaves_both_copies(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     """The message may be in its queue, and the task is in its place, too."""
     held = worker.arrive("t0", ONE)
     assert held
@@ -95,7 +95,7 @@ def test_who_died_before_a_word_leaves_both(worker: TermsCaller, steering: Steer
     assert (grant.task, grant.deliveries, grant.message) == ("t1", 0, message_of("t1"))
 
 
-def test_what_a_worker_gets_before_it_is_said_is_not_lost(
+def test_early_delivery_of_a_drained_task_is_not_lost(
     worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
     """The reply may get lost, and it tells the worker that the store has the message; that copy is about to go."""
@@ -109,7 +109,7 @@ def test_what_a_worker_gets_before_it_is_said_is_not_lost(
     assert peek(redis).messages["t1"] == message_of("t1")
 
 
-def test_what_a_worker_gets_and_nobody_says_runs_once(
+def test_delivery_of_an_unreported_drain_runs_once(
     worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
     held = worker.arrive("t0", ONE)
@@ -124,7 +124,7 @@ def test_what_a_worker_gets_and_nobody_says_runs_once(
     assert started(peer.look(9)) == ()
 
 
-def test_it_is_told_of_while_it_is_on_its_way(worker: TermsCaller, steering: Steering) -> None:
+def test_lent_task_is_listed(worker: TermsCaller, steering: Steering) -> None:
     fill(worker, 2)
     steering.borrow("t1")
     (why,) = steering.explain("t1").reasons
@@ -182,9 +182,7 @@ def test_one_whose_turn_came_while_it_was_lent_out_runs(redis: Redis, steering: 
     assert [each.task for each in once.look_once()] == ["t1"]
 
 
-def test_one_that_waits_for_a_newer_one_while_it_is_lent_out_runs_if_that_is_given_up(
-    redis: Redis, steering: Steering
-) -> None:
+def test_lent_task_runs_if_its_newer_call_is_given_up(redis: Redis, steering: Steering) -> None:
     """It still waits to run after the first, whose outcome is not its own."""
     once = LockCaller(redis, "dddddddd", "q")
     (first,) = once.arrive("t0", once.publish("t0", KEEP_LAST), API)
@@ -197,7 +195,7 @@ def test_one_that_waits_for_a_newer_one_while_it_is_lent_out_runs_if_that_is_giv
     assert [(each.task, each.verdict) for each in once.end(first, slots=1)] == [("t1", "run")]
 
 
-def test_who_will_not_run_is_not_lent_out(worker: TermsCaller, steering: Steering) -> None:
+def test_task_that_will_not_run_is_not_lent(worker: TermsCaller, steering: Steering) -> None:
     fill(worker, 2)
     steering.drop(API)
     assert steering.borrow("t1") == (1, [])

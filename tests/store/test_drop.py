@@ -50,7 +50,9 @@ def told(reply: Reply) -> list[tuple[str, str]]:
 # -- what becomes of them ----------------------------------------------------------------------------------------------
 
 
-def test_they_are_told_and_do_not_run(worker: TermsCaller, steering: Steering, redis: Redis, hints: Hints) -> None:
+def test_dropped_tasks_get_their_outcome_and_do_not_run(
+    worker: TermsCaller, steering: Steering, redis: Redis, hints: Hints
+) -> None:
     for number in range(4):
         worker.arrive(f"t{number}", ONE)
     hints.take()
@@ -68,7 +70,7 @@ def test_they_are_told_and_do_not_run(worker: TermsCaller, steering: Steering, r
     assert steering.drop(API) == 0
 
 
-def test_who_is_to_be_told_is_dropped_once(worker: TermsCaller, steering: Steering) -> None:
+def test_task_with_an_outcome_is_dropped_once(worker: TermsCaller, steering: Steering) -> None:
     worker.arrive("t0", ONE)
     worker.arrive("t1", ONE)
     assert [steering.drop(API, "t1") for _ in range(2)] == [1, 0]
@@ -81,7 +83,7 @@ def test_who_is_to_be_told_is_dropped_once(worker: TermsCaller, steering: Steeri
     assert len(steering.audit()) == 1
 
 
-def test_whoever_was_to_tell_it_may_be_lost(
+def test_drop_survives_the_loss_of_its_reporter(
     worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
     worker.arrive("t0", ONE)
@@ -92,7 +94,7 @@ def test_whoever_was_to_tell_it_may_be_lost(
     assert told(peer.look()) == [("t1", "dropped by ana")]
 
 
-def test_who_comes_later_waits(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_later_task_waits(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     for task in ("t0", "t1"):
         worker.arrive(task, ONE)
     steering.drop(API)
@@ -111,7 +113,7 @@ def test_max_parked_has_room_again(worker: TermsCaller, steering: Steering) -> N
 
 
 @pytest.mark.parametrize("how", ["drop", "revoke", "borrow"])
-def test_it_bars_nobody_any_more(worker: TermsCaller, steering: Steering, redis: Redis, how: str) -> None:
+def test_dropped_task_bars_no_other(worker: TermsCaller, steering: Steering, redis: Redis, how: str) -> None:
     """It had gone from one limit to the other so often that nothing newer started on them."""
     both = terms(API, TENANT).needs({"keys": {"tenant": "a"}})
     worker.arrive("t0", ONE)
@@ -149,7 +151,7 @@ def test_of_one_limit_and_key(worker: TermsCaller, steering: Steering, redis: Re
     assert lines(redis)["api"] == ["t1", "t2"]
 
 
-def test_who_needs_it_and_waits_in_the_line_of_another(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_task_behind_it_in_the_line_of_another_limit(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     worker.arrive("t0", of("a"))
     worker.arrive("both", of("a", API))
     assert lines(redis) == {"tenant/a": ["both"]}
@@ -158,7 +160,7 @@ def test_who_needs_it_and_waits_in_the_line_of_another(worker: TermsCaller, stee
     assert steering.stands("tenant\x1fa").parked == 0
 
 
-def test_what_runs_goes_on(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_running_task_goes_on(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     held = worker.arrive("t0", ONE)
     assert held
     assert steering.drop(API, "t0", "nobody") == 0
@@ -189,9 +191,7 @@ def test_another_delivery_of_it_does_not_run_either(worker: TermsCaller, peer: T
     assert peer.look(4).grants == ()
 
 
-def test_what_the_broker_delivers_again_does_not_run(
-    worker: TermsCaller, peer: TermsCaller, steering: Steering
-) -> None:
+def test_redelivered_dropped_task_does_not_run(worker: TermsCaller, peer: TermsCaller, steering: Steering) -> None:
     """Its worker died after it was parked, before it could acknowledge the message."""
     peer.know(API)
     peer.take("t0", ONE)
@@ -215,7 +215,7 @@ def test_another_delivery_of_it_may_come_again_too(worker: TermsCaller, peer: Te
     assert worker.ask("t", ONE)[0] == Answer.HAS_RUN
 
 
-def test_what_was_acknowledged_is_forgotten(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_acknowledged_task_is_forgotten(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     held = worker.arrive("t0", ONE)
     assert held
     worker.put("t1", ONE)
@@ -262,7 +262,7 @@ def test_a_duplicate_that_waited_for_it_runs(once: LockCaller, steering: Steerin
     assert {each.task: each.what for each in steering.parked_ids(API)} == {"t2": "runs"}
 
 
-def test_a_duplicate_that_is_to_be_told_so_is_none_to_be_dropped(once: LockCaller, steering: Steering) -> None:
+def test_duplicate_with_an_outcome_is_not_dropped(once: LockCaller, steering: Steering) -> None:
     """Its result names the task that has its lock, even if an operator drops it."""
     once.arrive("t0", PLAN, API)
     once.arrive("t1", RAISE, API)
@@ -322,7 +322,7 @@ def test_one_task_is_named_in_the_audit(worker: TermsCaller, steering: Steering)
 
 
 @pytest.mark.parametrize("page", [1, 7, 500])
-def test_pages_of_all_who_wait(worker: TermsCaller, steering: Steering, redis: Redis, page: int) -> None:
+def test_pages_of_all_waiting_tasks(worker: TermsCaller, steering: Steering, redis: Redis, page: int) -> None:
     """In any number of lines, each task once."""
     other = TermsCaller(redis, "cccccccc", "q2")
     for tenant in range(30):

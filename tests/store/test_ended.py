@@ -73,7 +73,7 @@ def test_every_grant_of_a_call_has_a_nonce_of_its_own(worker: Caller, two: Limit
     assert len({grant.nonce for grant in grants}) == 2
 
 
-def test_a_slot_of_a_refused_task_is_for_whoever_is_next(worker: Caller, one: Limit) -> None:
+def test_slot_of_a_refused_task_is_for_the_next_one(worker: Caller, one: Limit) -> None:
     """The task that has to be parked had a slot; it is not left empty."""
     held = worker.take("t1", one)
     worker.put("t2", one)
@@ -119,7 +119,7 @@ def test_giving_back_leaves_nothing_behind(worker: Caller, one: Limit, redis: Re
     assert store.meta.keys() == {"birth", "ticket"}
 
 
-def test_an_emptied_limit_is_told_of(worker: Caller, one: Limit) -> None:
+def test_emptied_limit_is_reported(worker: Caller, one: Limit) -> None:
     """The line is empty, so the next task of this limit can ask and is not parked at once."""
     held = worker.take("t1", one)
     worker.put("t2", one)

@@ -27,7 +27,7 @@ GATE = files("celery_throttle.store") / "lua" / "gate"
 NAMES = sorted(path.name.removesuffix(".lua") for path in GATE.iterdir() if path.name.endswith(".lua"))
 
 
-def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_script_unknown_to_the_server_is_loaded(worker: Caller, one: Limit, redis: Redis) -> None:
     """Restarted, failed over or flushed: the call is carried out once, and the script is known from then on."""
     redis.script_flush()
     call = worker.store.declare("", [(one.name, str(one.permits))])
@@ -64,7 +64,7 @@ def test_an_asyncio_client_does_the_same(worker: Caller, one: Limit, server: Emb
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_server_knows_a_script_by_the_name_we_use(redis: Redis, name: str) -> None:
+def test_script_at_the_server_has_our_name_for_it(redis: Redis, name: str) -> None:
     """Every script compiles, and its SHA1 is the one we send."""
     script = Script.of_gate(name)
     assert redis.script_load(script.text) == script.sha

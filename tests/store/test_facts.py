@@ -48,7 +48,7 @@ CASES = [Case(*each) for each in product((False, True), (None, 0, 1), (False, Tr
 @pytest.mark.parametrize("result", Result)
 @pytest.mark.parametrize("message", Message)
 @pytest.mark.parametrize("began", [False, True])
-def test_what_follows_is_as_the_table_says(redis: Redis, began: bool, message: Message, result: Result) -> None:
+def test_end_follows_the_table(redis: Redis, began: bool, message: Message, result: Result) -> None:
     facts = Facts(began, message, result)
     for case in CASES:
         redis.flushall()
@@ -106,7 +106,7 @@ def rates(store: Snapshot) -> str:
     return store.hashes["rates"]["mail"].decode()
 
 
-def test_of_what_is_stored_the_place_is_as_the_message_says(redis: Redis) -> None:
+def test_stored_message_keeps_the_place_in_it(redis: Redis) -> None:
     """Its own, behind all others, or before them; only what had begun counts as delivered."""
     gpu = Limit("gpu", 1)
     cases = {

@@ -42,7 +42,7 @@ def of(tenant: str) -> Needs:
     return terms(TENANT).needs({"keys": {"tenant": tenant}})
 
 
-def test_who_is_first_in_each_line(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
+def test_first_task_of_each_line(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
     for number in range(4):
         (other, worker)[number % 2].put(f"api{number}", terms(API).same)
     for tenant in "ab":
@@ -70,7 +70,7 @@ def test_since_when_they_wait(worker: TermsCaller, redis: Redis) -> None:
     assert 60 - 0.01 < waits["older"] < 70
 
 
-def test_who_was_passed_over_still_waits_for_longest(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
+def test_passed_over_task_still_waits_for_longest(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
     steering = Steering(redis)
     steering.say(API, "pause")
     other.put("left behind", terms(API).same)
@@ -84,7 +84,7 @@ def test_who_was_passed_over_still_waits_for_longest(worker: TermsCaller, other:
     assert firsts(redis, "api", "limit-0") == ["left behind", None], "nobody else is there"
 
 
-def test_of_several_who_waits_for_longest_is_first(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
+def test_longest_wait_of_several_lanes_is_first(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:
     third = TermsCaller(redis, "bbbbbbbb", "q3")
     steering = Steering(redis)
     steering.say(API, "pause")
@@ -104,7 +104,7 @@ def test_of_several_who_waits_for_longest_is_first(worker: TermsCaller, other: T
     assert firsts(redis, "api") == ["longest"]
 
 
-def test_where_tasks_take_turns_it_is_who_is_next(worker: TermsCaller, redis: Redis) -> None:
+def test_next_lane_in_turn_is_first(worker: TermsCaller, redis: Redis) -> None:
     needs = in_turns(Limit("fair", 1, fair_by="who"))
     held = worker.arrive("x", needs["a"])
     for number in range(6):

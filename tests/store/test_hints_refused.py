@@ -28,7 +28,7 @@ def mute(redis: Redis, server: EmbeddedServer) -> Iterator[Redis]:
     redis.acl_deluser("mute")
 
 
-def test_it_is_told_once_a_hint_was_due(mute: Redis, one: Limit) -> None:
+def test_refused_hint_is_reported_once_it_was_due(mute: Redis, one: Limit) -> None:
     worker = Caller(mute, "aaaaaaaa", "q")
     held = worker.take("t1", one)
     assert worker.look().hints
@@ -36,7 +36,7 @@ def test_it_is_told_once_a_hint_was_due(mute: Redis, one: Limit) -> None:
     assert not worker.release(held).hints
 
 
-def test_whatever_happens_happens_whole(mute: Redis, redis: Redis, one: Limit) -> None:
+def test_whole_call_takes_effect_without_hints(mute: Redis, redis: Redis, one: Limit) -> None:
     """One call ends a run, parks tasks, starts the oldest, and would send hints about the rest."""
     worker, elsewhere = Caller(mute, "aaaaaaaa", "q"), Caller(mute, "bbbbbbbb", "q2")
     held = worker.take("t1", one)

@@ -67,7 +67,7 @@ def turn(redis: Redis, minutes: int) -> None:
             redis.setrange(ring, moved, (period - minutes).to_bytes(4, "big") + slot[4:])
 
 
-def test_what_workers_counted_is_added(worker: Caller, peer: Caller) -> None:
+def test_counts_of_workers_are_added(worker: Caller, peer: Caller) -> None:
     """Each count at its own place: Lua's and Python's are the same."""
     each = {place.name.lower(): number for number, place in enumerate(ALL, 3)}
     tell(worker, {NEEDS: counts(**each)})
@@ -161,7 +161,7 @@ def test_it_is_bounded_and_ends_by_itself(worker: Caller, redis: Redis) -> None:
     assert all(47 * 3_600_000 < each <= 48 * 3_600_000 for each in left)
 
 
-def test_a_holder_that_was_reclaimed_is_told(worker: Caller, peer: Caller, redis: Redis) -> None:
+def test_reclaimed_holder_is_counted(worker: Caller, peer: Caller, redis: Redis) -> None:
     worker.take("t0", API)
     expire(redis, "t0")
     peer.know(API)
@@ -189,7 +189,7 @@ def test_the_last_hour_in_short(worker: Caller, redis: Redis) -> None:
     assert (sum(hours["tenant"].started), sum(hours["tenant"].waited), hours["tenant"].wait_p95) == (3, 0, 0.0)
 
 
-def test_of_what_started_before_the_last_hour_nothing_is_left(worker: Caller, redis: Redis) -> None:
+def test_starts_before_the_last_hour_leave_nothing(worker: Caller, redis: Redis) -> None:
     tell(worker, {NEEDS: counts(at_once=4)})
     for later, left in ((58, ["api"]), (60, [])):
         raw: Any = execute(redis, worker.store.history(["api"], MINUTES))
@@ -228,7 +228,7 @@ def run(text: str = NEEDS, waited: float = 0.0) -> Run:
     return made
 
 
-def test_a_tally_is_told_with_enough_or_after_a_minute() -> None:
+def test_tally_is_sent_when_large_or_after_a_minute() -> None:
     tally = Tally()
     now = tally._since
     assert not tally.due(now + 1000), "nothing was counted"

@@ -86,7 +86,7 @@ def test_delivered_again_it_is_known_until_both_are_acknowledged(
     assert not ran(redis)
 
 
-def test_delivered_again_after_it_has_run_it_is_known_until_both_are_acknowledged(
+def test_delivery_after_its_run_is_kept_until_acknowledged(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """The store was asked about the other one before, and the answer came later than the run ended."""
@@ -133,7 +133,7 @@ def test_delivered_again_beside_a_run_it_is_known_until_both_are_acknowledged(
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_who_acknowledges_what_has_left_the_store_speaks_for_no_other_message(
+def test_acknowledged_drained_task_covers_no_other_message(
     worker: Caller, peer: Caller, one: Limit, steering: Steering, ends: bool
 ) -> None:
     """It was drained: the published message is another one, which the broker keeps when it is parked."""
@@ -160,7 +160,7 @@ def test_a_delivery_that_the_broker_does_not_keep_counts_for_nothing(
     assert not peek(redis).records["t"].unacked
 
 
-def test_what_was_acknowledged_of_another_attempt(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_acknowledged_message_of_another_attempt(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.take("first", one)
     worker.put("t", one, unacked=True)
     before = worker.parcelled("t")
@@ -211,9 +211,7 @@ def test_of_two_that_wait_for_one_that_runs_after_all_both_are_known(
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_one_that_was_only_told_something_is_over(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis, kept: bool
-) -> None:
+def test_task_with_an_outcome_is_over(worker: Caller, peer: Caller, one: Limit, redis: Redis, kept: bool) -> None:
     """That it has expired, say: it must not come again from the broker, and begin."""
     worker.put("t", one, unacked=kept)
     (grant,) = peer.look().grants
@@ -230,7 +228,7 @@ def test_one_that_was_revoked_is_over(worker: Caller, peer: Caller, one: Limit, 
     assert ran(redis) == {"0 t"}
 
 
-def test_one_that_was_told_to_slow_down_is_kept(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_task_that_was_sent_back_is_kept(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """With late acknowledgement its message is at the broker."""
     held = worker.take("t", one)
     worker.send_back(held._replace(unacked=True), 0)
@@ -243,21 +241,21 @@ def test_one_that_was_told_to_slow_down_is_kept(worker: Caller, peer: Caller, on
 # -- what the store has of them ----------------------------------------------------------------------------------------
 
 
-def test_what_is_parked_is_there(worker: Caller, one: Limit) -> None:
+def test_parked_message_is_there(worker: Caller, one: Limit) -> None:
     worker.take("first", one)
     worker.put("t", one, unacked=True)
     worker.put("u", one, attempt=2, unacked=True)
     assert worker.saved("t", "u", "other") == [THERE, THERE, LOST]
 
 
-def test_what_was_lost_with_the_store_is_lost(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_message_lost_with_the_store_is_lost(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.put("t", one, unacked=True)
     redis.flushall()
     assert worker.saved("t") == [LOST]
     assert not redis.keys()
 
 
-def test_what_has_run_is_done(worker: Caller, peer: Caller, one: Limit) -> None:
+def test_finished_task_is_done(worker: Caller, peer: Caller, one: Limit) -> None:
     worker.put("t", one, unacked=True)
     (grant,) = peer.look().grants
     assert worker.saved("t") == [THERE]
@@ -265,7 +263,7 @@ def test_what_has_run_is_done(worker: Caller, peer: Caller, one: Limit) -> None:
     assert worker.saved("t") == [DONE]
 
 
-def test_what_was_acknowledged_early_and_has_begun_is_done(worker: Caller, peer: Caller, one: Limit) -> None:
+def test_early_acknowledged_task_is_done_once_begun(worker: Caller, peer: Caller, one: Limit) -> None:
     worker.put("t", one, unacked=True)
     (grant,) = peer.look().grants
     peer.exchange(began=[("t", grant.nonce)])
@@ -282,7 +280,7 @@ def test_a_holder_that_the_store_had_lost_has_no_message(worker: Caller, peer: C
     assert worker.saved("t") == [THERE]
 
 
-def test_what_was_set_aside_is_there(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_set_aside_message_is_there(worker: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("first", one)
     worker.put("t", one, unacked=True)
     redis.hset(KEY["records"], "t", "{")

@@ -68,7 +68,7 @@ def test_one_that_has_ended_is_left_out_and_nothing_is_written(worker: LockCalle
     assert (after.hashes, after.sets) == (before.hashes, before.sets)
 
 
-def test_who_runs_next(worker: LockCaller, redis: Redis) -> None:
+def test_next_run_is_listed(worker: LockCaller, redis: Redis) -> None:
     plan = plan_of(on_conflict="keep_last")
     worker.arrive("t1", plan)
     worker.arrive("t2", plan)

@@ -238,7 +238,7 @@ def named(value: object) -> str:
 
 
 @pytest.mark.parametrize(("event", "state", "follower", "last"), cells(), ids=named)
-def test_an_event_leads_where_the_table_says(
+def test_event_leads_to_the_state_in_the_table(
     redis: Redis, event: Event, state: State, *, follower: bool, last: bool
 ) -> None:
     world = World(redis, state, event, follower=follower, last=last)
@@ -336,7 +336,7 @@ OPTIONS_OF_EVENTS: dict[Event, dict[str, object]] = {
 
 
 @pytest.mark.parametrize(("event", "state", "why"), NONE_THERE, ids=lambda each: each.name)
-def test_what_cannot_be_is_as_the_reason_says(redis: Redis, event: Event, state: State, why: Why) -> None:
+def test_impossible_event_has_its_reason(redis: Redis, event: Event, state: State, why: Why) -> None:
     if why is Why.REFUSED:
         one, other = OPTIONS_OF_STATES[state], OPTIONS_OF_EVENTS[event]
         if set(one) & set(other):

@@ -77,7 +77,7 @@ def test_claiming_again_is_ours(worker: LockCaller) -> None:
 
 
 @pytest.mark.parametrize("conflict", ["return_existing", "raise", "skip"])
-def test_a_duplicate_is_told_who_has_it(worker: LockCaller, conflict: OnConflict) -> None:
+def test_duplicate_gets_the_holder_of_the_lock(worker: LockCaller, conflict: OnConflict) -> None:
     worker.claim("t1", PLAN)
     assert worker.claim("t2", plan_of(on_conflict=conflict)) == (TAKEN, "t1", "0")
     assert state_of(worker) == ("t1", "queued")
@@ -154,7 +154,7 @@ def test_giving_up_lets_the_follower_run(worker: LockCaller, peer: LockCaller) -
     assert told(peer.look_once()) == [("t2", "run", "")]
 
 
-def test_unlocking_takes_the_lock_from_whoever_has_it(worker: LockCaller) -> None:
+def test_unlocking_takes_the_lock_from_any_holder(worker: LockCaller) -> None:
     worker.claim("t1", PLAN)
     assert worker.unlock("same", "t2") == 0
     assert worker.unlock("same", "t1") == 1
@@ -238,7 +238,7 @@ def test_a_duplicate_takes_no_permit_while_it_waits(worker: LockCaller, two: Lim
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed"])
-def test_duplicates_are_told_the_outcome(worker: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
+def test_duplicates_get_the_outcome(worker: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
     """All of them, though the limit has one permit only: an outcome takes none."""
     held = worker.start("t1", PLAN, one)
     for task in ("t2", "t3"):
@@ -253,7 +253,7 @@ def test_duplicates_are_told_the_outcome(worker: LockCaller, one: Limit, redis: 
     assert_empty(redis)
 
 
-def test_duplicates_without_a_slot_are_told_later(worker: LockCaller, peer: LockCaller) -> None:
+def test_duplicates_without_a_slot_get_the_outcome_later(worker: LockCaller, peer: LockCaller) -> None:
     """The holder of the lock at that time does not matter."""
     held = worker.start("t0", PLAN)
     waiting = [f"t{number}" for number in range(1, 6)]
@@ -265,7 +265,7 @@ def test_duplicates_without_a_slot_are_told_later(worker: LockCaller, peer: Lock
 
 
 @pytest.mark.parametrize("outcome", ["done", "ignored"])
-def test_more_duplicates_than_can_be_told_at_once(worker: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
+def test_more_duplicates_than_fit_in_one_reply(worker: LockCaller, one: Limit, redis: Redis, outcome: str) -> None:
     """They have the outcome, too; or wait for the one of them that runs now."""
     held = worker.start("t0", PLAN)
     tasks = [f"t{number}" for number in range(1, 702)]
@@ -292,7 +292,7 @@ def test_more_that_wait_to_run_next_than_can_go_on_at_once(worker: LockCaller, r
     assert told(worker.look_once(1)) == [("t2", "run", "")]
 
 
-def test_a_duplicate_from_another_queue_is_told_the_outcome(worker: LockCaller, redis: Redis) -> None:
+def test_duplicate_from_another_queue_gets_the_outcome(worker: LockCaller, redis: Redis) -> None:
     """The worker that ends the first one cannot start it."""
     stranger = LockCaller(redis, "cccccccc", "q2")
     held = worker.start("t1", PLAN)
@@ -319,14 +319,14 @@ def test_a_duplicate_runs_when_the_worker_of_the_first_is_lost(brief: LockCaller
     assert told(brief.look_once()) == [("t2", "run", "")]
 
 
-def test_who_claims_finds_that_the_worker_of_the_first_is_lost(worker: LockCaller, redis: Redis) -> None:
+def test_claim_finds_that_the_worker_of_the_first_is_lost(worker: LockCaller, redis: Redis) -> None:
     end_lease(redis, worker.start("t1", PLAN), lock=False)
     assert worker.claim("t2", PLAN)[0] == CLAIMED
     assert not peek(redis).leases
 
 
 @pytest.mark.parametrize("by", ["says something", "books", "asks who has it"])
-def test_who_waited_for_a_lock_that_ended_goes_on_whoever_finds_it(
+def test_follower_of_an_ended_lock_goes_on_after_any_discovery(
     worker: LockCaller, steering: Steering, one: Limit, redis: Redis, by: str
 ) -> None:
     worker.claim("t1", PLAN)
@@ -341,7 +341,7 @@ def test_who_waited_for_a_lock_that_ended_goes_on_whoever_finds_it(
     assert told(worker.look_once()) == [("t2", "run", "")]
 
 
-def test_a_late_end_frees_nobody_elses_lock(worker: LockCaller, redis: Redis) -> None:
+def test_late_end_frees_no_other_lock(worker: LockCaller, redis: Redis) -> None:
     late = worker.start("t1", PLAN)
     worker.arrive("t2", PLAN)
     end_lease(redis, late)
@@ -370,7 +370,7 @@ def test_one_that_comes_again_keeps_its_lock(worker: LockCaller, outcome: str) -
 
 
 @pytest.mark.parametrize("conflict", ["raise", "skip", "replace"])
-def test_what_a_worker_has_to_say_takes_a_slot_only(
+def test_outcome_from_a_worker_takes_a_slot_only(
     worker: LockCaller, one: Limit, redis: Redis, conflict: OnConflict
 ) -> None:
     """The publisher could not check: the gate decides."""
@@ -537,7 +537,7 @@ def test_until_started_a_later_attempt_runs_though_the_lock_is_anothers(
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed"])
-def test_until_started_who_waited_has_the_outcome_though_the_lock_is_anothers(
+def test_until_started_follower_has_its_outcome_despite_a_new_lock(
     worker: LockCaller, peer: LockCaller, outcome: str
 ) -> None:
     plan = plan_of(lock_until="started")
@@ -549,7 +549,7 @@ def test_until_started_who_waited_has_the_outcome_though_the_lock_is_anothers(
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_until_started_who_waited_goes_on_when_the_first_is_lost_and_the_lock_is_anothers(
+def test_until_started_follower_goes_on_after_a_lost_first(
     worker: LockCaller, peer: LockCaller, redis: Redis, *, published: bool
 ) -> None:
     plan = plan_of(lock_until="started")
@@ -563,7 +563,7 @@ def test_until_started_who_waited_goes_on_when_the_first_is_lost_and_the_lock_is
     assert [each.task for each in found] == ["t2"]
 
 
-def test_until_started_who_waits_does_so_for_as_long_as_the_first_runs(
+def test_until_started_follower_waits_as_long_as_the_first_runs(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
     plan = plan_of(lock_until="started")
@@ -643,7 +643,7 @@ def test_a_success_is_remembered_though_its_lease_had_ended(worker: LockCaller, 
     assert state_of(worker) == ("t1", "done")
 
 
-def test_a_success_that_was_told_of_early_outlives_its_worker(worker: LockCaller, redis: Redis) -> None:
+def test_success_reported_early_outlives_its_worker(worker: LockCaller, redis: Redis) -> None:
     plan = plan_of(remember=60)
     (held,) = worker.put_once("t1", plan, slots=1)
     assert worker.succeeded(held, "same", 60) == 1
@@ -651,7 +651,7 @@ def test_a_success_that_was_told_of_early_outlives_its_worker(worker: LockCaller
     assert told(worker.look_once()) == [("t1", "done", "t1")]
 
 
-def test_duplicates_are_told_that_the_result_of_a_success_is_lost(worker: LockCaller, peer: LockCaller) -> None:
+def test_duplicates_get_the_loss_of_the_result(worker: LockCaller, peer: LockCaller) -> None:
     """One that waits, one that a worker finds later, and one that is published."""
     plan = plan_of(remember=60)
     held = worker.start("t1", plan)
@@ -736,7 +736,7 @@ def test_a_lock_is_put_back_after_the_store_lost_everything(worker: LockCaller, 
     assert worker.locked() is None
 
 
-def test_a_lock_that_was_put_back_has_the_token_that_its_task_knows(worker: LockCaller, redis: Redis) -> None:
+def test_restored_lock_has_the_token_of_its_task(worker: LockCaller, redis: Redis) -> None:
     """Else what it says of its success is not believed."""
     plan = plan_of(remember=60)
     held = worker.start("t1", plan)
@@ -745,9 +745,7 @@ def test_a_lock_that_was_put_back_has_the_token_that_its_task_knows(worker: Lock
     assert worker.succeeded(held, "same", 60) == 1
 
 
-def test_one_that_had_gone_back_in_line_and_is_put_back_has_the_token_that_its_task_knows(
-    worker: LockCaller, peer: LockCaller, redis: Redis
-) -> None:
+def test_restored_lock_of_a_parked_task_has_its_token(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
     (held,) = worker.put_once("t1", plan_of(remember=60), slots=1)
     worker.look()
     end_lease(redis, held, lock=False)
@@ -756,7 +754,7 @@ def test_one_that_had_gone_back_in_line_and_is_put_back_has_the_token_that_its_t
     assert worker.succeeded(held, "same", 60) == 1
 
 
-def test_who_is_to_run_next_does_though_the_lock_had_ended_before_it_was_renewed(
+def test_next_one_runs_though_the_lock_ended_before_its_renewal(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
     held = worker.start("t1", KEEP_LAST)
@@ -766,7 +764,7 @@ def test_who_is_to_run_next_does_though_the_lock_had_ended_before_it_was_renewed
     assert told(worker.end(held, slots=1)) == [("t2", "run", "")]
 
 
-def test_who_waited_for_a_lock_that_had_ended_waits_for_the_one_that_takes_it_back(
+def test_follower_of_an_ended_lock_waits_for_its_restored_holder(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
     held = worker.start("t1", PLAN)
@@ -778,7 +776,7 @@ def test_who_waited_for_a_lock_that_had_ended_waits_for_the_one_that_takes_it_ba
     assert told(worker.end(held, slots=1)) == [("t3", "conclude", "t1")]
 
 
-def test_when_many_locks_end_at_the_same_time_each_goes_to_who_waits_for_it(worker: LockCaller, redis: Redis) -> None:
+def test_locks_that_end_together_each_go_to_their_follower(worker: LockCaller, redis: Redis) -> None:
     """Each grant clears some ended locks, but not recursively: else one call would do all the work."""
     names = [f"order {number}" for number in range(20)]
     for name in names:
@@ -807,9 +805,7 @@ def test_a_success_is_remembered_though_its_holder_is_put_back(worker: LockCalle
     assert worker.claim("t2", plan)[1] == "t1"
 
 
-def test_who_waits_for_a_success_has_it_though_its_holder_is_back_in_line(
-    worker: LockCaller, peer: LockCaller, redis: Redis
-) -> None:
+def test_follower_gets_the_success_of_a_holder_back_in_line(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
     """Its lease lapsed before its child said that it succeeded, and then its worker."""
     plan = plan_of(remember=60)
     (held,) = worker.put_once("t1", plan, slots=1)
@@ -856,7 +852,7 @@ def test_a_running_one_takes_its_lock_back_from_one_that_has_not_begun(worker: L
     assert told(worker.end(held, slots=1)) == [("t2", "conclude", "t1")]
 
 
-def test_who_waited_for_one_that_had_not_begun_waits_for_the_one_that_runs(worker: LockCaller, redis: Redis) -> None:
+def test_follower_of_a_parked_first_waits_for_the_running_one(worker: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", PLAN)
     end_lock(redis)
     worker.claim("t2", PLAN)
@@ -866,7 +862,7 @@ def test_who_waited_for_one_that_had_not_begun_waits_for_the_one_that_runs(worke
     assert told(worker.end(held, slots=1)) == [("t3", "conclude", "t1")]
 
 
-def test_a_delivery_that_stepped_back_waits_for_nobody_who_waits_for_it(
+def test_stepped_back_delivery_waits_for_none_of_its_followers(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
     """It followed one that had claimed the lock, until its own first delivery was put back and took the lock again."""
@@ -922,9 +918,7 @@ def test_one_that_was_revoked_elsewhere_while_it_had_its_grant_keeps_no_lock(
 
 
 @pytest.mark.parametrize("outcome", ["retry", "again", "return"])
-def test_until_started_one_that_was_revoked_elsewhere_while_it_ran_keeps_no_lock(
-    worker: LockCaller, peer: LockCaller, outcome: str
-) -> None:
+def test_until_started_task_revoked_elsewhere_keeps_no_lock(worker: LockCaller, peer: LockCaller, outcome: str) -> None:
     plan = plan_of(lock_until="started")
     held = worker.start("t1", worker.publish("t1", plan))
     peer.exchange(never=[("same", "t1", "")])
@@ -933,7 +927,7 @@ def test_until_started_one_that_was_revoked_elsewhere_while_it_ran_keeps_no_lock
 
 
 @pytest.mark.parametrize("by", ["time", "what cannot be read"])
-def test_the_next_one_comes_before_who_waits_for_the_outcome(
+def test_next_one_comes_before_followers_of_the_outcome(
     worker: LockCaller, peer: LockCaller, redis: Redis, by: str
 ) -> None:
     """The first waits for its retry, which never comes; the newest call is not lost for an older one."""
@@ -973,7 +967,7 @@ def test_one_that_was_revoked_and_starts_again_waits_for_its_retry(
     assert state_of(worker) == ("t1", "queued")
 
 
-def test_a_run_that_is_put_back_after_its_other_delivery_succeeded_keeps_what_is_remembered(
+def test_restored_run_keeps_the_success_of_its_other_delivery(
     worker: LockCaller, peer: LockCaller, redis: Redis, clock: StoreClock
 ) -> None:
     """It goes on for longer than that, and another call would run beside it."""
@@ -1112,9 +1106,7 @@ def test_an_unannounced_duplicate_does_not_take_the_place_of_an_awaited_one(work
     assert told(worker.arrive("t2", awaited, slots=1)) == [("t2", "conclude", "t1")]
 
 
-def test_an_awaited_duplicate_of_a_remembered_one_has_its_outcome_though_it_comes_late(
-    worker: LockCaller, redis: Redis
-) -> None:
+def test_late_awaited_duplicate_gets_the_remembered_outcome(worker: LockCaller, redis: Redis) -> None:
     """Its memory had not ended when the duplicate was published."""
     plan = plan_of(remember=60)
     worker.end(worker.start("t1", plan))
@@ -1162,7 +1154,7 @@ def test_the_one_before_the_last_does_not_run_after_it(worker: LockCaller) -> No
     assert [each[:2] for each in told(tuple(started))] == [("t2", "replaced")]
 
 
-def test_nobody_blocks_the_line_of_the_next_one(worker: LockCaller) -> None:
+def test_line_of_the_next_one_stays_open(worker: LockCaller) -> None:
     """As before, and there is a newer one still."""
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     worker.arrive("t2", worker.publish("t2", KEEP_LAST))
@@ -1176,7 +1168,7 @@ def test_nobody_blocks_the_line_of_the_next_one(worker: LockCaller) -> None:
     assert ("t4", "run", "") in told(worker.look_once(4))
 
 
-def test_nobody_blocks_the_line_of_the_next_one_after_a_lock_has_ended(worker: LockCaller, redis: Redis) -> None:
+def test_line_of_the_next_one_stays_open_after_an_ended_lock(worker: LockCaller, redis: Redis) -> None:
     """The next one still waits, and another one was faster."""
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     worker.arrive("t2", worker.publish("t2", KEEP_LAST))
@@ -1273,7 +1265,7 @@ def test_when_all_is_over_nothing_is_left(
 
 
 @pytest.mark.parametrize("until_", ["finished", "expires"])
-def test_what_was_remembered_goes_when_its_time_has_passed(
+def test_remembered_success_goes_when_its_time_has_passed(
     brief: LockCaller, redis: Redis, clock: StoreClock, until_: LockUntil
 ) -> None:
     plan = plan_of(lock_until=until_, remember=0.02 if until_ == "finished" else 0.0, lock_ttl=0.05)
@@ -1287,9 +1279,7 @@ def test_what_was_remembered_goes_when_its_time_has_passed(
 
 
 @pytest.mark.parametrize("singleton", [True, False])
-def test_what_replaced_it_and_came_before_it_was_over_keeps_no_lock(
-    worker: LockCaller, peer: LockCaller, *, singleton: bool
-) -> None:
+def test_replacement_before_the_end_keeps_no_lock(worker: LockCaller, peer: LockCaller, *, singleton: bool) -> None:
     """``self.replace()``: the same task id, a later attempt, and another lock or none."""
     held = worker.start("t1", worker.publish("t1", PLAN))
     if singleton:

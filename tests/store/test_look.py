@@ -69,7 +69,7 @@ def test_expired_holders_make_room(worker: Caller, one: Limit, redis: Redis) -> 
     assert [grant.task for grant in worker.look().grants] == ["t2"]
 
 
-def test_whoever_waits_for_a_lease_looks_when_it_ends(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_task_behind_a_lease_looks_when_it_ends(worker: Caller, one: Limit, redis: Redis) -> None:
     """If its holder is gone, the permit is not idle until the next look on the clock."""
     worker.take("t1", one)
     assert worker.look().wait == 0

@@ -51,7 +51,7 @@ def test_parking_is_refused_whole(worker: Caller, one: Limit, full: Redis) -> No
     assert worker.again().parked == (1, 1)
 
 
-def test_a_call_that_parks_is_refused_with_all_that_it_says(worker: Caller, two: Limit, full: Redis) -> None:
+def test_call_that_parks_is_refused_as_a_whole(worker: Caller, two: Limit, full: Redis) -> None:
     """Its worker says the rest without it."""
     held = [worker.take(task, two) for task in ("t1", "t2")]
     before = peek(full)
@@ -64,7 +64,7 @@ def test_a_call_that_parks_is_refused_with_all_that_it_says(worker: Caller, two:
     assert peek(full).used == {"gpu2": 1}
 
 
-def test_one_that_is_told_to_slow_down_is_refused_whole(worker: Caller, one: Limit, full: Redis) -> None:
+def test_return_after_a_slow_down_is_refused_as_a_whole(worker: Caller, one: Limit, full: Redis) -> None:
     held = worker.take("t", one)
     fill(full)
     with pytest.raises(OutOfMemoryError):
@@ -72,7 +72,7 @@ def test_one_that_is_told_to_slow_down_is_refused_whole(worker: Caller, one: Lim
     assert peek(full).holders("gpu") == ["t"]
 
 
-def test_parking_again_what_is_parked_is_refused_too(worker: Caller, one: Limit, full: Redis) -> None:
+def test_parking_a_parked_task_again_is_refused_too(worker: Caller, one: Limit, full: Redis) -> None:
     """Nothing to store, but still one call, done or not."""
     worker.take("t", one)
     worker.put("t1", one)
@@ -163,7 +163,7 @@ def test_parked_tasks_are_dropped(worker: Caller, one: Limit, full: Redis) -> No
     assert [grant.task for grant in worker.look().grants] == ["t1"]
 
 
-def test_a_worker_says_goodbye(worker: Caller, one: Limit, full: Redis) -> None:
+def test_worker_signs_off(worker: Caller, one: Limit, full: Redis) -> None:
     worker.put("t1", one)
     fill(full)
     worker.leave()

@@ -63,7 +63,7 @@ def test_one_that_is_next_already_is_not_replaced_by_itself(worker: LockCaller) 
         assert worker.claim("t2", KEEP_LAST)[:2] == (CLAIMED, "")
 
 
-def test_a_parked_one_is_told_that_it_was_replaced(worker: LockCaller, one: Limit) -> None:
+def test_parked_task_gets_its_replacement(worker: LockCaller, one: Limit) -> None:
     """As soon as the newest has come: it does not wait for a permit any more."""
     worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", REPLACE), one)
@@ -82,7 +82,7 @@ def test_a_parked_one_does_not_start_while_the_newest_is_on_its_way(worker: Lock
     assert told(worker.look_once(2)) == [("t1", "replaced", "t2")]
 
 
-def test_a_newest_that_cannot_be_published_replaces_nobody(worker: LockCaller, one: Limit) -> None:
+def test_unpublished_newest_replaces_no_task(worker: LockCaller, one: Limit) -> None:
     other = worker.start("t0", plan_of("other"), one)
     plan = worker.publish("t1", REPLACE)
     worker.arrive("t1", plan, one)
@@ -93,7 +93,7 @@ def test_a_newest_that_cannot_be_published_replaces_nobody(worker: LockCaller, o
     assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
 
 
-def test_a_last_one_that_cannot_be_published_replaces_nobody(worker: LockCaller) -> None:
+def test_unpublished_last_replaces_no_task(worker: LockCaller) -> None:
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
     worker.publish("t3", KEEP_LAST)
@@ -103,9 +103,7 @@ def test_a_last_one_that_cannot_be_published_replaces_nobody(worker: LockCaller)
 
 
 @pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
-def test_a_newest_that_cannot_be_published_replaces_nobody_whose_turn_came_meanwhile(
-    worker: LockCaller, one: Limit, plan: LockPlan
-) -> None:
+def test_unpublished_newest_replaces_no_task_whose_turn_came(worker: LockCaller, one: Limit, plan: LockPlan) -> None:
     other = worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", plan), one)
     for newest in ("t2", "t3"):
@@ -117,7 +115,7 @@ def test_a_newest_that_cannot_be_published_replaces_nobody_whose_turn_came_meanw
     assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
 
 
-def test_a_last_one_that_cannot_be_published_replaces_nobody_whose_first_ended_meanwhile(worker: LockCaller) -> None:
+def test_unpublished_last_replaces_no_task_whose_first_ended(worker: LockCaller) -> None:
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     assert worker.arrive("t2", worker.publish("t2", KEEP_LAST)) == ()
     worker.publish("t3", KEEP_LAST)
@@ -126,7 +124,7 @@ def test_a_last_one_that_cannot_be_published_replaces_nobody_whose_first_ended_m
     assert told(worker.look_once(2)) == [("t2", "run", "")]
 
 
-def test_a_newest_whose_publisher_died_replaces_nobody(worker: LockCaller, one: Limit, redis: Redis) -> None:
+def test_newest_of_a_dead_publisher_replaces_no_task(worker: LockCaller, one: Limit, redis: Redis) -> None:
     other = worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", REPLACE), one)
     worker.publish("t2", REPLACE)
@@ -147,7 +145,7 @@ def test_the_last_one_replaces_the_one_before_also_if_the_first_is_given_up(work
     assert told(worker.look_once(2)) == [("t2", "replaced", "t3")]
 
 
-def test_who_waits_for_one_that_is_replaced_before_it_runs_again_hears_of_it(worker: LockCaller) -> None:
+def test_follower_of_a_replaced_retry_gets_its_end(worker: LockCaller) -> None:
     held = worker.start("t1", worker.publish("t1", REPLACE))
     assert worker.arrive("t2", worker.publish("t2", REPLACE)) == ()
     worker.end(held, "retry")
@@ -157,7 +155,7 @@ def test_who_waits_for_one_that_is_replaced_before_it_runs_again_hears_of_it(wor
     assert told(worker.look_once(2)) == [("t2", "replaced", "t3")]
 
 
-def test_a_newest_that_cannot_be_published_does_not_replace_who_waits_for_one_that_runs_again(
+def test_unpublished_newest_replaces_no_follower_of_a_retry(
     worker: LockCaller,
 ) -> None:
     held = worker.start("t1", worker.publish("t1", REPLACE))
@@ -210,9 +208,7 @@ def test_the_next_one_runs_though_an_older_one_is_published_again(
     assert told(peer.end(held, slots=5)) == [("t2", "run", "")]
 
 
-def test_nobody_is_left_in_line_by_an_unlock_while_the_newest_is_on_its_way(
-    worker: LockCaller, one: Limit, redis: Redis
-) -> None:
+def test_unlock_while_the_newest_is_on_its_way_strands_no_task(worker: LockCaller, one: Limit, redis: Redis) -> None:
     """One that had begun is back in line, and another is to run next."""
     (held,) = worker.put_once("t1", worker.publish("t1", KEEP_LAST), one, slots=1)
     worker.arrive("t2", worker.publish("t2", KEEP_LAST), one)
@@ -258,7 +254,7 @@ def test_one_that_was_replaced_and_is_published_again_is_the_newest(worker: Lock
     assert told(worker.end(other, slots=2)) == [("t1", "run", "")]
 
 
-def test_one_that_was_to_run_next_does_not_replace_whoever_replaced_it(worker: LockCaller) -> None:
+def test_task_that_was_next_does_not_replace_its_replacement(worker: LockCaller) -> None:
     """It comes while the one that had begun waits for its next delivery."""
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     old, new = worker.publish("t2", KEEP_LAST), worker.publish("t3", KEEP_LAST)
@@ -268,7 +264,7 @@ def test_one_that_was_to_run_next_does_not_replace_whoever_replaced_it(worker: L
 
 
 @pytest.mark.parametrize("plan", [REPLACE, KEEP_LAST])
-def test_a_retry_that_has_lost_its_lock_replaces_nobody_newer(worker: LockCaller, redis: Redis, plan: LockPlan) -> None:
+def test_retry_without_its_lock_replaces_no_newer_task(worker: LockCaller, redis: Redis, plan: LockPlan) -> None:
     """Its worker was silent for a lease, and another call was published meanwhile."""
     first = worker.publish("t1", plan)
     end_lease(redis, worker.start("t1", first))
@@ -286,9 +282,7 @@ def test_one_that_was_replaced_on_its_way_does_not_run(worker: LockCaller) -> No
     worker.start("t2", new)
 
 
-def test_who_was_published_later_is_newer_though_the_lock_had_ended(
-    worker: LockCaller, one: Limit, redis: Redis
-) -> None:
+def test_later_publish_is_newer_though_the_lock_had_ended(worker: LockCaller, one: Limit, redis: Redis) -> None:
     old = worker.publish("t1", REPLACE)
     end_lock(redis)
     new = worker.publish("t2", REPLACE)

@@ -111,7 +111,7 @@ def test_where_tasks_take_turns_the_wait_counts_not_the_turn(
     assert oldest(redis, "fair") == [("fair", "a1")]
 
 
-def test_it_agrees_with_the_records_whatever_happens(worker: TermsCaller, redis: Redis) -> None:
+def test_oldest_agrees_with_the_records_after_any_call(worker: TermsCaller, redis: Redis) -> None:
     chance = random.Random(7)
     for number in range(60):
         worker.put(f"t{number}", of(f"k{chance.randrange(8)}"), age=chance.randrange(1000))

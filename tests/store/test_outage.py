@@ -36,7 +36,7 @@ def come_back(worker: Caller, *limits: Limit) -> None:
     execute(worker.client, worker.store.declare("", declared, keeps=True, away=worker.store.lease / 3))
 
 
-def test_whoever_looks_first_reclaims_nothing(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
+def test_first_look_reclaims_nothing(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
     for task in ("t1", "t2"):
         worker.take(task, two)
     peer.put("t3", two)
@@ -84,9 +84,7 @@ def test_one_of_many_workers_that_has_called_shows_that_a_lease_is_lost(
     assert [grant.task for grant in peer.look().grants] == ["t2"]
 
 
-def test_one_that_could_not_reach_the_store_takes_nobody_for_lost(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_worker_back_from_an_outage_takes_none_for_lost(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """Another worker has called before, but it may have come back a moment earlier."""
     worker.take("t1", one)
     peer.put("t2", one)
@@ -134,7 +132,7 @@ def test_a_lease_that_ends_soon_has_the_moment_too(worker: Caller, one: Limit, r
     assert store.leases["t"] > store.now + MOMENT_MS / 2
 
 
-def test_who_comes_back_while_a_moment_lasts_gives_no_other(worker: Caller, two: Limit, redis: Redis) -> None:
+def test_return_during_a_moment_gives_no_other(worker: Caller, two: Limit, redis: Redis) -> None:
     for task in ("t1", "t2"):
         worker.take(task, two)
     soon = peek(redis).now + 2000
@@ -147,7 +145,7 @@ def test_who_comes_back_while_a_moment_lasts_gives_no_other(worker: Caller, two:
     assert store.meta["moment"] == f"{soon:.0f}"
 
 
-def test_who_renews_first_leaves_the_others_a_moment(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
+def test_first_renewal_leaves_the_others_a_moment(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
     mine, others = worker.take("t1", two), peer.take("t2", two)
     be_away(redis)
     assert worker.renew(mine) == [RENEWED]

@@ -45,7 +45,7 @@ def nothing_is_left(redis: Redis) -> None:
     assert (store.records, store.seconds, store.messages, store.ran, store.used) == ({}, {}, {}, {}, {})
 
 
-def test_what_went_back_in_line_is_dropped(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_task_back_in_line_is_dropped(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     (first,) = worker.put("t", one, slots=1).grants
     worker.look(0)
     lose(redis, peer)
@@ -81,9 +81,7 @@ def test_the_run_beside_it_does_not_come_back_when_its_lease_is_lost(
     nothing_is_left(redis)
 
 
-def test_what_the_broker_delivers_after_both_leases_were_lost_is_dropped(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_redelivery_after_two_lost_leases_is_dropped(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """Neither run was parked before, so no copy of either was awaited."""
     first = worker.take("t", one)
     lose(redis, peer)
@@ -93,7 +91,7 @@ def test_what_the_broker_delivers_after_both_leases_were_lost_is_dropped(
     assert worker.ask("t", one)[0] == Answer.HAS_RUN
 
 
-def test_the_run_beside_it_does_not_go_back_when_it_is_told_to_slow_down(
+def test_run_beside_it_does_not_go_back_after_a_slow_down(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     first, second = run_twice(worker, peer, redis, one)
@@ -113,7 +111,7 @@ def test_a_delivery_that_waited_for_it_is_dropped(worker: Caller, peer: Caller, 
     assert peer.release(second, "ignored", slots=1).grants == ()
 
 
-def test_what_the_broker_delivers_again_is_dropped(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_redelivered_task_is_dropped(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("t", one)
     lose(redis, peer)
     assert not peek(redis).records
@@ -149,7 +147,7 @@ def test_a_later_attempt_is_dropped_as_well(worker: Caller, peer: Caller, one: L
     assert not peek(redis).records
 
 
-def test_what_is_remembered_counts_though_another_run_has_the_lock(redis: Redis) -> None:
+def test_remembered_success_counts_beside_a_lock_of_another(redis: Redis) -> None:
     worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q")
     plan = plan_of(remember=60)
     (first,) = worker.put_once("t", plan, slots=1)
@@ -164,7 +162,7 @@ def test_what_is_remembered_counts_though_another_run_has_the_lock(redis: Redis)
     assert worker.claim("t2", plan)[1] == "t"
 
 
-def test_what_is_remembered_counts_though_it_went_back_in_line(redis: Redis) -> None:
+def test_remembered_success_counts_though_it_went_back_in_line(redis: Redis) -> None:
     worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q")
     plan = plan_of(remember=60)
     (first,) = worker.put_once("t", plan, slots=1)

@@ -83,7 +83,7 @@ def test_many_limits_are_declared_in_pages(worker: TermsCaller, redis: Redis) ->
     assert dict(zip(changed[::2], changed[1::2], strict=True)) == {name.encode(): b"1" for name in many}
 
 
-def test_limits_that_are_raised_at_once_start_all_who_wait(worker: TermsCaller, redis: Redis) -> None:
+def test_limits_that_are_raised_at_once_start_all_parked_tasks(worker: TermsCaller, redis: Redis) -> None:
     """However many keys of them have a line."""
     limits = [Limit(f"limit-{number}", 1, key="tenant") for number in range(12)]
     for limit in limits:
@@ -99,7 +99,7 @@ def test_limits_that_are_raised_at_once_start_all_who_wait(worker: TermsCaller, 
     check(peek(redis))
 
 
-def test_a_store_that_is_emptied_between_two_pages_hears_all_of_them(worker: TermsCaller, redis: Redis) -> None:
+def test_store_emptied_between_two_pages_gets_all_of_them(worker: TermsCaller, redis: Redis) -> None:
     many = {f"limit-{number:04}": "1" for number in range(2 * MOST_DECLARED + 1)}
 
     class Emptied(Longest):
@@ -160,7 +160,7 @@ def test_a_call_starts_fewer_of_the_tasks_that_need_more(worker: TermsCaller, st
     check(peek(redis))
 
 
-def test_an_outbox_says_less_at_once_of_tasks_that_need_more(worker: TermsCaller, redis: Redis) -> None:
+def test_outbox_sends_fewer_tasks_with_more_needs_at_once(worker: TermsCaller, redis: Redis) -> None:
     for limit in EIGHT:
         worker.know(limit)
     outbox, link = Outbox(), Longest(redis)

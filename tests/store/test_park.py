@@ -55,9 +55,7 @@ def test_the_oldest_starts_not_the_one_just_parked(worker: Caller, peer: Caller,
     assert [grant.task for grant in worker.put("t3", one, slots=1).grants] == ["t2"]
 
 
-def test_who_came_first_is_first_though_the_store_heard_of_it_later(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_first_task_is_first_though_its_call_came_later(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """A worker that has to ask, or is stopped for a while, tells how long ago each of its tasks came."""
     worker.take("t", one)
     peer.put("t2", one)
@@ -67,7 +65,7 @@ def test_who_came_first_is_first_though_the_store_heard_of_it_later(
     assert peek(redis).waiting("gpu") == ["t0", "t1", "t2", "t4", "t3"]
 
 
-def test_who_came_first_is_first_though_the_call_that_says_so_took_longer(worker: Caller, one: Limit) -> None:
+def test_first_task_is_first_though_its_call_took_longer(worker: Caller, one: Limit) -> None:
     """The machine was busy between the moment when the call was put together and the store's turn."""
     held = worker.take("held", one)
     worker.exchange(clock=100.0)
@@ -76,7 +74,7 @@ def test_who_came_first_is_first_though_the_call_that_says_so_took_longer(worker
     assert started(worker.release(held, slots=1)) == ("t1",)
 
 
-def test_of_one_worker_who_came_later_stands_later(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_later_task_of_one_worker_stands_later(worker: Caller, one: Limit, redis: Redis) -> None:
     """Its first calls are late, which shows when one is not: that one tells what came while they were on their way."""
     worker.take("held", one)
     worker.exchange(clock=100.0)  # 50 ms on its way, as the next one
@@ -126,7 +124,7 @@ def test_a_newer_attempt_takes_the_place_of_the_older(worker: Caller, one: Limit
     assert store.messages["t1"] == message_of("t1", 1)
 
 
-def test_a_newer_attempt_waits_for_what_it_takes_itself(worker: Caller, one: Limit, two: Limit) -> None:
+def test_newer_attempt_waits_for_its_own_permits(worker: Caller, one: Limit, two: Limit) -> None:
     """A retry with other arguments, while another delivery of its first attempt waits."""
     worker.take("t", one)
     worker.put("t1", one)

@@ -42,7 +42,7 @@ def test_a_permit_may_have_passed_several_times(worker: Caller, one: Limit, redi
     assert peek(redis).used == {}
 
 
-def test_it_passed_before_anything_else_is_told(worker: Caller, one: Limit) -> None:
+def test_permit_passed_before_other_rows_apply(worker: Caller, one: Limit) -> None:
     """The task that got it may have ended by now, and its slot is for the next."""
     held, to = worker.take("t1", one), worker.arrival("t2", one)
     worker.put("t3", one)
@@ -91,7 +91,7 @@ def test_one_that_runs_elsewhere_keeps_its_permit_there(worker: Caller, peer: Ca
     assert worker.renew(to) == [0]
 
 
-def test_a_second_delivery_of_the_one_that_ended_goes_as_its_result_says(
+def test_second_delivery_of_the_ended_one_follows_its_result(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     for result, attempt, goes_on in ((Result.SUCCESS, 0, False), (Result.RETRY, 1, True), (Result.FAILURE, 0, False)):
@@ -112,13 +112,13 @@ def test_the_same_call_again_passes_nothing_twice(worker: Caller, two: Limit, re
     assert peek(redis).holders("gpu2") == ["t2"]
 
 
-def test_what_its_bucket_is_like_is_told(worker: Caller, one: Limit) -> None:
+def test_state_of_its_bucket_is_returned(worker: Caller, one: Limit) -> None:
     """The reply shows a new line to a worker that passes permits on."""
     held, to = worker.take("t1", one), worker.arrival("t2", one)
     assert worker.exchange(passed=[passing(held, to)]).closed == ("gpu",)
 
 
-def test_a_renewal_of_whoever_passed_it_on_puts_nothing_back(worker: Caller, two: Limit, redis: Redis) -> None:
+def test_renewal_of_a_past_holder_puts_nothing_back(worker: Caller, two: Limit, redis: Redis) -> None:
     """It was put together before, and comes after."""
     held, to = worker.take("t1", two), worker.arrival("t2", two)
     number = worker.number

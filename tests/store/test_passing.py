@@ -179,7 +179,7 @@ def test_an_offer_on_one_limit_does_not_hold_up_another(worker: Caller, held: Ar
     assert reply.wait > 0
 
 
-def test_nobody_behind_nobody_is_offered(worker: Caller, stranger: Caller, one: Limit, redis: Redis) -> None:
+def test_line_without_followers_is_not_offered(worker: Caller, stranger: Caller, one: Limit, redis: Redis) -> None:
     """A queue whose worker is away for a while is passed over only for the sake of a waiting task."""
     held = worker.take("t1", one)
     stranger.put("theirs", one)
@@ -225,7 +225,9 @@ def test_a_queue_is_woken_once_by_one_call(worker: Caller, one: Limit, two: Limi
     assert hints.ready() == ["q"]
 
 
-def test_what_a_call_has_no_slot_for_needs_no_other_look(worker: Caller, one: Limit, two: Limit, redis: Redis) -> None:
+def test_task_without_a_slot_in_its_call_needs_no_other_look(
+    worker: Caller, one: Limit, two: Limit, redis: Redis
+) -> None:
     """It is ready for any worker; a look that is due would cost a call more."""
     held = [worker.take("t1", one), worker.take("t2", two), worker.take("t3", two)]
     worker.put("t4", one)
@@ -236,7 +238,7 @@ def test_what_a_call_has_no_slot_for_needs_no_other_look(worker: Caller, one: Li
     assert not peek(redis).due("bucket")
 
 
-def test_what_a_call_has_no_slot_for_is_offered(
+def test_task_without_a_slot_in_its_call_is_offered(
     worker: Caller, stranger: Caller, one: Limit, two: Limit, redis: Redis
 ) -> None:
     """Another queue waits behind it, and goes on if no worker takes it in time."""
@@ -248,7 +250,7 @@ def test_what_a_call_has_no_slot_for_is_offered(
     assert peek(redis).offered == {"1:gpu2\0q"}
 
 
-def test_a_line_that_begins_is_told_of_once(worker: Caller, peer: Caller, one: Limit, hints: Hints) -> None:
+def test_new_line_is_reported_once(worker: Caller, peer: Caller, one: Limit, hints: Hints) -> None:
     """Workers with tasks for the same limit then park them at once."""
     worker.take("t1", one)
     hints.take()
@@ -258,14 +260,14 @@ def test_a_line_that_begins_is_told_of_once(worker: Caller, peer: Caller, one: L
     assert hints.take() == []
 
 
-def test_nothing_is_told_of_a_line_that_begins_and_ends_in_one_call(worker: Caller, one: Limit, hints: Hints) -> None:
+def test_line_within_one_call_is_not_reported(worker: Caller, one: Limit, hints: Hints) -> None:
     worker.know(one)
     hints.take()
     worker.put("t1", one, slots=1)
     assert hints.take() == []
 
 
-def test_time_that_passed_is_seen_by_whoever_comes(worker: Caller, held: Arrival, redis: Redis) -> None:
+def test_next_caller_sees_the_passed_time(worker: Caller, held: Arrival, redis: Redis) -> None:
     """The moment of an offer ends though no caller has looked at that limit since."""
     worker.release(held, slots=0)
     entry = {**peek(redis).lanes[THEIRS], "offered": 1}

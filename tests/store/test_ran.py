@@ -27,14 +27,14 @@ def run_elsewhere(worker: Caller, peer: Caller, one: Limit, how: str = "done") -
 
 
 @pytest.mark.parametrize("how", ["done", "failed", "retry"])
-def test_what_a_lost_worker_parked_and_another_ran_has_run(worker: Caller, peer: Caller, one: Limit, how: str) -> None:
+def test_task_of_a_lost_worker_that_ran_elsewhere_has_run(worker: Caller, peer: Caller, one: Limit, how: str) -> None:
     """The worker was killed before it acknowledged the message: the broker delivers it again."""
     run_elsewhere(worker, peer, one, how)
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
     assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
 
 
-def test_what_was_replaced_has_given_its_id_to_another(worker: Caller, peer: Caller, one: Limit) -> None:
+def test_replaced_task_has_given_its_id_to_another(worker: Caller, peer: Caller, one: Limit) -> None:
     """`self.replace` ignores the task; the last of a chain that comes instead has its id, and its attempt."""
     run_elsewhere(worker, peer, one, "ignored")
     peer.take("t", one)
@@ -68,14 +68,14 @@ def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Calle
     peer.take("t", one)
 
 
-def test_it_is_forgotten_when_its_worker_says_goodbye(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_run_is_forgotten_when_its_worker_signs_off(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """Before that it has said what it could not acknowledge."""
     run_elsewhere(worker, peer, one)
     worker.leave()
     assert not peek(redis).finished
 
 
-def test_what_ran_after_its_worker_called_again_leaves_no_trace(
+def test_run_after_the_next_call_of_its_worker_leaves_no_trace(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     worker.put("t", one)
@@ -85,7 +85,7 @@ def test_what_ran_after_its_worker_called_again_leaves_no_trace(
     assert not peek(redis).finished
 
 
-def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
+def test_unacknowledged_task_is_on_record_for_any_later_run(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """The broker's connection broke meanwhile: said with the next call, it is kept."""
@@ -97,7 +97,7 @@ def test_what_could_not_be_acknowledged_is_known_whenever_it_runs(
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
 
 
-def test_what_could_not_be_acknowledged_and_ran_in_its_own_worker_meanwhile_is_known(
+def test_unacknowledged_task_run_by_its_own_worker_is_on_record(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """Its next call says both: that the broker has it still, and that it has ended; a full store refused one before."""
@@ -108,9 +108,7 @@ def test_what_could_not_be_acknowledged_and_ran_in_its_own_worker_meanwhile_is_k
     assert peer.put("t", one).parked == (ParkAnswer.HAS_RUN,)
 
 
-def test_what_could_not_be_acknowledged_and_has_run_by_then_is_known(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_unacknowledged_task_that_has_run_is_on_record(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     run_elsewhere(worker, peer, one)
     worker.exchange(unacked=worker.parcelled("t"))
     assert "0 t" in peek(redis).finished
@@ -118,14 +116,16 @@ def test_what_could_not_be_acknowledged_and_has_run_by_then_is_known(
     assert peer.ask("t", one)[0] == Answer.HAS_RUN
 
 
-def test_what_a_worker_ran_itself_while_it_was_not_acknowledged(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_own_run_of_a_worker_before_its_acknowledgement(worker: Caller, one: Limit, redis: Redis) -> None:
     """The call that reports the run also confirms all earlier acknowledgements."""
     (grant,) = worker.put("t", one, slots=1).grants
     worker.release(grant)
     assert not peek(redis).finished
 
 
-def test_what_never_began_and_comes_again_has_not_run(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_task_that_never_began_has_not_run_when_it_comes_again(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
     worker.put("t", one)
     (grant,) = peer.look().grants
     peer.release(grant, Facts(began=False, message=Message.BROKER))
@@ -133,7 +133,7 @@ def test_what_never_began_and_comes_again_has_not_run(worker: Caller, peer: Call
     peer.take("t", one)
 
 
-def test_what_was_only_told_something_is_known_until_its_message_was_acknowledged(
+def test_outcome_is_on_record_until_its_message_is_acknowledged(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """That it was revoked, is a duplicate, has expired: it must not run when it comes again."""
@@ -159,7 +159,7 @@ def test_a_run_that_came_to_nothing_is_repeated(worker: Caller, peer: Caller, on
     peer.take("t", one)
 
 
-def test_what_has_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     run_elsewhere(worker, peer, one)
     store = peek(redis)
     assert store.sets["ends"]["records:t"] == pytest.approx(store.now + 86_400_000, abs=60_000)
@@ -168,7 +168,7 @@ def test_what_has_run_is_forgotten_after_a_day(worker: Caller, peer: Caller, one
     assert not peek(redis).finished
 
 
-def test_what_a_worker_parked_that_was_forgotten_since(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_parked_task_of_a_forgotten_worker(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """It was killed, and a day has passed: nothing is to come of it any more."""
     worker.put("t", one)
     redis.hdel(KEY["workers"], worker.name)
@@ -198,7 +198,7 @@ def test_another_delivery_that_was_parked_beside_a_run_is_known_too(
     assert worker.ask("t", one)[0] == Answer.HAS_RUN
 
 
-def test_another_delivery_that_waited_beside_a_run_for_nothing_is_known_until_it_was_acknowledged(
+def test_needless_delivery_is_on_record_until_acknowledged(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """The worker that parked it may have been killed before that."""
@@ -211,7 +211,7 @@ def test_another_delivery_that_waited_beside_a_run_for_nothing_is_known_until_it
     assert not peek(redis).finished
 
 
-def test_what_was_sent_back_with_a_copy_of_a_refused_call_runs_once(
+def test_task_sent_back_twice_by_a_refused_call_runs_once(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """The copy was on its way when the store refused the call for lack of memory, and came when it had some again."""
@@ -224,7 +224,9 @@ def test_what_was_sent_back_with_a_copy_of_a_refused_call_runs_once(
     assert "t" not in peek(redis).records
 
 
-def test_what_was_sent_back_and_ran_leaves_no_trace(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_task_that_was_sent_back_and_ran_leaves_no_trace(
+    worker: Caller, peer: Caller, one: Limit, redis: Redis
+) -> None:
     worker.send_back(worker.take("t", one), 0.0)
     (grant,) = peer.look().grants
     peer.release(grant)
@@ -233,7 +235,7 @@ def test_what_was_sent_back_and_ran_leaves_no_trace(worker: Caller, peer: Caller
     assert not peek(redis).finished
 
 
-def test_who_sends_back_does_not_answer_for_who_parked(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_return_covers_no_message_parked_by_another(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """Which has not acknowledged the message yet."""
     worker.put("t", one)
     (grant,) = peer.look().grants
@@ -245,7 +247,7 @@ def test_who_sends_back_does_not_answer_for_who_parked(worker: Caller, peer: Cal
     assert not peek(redis).finished
 
 
-def test_what_waits_beside_a_run_and_could_not_be_acknowledged_is_known_when_it_has_run(
+def test_unacknowledged_delivery_beside_a_run_is_on_record(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """The retry of a task whose end the store has not heard of yet; it is not the run that was not acknowledged."""
@@ -270,9 +272,7 @@ def test_a_second_delivery_that_could_not_be_acknowledged_is_known(
     assert peek(redis).finished.keys() == {"0 t"}
 
 
-def test_what_a_retry_has_taken_the_place_of_does_not_come_again(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_attempt_with_a_retry_does_not_come_again(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """An attempt that could not be acknowledged, and of which there was another delivery that has run."""
     worker.take("first", one)
     worker.put("t", one)
@@ -282,9 +282,7 @@ def test_what_a_retry_has_taken_the_place_of_does_not_come_again(
     assert not peek(redis).records["t"].unacked
 
 
-def test_what_a_retry_has_taken_the_place_of_is_kept_by_the_broker(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_attempt_with_a_retry_is_kept_by_the_broker(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     worker.take("first", one)
     worker.put("t", one, unacked=True)
     peer.put("t", one, attempt=1, unacked=True)
@@ -294,14 +292,14 @@ def test_what_a_retry_has_taken_the_place_of_is_kept_by_the_broker(
     assert not peek(redis).finished
 
 
-def test_what_a_retry_has_taken_the_place_of_was_acknowledged_before(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_attempt_with_a_retry_was_acknowledged_before(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.take("first", one)
     worker.put("t", one)
     worker.put("t", one, attempt=1)
     assert not peek(redis).finished
 
 
-def test_what_a_retry_has_taken_the_place_of_beside_a_run_is_kept_by_the_broker(
+def test_attempt_with_a_retry_beside_a_run_is_kept_by_the_broker(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     held = worker.take("t", one)
@@ -314,7 +312,7 @@ def test_what_a_retry_has_taken_the_place_of_beside_a_run_is_kept_by_the_broker(
     assert peer.ask("t", one, attempt=1)[0] == Answer.HAS_RUN
 
 
-def test_what_was_parked_with_the_call_before_is_acknowledged_and_not_what_came_since(
+def test_only_tasks_parked_with_the_last_call_are_acknowledged(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """Another copy of the message ran elsewhere, and its own delivery of it the broker has taken back."""
@@ -326,7 +324,7 @@ def test_what_was_parked_with_the_call_before_is_acknowledged_and_not_what_came_
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_who_parked_first_does_not_answer_for_another_delivery(
+def test_first_parking_covers_no_other_delivery(
     worker: Caller, peer: Caller, one: Limit, redis: Redis, asks: bool
 ) -> None:
     """Whose worker is killed before it acknowledges that message: the broker delivers it again."""
@@ -345,9 +343,7 @@ def test_who_parked_first_does_not_answer_for_another_delivery(
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
-def test_who_waits_beside_a_run_does_not_answer_for_another_delivery(
-    worker: Caller, peer: Caller, one: Limit, attempt: int
-) -> None:
+def test_delivery_beside_a_run_covers_no_other_delivery(worker: Caller, peer: Caller, one: Limit, attempt: int) -> None:
     """The same, or one of an attempt that it has taken the place of."""
     held = worker.take("t", one)
     worker.put("t", one, attempt=attempt)
@@ -358,9 +354,7 @@ def test_who_waits_beside_a_run_does_not_answer_for_another_delivery(
     assert worker.put("t", one).parked == (ParkAnswer.HAS_RUN,)
 
 
-def test_of_two_that_wait_for_one_that_runs_after_all_neither_answers_for_the_other(
-    worker: Caller, peer: Caller, one: Limit
-) -> None:
+def test_two_deliveries_beside_a_late_run_cover_only_themselves(worker: Caller, peer: Caller, one: Limit) -> None:
     """One was parked and one waited beside its run, which went back; and a third delivery runs since long ago."""
     peer.put("t", one)
     (grant,) = worker.look().grants
@@ -374,7 +368,7 @@ def test_of_two_that_wait_for_one_that_runs_after_all_neither_answers_for_the_ot
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_delivery_of_what_has_run_is_known_until_its_own_worker_calls_again(
+def test_delivery_of_a_finished_task_is_on_record_for_a_call(
     worker: Caller, peer: Caller, one: Limit, redis: Redis, asks: bool
 ) -> None:
     """Its worker gets the outcome, and is killed before it acknowledges that message."""

@@ -123,7 +123,7 @@ def test_a_start_that_was_booked_for_later_keeps_its_time(
     assert steering.ask(steering.store.reserve("mail", mail.declared, 1, 1e12))[0] == clock.now + 121 * SECOND
 
 
-def test_what_did_not_begin_is_given_back_after_a_change(worker: TermsCaller, steering: Steering) -> None:
+def test_start_that_did_not_begin_is_given_back_after_a_change(worker: TermsCaller, steering: Steering) -> None:
     mail = terms(Limit("mail", rate="1/h")).same
     held = worker.arrive("m1", mail)
     assert held
@@ -147,7 +147,7 @@ def test_an_override_of_one_key_comes_before_that_of_all_rates(worker: TermsCall
 
 
 @pytest.mark.parametrize("bucket", ["tenant", "tenant\x1fa"])
-def test_it_ends_by_itself_and_wakes_what_waits(
+def test_rate_override_ends_by_itself_and_wakes_parked_tasks(
     bucket: str, worker: TermsCaller, steering: Steering, clock: StoreClock
 ) -> None:
     """Not after the day that the slower rate would take."""
@@ -236,7 +236,7 @@ def test_a_limit_without_a_rate_gets_one(worker: TermsCaller, steering: Steering
     assert started(worker.look(9)) == ("t3",)
 
 
-def test_its_workers_hear_that_they_may_pass_on_no_permits(worker: TermsCaller, steering: Steering) -> None:
+def test_workers_of_the_limit_learn_to_pass_on_no_permits(worker: TermsCaller, steering: Steering) -> None:
     """They take a bucket that has room, and no line, for one where only the number of permits counts."""
     assert worker.look(0).closed == ()
     held = worker.arrive("t0", ONE)

@@ -54,7 +54,7 @@ def test_a_call_is_packed_as_redis_py_packs_it(worker: Caller, server: EmbeddedS
     assert call.packed() == b"".join(expected)
 
 
-def test_a_server_that_does_not_know_the_script_gets_it(worker: Caller, raw: RawClient, redis: Redis) -> None:
+def test_script_unknown_to_the_server_is_loaded(worker: Caller, raw: RawClient, redis: Redis) -> None:
     call = worker.store.locked("x" * 40)
     assert raw.call(call) is None
     with commands(redis) as calls:

@@ -83,7 +83,7 @@ def test_whose_turn_it_is_is_woken(
 
 
 @pytest.mark.parametrize("live", [10, 1000])
-def test_the_cost_is_that_of_what_expired(worker: Caller, redis: Redis, live: int) -> None:
+def test_cost_is_that_of_the_expired_entries(worker: Caller, redis: Redis, live: int) -> None:
     """However many others there are."""
     many = Limit("many", 2000)
     for number in range(live):
@@ -106,7 +106,7 @@ def test_a_killed_worker_leaves_nothing_for_ever(worker: Caller, peer: Caller, o
     assert peek(redis).hashes["workers"].keys() == {"bbbbbbbb"}
 
 
-def test_workers_that_were_killed_go_also_where_nobody_ever_waits(redis: Redis, two: Limit) -> None:
+def test_killed_workers_go_also_where_no_task_ever_waits(redis: Redis, two: Limit) -> None:
     """There is no beat, so each new worker clears some."""
     for number in range(9):
         caller = Caller(redis, f"{number:08x}", "q")
@@ -115,7 +115,7 @@ def test_workers_that_were_killed_go_also_where_nobody_ever_waits(redis: Redis, 
     assert peek(redis).hashes["workers"].keys() == {f"{8:08x}"}
 
 
-def test_what_is_kept_of_a_worker_stays_while_it_calls(worker: Caller, redis: Redis) -> None:
+def test_entries_of_a_worker_stay_while_it_calls(worker: Caller, redis: Redis) -> None:
     """Also for a week: else a call that is sent again would be carried out again."""
     worker.look()
     redis.zadd(KEY["ends"], {"workers:aaaaaaaa": peek(redis).now + DAY / 3})

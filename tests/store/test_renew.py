@@ -49,7 +49,7 @@ def test_holders_put_themselves_back_after_the_store_lost_everything(
     assert peek(redis).holders("gpu2") == ["t2"]
 
 
-def test_nobody_is_put_back_into_a_full_limit(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
+def test_full_limit_takes_no_holder_back(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """Another task has the permit by now; the reply reports a lost lease."""
     held = worker.take("t1", one)
     redis.flushall()
@@ -148,7 +148,7 @@ def test_a_renewal_that_a_later_call_overtook_puts_nothing_back(worker: Caller, 
     assert not peek(redis).records
 
 
-def test_a_renewal_of_what_was_sent_back_leaves_it_in_line(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_renewal_of_a_returned_task_leaves_it_in_line(worker: Caller, one: Limit, redis: Redis) -> None:
     """Else the parked task would be taken for another delivery of itself, and dropped."""
     held = worker.take("t", one)
     number = worker.number
@@ -171,7 +171,7 @@ def test_a_later_call_about_something_else_keeps_a_renewal_from_putting_back(
     assert worker.renew(held, number=number) == [RENEWED], "what is held is renewed, whenever that was asked"
 
 
-def test_those_who_wait_outside_of_tasks_are_kept(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_waiting_callers_outside_of_tasks_are_kept(worker: Caller, one: Limit, redis: Redis) -> None:
     """A holder outside of tasks whose process is gone leaves the line after a lease."""
     worker.take("t", one)
     worker.put("w1", one, wait_ms=50, outside=True)
@@ -186,7 +186,7 @@ def test_those_who_wait_outside_of_tasks_are_kept(worker: Caller, one: Limit, re
     assert peek(redis).parked.keys() == {"w1"}, "it leaves nothing to be told"
 
 
-def test_what_has_gone_back_in_line_is_not_put_back(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_task_back_in_line_is_not_put_back(worker: Caller, one: Limit, redis: Redis) -> None:
     """Its renewal was put together during the call that reports it: see `worker/store_side/renewals.py`."""
     run = worker.take("t", one)
     worker.send_back(run, 0.0)

@@ -50,7 +50,7 @@ def test_a_permit_that_was_asked_for_is_found(worker: Caller, one: Limit, redis:
     assert not peek(redis).records
 
 
-def test_who_was_told_why_it_does_not_start_is_told_the_same(worker: Caller, peer: Caller, one: Limit) -> None:
+def test_replayed_refusal_has_the_same_reason(worker: Caller, peer: Caller, one: Limit) -> None:
     worker.release(worker.take("ran", one), Facts(began=True, message=Message.BROKER, result=Result.SUCCESS))
     worker.take("t", one)
     peer.put("parked", one)
@@ -59,14 +59,14 @@ def test_who_was_told_why_it_does_not_start_is_told_the_same(worker: Caller, pee
     assert worker.again().asked == told
 
 
-def test_what_ended_twice_frees_one_permit(worker: Caller, two: Limit, redis: Redis) -> None:
+def test_task_that_ended_twice_frees_one_permit(worker: Caller, two: Limit, redis: Redis) -> None:
     held = [worker.take(task, two) for task in ("t1", "t2")]
     worker.release(held[0])
     worker.again()
     assert peek(redis).used == {"gpu2": 1}
 
 
-def test_what_left_its_line_is_told_again_with_its_message(worker: Caller, one: Limit) -> None:
+def test_replayed_withdrawal_returns_the_message_again(worker: Caller, one: Limit) -> None:
     """Its message may have any bytes; the next call confirms it."""
     worker.take("t", one)
     message = bytes(range(256)) + b'"\\/'
@@ -80,7 +80,7 @@ def test_what_left_its_line_is_told_again_with_its_message(worker: Caller, one: 
     assert worker.again().withdrawn == ()
 
 
-def test_what_went_wrong_is_counted_once(worker: Caller, peer: Caller, redis: Redis) -> None:
+def test_error_is_counted_once(worker: Caller, peer: Caller, redis: Redis) -> None:
     worker.exchange(errors=2)
     worker.again()
     peer.exchange(errors=1)
@@ -88,9 +88,7 @@ def test_what_went_wrong_is_counted_once(worker: Caller, peer: Caller, redis: Re
     assert peek(redis).meta["errors"] == "3"
 
 
-def test_what_was_parked_and_has_run_is_not_parked_again(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_parked_task_that_has_run_is_not_parked_again(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """Other workers have run it in between; the reply only allows its acknowledgement."""
     worker.put("t", one)
     (grant,) = peer.look().grants
@@ -153,7 +151,7 @@ def test_a_permit_that_another_delivery_has_since_is_refused(
     assert peek(redis).records["t"].nonce == theirs.nonce
 
 
-def test_of_several_grants_those_that_are_left_are_told_again(worker: Caller, two: Limit, redis: Redis) -> None:
+def test_replay_returns_the_remaining_grants_again(worker: Caller, two: Limit, redis: Redis) -> None:
     for task in ("t1", "t2"):
         worker.put(task, two)
     first = worker.look(2)
@@ -162,7 +160,7 @@ def test_of_several_grants_those_that_are_left_are_told_again(worker: Caller, tw
     assert worker.again().grants == first.grants[1:]
 
 
-def test_a_call_of_a_worker_that_has_said_goodbye_does_nothing(
+def test_call_of_a_worker_after_its_sign_off_does_nothing(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """A copy of it was on its way on a broken connection; its parked tasks have run by now."""
@@ -174,7 +172,7 @@ def test_a_call_of_a_worker_that_has_said_goodbye_does_nothing(
     assert not peek(redis).records
 
 
-def test_what_a_worker_says_after_its_goodbye_is_heard(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_newer_call_after_a_sign_off_takes_effect(worker: Caller, one: Limit, redis: Redis) -> None:
     """A run ended while it stopped."""
     held = worker.take("t", one)
     worker.leave()
@@ -182,7 +180,7 @@ def test_what_a_worker_says_after_its_goodbye_is_heard(worker: Caller, one: Limi
     assert not peek(redis).records
 
 
-def test_a_goodbye_may_be_said_twice(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_sign_off_may_be_repeated(worker: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("t", one)
     worker.leave()
     worker.leave()

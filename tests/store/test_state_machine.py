@@ -466,7 +466,7 @@ def _in_order(entries: Mapping[str, Record] | Mapping[str, Entry]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # finding the smallest failing sequence takes minutes
-def test_any_sequence_of_calls_leaves_the_store_as_the_rules_say(redis: Redis) -> None:
+def test_any_sequence_of_calls_keeps_the_rules_of_the_store(redis: Redis) -> None:
     """Limits, order, second deliveries, replays and put-back hold for all that workers, broker and server do."""
 
     class OnThisServer(StoreMachine):

@@ -84,7 +84,7 @@ def test_a_flooding_tenant_does_not_block_others_on_the_shared_limit(worker: Ter
     assert used(redis) == {"api": 3, "tenant/a": 2, "tenant/b": 1}
 
 
-def test_those_who_piled_up_on_the_shared_limit_make_way(worker: TermsCaller, redis: Redis) -> None:
+def test_crowd_on_the_shared_limit_makes_way(worker: TermsCaller, redis: Redis) -> None:
     """The shared limit was full when they came, their own was not."""
     others = [worker.arrive(f"c{number}", terms(API).same) for number in range(3)]
     for number in range(20):
@@ -155,7 +155,7 @@ def test_another_that_goes_to_and_fro_takes_nothing_from_one_that_goes_first(wor
     assert set(peek(redis).hashes["overrides"]) == {"left", "right"}
 
 
-def test_whoever_was_barred_comes_when_that_ends(worker: TermsCaller, redis: Redis) -> None:
+def test_barred_task_comes_when_the_bar_ends(worker: TermsCaller, redis: Redis) -> None:
     left, right = (Limit(name, 1) for name in ("left", "right"))
     sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
     assert sides[0]
@@ -168,7 +168,7 @@ def test_whoever_was_barred_comes_when_that_ends(worker: TermsCaller, redis: Red
     assert peek(redis).due("bucket")["left"] == ends
 
 
-def test_one_that_has_to_wait_for_its_lock_bars_nobody(worker: TermsCaller, redis: Redis) -> None:
+def test_task_that_waits_for_its_lock_bars_no_other(worker: TermsCaller, redis: Redis) -> None:
     left, right = (Limit(name, 1) for name in ("left", "right"))
     sides = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right)]
     assert sides[0]
@@ -184,7 +184,7 @@ def test_one_that_has_to_wait_for_its_lock_bars_nobody(worker: TermsCaller, redi
     assert peek(redis).records["elder"].verdict == "follow"
 
 
-def test_what_came_back_from_an_empty_store_counts_on_every_limit(worker: TermsCaller, redis: Redis) -> None:
+def test_holder_back_after_a_flush_counts_on_every_limit(worker: TermsCaller, redis: Redis) -> None:
     permit = worker.arrive("a1", of("a"))
     assert permit
     redis.flushall()
@@ -309,7 +309,7 @@ def test_a_rate_counts_starts_and_nothing_else(worker: TermsCaller, redis: Redis
     assert "mail" in peek(redis).hashes["rates"]
 
 
-def test_what_is_booked_ends_by_itself(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
+def test_booking_ends_by_itself(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     held = worker.arrive("m1", terms(Limit("mail", rate="20/s")).same)
     assert held
     worker.end(held)
@@ -447,7 +447,7 @@ def test_one_that_is_to_come_again_has_the_next_turn_of_its_key(worker: TermsCal
     assert order.index("a") < 3
 
 
-def test_who_has_not_been_there_saves_nothing_up(worker: TermsCaller) -> None:
+def test_absent_key_saves_no_turns_up(worker: TermsCaller) -> None:
     needs = in_turns(Limit("api", 1, fair_by="who"))
     held = worker.arrive("x", needs["a"])
     assert held
@@ -500,7 +500,7 @@ def test_turns_that_have_gone_far(worker: TermsCaller, redis: Redis) -> None:
 # -- as long as may be, as many as may be ------------------------------------------------------------------------------
 
 
-def test_one_that_may_not_wait_any_longer_is_told_so(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
+def test_task_past_its_deadline_gets_that_outcome(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     gpu = Limit("gpu", 1)
     held = worker.arrive("g1", terms(gpu).same)
     worker.arrive("g2", terms(gpu, start_deadline=0.05).same)
@@ -513,7 +513,7 @@ def test_one_that_may_not_wait_any_longer_is_told_so(worker: TermsCaller, redis:
     assert worker.end(held, slots=1) == ("g3",)
 
 
-def test_those_who_may_not_wait_any_longer_do_not_start(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
+def test_tasks_past_their_deadline_do_not_start(worker: TermsCaller, redis: Redis, clock: StoreClock) -> None:
     """However many there are, and however little of them a call clears."""
     gpu = Limit("gpu", 1)
     held = worker.arrive("g", terms(gpu).same)
@@ -534,9 +534,7 @@ def test_those_who_may_not_wait_any_longer_do_not_start(worker: TermsCaller, red
     assert used(redis) == {"gpu": 1}
 
 
-def test_whoever_parks_one_that_may_not_wait_for_long_looks_again_in_time(
-    worker: TermsCaller, clock: StoreClock
-) -> None:
+def test_parking_with_a_deadline_returns_a_time_to_look(worker: TermsCaller, clock: StoreClock) -> None:
     gpu = Limit("gpu", 1)
     assert worker.arrive("g1", terms(gpu).same)
     wait = worker.put("g2", terms(gpu, start_deadline=0.5).same).wait
@@ -592,7 +590,7 @@ def test_no_more_are_parked_than_may_wait(worker: TermsCaller, redis: Redis) -> 
     assert lines(redis) == {"gpu": ["g2", "g3"]}
 
 
-def test_a_call_sent_again_says_again_who_was_refused(worker: TermsCaller, redis: Redis) -> None:
+def test_replay_returns_the_same_refusals(worker: TermsCaller, redis: Redis) -> None:
     gpu = terms(Limit("gpu", 1, max_parked=1)).same
     worker.arrive("g1", gpu)
     worker.arrive("g2", gpu)
@@ -613,7 +611,7 @@ def test_of_several_limits_the_most_crowded_one_refuses(worker: TermsCaller, red
     assert lines(redis) == {"api": ["b2", "a1"]}
 
 
-def test_who_is_next_is_known_as_long_as_somebody_waits(worker: TermsCaller, redis: Redis) -> None:
+def test_order_of_turns_lasts_as_long_as_a_task_waits(worker: TermsCaller, redis: Redis) -> None:
     """Nothing starts for hours, as in a pause. A lane with many turns still comes after one without."""
     needs = in_turns(Limit("api", 1, fair_by="who"))
     held = worker.arrive("x", needs["a"])
@@ -635,7 +633,7 @@ def test_who_is_next_is_known_as_long_as_somebody_waits(worker: TermsCaller, red
     assert not peek(redis).hashes["turns"], "nobody waits"
 
 
-def test_turns_that_are_over_go_also_where_somebody_always_waits(worker: TermsCaller, redis: Redis) -> None:
+def test_finished_turns_go_also_under_constant_waiting(worker: TermsCaller, redis: Redis) -> None:
     limit = Limit("api", 1, fair_by="who")
     run: Arrival | Grant = worker.take("first", terms(limit).needs({"fair": ["last", 1]}))
     worker.arrive("waits", terms(limit).needs({"fair": ["last", 1]}))
@@ -701,7 +699,7 @@ def test_one_whose_lease_was_lost_is_not_put_in_twice(worker: TermsCaller, redis
     assert lines(redis) == {}
 
 
-def test_one_that_an_emptied_store_does_not_know_is_kept(worker: TermsCaller, redis: Redis) -> None:
+def test_task_unknown_to_an_emptied_store_is_kept(worker: TermsCaller, redis: Redis) -> None:
     held = worker.arrive("a1", of("a"))
     assert held
     redis.flushall()

@@ -25,7 +25,7 @@ def abc(redis: Redis) -> tuple[LockCaller, LockCaller, LockCaller]:
     return a, b, c
 
 
-def test_what_was_told_that_it_is_skipped_does_not_run_when_it_is_delivered_again(
+def test_skipped_task_does_not_run_when_it_is_delivered_again(
     abc: tuple[LockCaller, LockCaller, LockCaller], redis: Redis
 ) -> None:
     """Its worker was killed before it could acknowledge what it had parked."""
@@ -41,7 +41,7 @@ def test_what_was_told_that_it_is_skipped_does_not_run_when_it_is_delivered_agai
     assert answer == Answer.HAS_RUN
 
 
-def test_another_message_of_what_was_told_that_it_is_skipped_does_not_run(
+def test_other_message_of_a_skipped_task_does_not_run(
     abc: tuple[LockCaller, LockCaller, LockCaller],
 ) -> None:
     """The broker connection of its worker was lost between parking and acknowledging."""
@@ -54,7 +54,7 @@ def test_another_message_of_what_was_told_that_it_is_skipped_does_not_run(
     assert c.look_once() == ()
 
 
-def test_what_was_replaced_does_not_run_when_its_message_comes_late(
+def test_replaced_task_does_not_run_when_its_message_comes_late(
     abc: tuple[LockCaller, LockCaller, LockCaller],
 ) -> None:
     """The call that parks it is on its way while the broker has delivered it again."""
@@ -68,7 +68,7 @@ def test_what_was_replaced_does_not_run_when_its_message_comes_late(
     assert b.put_once("t0", old, slots=1) == ()
 
 
-def test_nothing_is_kept_of_an_outcome_that_was_asked_for_before_the_first_said_that_it_has_ended(
+def test_outcome_asked_for_before_the_end_leaves_nothing(
     abc: tuple[LockCaller, LockCaller, LockCaller], redis: Redis
 ) -> None:
     """The process that ran it stores the outcome; its worker reports the rest."""
@@ -88,7 +88,7 @@ def test_nothing_is_kept_of_an_outcome_that_was_asked_for_before_the_first_said_
 
 
 @pytest.mark.parametrize(("how", "state"), [("done", "done"), ("failed", "failed")])
-def test_what_follows_a_task_that_had_lost_its_lease_hears_of_its_end(
+def test_follower_of_a_lost_lease_gets_its_end(
     abc: tuple[LockCaller, LockCaller, LockCaller], redis: Redis, how: str, state: str
 ) -> None:
     """The lock outlasts the lease, so no other event releases its followers."""

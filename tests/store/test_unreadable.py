@@ -55,7 +55,7 @@ def goes_on(worker: Caller, limit: Limit) -> None:
 
 
 @each_garbage
-def test_what_is_kept_of_a_worker(worker: Caller, one: Limit, redis: Redis, garbage: bytes) -> None:
+def test_entries_of_a_worker(worker: Caller, one: Limit, redis: Redis, garbage: bytes) -> None:
     """Its next call is carried out as if it were its first, and all others go on."""
     held = worker.take("t", one)
     spoil(redis, "workers", worker.name, garbage)
@@ -96,7 +96,7 @@ def test_how_many_permits_are_held(worker: Caller, two: Limit, redis: Redis, gar
 
 @each_garbage
 @pytest.mark.parametrize("limit", [RATED, FAIR])
-def test_what_was_declared(worker: Caller, limit: Limit, redis: Redis, garbage: bytes) -> None:
+def test_declaration(worker: Caller, limit: Limit, redis: Redis, garbage: bytes) -> None:
     """Workers are asked for it, and nothing has to settle: the data is there."""
     needs = terms(limit).needs({"fair": ["w", 1]})
     held = worker.take("t", needs)
@@ -114,7 +114,7 @@ def test_what_was_declared(worker: Caller, limit: Limit, redis: Redis, garbage: 
 
 
 @pytest.mark.parametrize("garbage", [each for each in GARBAGE if each not in NOTHING])
-def test_what_was_said(worker: Caller, one: Limit, redis: Redis, garbage: bytes, steering: Steering) -> None:
+def test_override(worker: Caller, one: Limit, redis: Redis, garbage: bytes, steering: Steering) -> None:
     steering.say(one, "override", 3)
     spoil(redis, "overrides", one.name, garbage)
     worker.take("t1", one)
@@ -127,7 +127,7 @@ def test_what_was_said(worker: Caller, one: Limit, redis: Redis, garbage: bytes,
 @pytest.mark.parametrize(
     "rate", [1, "x", [1], [[0, 1000000, 1]], [[1, 16, 1]], [[1, 1000000, "x"]], {"a": 1}, [[1, 60]]]
 )
-def test_a_rate_that_was_said(worker: Caller, one: Limit, redis: Redis, rate: object, steering: Steering) -> None:
+def test_rate_override(worker: Caller, one: Limit, redis: Redis, rate: object, steering: Steering) -> None:
     """It is treated as absent; a rate of 16 us has no readable origin."""
     steering.say(one, "override", json.dumps({"rates": [[1, 60_000_000, 1]]}))
     said = json.loads(redis.hget(KEY["overrides"], one.name) or b"")
@@ -261,7 +261,7 @@ def test_outcomes_that_are_awaited(redis: Redis, value: object) -> None:
 
 
 @pytest.mark.parametrize("value", PARTS)
-def test_what_has_run(worker: Caller, one: Limit, redis: Redis, value: object) -> None:
+def test_finished_run(worker: Caller, one: Limit, redis: Redis, value: object) -> None:
     """It may run once more; nothing else is lost."""
     held = worker.take("t", one)
     worker.release(held, Facts(True, Message.BROKER, Result.SUCCESS))

@@ -100,7 +100,7 @@ def test_how_a_limit_stands(worker: TermsCaller, steering: Steering) -> None:
     assert {stands.stopped, stands.full} == {False}
 
 
-def test_who_said_what_when_and_why(worker: TermsCaller, steering: Steering) -> None:
+def test_overrides_have_author_time_and_reason(worker: TermsCaller, steering: Steering) -> None:
     fill(worker, ONE, 2)
     before = time.time()
     steering.say(API, "override", 5, until="+60000", why="big day")
@@ -119,7 +119,7 @@ def test_who_said_what_when_and_why(worker: TermsCaller, steering: Steering) -> 
     assert not stands.full
 
 
-def test_what_was_said_of_a_key_comes_before_what_was_said_of_all(worker: TermsCaller, steering: Steering) -> None:
+def test_override_of_a_key_comes_before_that_of_all(worker: TermsCaller, steering: Steering) -> None:
     worker.arrive("t", of("a"))
     steering.say("tenant", "pause", why="all")
     one, other = steering.stands("tenant\x1fa"), steering.stands("tenant\x1fb")
@@ -160,7 +160,7 @@ def test_all_limits_and_keys_are_found(worker: TermsCaller, steering: Steering) 
 # -- holders and those who wait ----------------------------------------------------------------------------------------
 
 
-def test_who_holds(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
+def test_holders(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
     big = terms(Limit("gpu", 4), cost=3).same
     for number in range(2):
         worker.arrive(f"t{number}", ONE)
@@ -177,7 +177,7 @@ def test_who_holds(worker: TermsCaller, steering: Steering, redis: Redis) -> Non
     assert {each.worker for each in found.values()} == {"aaaaaaaa"}
 
 
-def test_who_waits_in_which_place(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
+def test_waiting_tasks_have_their_place(worker: TermsCaller, other: TermsCaller, steering: Steering) -> None:
     steering.say(API, "pause")
     for number in range(4):
         (worker, other)[number % 2].put(f"t{number}", ONE)
@@ -210,7 +210,7 @@ def test_since_when_is_not_readable(worker: TermsCaller, steering: Steering, red
     assert [each.since for each in steering.parked("api")] == [None]
 
 
-def test_who_waits_for_any_key(worker: TermsCaller, steering: Steering) -> None:
+def test_waiting_tasks_of_any_key(worker: TermsCaller, steering: Steering) -> None:
     keyed = terms(TENANT)
     for tenant in "ab":
         fill(worker, keyed.needs({"keys": {"tenant": tenant}}), 3, tenant)
@@ -244,7 +244,7 @@ def test_the_name_of_a_task_is_in_its_message(
     assert steering.explain("t").task_name == name
 
 
-def test_who_waits_for_a_lock(redis: Redis, steering: Steering) -> None:
+def test_waiting_tasks_of_a_lock(redis: Redis, steering: Steering) -> None:
     caller = LockCaller(redis, "aaaaaaaa", "q")
     plan = plan_of()
     (first,) = caller.arrive("first", plan)
@@ -322,7 +322,7 @@ def test_a_rate_is_why(worker: TermsCaller, steering: Steering) -> None:
     assert why.startswith("The rate of limit mail (1/h) allows the next start in 3")
 
 
-def test_of_several_limits_it_says_which(worker: TermsCaller, steering: Steering) -> None:
+def test_blocking_limit_of_several_is_named(worker: TermsCaller, steering: Steering) -> None:
     fill(worker, of("a"), 2)
     full, needs = steering.explain("t1").reasons
     assert full == "Limit tenant[a] is full: 1 of 1 permits are held."
@@ -336,9 +336,7 @@ def test_a_cost_is_why(worker: TermsCaller, steering: Steering) -> None:
     assert steering.explain("big").reasons[0] == "Limit gpu is full: 1 of 4 permits are held, and it needs 4."
 
 
-def test_a_queue_that_nobody_consumes(
-    worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis
-) -> None:
+def test_queue_without_consumer(worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis) -> None:
     steering.say(API, "pause")
     other.put("left behind", ONE)
     worker.put("next", ONE)
@@ -440,7 +438,7 @@ def test_reading_writes_nothing_and_costs_the_same_however_long_the_line_is(
     assert costs[0] == costs[1]
 
 
-def test_limit_without_keys_of_which_nothing_was_said_takes_five_commands(
+def test_limit_without_keys_and_overrides_takes_five_commands(
     worker: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
     names = [f"limit-{number}" for number in range(60)]

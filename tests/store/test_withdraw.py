@@ -33,7 +33,7 @@ def test_a_task_is_withdrawn_once(worker: Caller, peer: Caller, one: Limit) -> N
     assert peer.withdraw("t1") == ()
 
 
-def test_what_runs_is_left_alone(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_running_task_is_left_alone(worker: Caller, one: Limit, redis: Redis) -> None:
     """Its worker terminates it, if that was asked for, and gives the permit back."""
     worker.put("t", one, slots=1)
     assert worker.withdraw("t") == ()

@@ -38,7 +38,7 @@ def test_each_node_of_a_cluster_that_has_limits(cluster: Cluster) -> None:
     assert facts == [(group, "master", ()) for group in ("", "eu", "us")]
 
 
-def test_the_primary_that_sentinels_know(watched: Watched) -> None:
+def test_primary_of_the_sentinels(watched: Watched) -> None:
     diagnosis = told(watched.url)
     assert about_servers(diagnosis) == []
     (store,) = diagnosis.stores

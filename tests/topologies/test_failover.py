@@ -99,7 +99,7 @@ def test_the_primary_is_lost(workers: Workers, journal: Journal, kind: str, how:
         assert journal.order()[2] == "parked 0"
 
 
-def test_what_was_not_replicated_is_put_back(workers: Workers, journal: Journal) -> None:
+def test_unreplicated_data_is_put_back(workers: Workers, journal: Journal) -> None:
     """Permits; a parked task would be lost."""
     doors = Doors(journal)
     with sentinels.watched(new_server, down_after=SILENCE) as store:

@@ -71,7 +71,7 @@ def test_a_user_without_the_right(own_server: EmbeddedServer, durability: Durabi
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True, "options": {"appendfsync": "everysec"}}], indirect=True)
-def test_a_server_that_says_so_too_early(own_server: EmbeddedServer) -> None:
+def test_server_that_confirms_too_early(own_server: EmbeddedServer) -> None:
     with Redis.from_url(own_server.url) as client:
         info: Any = client.info()
     if "valkey_version" not in info:
@@ -89,12 +89,12 @@ def test_replicas(watched: Watched) -> None:
     )
 
 
-def test_nobody_is_there(own_server: EmbeddedServer) -> None:
+def test_missing_replica(own_server: EmbeddedServer) -> None:
     own_server.kill()
     assert found(own_server.url, DISK) == []
 
 
-def test_doctor_says_it(own_server: EmbeddedServer) -> None:
+def test_doctor_reports_it(own_server: EmbeddedServer) -> None:
     app = make_app(own_server.url, throttle_park_durability="replicas", throttle_park_replicas=2)
     ended = run_in(app, "doctor")
     assert ended.code == 1
@@ -102,7 +102,7 @@ def test_doctor_says_it(own_server: EmbeddedServer) -> None:
 
 
 @pytest.mark.worker
-def test_a_worker_says_it_at_its_start(workers: Workers) -> None:
+def test_worker_reports_it_at_its_start(workers: Workers) -> None:
     workers.conf["throttle_park_durability"] = "replicas"
     worker = workers.start(BASIC)
     worker.wait_for_log("throttle_park_durability is 'replicas', and the store has 0 of throttle_park_replicas = 1")

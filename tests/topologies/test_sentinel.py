@@ -51,7 +51,7 @@ def test_the_primary_is_found_past_a_sentinel_that_is_down(watched: Watched, for
         assert client.get("k") == form
 
 
-def test_a_name_that_no_sentinel_knows(watched: Watched) -> None:
+def test_name_unknown_to_the_sentinels(watched: Watched) -> None:
     with (
         make_client(watched.url.replace(NAME, "other")) as client,
         pytest.raises(RedisConnectionError, match=r"primary named 'other' .*: it does not know that name"),
@@ -81,7 +81,7 @@ def test_a_replica_is_not_taken_for_the_primary(watched: Watched) -> None:
         behind.end()
 
 
-def test_who_stands_at_a_primary_without_its_replica_goes_to_the_new_one() -> None:
+def test_client_of_a_primary_without_replica_goes_to_the_new_one() -> None:
     """Cut off from the others it refuses to write (``min-replicas-to-write 1``), and no connection breaks."""
     keys = Keys("throttle")
     with sentinels.watched(new_server) as watched:
@@ -143,7 +143,7 @@ def test_findings(watched: Watched) -> None:
 
 
 @pytest.mark.worker
-def test_a_worker_starts_without_sentinels_and_says_so(workers: Workers) -> None:
+def test_worker_starts_without_sentinels_and_logs_it(workers: Workers) -> None:
     workers.conf["throttle_url"] = f"sentinel://127.0.0.1:1/0?master_name={NAME}"
     worker = workers.start(BASIC)
     worker.wait_for_log("cannot reach the store .no sentinel leads to a primary named 'mymaster' .*check throttle_url")

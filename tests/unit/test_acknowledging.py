@@ -45,7 +45,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_what_has_run_and_could_not_be_acknowledged_is_told_with_the_next_call(keeps: bool) -> None:
+def test_unacknowledged_finished_run_is_sent_with_the_next_call(keeps: bool) -> None:
     """The connection to the broker is gone: an unreported message counts as acknowledged."""
     worker = Worker()
     run = worker.run(epoch=0, keeps=keeps)
@@ -53,13 +53,13 @@ def test_what_has_run_and_could_not_be_acknowledged_is_told_with_the_next_call(k
     assert worker.outbox.next_batch(0).said.unacked == [run.delivery]
 
 
-def test_parked_task_that_was_acknowledged_is_not_told_of() -> None:
+def test_acknowledged_parked_task_is_not_sent() -> None:
     worker = Worker()
     worker.acknowledging.parked(worker.run())
     assert worker.outbox.next_batch(0).said.unacked == []
 
 
-def test_parked_task_acknowledged_on_a_lost_connection_counts_as_not_acknowledged() -> None:
+def test_acknowledgement_on_a_lost_connection_does_not_count() -> None:
     """The broker may have put it back before: Celery acknowledges late, and on a channel that is closed by then."""
     worker = Worker()
     run = worker.run()

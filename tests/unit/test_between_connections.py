@@ -111,7 +111,7 @@ class Plain:
 
 
 @pytest.mark.parametrize("connected", [False, True])
-def test_failure_that_cannot_be_written_after_a_lost_connection_is_left_to_the_broker(*, connected: bool) -> None:
+def test_unwritable_failure_without_connection_is_left_to_broker(*, connected: bool) -> None:
     """It has run; the broker delivers it again, so nothing is to be written, and no other comes in its place."""
     worker = Worker(Plain())
     request = Request()

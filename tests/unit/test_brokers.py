@@ -30,7 +30,7 @@ def broker(url: str | list[str], store: str = FAR, **options: str) -> str:
         ("sentinel://:secret@b.example:1,a.example:2/3", "sentinel://a.example:2/3,sentinel://b.example:1/3"),
     ],
 )
-def test_what_is_named(url: str, expected: str) -> None:
+def test_broker_name_has_address_without_secret(url: str, expected: str) -> None:
     named = broker(url)
     assert named == expected or named == expected.replace("rediss", "redis", 1)
     assert "secret" not in named
@@ -47,5 +47,5 @@ def test_a_store_with_several_hosts_is_read() -> None:
     assert ",on " in broker("redis://localhost/1", "sentinel://a.example:1,b.example:2/0?master_name=m")
 
 
-def test_what_the_queues_begin_with_tells_brokers_apart() -> None:
+def test_key_prefixes_keep_brokers_apart() -> None:
     assert broker("redis://a.example", global_keyprefix="x") != broker("redis://a.example", global_keyprefix="y")

@@ -65,13 +65,13 @@ def test_a_unix_socket_will_do(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://a?sokket_timeout=1", "sentinel://a?master_name=m&x=1"])
-def test_an_option_that_redis_py_does_not_know_is_refused(url: str) -> None:
+def test_option_unknown_to_redis_py_is_refused(url: str) -> None:
     """Now, not in the thread that connects."""
     with pytest.raises(ConfigurationError, match="throttle_url has an option"):
         connection_factory(url)
 
 
-def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No retries, because only the caller can decide which calls may be repeated."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

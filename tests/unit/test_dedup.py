@@ -50,7 +50,7 @@ def test_a_timedelta_is_seconds() -> None:
         ({"lock_until": "started", "on_conflict": "keep_last"}, "lock_until='started'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], named: str) -> None:
+def test_senseless_options_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named) as refused:
         dedup({"order_id", "amount"}, **options)
     assert "Task shop.charge" in str(refused.value)

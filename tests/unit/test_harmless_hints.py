@@ -56,12 +56,12 @@ def refused(**conf: object) -> str:
     ],
     ids=map(str, range(15)),
 )
-def test_wrong_call_of_a_change_hints_at_what_was_meant(wrong: Callable[[], object], hint: str) -> None:
+def test_wrong_call_of_a_change_hints_at_the_right_one(wrong: Callable[[], object], hint: str) -> None:
     assert hint in said(wrong)
 
 
 @pytest.mark.parametrize("what", [GPU, THROTTLE], ids=["limit", "all"])
-def test_no_method_hints_that_a_value_is_who_did_it(what: Any) -> None:
+def test_no_method_suggests_a_value_as_author(what: Any) -> None:
     """``limit.drop("task-id")`` with ``by="task-id"`` would drop the whole line."""
     methods = [each for name, each in inspect.getmembers(what, inspect.ismethod) if not name.startswith("_")]
     signed = [each for each in methods if "by" in inspect.signature(each).parameters]
@@ -73,7 +73,7 @@ def test_no_method_hints_that_a_value_is_who_did_it(what: Any) -> None:
         assert not re.search(r"\b(by|why)='x'", said(lambda: method(*["x"] * (several + 1)))), method  # noqa: B023
 
 
-def test_setting_of_the_opposite_name_says_that_it_is_the_opposite() -> None:
+def test_setting_of_the_opposite_name_is_reported_as_opposite() -> None:
     assert "throttle_enabled is the opposite: True enforces limits" in refused(throttle_disabled=False)
     assert "throttle_enabled is the opposite: True enforces limits" in refused(throttle_disable=False)
     assert "throttle_enabled is the opposite: True enforces limits" in refused(throttle_off=False)

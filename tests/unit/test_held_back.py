@@ -65,7 +65,7 @@ def test_the_broker_delivers_as_many_as_before_when_nothing_is_held_any_more() -
 
 
 @pytest.mark.parametrize("count", [200, 205])
-def test_that_many_wait_is_said_once_a_minute(
+def test_large_number_of_held_tasks_is_logged_once_a_minute(
     count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each comes again every few seconds, one by one, and is held again."""
@@ -91,7 +91,7 @@ def test_one_that_may_not_be_parked_for_days_comes_again_each_time() -> None:
     assert here.held.of(State.CROWDED) == [run]
 
 
-def test_what_the_broker_delivers_again_is_not_held_any_more() -> None:
+def test_redelivered_message_is_not_held_any_more() -> None:
     here = Here()
     runs: list[Any] = [*here.crowded(3), refused := Held()]
     here.put_off([refused])

@@ -83,7 +83,7 @@ def test_typed_values_that_went_through_a_broker_are_the_same(value: Any) -> Non
     assert identity_of("t", json.loads(json.dumps([value]))) == identity_of("t", [value])
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_incomparable_values_are_refused() -> None:
     with pytest.raises(TypeError, match="object"):
         identity_of("t", {"a": [object()]})
 

@@ -170,7 +170,7 @@ def test_objects_are_whole_when_they_are_made(modules: dict[str, ast.AST]) -> No
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_nobody_sets_attributes_of_others(modules: dict[str, ast.AST], name: str) -> None:
+def test_modules_set_no_attributes_of_others(modules: dict[str, ast.AST], name: str) -> None:
     """Only a few modules may, for a few attributes."""
     found = [(each.partition(".")[0], each) for each in set_from_outside(modules[name])]
     steered = STEERS.get(name, set())
@@ -223,5 +223,5 @@ def test_an_object_that_is_not_whole_is_seen(body: str, late: list[str]) -> None
     ],
     ids=str,
 )
-def test_one_who_sets_attributes_of_others_is_seen(text: str, found: list[str]) -> None:
+def test_setting_attributes_of_others_is_found(text: str, found: list[str]) -> None:
     assert list(set_from_outside(ast.parse(text))) == found

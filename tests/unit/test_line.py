@@ -6,7 +6,7 @@ from celery_throttle.permits.line import Asking, Batch
 from celery_throttle.store.exchange import Arrival
 
 
-def test_who_gets_in_line_says_how_long_ago_it_asked() -> None:
+def test_caller_in_line_sends_the_age_of_its_request() -> None:
     """Its place is the moment at which it asked, however long the store took to refuse it."""
     early, late = (Asking(Arrival(task, "1:gpu", "q"), waits=True) for task in ("early", "late"))
     early.came -= 60

@@ -119,7 +119,7 @@ def test_a_reply_that_stops_half_way_is_no_reply(server: Server, linked: Linked)
 
 
 @pytest.mark.parametrize("said", [b"+unasked\r\n", b"?\r\n"])
-def test_a_reply_that_nobody_asked_for_breaks_the_connection(server: Server, linked: Linked, said: bytes) -> None:
+def test_unrequested_reply_breaks_the_connection(server: Server, linked: Linked, said: bytes) -> None:
     """Which call the next one would belong to cannot be known any more."""
     server.peer.sendall(said)
 
@@ -156,7 +156,7 @@ def test_a_reply_that_its_reader_cannot_read_breaks_the_connection(server: Serve
     assert not linked.link.up
 
 
-def test_an_error_in_what_follows_from_a_reply_leaves_the_connection(server: Server, linked: Linked) -> None:
+def test_error_after_a_reply_leaves_the_connection(server: Server, linked: Linked) -> None:
     linked.link.send(Store(Keys("throttle"), 60.0).crowd("limit"), lambda raw: {}[raw])
     linked.ask()
     server.peer.sendall(b":1\r\n:7\r\n")
@@ -167,7 +167,7 @@ def test_an_error_in_what_follows_from_a_reply_leaves_the_connection(server: Ser
     assert linked.link.up
 
 
-def test_what_the_server_takes_its_time_for_is_waited_for(server: Server, linked: Linked) -> None:
+def test_slow_command_of_the_server_is_waited_for(server: Server, linked: Linked) -> None:
     """It counts as silent only some time after that."""
     linked.timekeeper.start()
     linked.link.wait(("WAIT", 1, 3000), 3.0, linked.replies.append)

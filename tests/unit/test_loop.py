@@ -68,7 +68,7 @@ def test_a_loop_goes_on_in_a_thread_when_its_hub_takes_no_more_turns(hub: Hub) -
     loop.close()
 
 
-def test_a_loop_that_has_moved_reads_what_it_read_before(hub: Hub) -> None:
+def test_moved_loop_reads_the_same_connections(hub: Hub) -> None:
     loop = Loop(hub, threaded=False)
     loop.reattach()
     ours, theirs = socket.socketpair()
@@ -82,7 +82,7 @@ def test_a_loop_that_has_moved_reads_what_it_read_before(hub: Hub) -> None:
         loop.close()
 
 
-def test_what_is_posted_while_posted_functions_run_does_not_run_inside_of_them(hub: Hub) -> None:
+def test_function_posted_by_a_posted_one_runs_after_it(hub: Hub) -> None:
     """Else a sender would get a lost connection in the middle of its own work, again and again."""
     loop = Loop(hub, threaded=False)
     loop.reattach()

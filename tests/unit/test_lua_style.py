@@ -126,11 +126,11 @@ def code_faults(lines: list[str], others: set[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
-def test_a_file_reads_as_the_rules_say(name: str) -> None:
+def test_file_follows_the_rules(name: str) -> None:
     assert faults(FILES[name], name) == []
 
 
-def test_what_all_scripts_of_the_gate_share_is_named_where_they_begin() -> None:
+def test_shared_names_of_gate_scripts_stand_at_their_beginning() -> None:
     begin = FILES["gate/shared/begin.lua"]
     named = set(re.findall(r"\w+", begin.partition("-- worker, call:")[2].partition("local state")[0])) | {
         "worker",
@@ -177,7 +177,7 @@ SCRIPT = "-- Does it.\n-- KEYS[1] it  STRING  it\n-- Returns it.\n"
         (SCRIPT + "local one = record()\nreturn one[3]\n", "numbers the fields of one"),
     ],
 )
-def test_the_rules_find_what_they_forbid(text: str, fault: str | None) -> None:
+def test_rules_find_each_violation(text: str, fault: str | None) -> None:
     assert faults(text) == ([fault] if fault else [])
 
 

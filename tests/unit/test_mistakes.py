@@ -281,7 +281,7 @@ ELSEWHERE: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("options", "said"), BOUND, ids=map(str, range(len(BOUND))))
-def test_what_is_said_when_a_task_is_bound(options: dict[str, Any], said: str) -> None:
+def test_message_when_a_task_is_bound(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         task_of(**options)
     assert str(raised.value).startswith("Task shop.f: ")
@@ -303,7 +303,7 @@ def written(message: str, names: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("options", [options for options, _ in BOUND], ids=map(str, range(len(BOUND))))
-def test_what_one_is_told_to_write_works(options: dict[str, Any]) -> None:
+def test_suggested_text_works(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError) as raised:
         task_of(**options)
     wrong = re.findall(r"\w+", str(raised.value).removeprefix("Task shop.f: ").removeprefix("unknown option"))[0]
@@ -311,7 +311,7 @@ def test_what_one_is_told_to_write_works(options: dict[str, Any]) -> None:
         task_of(any_arguments, **{name: value for name, value in options.items() if name != wrong} | fix)
 
 
-def test_of_most_messages_it_is_tried_what_one_is_told_to_write() -> None:
+def test_most_messages_have_a_tested_suggestion() -> None:
     tried = 0
     for options, _ in BOUND:
         with pytest.raises(ConfigurationError) as raised:
@@ -321,7 +321,7 @@ def test_of_most_messages_it_is_tried_what_one_is_told_to_write() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "write"), ELSEWHERE, ids=[name for name, _, _ in ELSEWHERE])
-def test_what_is_said_of_a_name_from_elsewhere(name: str, value: object, write: str) -> None:
+def test_message_for_a_name_from_elsewhere(name: str, value: object, write: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         task_of(**{name: value})
     ours = write.partition("=")[0]
@@ -339,7 +339,7 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize(("name", "meant"), MISSPELT, ids=[name for name, _ in MISSPELT])
-def test_what_is_said_of_a_misspelt_option(name: str, meant: str) -> None:
+def test_message_for_a_misspelt_option(name: str, meant: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^Task shop\.f: unknown option '{name}', did you mean '{meant}'\?$"):
         task_of(limit=2, **{name: 5})
 
@@ -361,7 +361,7 @@ OF_A_CALL: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "said"), OF_A_CALL, ids=map(str, range(len(OF_A_CALL))))
-def test_what_is_said_of_the_options_of_a_call(options: dict[str, Any], said: str) -> None:
+def test_message_for_the_options_of_a_call(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         task_of(singleton=True).apply_async((1,), **options)
     assert str(raised.value).startswith("Task shop.f: ")
@@ -385,7 +385,7 @@ WARNED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("conf", "options", "said"), WARNED, ids=map(str, range(len(WARNED))))
-def test_what_a_worker_warns_of(conf: dict[str, Any], options: dict[str, Any], said: str) -> None:
+def test_worker_warns_of_mistakes(conf: dict[str, Any], options: dict[str, Any], said: str) -> None:
     task = task_of(**options)
     task.app.conf.update(**conf)
     (remark,) = remarks(task.app)
@@ -446,14 +446,14 @@ CALLED: list[tuple[dict[str, Any], tuple[Any, ...], str]] = [
 
 
 @pytest.mark.parametrize(("options", "args", "said"), CALLED, ids=map(str, range(len(CALLED))))
-def test_what_whoever_calls_is_told(options: dict[str, Any], args: tuple[Any, ...], said: str) -> None:
+def test_message_for_the_caller(options: dict[str, Any], args: tuple[Any, ...], said: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         task_of(**options).delay(*args)
     assert str(raised.value).startswith("Task shop.f: ")
     assert said in str(raised.value)
 
 
-def test_what_a_function_raised_is_there_to_be_looked_at() -> None:
+def test_error_of_a_function_is_kept_as_the_cause() -> None:
     with pytest.raises(ConfigurationError) as raised:
         task_of(limit=2, key=lambda order_id: {}[order_id]).delay(7)
     assert isinstance(raised.value.__cause__, KeyError)
@@ -662,7 +662,7 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "said"), OTHERS, ids=map(str, range(len(OTHERS))))
-def test_what_else_is_said(make: Callable[..., object], said: str) -> None:
+def test_other_messages(make: Callable[..., object], said: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         make()
     assert said in str(raised.value)
@@ -717,7 +717,7 @@ def test_a_limit_is_no_permit(wrong: Callable[[], object], said: str) -> None:
     assert str(raised.value) == said
 
 
-def test_an_error_within_is_nobody_elses() -> None:
+def test_internal_error_is_not_reported_as_a_mistake() -> None:
     class Odd(Limit):
         @property
         def rates(self) -> Any:

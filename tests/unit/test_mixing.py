@@ -49,7 +49,7 @@ def classes(task: Any) -> list[str]:
     return [each.__name__ for each in type(task).__mro__[1:] if each not in (Task, object) and each.__name__ != "Task"]
 
 
-def test_what_the_app_has_a_throttled_task_has() -> None:
+def test_throttled_task_has_the_features_of_the_app() -> None:
     app = make_app()
     render = task_of(app, limit=5)
     assert classes(render) == ["Throttled", "Own"]
@@ -59,7 +59,7 @@ def test_what_the_app_has_a_throttled_task_has() -> None:
     assert policies_of(app)["shop.render"].limits[0].permits == 5
 
 
-def test_what_is_hung_on_the_apps_class_later() -> None:
+def test_later_attribute_of_the_class_of_the_app() -> None:
     """As the documentation of Flask had it for years."""
     app = make_app("celery.app.task:Task")
 
@@ -125,7 +125,7 @@ class OfThose(Instead):
         (OfThose, ["OfThose", "Instead", "Throttled", "Other"]),
     ],
 )
-def test_a_class_that_says_what_it_wants_stays_as_it_is(base: Any, made_of: list[str]) -> None:
+def test_class_with_its_own_values_stays_as_it_is(base: Any, made_of: list[str]) -> None:
     assert classes(task_of(make_app(), base, limit=5)) == made_of
 
 

@@ -38,7 +38,7 @@ def test_a_number_is_a_limit_named_after_the_task() -> None:
     assert terms(limit=5).limits == (Limit("app.work", 5),)
 
 
-def test_a_limit_stays_what_it_is() -> None:
+def test_limit_keeps_its_own_values() -> None:
     """So that several tasks share it."""
     gpu = Limit("gpu", 4)
     assert terms(limit=gpu).limits[0] is gpu
@@ -55,7 +55,7 @@ def test_anything_else_is_refused(option: Any) -> None:
         terms(limit=option)
 
 
-def test_what_goes_with_a_number_is_the_tasks_own() -> None:
+def test_option_beside_a_number_is_of_the_task() -> None:
     own = Limit("app.work", 2, key="customer_id", rate="100/m", burst=10, max_parked=7)
     assert terms(limit=2, key="customer_id", rate="100/m", burst=10, max_parked=7).limits == (own,)
     assert terms(rate="100/m").limits == (Limit("app.work", rate="100/m"),)
@@ -99,7 +99,7 @@ def test_a_rate_beside_limits_is_one_more() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(options: dict[str, Any], said: str) -> None:
+def test_impossible_option_is_refused_by_name(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match="Task app.work: .*" + said):
         terms(**options)
 
@@ -121,7 +121,7 @@ def test_a_misspelt_option_is_refused(name: str) -> None:
         ("unique_for", "singleton, write singleton=True, remember=3600"),
     ],
 )
-def test_what_other_plugins_call_it_is_refused(name: str, ours: str) -> None:
+def test_option_name_of_other_plugins_is_refused(name: str, ours: str) -> None:
     with pytest.raises(ConfigurationError, match=f"Task app.work: .*{name!r}: celery_throttle calls this {ours}"):
         check_option_names("app.work", [name], [])
     check_option_names("app.work", [name], [name])
@@ -133,7 +133,7 @@ def test_other_attributes_are_none_of_our_business(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["limits", "rate"])
-def test_what_somebody_else_defines_is_theirs(name: str) -> None:
+def test_options_of_other_packages_are_left_alone(name: str) -> None:
     """Celery's own options, and those of the user's base classes."""
     check_option_names("app.work", [name], [name])
 

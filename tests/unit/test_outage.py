@@ -46,14 +46,14 @@ def test_it_is_rejected_then_if_the_task_wants_that() -> None:
 
 
 @pytest.mark.parametrize("rejects", [True, False])
-def test_it_stays_if_nobody_can_be_told(*, rejects: bool) -> None:
+def test_unreportable_failure_keeps_the_message(*, rejects: bool) -> None:
     request = Request(away=True, rejects=rejects)
     with pytest.raises(OSError, match="away"):
         fail(request, ValueError("no"))
     assert request.happened == []
 
 
-def test_whoever_listens_to_the_request_does_so_after_that() -> None:
+def test_listener_of_the_request_is_called_after_that() -> None:
     request: Any = Request()
     request.reject = SimpleNamespace()
     fail(request, ValueError("no"))
@@ -61,7 +61,7 @@ def test_whoever_listens_to_the_request_does_so_after_that() -> None:
     assert "acknowledge" not in vars(request)
 
 
-def test_whoever_listened_and_has_heard_the_end_is_not_told_of_it() -> None:
+def test_listener_that_saw_the_end_is_not_called_again() -> None:
     request: Any = Request()
     request.reject = SimpleNamespace()
     request.on_failure = lambda _: vars(request).pop("reject")

@@ -61,7 +61,7 @@ def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None
     assert given_back(outbox) == []
 
 
-def test_one_that_nobody_takes_goes_back(later: Callable[[float], None]) -> None:
+def test_unused_permit_goes_back(later: Callable[[float], None]) -> None:
     """Not with the next call, or each call would cost the run after it one more."""
     outbox = Outbox()
     ended(outbox, "a")
@@ -72,7 +72,7 @@ def test_one_that_nobody_takes_goes_back(later: Callable[[float], None]) -> None
     assert not outbox.lazy
 
 
-def test_nobody_takes_one_whose_lease_may_be_over(later: Callable[[float], None]) -> None:
+def test_permit_with_a_doubtful_lease_is_not_used(later: Callable[[float], None]) -> None:
     """The worker was stopped after the run had ended, and the store may have given the permit to another."""
     outbox = Outbox()
     ended(outbox, "a")
@@ -82,7 +82,7 @@ def test_nobody_takes_one_whose_lease_may_be_over(later: Callable[[float], None]
 
 
 @pytest.mark.usefixtures("later")
-def test_all_go_back_at_once_when_somebody_waits() -> None:
+def test_all_permits_go_back_at_once_for_a_waiting_task() -> None:
     outbox = Outbox()
     for task in ("a", "b"):
         ended(outbox, task)
@@ -90,7 +90,7 @@ def test_all_go_back_at_once_when_somebody_waits() -> None:
     assert sorted(given_back(outbox)) == ["a", "b"]
 
 
-def test_errors_are_told_once_and_again_if_the_store_refuses_that() -> None:
+def test_errors_are_sent_once_and_again_after_a_refusal() -> None:
     outbox = Outbox()
     outbox.erred()
     outbox.erred()
@@ -102,7 +102,7 @@ def test_errors_are_told_once_and_again_if_the_store_refuses_that() -> None:
     assert outbox.next_batch(0).said.errors == 3
 
 
-def test_who_hears_that_a_run_has_ended_need_not_hear_that_it_began() -> None:
+def test_end_of_a_run_needs_no_row_for_its_begin() -> None:
     outbox = Outbox()
     outbox.began("a", "w:a")
     outbox.began("b", "w:b")
@@ -117,7 +117,7 @@ def parked(outbox: Outbox, *tasks: str) -> None:
     outbox.back += [(run_of(f"back {task}"), 0.5, "1:gpu") for task in tasks]
 
 
-def test_what_an_older_copy_of_a_refused_call_may_have_parked_is_said_to_be_unacknowledged() -> None:
+def test_older_copy_of_a_refused_call_leaves_it_unacknowledged() -> None:
     """Else the next call would tell that it was acknowledged, and it would run again after it has."""
     outbox = Outbox()
     parked(outbox, "a")
@@ -126,7 +126,7 @@ def test_what_an_older_copy_of_a_refused_call_may_have_parked_is_said_to_be_unac
 
 
 @pytest.mark.usefixtures("later")
-def test_what_a_refused_call_said_is_said_again_before_what_came_since() -> None:
+def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
     outbox = Outbox()
 
     def say(task: str) -> None:
@@ -165,7 +165,7 @@ def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:
     assert not outbox.next_batch(0).said.unacked
 
 
-def test_what_could_not_be_acknowledged_is_told_with_the_next_call_whatever_that_is_for() -> None:
+def test_unacknowledged_task_is_sent_with_any_next_call() -> None:
     """Else it counts as acknowledged. One call reports many, as no later call could."""
     outbox = Outbox()
     gone = [run_of(f"gone {number}", acknowledged=False) for number in range(60)]
@@ -176,7 +176,7 @@ def test_what_could_not_be_acknowledged_is_told_with_the_next_call_whatever_that
     assert not outbox.urgent
 
 
-def test_that_something_was_acknowledged_is_nothing_to_say() -> None:
+def test_acknowledgement_alone_needs_no_call() -> None:
     outbox = Outbox()
     outbox.acknowledging(run_of("a"))
     assert not outbox.urgent
@@ -184,7 +184,7 @@ def test_that_something_was_acknowledged_is_nothing_to_say() -> None:
     assert outbox.urgent
 
 
-def test_what_the_broker_is_to_keep_was_said_when_it_was_parked() -> None:
+def test_kept_message_was_reported_when_it_was_parked() -> None:
     outbox = Outbox()
     kept = run_of("a", acknowledged=False)
     kept.keeps = True
@@ -213,7 +213,7 @@ def pass_on(outbox: Outbox, count: int) -> list[Run]:
 
 
 @pytest.mark.usefixtures("later")
-def test_the_store_hears_who_has_a_permit_before_it_hears_that_this_one_has_ended() -> None:
+def test_new_holder_of_a_permit_comes_before_the_end_of_the_old() -> None:
     """Many may have passed on at once: without the order the store would keep the permit for a lease."""
     outbox = Outbox()
     known = pass_on(outbox, 120)
@@ -241,7 +241,7 @@ def test_messages_of_one_call_have_so_many_bytes_at_most() -> None:
     assert taken == [["0", "1"], ["2"], ["3"], ["4"]], "one that is too large goes alone"
 
 
-def test_what_goes_back_and_what_is_parked_share_the_bytes_of_a_call() -> None:
+def test_returned_and_parked_tasks_share_the_bytes_of_a_call() -> None:
     outbox = Outbox()
     for rows in (outbox.parked, outbox.back):
         for size in (6, 6):

@@ -34,7 +34,7 @@ def status(permits: int | None = 2, held: int = 2, *rates: RateStatus, next_star
     )
 
 
-def test_a_rate_that_alone_decides_says_it_exactly() -> None:
+def test_rate_alone_gives_an_exact_time() -> None:
     """Eleven at thirty a minute are twenty seconds, for any recent starts."""
     paced = status(None, 0, RateStatus("30/m", 1), next_start_in=2.0)
     pace = pace_of(paced, history(m5={"started": 6, "ended": 6, "run_time": 1.0}))
@@ -48,14 +48,14 @@ def test_a_task_that_costs_more_takes_more_of_a_rate() -> None:
     assert pace_of(paced, history(), cost=5).starts_in(2) == pytest.approx(12.0)
 
 
-def test_in_the_first_minute_of_a_burst_what_has_ended_tells() -> None:
+def test_ended_runs_give_the_pace_in_the_first_minute_of_a_burst() -> None:
     """Two at once, of two seconds each, are one a second; thirty in the half minute that has begun were none."""
     pace = pace_of(status(), history(m0={"started": 12, "ended": 10, "run_time": 2.0}))
     assert not pace.by_rate
     assert pace.starts_in(30) == pytest.approx(30.0)
 
 
-def test_too_few_have_ended_to_tell() -> None:
+def test_too_few_ended_runs_give_no_pace() -> None:
     assert pace_of(status(), history(m0={"started": 4, "ended": 2, "run_time": 2.0})).starts_in(1) is None
 
 
@@ -76,7 +76,7 @@ def test_a_line_that_stands_still_for_a_few_run_times_has_no_estimate(run_time: 
     assert pace.idle == (270.0 if stands else None)
 
 
-def test_of_a_key_only_a_rate_tells() -> None:
+def test_pace_of_a_key_needs_a_rate() -> None:
     counted = history(m0={"started": 12, "ended": 10, "run_time": 2.0})
     fields = {**vars(status()), "key": "acme"}
     assert pace_of(LimitStatus(**fields), counted).starts_in(1) is None
@@ -91,6 +91,6 @@ def test_of_a_key_only_a_rate_tells() -> None:
         (Pace(), None, ()),
     ],
 )
-def test_an_explanation_says_how_the_line_moves(pace: Pace, starts_in: float | None, said: tuple[str, ...]) -> None:
+def test_explanation_shows_the_pace_of_the_line(pace: Pace, starts_in: float | None, said: tuple[str, ...]) -> None:
     found = estimated(Explanation("t1", "parked", (), limit="api", place=10, limits=(status(),)), pace)
     assert (found.starts_in, found.reasons) == (starts_in, said)

@@ -29,7 +29,7 @@ def run(program: str) -> Any:
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
 
 
-def test_what_a_bare_import_loads() -> None:
+def test_bare_import_loads_few_modules() -> None:
     loaded = run("import celery_throttle; print(json.dumps(sorted(sys.modules)))")
     ours = [name for name in loaded if name.startswith("celery_throttle")]
     assert ours == BARE
@@ -44,18 +44,18 @@ def test_where_celery_is_loaded_it_loads_nothing_more() -> None:
     assert loaded == BARE
 
 
-def test_what_a_limit_loads_of_the_building_blocks() -> None:
+def test_limit_loads_few_building_blocks() -> None:
     loaded = run("from celery_throttle import Limit; print(json.dumps(sorted(sys.modules)))")
     ours = {name.split(".")[2] for name in loaded if name.startswith("celery_throttle.primitives.")}
     assert ours == {"checks", "lease"}
 
 
-def test_what_a_worker_runs_loads_nothing_of_what_operators_use() -> None:
+def test_worker_loads_nothing_of_the_operators_part() -> None:
     loaded = run("import celery_throttle.worker.bootsteps; print(json.dumps(sorted(sys.modules)))")
     assert [name for name in loaded if name.startswith(("celery_throttle.control", "celery_throttle.web"))] == []
 
 
-def test_each_building_block_is_where_it_is_said_to_be() -> None:
+def test_each_building_block_is_at_its_documented_place() -> None:
     assert [name for name in primitives.__all__ if getattr(primitives, name).__name__ != name] == []
     assert set(primitives.__all__) <= set(dir(primitives))
 

@@ -83,7 +83,7 @@ def test_a_task_sees_the_same(broker: Broker, protocol: int, serializer: str, co
     assert (tuple(args), kwargs) == (ARGS, KWARGS)
 
 
-def test_what_the_sender_set_is_kept(broker: Broker) -> None:
+def test_values_of_the_sender_are_kept(broker: Broker) -> None:
     """Priority, ETA, expiry, stamps, links and headers of the user's own."""
     eta = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc)
     headers = {"trace": "ü", "stamps": {"tenant": [1]}, "stamped_headers": ["tenant"]}
@@ -98,7 +98,7 @@ def test_what_the_sender_set_is_kept(broker: Broker) -> None:
     assert kept["stamps"] == {"tenant": [1]}
 
 
-def test_values_that_json_does_not_know_are_kept(broker: Broker) -> None:
+def test_values_unknown_to_json_are_kept(broker: Broker) -> None:
     """As far as kombu itself can send them."""
     message = broker.message()
     extra: Any = {"when": dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc), "id": uuid.uuid4(), "raw": b"\xff"}
@@ -106,7 +106,7 @@ def test_values_that_json_does_not_know_are_kept(broker: Broker) -> None:
     assert {name: again(message).headers[name] for name in extra} == extra
 
 
-def test_a_header_that_nobody_can_send_is_refused(broker: Broker) -> None:
+def test_unsendable_header_is_refused(broker: Broker) -> None:
     """Loudly, and before anything is parked."""
     message = broker.message()
     message.headers.update(cast("Any", {"strange": object()}))
@@ -144,7 +144,7 @@ def test_routing_is_kept_and_the_rest_of_a_delivery_is_not() -> None:
     ("before", "by_us", "expected"),
     [(False, False, False), (True, False, True), (False, True, True), (True, True, True)],
 )
-def test_a_task_knows_that_somebody_had_it_before(before: bool, by_us: bool, expected: bool) -> None:
+def test_task_sees_that_it_was_delivered_before(before: bool, by_us: bool, expected: bool) -> None:
     """Redelivered by the broker, or by the store after its worker was lost."""
     message = Message(body="x", delivery_info={"redelivered": before})
     assert (again(message, redelivered=by_us).delivery_info or {})["redelivered"] is expected
@@ -158,7 +158,7 @@ def test_content_that_the_worker_does_not_accept_is_not_decoded(broker: Broker) 
         back.decode()
 
 
-def test_what_nearly_all_messages_have_takes_little_room(broker: Broker) -> None:
+def test_common_fields_of_messages_take_little_room(broker: Broker) -> None:
     """The rest beside the body shrinks to names and ids."""
     message = broker.message()
     head = len(pack(message)) - len(message.body or "")
@@ -199,6 +199,6 @@ def test_longest_head_is_kept_and_a_longer_one_refused() -> None:
 
 
 @pytest.mark.parametrize("parcel", [b"", b"12\n", b'5\n{"a":1}', b"3\nabcdef"])
-def test_what_was_not_packed_here_cannot_be_read(parcel: bytes) -> None:
+def test_foreign_parcel_cannot_be_read(parcel: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         unpack(parcel, None, redelivered=False)

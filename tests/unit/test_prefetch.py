@@ -75,7 +75,7 @@ def test_after_a_reconnect_with_tasks_that_still_run() -> None:
     assert connection.told[-1] == SLOTS
 
 
-def test_what_was_held_for_a_connection_before() -> None:
+def test_tasks_held_for_an_earlier_connection() -> None:
     prefetch = Prefetch()
     before = Connection(SLOTS, prefetch)
     prefetch.let_in(3)
@@ -100,7 +100,7 @@ def test_a_consumer_that_gets_another_queue() -> None:
 
 
 @pytest.mark.parametrize("value", [SLOTS, SLOTS + 1])
-def test_what_comes_while_the_broker_is_told(value: int) -> None:
+def test_messages_during_a_change_of_the_count(value: int) -> None:
     """RabbitMQ delivers before it answers, and with a pool of threads our loop has a thread of its own."""
     prefetch = Prefetch()
     connection = Connection(SLOTS, prefetch)
@@ -124,7 +124,7 @@ def test_no_limit_is_none() -> None:
     assert set(connection.told) == {0}
 
 
-def test_what_the_protocol_can_say() -> None:
+def test_count_fits_the_protocol() -> None:
     prefetch = Prefetch()
     connection = Connection(SHORT - 1, prefetch)
     prefetch.let_in(5)

@@ -60,7 +60,7 @@ def test_a_limit(changes: dict[str, object], text: str) -> None:
     assert str(replace(API, **changes)) == text  # type: ignore[arg-type]  # one case each
 
 
-def test_it_is_one_line_whatever_people_write() -> None:
+def test_printed_value_is_one_line_for_any_text() -> None:
     said = replace(ANA, by="a\nb", why="\x1b[31mred\r\nalert")
     assert str(replace(API, paused=said)) == r"api 3/8, paused by a\nb until 14:00 UTC (\x1b[31mred\r\nalert)"
     assert "\n" not in str(Parked("a\nb", "c\nd", "api", None, "e\nf", 1, 0))

@@ -31,13 +31,13 @@ def test_a_date() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "  ", "soon", "nan", "Wed, 99 Oct 2015 07:28:00 GMT"])
-def test_what_tells_nothing_is_some_half_a_minute(given: str | None) -> None:
+def test_missing_delay_becomes_about_half_a_minute(given: str | None) -> None:
     several = {RateLimited(given).retry_after for _ in range(20)}
     assert all(20 <= each <= 40 for each in several)
     assert len(several) > 1, "not all at once"
 
 
-def test_text_that_tells_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_delay_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     RateLimited("soon")
     assert "Retry-After 'soon' is no number of seconds and no date" in caplog.text
 

@@ -27,7 +27,7 @@ FROM_CALL = "Permit of limit api reclaimed from task shop.call[t1]"
         (Cleared("t\x1b[2J", "1:api\x07"), r"Permit of limit api\x07 reclaimed from task t\x1b[2J"),
     ],
 )
-def test_the_line_has_what_is_known(holder: Cleared, text: str) -> None:
+def test_log_line_has_the_available_facts(holder: Cleared, text: str) -> None:
     assert reclaimed_text(holder, NAMES) == text
 
 

@@ -76,7 +76,7 @@ class Quiet(Throttled):
     ],
     ids=str,
 )
-def test_what_is_as_it_was_meant(options: dict[str, Any]) -> None:
+def test_options_as_intended_give_no_warning(options: dict[str, Any]) -> None:
     assert said(**options) == []
 
 
@@ -90,7 +90,7 @@ def test_a_setting_that_lacks_the_namespace() -> None:
     assert list(remarks(app)) == ["Setting THROTTLE_LEASE has no effect: write CELERY_THROTTLE_LEASE"]
 
 
-def test_a_body_that_nobody_awaits() -> None:
+def test_body_that_is_never_awaited() -> None:
     async def body() -> None: ...
 
     app: Any = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)

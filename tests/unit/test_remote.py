@@ -47,7 +47,7 @@ def test_a_report_is_made_where_the_gate_lives(loop: Loop) -> None:
     assert told == {"versions": versions(), "thread": "celery-throttle-gate"}
 
 
-def test_what_goes_wrong_there_is_heard_here(loop: Loop) -> None:
+def test_error_in_the_loop_reaches_the_caller(loop: Loop) -> None:
     with pytest.raises(ZeroDivisionError):
         loop.ask(lambda: 1 // 0, WAITS)
 
@@ -64,7 +64,7 @@ def test_a_loop_that_is_busy(loop: Loop, door: threading.Event) -> None:
     until(lambda: answers.inspect() == {"versions": versions()})
 
 
-def test_a_store_that_says_nothing(loop: Loop, door: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_store(loop: Loop, door: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def waits(_: Any, command: str, arguments: Any, *, by: str) -> dict[str, str]:
@@ -83,7 +83,7 @@ def test_a_store_that_says_nothing(loop: Loop, door: threading.Event, monkeypatc
     assert "b" not in asked
 
 
-def test_what_nobody_foresaw_is_celerys_to_tell(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_is_left_to_celery(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_step, "carry_out", lambda *_, **__: 1 // 0)
     answers = Remote(None, "w", loop, dict)
     for _ in range(2):

@@ -66,7 +66,7 @@ def test_a_worker_puts_all_texts_together_before_its_loop_begins() -> None:
 
 
 @each_script
-def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
+def test_script_header_lists_arguments_and_results(name: str) -> None:
     """The first lines of each are its documentation; 6.2 does not know shebangs."""
     text = own_text(name)
     assert text.startswith("-- ")
@@ -116,7 +116,7 @@ def test_no_function_is_called_that_is_not_there(name: str) -> None:
 
 
 @each_script
-def test_what_nearly_every_call_needs_is_made_at_once_and_all_else_when_it_is_first_called(name: str) -> None:
+def test_common_helpers_are_made_at_once_and_others_later(name: str) -> None:
     text = gate_text(name)
     making, _, after = text.partition("local function make(which)\n")[2].partition("\nreturn F[which]\nend\n")
     at_once, later = {*MADE.findall(after)}, {*MADE.findall(making)}
@@ -125,13 +125,13 @@ def test_what_nearly_every_call_needs_is_made_at_once_and_all_else_when_it_is_fi
     assert not at_once & later
 
 
-def test_what_is_made_at_once_is_what_an_exchange_calls() -> None:
+def test_helpers_made_at_once_are_those_of_an_exchange() -> None:
     assert {*AT_ONCE} <= reached(own_text(ALONE) + "write_records()")
     assert len(AT_ONCE) == len({*AT_ONCE}) <= 64
 
 
 @each_script
-def test_a_script_that_may_let_somebody_start_serves(name: str) -> None:
+def test_script_that_may_let_a_task_start_serves(name: str) -> None:
     """Else a task that got a lock, or room, by its clean-up is forgotten."""
     if "touch" in reached(own_text(name)):
         own = own_text(name)
@@ -174,7 +174,7 @@ def test_every_call_begins_alike(store: Store) -> None:
     assert arguments(store.reap(7)) == [60000, "reap", 7]
 
 
-def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
+def test_rows_of_a_worker_are_one_object(store: Store) -> None:
     one = Arrival("t1", "1:gpu", "q1", 0, "", "w:1")
     said = Exchange(
         3,
@@ -208,7 +208,7 @@ def test_what_a_worker_has_to_say_is_one_object(store: Store) -> None:
     }
 
 
-def test_nothing_to_say_is_short(store: Store) -> None:
+def test_call_without_rows_is_short(store: Store) -> None:
     _, packed = arguments(store.exchange("w", 1, (), Exchange()))
     assert json.loads(str(packed)) == {"worker": "w", "number": 1, "slots": 0, "queues": []}
 
@@ -222,7 +222,7 @@ def test_a_call_takes_as_many_rows_as_fit() -> None:
     assert len(take_rows(list(range(1000)), MOST_RENEWED)) * 2 <= 500
 
 
-def test_a_renewal_says_after_which_call_it_was_made(store: Store) -> None:
+def test_renewal_has_the_number_of_the_call_before_it(store: Store) -> None:
     one = Arrival("t1", "1:gpu", "q1", 2, "", "w:1")
     *_, packed = arguments(store.renew("w", 9, [one], ["t2"]))
     held = {"task": "t1", "nonce": "w:1", "needs": "1:gpu", "queue": "q1", "attempt": 2}

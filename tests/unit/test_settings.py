@@ -140,7 +140,7 @@ def test_a_time_to_wait_that_cannot_work_is_refused(value: Any) -> None:
         ({"park_timeout": 5}, r"throttle_park_timeout = 5.0 has no effect .*: set throttle_park_durability = 'disk'"),
     ],
 )
-def test_what_would_make_nothing_safer_is_refused(given: dict[str, Any], said: str) -> None:
+def test_useless_safety_settings_are_refused(given: dict[str, Any], said: str) -> None:
     """A user that sets a number of replicas relies on waiting for them."""
     with pytest.raises(ConfigurationError, match=said):
         read(throttle_url=URL, **{f"throttle_{name}": value for name, value in given.items()})

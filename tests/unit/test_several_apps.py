@@ -71,7 +71,7 @@ def test_a_task_that_is_declared_later_is_the_apps_own() -> None:
     assert (declared(one), declared(two)) == ({"api": "4"}, {"api": "5"})
 
 
-def test_a_task_that_is_shared_later_is_nobodys_own() -> None:
+def test_task_shared_later_belongs_to_no_single_app() -> None:
     one, two = make_app("one"), make_app("two")
     assert two
     one.task(nothing, base=Throttled, limit=Limit("api", 4), name="one.call")

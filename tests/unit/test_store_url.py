@@ -108,7 +108,7 @@ def test_a_url_that_cannot_work_is_refused_with_the_fix(url: str, fix: str) -> N
     assert "secret" not in str(refused.value)
 
 
-def test_what_the_docs_show_can_be_used() -> None:
+def test_urls_in_the_docs_can_be_used() -> None:
     shown = re.findall(r'throttle_url = "(\S+)"', (ROOT / "docs" / "howto" / "redis.md").read_text())
     assert {url.partition("://")[0] for url in shown} >= {"sentinel", "redis+cluster"}
     for url in shown:
@@ -150,7 +150,7 @@ def test_a_database_that_is_no_number_is_refused(place: str) -> None:
         ("amqp://u:p#w@host//", "amqp://u:**@host//"),
     ],
 )
-def test_what_may_be_logged(url: str, safe: str) -> None:
+def test_loggable_form_of_a_url(url: str, safe: str) -> None:
     assert shown(url) == safe
 
 

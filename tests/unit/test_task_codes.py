@@ -24,19 +24,19 @@ def test_it_is_found(name: str, limits: set[str], buckets: list[Bucket]) -> None
     assert NAMES.find(code_of(name, limits), buckets, "celery") == name
 
 
-def test_nothing_is_kept_where_a_limit_says_it() -> None:
+def test_task_named_by_its_limit_needs_no_code() -> None:
     assert code_of("shop.render", {"shop.render", "tenant"}) == ""
     assert len(code_of("shop.train", {"gpu"})) == 8
 
 
-def test_what_is_not_known_here_is_not_guessed() -> None:
+def test_unknown_code_is_not_guessed() -> None:
     assert NAMES.find(code_of("shop.other", {"gpu"}), [GPU], "celery") is None
     assert NAMES.find("", [GPU], "celery") is None
     assert NAMES.find("", [OWN], outside_queue("script/1/ab")) is None
     assert TaskNames({}).find("", [OWN], "celery") is None
 
 
-def test_two_that_are_alike_are_nobody() -> None:
+def test_two_names_with_one_code_match_neither() -> None:
     alike = ("plumless", "buckeroo")  # known to have the same CRC-32
     assert len({code_of(name, ()) for name in alike}) == 1
     assert TaskNames({name: {"gpu"} for name in alike}).find(code_of(alike[0], ()), [GPU], "celery") is None

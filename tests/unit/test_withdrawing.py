@@ -35,7 +35,7 @@ def withdrawn(*tasks: str) -> tuple[Timers, Backend]:
     return timers, backend
 
 
-def test_all_are_said_once_the_backend_is_back() -> None:
+def test_all_reports_arrive_once_the_backend_is_back() -> None:
     timers, backend = withdrawn("a", "b", "c")
     assert timers.ring() == 1
     assert not backend.heard
@@ -53,7 +53,7 @@ def test_a_backend_that_is_away_is_asked_once_at_a_time() -> None:
     assert backend.asked == 2
 
 
-def test_one_that_cannot_be_said_keeps_no_other_waiting() -> None:
+def test_failed_report_delays_no_other() -> None:
     timers, backend = withdrawn("a", "b", "c")
     backend.away, backend.never = False, "b"
     timers.ring()

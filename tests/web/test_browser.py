@@ -398,7 +398,7 @@ def test_light_and_dark(browser: Browser) -> None:
     assert min(dark_text) - max(dark_page) > 150
 
 
-def test_the_last_hour_is_seen_and_told(crowded: Browser) -> None:
+def test_last_hour_is_visible_and_has_a_text(crowded: Browser) -> None:
     for size in (PHONE, WIDE):
         crowded.look(size)
         crowded.open()

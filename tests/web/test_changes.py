@@ -51,7 +51,7 @@ def _known(worker: TermsCaller) -> None:
     ("change", "begins", "attribute"),
     [("set", "reset", "override"), ("pause", "resume", "paused"), ("disable", "enable", "disabled")],
 )
-def test_what_begins_and_what_ends_it(page: Site, app: Any, change: str, begins: str, attribute: str) -> None:
+def test_each_change_and_its_end(page: Site, app: Any, change: str, begins: str, attribute: str) -> None:
     fields = {"change": change, "permits": "7", "for": "1h30m", "why": "their <big> day"}
     answer = page.post(CHANGE, fields)
     assert answer.status_code == 303
@@ -75,7 +75,7 @@ def test_a_hold_is_released(page: Site, app: Any, worker: TermsCaller) -> None:
     assert api(app).status().held_back is None
 
 
-def test_what_waits_is_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
+def test_parked_tasks_are_dropped(page: Site, app: Any, worker: TermsCaller) -> None:
     for number in range(5):
         worker.arrive(f"t{number}", terms(API).same)
     looked = page.get(f"{CHANGE}&change=drop")
@@ -117,7 +117,7 @@ def test_another_rate(page: Site, app: Any, worker: TermsCaller) -> None:
     assert "write it as the rate, 5/s" in html.unescape(page.post(at, {"change": "set", "permits": "5/s"}).text)
 
 
-def test_what_another_number_would_do(page: Site, app: Any, worker: TermsCaller) -> None:
+def test_forecast_of_another_number(page: Site, app: Any, worker: TermsCaller) -> None:
     for number in range(6):
         worker.arrive(f"t{number}", terms(API).same)
     shown = text(page.get(f"{CHANGE}&change=set&permits=4&for=2h&why=x"))
@@ -135,7 +135,7 @@ def test_what_another_number_would_do(page: Site, app: Any, worker: TermsCaller)
         (lambda limit: None, "release-hold", "api: not held back, nothing would change."),
     ],
 )
-def test_what_the_end_of_a_change_would_start(
+def test_forecast_of_the_end_of_a_change(
     page: Site, app: Any, worker: TermsCaller, begins: Callable[[Any], None], change: Any, line: str
 ) -> None:
     worker.know(API)
@@ -158,7 +158,7 @@ def test_what_the_end_of_a_change_would_start(
         ({"change": "pause", "why": "x" * 501}, "why must be text of 500 characters at most"),
     ],
 )
-def test_what_does_not_work_is_said(page: Site, app: Any, fields: dict[str, str], error: str) -> None:
+def test_failed_change_is_shown(page: Site, app: Any, fields: dict[str, str], error: str) -> None:
     answers = [page.post(CHANGE, fields)]
     if len(fields.get("why", "")) < 500:
         answers.append(page.get(f"{CHANGE}&{urlencode(fields)}"))
@@ -275,7 +275,7 @@ def test_each_command_is_one_of_ours(page: Site, app: Any, change: str) -> None:
     assert shlex.split(in_shell)[4] == change
 
 
-def test_what_steers_a_terminal_is_not_pasted_into_one() -> None:
+def test_terminal_escapes_are_not_pasted_into_a_shell() -> None:
     command = shell("celery", "drop", [("task", "a\r\x1b[2Jb'c\\"), ("yes", "")], [])
     assert command.isprintable()
     done = subprocess.run(

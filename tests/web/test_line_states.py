@@ -76,7 +76,7 @@ def test_states_of_keys_are_those_that_status_shows(page: Site, app: Any, worker
     assert {row[0]: row[-1].split("; ") for row in run_in(app, "status").rows[1:]} == found
 
 
-def test_limit_page_names_what_keeps_its_line(page: Site, worker: TermsCaller) -> None:
+def test_limit_page_names_the_obstacle_of_its_line(page: Site, worker: TermsCaller) -> None:
     worker.know(API)
     worker.put("waits", terms(API).same)
     assert IDLE in text(page.get("limit?name=api"))

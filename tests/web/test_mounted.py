@@ -147,7 +147,7 @@ def test_a_change(site: httpx.Client, app: Any) -> None:
     assert site.post("/ops/throttle/limit/change?name=api", data={"change": "resume"}).status_code == 403
 
 
-def test_who_may_not(site: httpx.Client) -> None:
+def test_visitor_without_rights(site: httpx.Client) -> None:
     for path in ("", "limit?name=api", "api/limits"):
         assert httpx.get(f"{site.base_url}ops/throttle/{path}").status_code == 403
 
@@ -260,7 +260,7 @@ def test_django_staff_without_the_permission_only_reads(django_site: str, app: A
         ("noa", ("view_arguments", "change_limits"), True, True),
     ],
 )
-def test_django_permissions_decide_who_sees_arguments_and_changes(
+def test_django_permissions_decide_about_arguments_and_changes(
     django_site: str, worker: TermsCaller, name: str, may: tuple[str, ...], sees: bool, changes: bool
 ) -> None:
     park(worker)

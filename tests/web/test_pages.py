@@ -146,7 +146,7 @@ def test_one_limit(page: Site, worker: TermsCaller) -> None:
     assert re.fullmatch(r"2 four call api q [\d.]+ s", found[5])
 
 
-def test_who_is_not_shown_is_told_of(page: Site, worker: TermsCaller) -> None:
+def test_hidden_rows_are_counted(page: Site, worker: TermsCaller) -> None:
     for number in range(5):
         worker.arrive(f"t{number}", terms(Limit("wide", 9)).same)
     shown = text(page.get("limit?name=wide&most=2"))
@@ -186,14 +186,14 @@ def test_one_key(page: Site, worker: TermsCaller) -> None:
 
 
 @pytest.mark.parametrize("path", ["limit?name=nope", "limit?name=api&key=x", "api/limit?name=nope", "nope", "api/nope"])
-def test_what_there_is_not(page: Site, path: str) -> None:
+def test_missing_page(page: Site, path: str) -> None:
     answer = page.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"].startswith("application/json" if path.startswith("api") else "text/html")
 
 
 @pytest.mark.parametrize("path", ["limit", "api/task", "task/drop", "locks/unlock", "limit/change?name=api&change=x"])
-def test_what_is_missing_is_named(page: Site, path: str) -> None:
+def test_missing_part_is_named(page: Site, path: str) -> None:
     answer = page.get(path)
     assert answer.status_code == 400
     assert re.search(r"\?\w+= is (missing|one of)", text(answer))
@@ -221,7 +221,7 @@ def test_locks_and_audit(page: Site, app: Any, worker: TermsCaller) -> None:
     assert rows(page.get("audit?name=api"))[1].endswith("bob pause api incident <42>")
 
 
-def test_the_report_says_what_to_type(page: Site, app: Any, worker: TermsCaller) -> None:
+def test_report_shows_the_commands(page: Site, app: Any, worker: TermsCaller) -> None:
     ThrottleControl(app).limit("api").pause(by="bob")
     park(worker, "t", terms(API).same)
     shown = text(page.get("report"))

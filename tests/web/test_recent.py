@@ -51,7 +51,7 @@ def source() -> Source:
     return Source()
 
 
-def test_it_is_read_once_for_all_who_ask_meanwhile_and_soon_after(source: Source) -> None:
+def test_one_reading_serves_all_viewers_of_a_moment(source: Source) -> None:
     recent = Recent(source.read, 60)
     source.goes_on.clear()
     with ThreadPoolExecutor(10) as threads:
@@ -72,7 +72,7 @@ def test_it_is_not_kept_for_longer(source: Source) -> None:
     until(lambda: recent("a") == 2)
 
 
-def test_a_reading_that_takes_long_is_waited_for_by_nobody_who_comes_late(source: Source) -> None:
+def test_long_reading_delays_no_late_viewer(source: Source) -> None:
     recent = Recent(source.read, 0.05)
     source.goes_on.clear()
     with ThreadPoolExecutor(2) as threads:
@@ -86,7 +86,7 @@ def test_a_reading_that_takes_long_is_waited_for_by_nobody_who_comes_late(source
     assert (first.result(), second.result()) == (1, 2)
 
 
-def test_what_is_being_read_when_something_changes_is_not_kept(source: Source) -> None:
+def test_reading_during_a_change_is_not_kept(source: Source) -> None:
     recent = Recent(source.read, 60)
     source.goes_on.clear()
     with ThreadPoolExecutor(2) as threads:
@@ -111,14 +111,14 @@ def test_an_error_is_not_kept(source: Source) -> None:
     assert len(source.began) == 3
 
 
-def test_what_is_kept_is_bounded(source: Source) -> None:
+def test_kept_readings_are_bounded(source: Source) -> None:
     recent = Recent(source.read, 60)
     for number in (*range(100), 99, 84, 83):
         recent(number)
     assert [what for (what,) in source.began] == [*range(100), 83]
 
 
-def test_one_at_a_time_means_that_nobody_reads_beside_another(source: Source) -> None:
+def test_single_reading_has_no_other_beside_it(source: Source) -> None:
     recent = Recent(source.read, 0.05, one_at_a_time=True)
 
     async def ask() -> list[object]:
@@ -137,7 +137,7 @@ def test_one_at_a_time_means_that_nobody_reads_beside_another(source: Source) ->
     assert recent("a") == 2
 
 
-def test_who_gives_up_takes_the_reading_from_nobody_else(source: Source) -> None:
+def test_viewer_that_gives_up_stops_no_shared_reading(source: Source) -> None:
     recent = Recent(source.read, 60)
 
     async def ask() -> list[object]:
@@ -157,7 +157,7 @@ def test_who_gives_up_takes_the_reading_from_nobody_else(source: Source) -> None
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def test_many_who_look_cost_the_store_what_one_does(
+def test_many_viewers_cost_the_store_as_much_as_one(
     app: Any, worker: TermsCaller, redis: Redis, visit: Callable[..., Any]
 ) -> None:
     worker.declare(*(Limit(f"limit-{number}", 1) for number in range(20)))
@@ -234,7 +234,7 @@ def test_many_reports_at_once_ask_the_workers_once_and_leave_room_for_pages(
     assert workers.asked == before + 1
 
 
-def test_workers_are_asked_only_for_who_may_read(app: Any, workers: Workers) -> None:
+def test_workers_are_asked_only_for_visitors_that_may_read(app: Any, workers: Workers) -> None:
     workers.answer.set()
     refusing = (asgi(app, lambda _: None), own_server(app, token=TOKEN), own_server(app))
     for each in refusing:

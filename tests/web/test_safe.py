@@ -45,7 +45,7 @@ async def of_header(request: Request) -> Any:
 
 
 @pytest.mark.parametrize("access", [of_header, lambda request: request.headers.get("x-rights")])
-def test_who_may_do_what(app: Any, access: Any) -> None:
+def test_rights_of_each_visitor(app: Any, access: Any) -> None:
     with visited(asgi(app, access)) as page:
         assert [page.get(each).status_code for each in GUARDED] == [403] * len(GUARDED)
         assert page.post(PAUSE, FIELDS).status_code == 403
@@ -72,7 +72,7 @@ def test_a_word_that_is_no_right(app: Any) -> None:
         assert page.get("").status_code == 500
 
 
-def test_what_is_no_app() -> None:
+def test_invalid_app_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="asgi: app must be the Celery app"):
         asgi("proj")
 
@@ -166,7 +166,7 @@ def test_which_origin_is_at_a_host(origin: str, host: str, same: bool) -> None:
     assert _is_host(origin, host) is same
 
 
-def test_what_every_answer_says(page: Site, app: Any) -> None:
+def test_headers_of_every_answer(page: Site, app: Any) -> None:
     answers = [page.get(each) for each in (*GUARDED, "page.css", "page.js")]
     with visited(asgi(app, lambda _: None)) as other:
         answers.append(other.get(""))
@@ -219,7 +219,7 @@ def test_signing_in_by_post_begins_a_session(app: Any) -> None:
         assert page.post(PAUSE, FIELDS, Origin="http://evil.example").status_code == 403
 
 
-def test_token_in_an_address_signs_nobody_in(app: Any) -> None:
+def test_token_in_an_address_starts_no_session(app: Any) -> None:
     """Addresses are kept by browsers, proxies and logs."""
     with visited(own_server(app, token=TOKEN)) as page:
         answer = page.get("limit", params={"name": "api", "token": TOKEN})
@@ -256,7 +256,7 @@ def test_session_ends_by_signing_out(app: Any, rights: str) -> None:
         assert [page.get("", headers={"Cookie": each}).status_code for each in cookies] == [401, 200]
 
 
-def test_who_has_not_signed_in_is_offered_no_sign_out(app: Any) -> None:
+def test_visitor_without_session_gets_no_sign_out(app: Any) -> None:
     with visited(own_server(app, token=TOKEN)) as page, visited(own_server(app)) as local:
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert "sign-out" not in page.get("", headers=bearer).text + page.get("").text + local.get("").text
@@ -295,7 +295,7 @@ def test_wrong_tokens_are_logged_and_followed_by_a_pause(
         assert [send(page, "no") for _ in range(3)] == [401] * 3, "the right one ends the row"
 
 
-def test_what_is_kept_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "_MOST", 3)
     door = tokens.Token(TOKEN, "all")
     for number in range(9):
@@ -334,7 +334,7 @@ def test_signing_in_leads_to_no_other_host(app: Any, asked: str, goes_to: str) -
         assert signed_in(page, next=asked).headers["location"] == goes_to
 
 
-def test_who_may_only_read(app: Any) -> None:
+def test_visitor_that_may_only_read(app: Any) -> None:
     with visited(own_server(app, token=TOKEN, rights="read")) as page:
         assert page.post(PAUSE, FIELDS, Authorization=f"Bearer {TOKEN}").status_code == 403
 

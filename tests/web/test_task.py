@@ -108,9 +108,7 @@ def test_eta_without_a_zone_is_in_utc(page: Site, worker: TermsCaller) -> None:
     ("rights", "sees", "changes"),
     [("all", True, True), ("arguments", True, False), ("change", False, True), ("read", False, False)],
 )
-def test_rights_decide_who_sees_arguments(
-    app: Any, worker: TermsCaller, rights: Any, sees: bool, changes: bool
-) -> None:
+def test_rights_decide_about_arguments(app: Any, worker: TermsCaller, rights: Any, sees: bool, changes: bool) -> None:
     park(worker)
     with visited(asgi(app, lambda _: rights)) as page:
         for path in ("task?id=t", "task?id=t&part=live", "task/drop?id=t", "limit?name=api"):
@@ -128,7 +126,7 @@ def test_without_access_no_arguments_are_shown(app: Any, worker: TermsCaller) ->
 
 
 @pytest.mark.parametrize(("token", "rights", "sees"), [(None, "all", 0), (TOKEN, "all", 1), (TOKEN, "read", 0)])
-def test_own_server_shows_arguments_only_to_those_who_have_the_token(
+def test_own_server_shows_arguments_only_with_the_token(
     app: Any, worker: TermsCaller, token: str | None, rights: str, sees: int
 ) -> None:
     """Without one each process and user of the machine may look; changes are as before."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.web.conftest import Site
 
 
-def test_workers_with_what_they_hold_and_when_they_called(page: Site, redis: Redis) -> None:
+def test_workers_have_their_permits_and_last_calls(page: Site, redis: Redis) -> None:
     made = incident(redis)
     found = {each.split()[0]: each for each in rows(page.get("workers"))}
     assert "1 task" in found[made.works.name]
@@ -46,7 +46,7 @@ def test_queues_with_their_parked_tasks_and_whether_a_worker_takes_them(
     assert "no worker answered a remote control command" in text(answer)
 
 
-def test_what_is_set_aside_is_listed(page: Site, worker: TermsCaller, redis: Redis) -> None:
+def test_set_aside_records_are_listed(page: Site, worker: TermsCaller, redis: Redis) -> None:
     assert "Nothing is set aside." in text(page.get("workers"))
     worker.put(HOSTILE, terms(API).same)
     redis.hset(KEY["records"], HOSTILE, "not a record")

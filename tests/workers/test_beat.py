@@ -97,7 +97,7 @@ def test_beat_brings_back_the_permits_of_a_lost_worker(
 
 
 @pytest.mark.worker
-def test_the_task_clears_what_no_worker_meets(workers: Workers, journal: Journal, state: State) -> None:
+def test_beat_task_clears_entries_that_no_worker_meets(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = 1.0
     lost = workers.start(FEATURES)
     app = workers.app(FEATURES)
@@ -112,7 +112,7 @@ def test_the_task_clears_what_no_worker_meets(workers: Workers, journal: Journal
     assert app.app.tasks[REAP]() == 0
 
 
-def test_the_task_says_in_one_line_that_the_store_is_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_beat_task_logs_an_outage_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     app = make_app()  # no server listens at its URL
 
     @app.task(shared=False, base=Throttled, limit=Limit("other", 1, group="other"))  # type: ignore[untyped-decorator]

@@ -52,7 +52,7 @@ def nothing_starts(app: Any, journal: Journal) -> None:
 
 
 @worker
-def test_who_holds_says_where(workers: Workers, journal: Journal, let_go: Any) -> None:
+def test_holder_view_shows_the_place(workers: Workers, journal: Journal, let_go: Any) -> None:
     """The worker's node and process, and of a permit outside of tasks the machine's."""
     here = workers.start(STEERED)
     app, throttle = steer(workers)
@@ -72,7 +72,7 @@ def test_who_holds_says_where(workers: Workers, journal: Journal, let_go: Any) -
 
 
 @worker
-def test_a_raise_starts_at_once_what_waits(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_raise_starts_parked_tasks_at_once(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     workers.start(STEERED, concurrency=4)
     app, throttle = steer(workers)
     tasks = [app.call.delay(label) for label in "abcd"]
@@ -170,7 +170,9 @@ def test_a_pause_ends_by_itself(workers: Workers, journal: Journal, state: State
 
 
 @worker
-def test_an_end_is_told_to_those_that_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_end_of_an_override_reaches_waiting_workers(
+    workers: Workers, journal: Journal, state: State, let_go: Any
+) -> None:
     """Nothing else happens in the store meanwhile."""
     workers.start(STEERED)
     app, throttle = steer(workers)
@@ -275,7 +277,7 @@ def test_all_of_very_many_keys_start_at_once(workers: Workers, journal: Journal,
 
 
 @worker
-def test_what_else_a_task_may_wait_for(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_other_reasons_to_wait(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     first, second = (workers.start(STEERED, concurrency=3, queues=queue, wait=False) for queue in ("first", "second"))
     first.wait_ready()
     second.wait_ready()
@@ -317,7 +319,7 @@ def test_what_else_a_task_may_wait_for(workers: Workers, journal: Journal, state
 
 
 @worker
-def test_what_is_dropped_ends_as_revoked(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_dropped_task_ends_as_revoked(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     process = workers.start(STEERED, concurrency=2)
     app, throttle = steer(workers)
     app.call.delay("a")
@@ -343,7 +345,7 @@ def test_what_is_dropped_ends_as_revoked(workers: Workers, journal: Journal, sta
 
 
 @worker
-def test_what_is_drained_runs_without_throttling(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_drained_task_runs_without_throttling(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     """The way out: everything parked goes back to its queue, and runs on workers that do not throttle."""
     first = workers.start(STEERED, concurrency=2)
     app, throttle = steer(workers)
@@ -364,7 +366,7 @@ def test_what_is_drained_runs_without_throttling(workers: Workers, journal: Jour
 
 
 @worker
-def test_what_is_drained_beside_workers_is_parked_again(
+def test_drained_task_beside_workers_is_parked_again(
     workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
     """Nothing is lost, however the workers and the drain come in each other's way."""
@@ -384,7 +386,7 @@ def test_what_is_drained_beside_workers_is_parked_again(
     assert sorted(journal.order()) == [f"t{number:03}" for number in range(150)]
 
 
-def test_who_does_not_steer_does_not_load_it() -> None:
+def test_worker_does_not_load_the_control_module() -> None:
     code = (
         "import sys, celery_throttle as c;"
         "print('celery_throttle.control' in sys.modules, c.ThrottleControl, 'x' in dir(c))"
@@ -442,7 +444,7 @@ def test_a_datetime_without_a_timezone_is_the_apps(app: Celery) -> None:
     assert paused.until == datetime(2199, 1, 1, tzinfo=timezone.utc)
 
 
-def test_who_said_it(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+def test_override_shows_its_author(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "celery_throttle.control.limit_control")
     limit = ThrottleControl(app).limit("tenant", key="acme")
     limit.override(7, why="big day")
@@ -486,7 +488,7 @@ def test_a_user_without_a_name(app: Celery, monkeypatch: pytest.MonkeyPatch) -> 
     assert paused.by.partition("@")[0] == str(os.getuid())
 
 
-def test_a_limit_that_nobody_has_declared(app: Celery, redis: Any) -> None:
+def test_undeclared_limit(app: Celery, redis: Any) -> None:
     throttle = ThrottleControl(app)
     message = r"^No limit 'apy', did you mean 'api'\? Known limits: api, tenant$"
     with pytest.raises(ConfigurationError, match=message):
@@ -529,7 +531,7 @@ def test_a_limit_by_its_task(app: Celery) -> None:
         throttle.limit(plain)
 
 
-def test_a_call_by_what_delay_returned(app: Any) -> None:
+def test_call_by_the_result_of_delay(app: Any) -> None:
     throttle = ThrottleControl(app)
     assert throttle.explain(app.AsyncResult("some-id")) == throttle.explain("some-id")
     nothing: Any = None
@@ -580,9 +582,7 @@ def test_a_store_that_does_not_answer(own_server: EmbeddedServer) -> None:
 
 
 @worker
-def test_machines_are_up_for_what_can_run_and_for_nothing_else(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_machines_are_up_only_for_runnable_tasks(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     """From none to one worker, down to none with a line left, and up again."""
     app, throttle = steer(workers)
 

@@ -78,7 +78,7 @@ def test_permits_are_free_and_starts_are_now(app: Any) -> None:
     assert app.tasks["work"].apply_async((3,), eta=starts[0]).get() == 3
 
 
-def test_nobody_has_a_lock(app: Any) -> None:
+def test_eager_task_takes_no_lock(app: Any) -> None:
     once = app.tasks["once"]
     once.delay(7)
     assert once.locked_by(7) is None
@@ -87,7 +87,7 @@ def test_nobody_has_a_lock(app: Any) -> None:
         app.tasks["work"].locked_by(7)
 
 
-def test_who_is_told_to_slow_down_fails(app: Any) -> None:
+def test_eager_task_with_a_slow_down_fails(app: Any) -> None:
     """There is no line to go back to: the test gets an error instead of None."""
     limited = app.tasks["limited"]
     for result in (limited.delay(), limited.apply(), app.tasks["limited"].s().apply_async()):

@@ -85,7 +85,7 @@ def test_a_lost_worker_loses_its_permits_in_every_group(
         states[group].wait_empty()
 
 
-def test_a_duplicate_and_a_permit_outside_of_tasks_are_looked_for_in_the_right_group(
+def test_duplicate_and_outside_permit_are_found_in_their_group(
     workers: Workers, journal: Journal, states: dict[str, State], let_go: Any
 ) -> None:
     workers.start(GROUPS, concurrency=4)

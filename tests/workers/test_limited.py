@@ -62,7 +62,7 @@ def test_on_every_pool(workers: Workers, journal: Journal, state: State, let_go:
     state.wait_empty()
 
 
-def test_nobody_else_starts_meanwhile_and_it_is_first_afterwards(
+def test_no_task_starts_during_a_hold_and_it_is_first_afterwards(
     workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
     workers.start_many(2, LIMITED, concurrency=2)
@@ -121,7 +121,7 @@ def test_it_survives_its_worker(workers: Workers, journal: Journal, state: State
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 @pytest.mark.parametrize("late", [False, True])
-def test_without_a_limit_it_fails_and_says_why(workers: Workers, state: State, pool: str, *, late: bool) -> None:
+def test_task_without_a_limit_fails_with_the_reason(workers: Workers, state: State, pool: str, *, late: bool) -> None:
     worker = workers.start(LIMITED, pool=pool, concurrency=1, conf={"task_acks_late": late})
     result = workers.app(LIMITED).call_without.delay("a")
     with pytest.raises(ConfigurationError, match="raised RateLimited, but it has no limit"):

@@ -191,7 +191,7 @@ def test_throttling_can_be_turned_off(workers: Workers, journal: Journal, redis:
     assert "without limits, rates and identity locks" in worker.log()
 
 
-def test_what_is_parked_when_throttling_is_turned_off_runs(
+def test_parked_tasks_run_when_throttling_is_turned_off(
     workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
     before = workers.start(FEATURES, concurrency=3)

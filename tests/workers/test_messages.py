@@ -98,7 +98,7 @@ def _wait_seen(journal: Journal, count: int, what: str) -> None:
 
 
 @pytest.mark.parametrize(("protocol", "acks_late"), [(2, False), (2, True), (1, False)])
-def test_a_parked_task_sees_what_it_would_have_seen(
+def test_parked_task_sees_an_unchanged_request(
     protocol: int, acks_late: bool, workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
     workers.conf |= {"task_protocol": protocol, "accept_content": ACCEPT, "task_acks_late": acks_late}
@@ -219,7 +219,7 @@ def events(workers: Workers) -> Iterator[list[dict[str, Any]]]:
         thread.join()
 
 
-def test_a_parked_task_has_not_started_for_anybody(
+def test_parked_task_has_not_started_for_any_observer(
     workers: Workers, journal: Journal, state: State, let_go: Any, events: list[dict[str, Any]]
 ) -> None:
     workers.conf["task_track_started"] = True
@@ -260,9 +260,7 @@ def _kinds(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(event["type"], event.get("uuid", "")) for event in list(events)]
 
 
-def test_what_tasks_can_do_instead_of_returning(
-    workers: Workers, journal: Journal, state: State, let_go: Any, redis: Redis
-) -> None:
+def test_other_ways_to_end_a_task(workers: Workers, journal: Journal, state: State, let_go: Any, redis: Redis) -> None:
     worker = workers.start(FEATURES, concurrency=3)
     app = workers.app(FEATURES)
     for label in ("direct", "parked"):
@@ -313,7 +311,7 @@ def test_a_parked_task_is_replaced_by_a_chain(workers: Workers, journal: Journal
 
 
 @pytest.mark.parametrize("task", ["one", "one_late"])
-def test_what_the_broker_was_told_leaves_no_note(
+def test_note_goes_with_the_acknowledgement(
     workers: Workers, journal: Journal, state: State, redis: Redis, let_go: Any, task: str
 ) -> None:
     """Only what the broker may deliver again is remembered as having run, for a day."""
@@ -330,9 +328,7 @@ def test_what_the_broker_was_told_leaves_no_note(
     assert not list(redis.scan_iter("*:ran"))
 
 
-def test_what_replaces_a_task_that_was_just_parked(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_replacement_of_a_parked_task(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     """It has the same id, and the store may not have heard yet that the broker has forgotten the first message."""
     workers.start(FEATURES, concurrency=3)
     app = workers.app(FEATURES)

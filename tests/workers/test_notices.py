@@ -44,7 +44,7 @@ def told(worker: Worker, what: str) -> list[int]:
 
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
-def test_a_worker_says_what_it_throttles(own_server: EmbeddedServer, workers: Workers) -> None:
+def test_worker_logs_its_throttled_tasks(own_server: EmbeddedServer, workers: Workers) -> None:
     said = greeting(workers.start(FEATURES, conf={"throttle_url": f"redis://:@127.0.0.1:{own_server.port}/0"}))
     app = workers.app(FEATURES).app
     app.finalize()
@@ -57,7 +57,7 @@ def test_a_worker_says_what_it_throttles(own_server: EmbeddedServer, workers: Wo
 
 
 @pytest.mark.parametrize("own_server", [{"options": {"maxmemory-policy": "allkeys-lru"}}], indirect=True)
-def test_what_is_not_right_stands_out(own_server: EmbeddedServer, workers: Workers) -> None:
+def test_problems_stand_out(own_server: EmbeddedServer, workers: Workers) -> None:
     client: Any
     with Redis(port=own_server.port) as client:
         client.execute_command("ACL", "SETUSER", "silent", "on", ">secret", "resetchannels", "~*", "+@all")
@@ -85,9 +85,7 @@ def test_a_store_that_does_not_answer(workers: Workers) -> None:
 # -- parked and resumed tasks ------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_does_not_know_a_script_yet_answers_in_another_order(
-    workers: Workers, journal: Journal, state: State
-) -> None:
+def test_server_without_a_script_answers_in_another_order(workers: Workers, journal: Journal, state: State) -> None:
     """An unknown script is sent once more, behind later commands."""
     worker = workers.start(FEATURES, concurrency=2)
     app = workers.app(FEATURES)
@@ -100,7 +98,7 @@ def test_a_server_that_does_not_know_a_script_yet_answers_in_another_order(
     assert "Traceback" not in worker.log()
 
 
-def test_who_is_parked_and_resumed(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
+def test_parked_and_resumed_tasks_are_logged(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     worker = workers.start(FEATURES, concurrency=2)
     app = workers.app(FEATURES)
     first = app.one_hold.delay("first")
@@ -193,9 +191,7 @@ def test_a_flood_is_a_line_a_second(
     assert len(told(worker, r"Task \S+one\[\S+\] resumed")) < MANY / 10
 
 
-def test_a_flood_of_those_told_to_come_later_is_a_line_a_second(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_many_slow_downs_are_one_line_a_second(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     worker = workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
     app.call.delay("a", 0.001)
@@ -222,7 +218,7 @@ def test_a_flood_of_those_that_may_not_be_parked_is_a_line_a_second(workers: Wor
     assert len(told(worker, said)) < many / 5
 
 
-def test_nobody_asks_where_nobody_reads(
+def test_disabled_log_needs_no_store_call(
     own_server: EmbeddedServer, workers: Workers, journal: Journal, let_go: Any
 ) -> None:
     with Redis(port=own_server.port) as client:

@@ -133,7 +133,7 @@ def test_the_callbacks_of_both_callers_fire(app: Any, journal: Journal, let_go: 
     assert sorted(journal.order()) == ["a", "f", "first: a", "first: f", "second: a", "second: f"]
 
 
-def test_what_was_remembered_does_not_run_again(app: Any, journal: Journal, state: State) -> None:
+def test_remembered_call_does_not_run_again(app: Any, journal: Journal, state: State) -> None:
     first = app.charge.delay("17", amount=5)
     assert first.get(timeout=QUICKLY) == "17: 5"
     until(lambda: app.charge.locked_by("17").state == "done", timeout=QUICKLY)
@@ -248,9 +248,7 @@ def test_the_last_one_runs_though_another_call_has_the_outcome_of_the_first(
     until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
 
 
-def test_a_newest_that_cannot_be_published_replaces_nobody(
-    app: Any, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_unpublished_newest_replaces_no_task(app: Any, journal: Journal, state: State, let_go: Any) -> None:
     app.hold_newest.delay("busy")
     app.hold_last.delay("first")
     journal.wait_running(2)

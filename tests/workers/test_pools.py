@@ -136,7 +136,7 @@ def test_autoscale_uses_the_slots_that_come(workers: Workers, journal: Journal, 
 
 
 @pytest.mark.parametrize(("pool", "broker"), [("prefork", "redis"), ("prefork", "filesystem"), ("gevent", "redis")])
-def test_autoscale_counts_what_is_parked(
+def test_autoscale_counts_parked_tasks(
     workers: Workers, journal: Journal, state: State, let_go: Any, tmp_path: Path, broker: str, pool: str
 ) -> None:
     """The worker has none of it when the permits come."""
@@ -181,9 +181,7 @@ def test_rate_limit_and_countdown_of_celery_go_together_with_ours(
     state.wait_empty()
 
 
-def test_a_solo_worker_without_an_event_loop_runs_what_has_an_eta(
-    workers: Workers, journal: Journal, tmp_path: Path
-) -> None:
+def test_solo_without_an_event_loop_runs_tasks_with_an_eta(workers: Workers, journal: Journal, tmp_path: Path) -> None:
     """There Celery's timer is a thread, and tasks still run in the one that consumes, one by one."""
     use_filesystem_broker(workers, tmp_path)
     worker = workers.start(FEATURES, pool="solo")

@@ -117,9 +117,7 @@ def test_one_name_for_two_urls_of_a_broker_is_one_service(workers: Workers, jour
     state.wait_empty()
 
 
-def test_a_parked_task_that_a_worker_does_not_know_waits_for_one_that_does(
-    workers: Workers, journal: Journal, state: State
-) -> None:
+def test_parked_task_waits_for_a_worker_that_has_it(workers: Workers, journal: Journal, state: State) -> None:
     app = workers.app(BASIC)
     results = [app.one.delay(f"t{number}", 1) for number in range(4)]
     first = workers.start(BASIC, concurrency=1)

@@ -199,7 +199,7 @@ ONE, TWO = ({"global_keyprefix": name} for name in ("one:", "two_"))
         ({"broker_transport_options": {"global_keyprefix": "{a b}"}}, "%7ba%20b%7dthrottle"),
     ],
 )
-def test_projects_that_celery_tells_apart_share_nothing(conf: dict[str, Any], prefix: str) -> None:
+def test_projects_with_separate_brokers_share_nothing(conf: dict[str, Any], prefix: str) -> None:
     app = make_app(**{"broker_url": "redis://b", "result_backend": "redis://r"} | conf)
     assert settings_of(app).prefix == prefix
 
@@ -374,7 +374,7 @@ def test_options_from_the_settings() -> None:
         ({"unique_on": ["a"]}, "unique_on needs singleton=True"),
     ],
 )
-def test_what_is_wrong_in_the_settings_is_refused_with_the_task(options: dict[str, Any], said: str) -> None:
+def test_wrong_settings_are_refused_with_the_task(options: dict[str, Any], said: str) -> None:
     app = make_app(task_annotations={"shop.render": options})
     app.task(nothing, shared=False, base=Throttled, name="shop.render")
     with pytest.raises(ConfigurationError, match=rf"Task shop\.render: {said}"):
@@ -444,7 +444,7 @@ def _limits_of(app: Celery) -> dict[str, Limit]:
 
 
 @pytest.mark.worker
-def test_a_worker_says_which_options_do_nothing(workers: Workers) -> None:
+def test_worker_logs_options_without_effect(workers: Workers) -> None:
     log = workers.start("tests.support.apps.forgetful").log()
     assert log.count("WARNING/MainProcess] celery_throttle: Task tests.support.apps.forgetful.render has limit=") == 1
     assert "but not base=Throttled: it is NOT limited" in log

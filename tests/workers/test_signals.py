@@ -114,7 +114,7 @@ def test_duplicates_in_the_publisher_and_in_the_worker(workers: Workers, journal
     first.get(timeout=20)
 
 
-def test_what_somebody_changed(workers: Workers, journal: Journal) -> None:
+def test_change_is_signalled(workers: Workers, journal: Journal) -> None:
     workers.start(TOLD, concurrency=1)
     app = workers.app(TOLD)
     limit = ThrottleControl(app.app).limit(app.hold)

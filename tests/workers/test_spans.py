@@ -154,7 +154,7 @@ def test_how_long_it_waited(app: Any, spans: Spans) -> None:
 
 
 @pytest.mark.usefixtures("spans")
-def test_called_again_it_comes_after_what_begins_the_span() -> None:
+def test_second_connect_puts_it_behind_the_span() -> None:
     """In a process of the pool, which may instrument Celery anew."""
     from celery_throttle.contrib.opentelemetry import _mark, mark_spans  # noqa: PLC0415 - what it needs may not be there
 

@@ -47,7 +47,7 @@ def refused(workers: Workers, **how: Any) -> list[str]:
     ],
     ids=["name", "state", "database", "option"],
 )
-def test_what_is_wrong_is_one_line(workers: Workers, conf: dict[str, Any], said: str) -> None:
+def test_wrong_setup_ends_in_one_line(workers: Workers, conf: dict[str, Any], said: str) -> None:
     lines = refused(workers, conf=conf)
     assert lines[-1].startswith(said)
     assert not [line for line in lines if "Traceback" in line]
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_one_line(workers: Workers, conf: dict[str, Any], said:
     ],
     ids=["limit", "rate", "option"],
 )
-def test_what_is_wrong_at_import_is_one_line(workers: Workers, tmp_path: Path, code: str, said: str) -> None:
+def test_wrong_setup_at_import_ends_in_one_line(workers: Workers, tmp_path: Path, code: str, said: str) -> None:
     (tmp_path / "mistaken.py").write_text(
         "from celery import Celery\n"
         "from celery_throttle import Limit, Throttled\n"
@@ -147,7 +147,7 @@ def test_store_below_6_2_stops_the_worker(server: EmbeddedServer, workers: Worke
 
 
 @with_a_worker
-def test_store_that_does_not_tell_its_version_is_used(own_server: EmbeddedServer, workers: Workers) -> None:
+def test_store_without_a_version_is_used(own_server: EmbeddedServer, workers: Workers) -> None:
     with Redis(port=own_server.port) as client:
         client.execute_command("ACL SETUSER default -info")
         workers.start(FEATURES, conf={"throttle_url": own_server.url})
@@ -170,7 +170,7 @@ def test_a_store_that_is_away_is_named(workers: Workers) -> None:
         ("fail", "throttled tasks fail"),
     ],
 )
-def test_an_outage_is_told_of_every_minute(
+def test_outage_is_logged_every_minute(
     action: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 1000.0

@@ -129,7 +129,7 @@ def test_tls(
 
 
 @one_server_for_all
-def test_a_certificate_that_nobody_vouches_for_is_refused(tls: tuple[TlsFront, Path]) -> None:
+def test_untrusted_certificate_is_refused(tls: tuple[TlsFront, Path]) -> None:
     front, _ = tls
     with (
         make_client(f"rediss://127.0.0.1:{front.port}/0") as client,

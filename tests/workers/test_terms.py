@@ -203,7 +203,7 @@ def test_revoked_and_expired_tasks_cost_no_start(workers: Workers, journal: Jour
     state.wait_empty()
 
 
-def test_a_start_that_comes_due_while_whoever_knows_of_it_is_busy(
+def test_start_comes_due_while_its_worker_is_busy(
     workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
     workers.start(TERMS, concurrency=1, queues="celery,busy", env=NO_LOOK)
@@ -364,9 +364,7 @@ def test_a_start_deadline_holds_while_a_task_waits_for_its_lock(
 # -- as many as may be -------------------------------------------------------------------------------------------------
 
 
-def test_what_may_not_be_parked_stays_in_the_broker(
-    workers: Workers, journal: Journal, state: State, let_go: Any
-) -> None:
+def test_unparkable_task_stays_in_the_broker(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
     worker = workers.start(TERMS, concurrency=2)
     app = workers.app(TERMS)
     app.few_wait.delay("hold", hold=True)

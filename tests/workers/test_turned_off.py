@@ -57,7 +57,7 @@ def app(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("pool", ["solo", "threads"])
 @pytest.mark.parametrize("conf", [NOWHERE[0], NOWHERE[-1]], ids=str)
-def test_a_worker_runs_what_is_published(conf: dict[str, Any], pool: str) -> None:
+def test_worker_runs_published_tasks(conf: dict[str, Any], pool: str) -> None:
     app = make_app(**conf)
     with start_worker(app, pool=pool, concurrency=2, perform_ping_check=False, shutdown_timeout=20):
         results = [app.tasks["work"].delay(number) for number in range(5)]
@@ -67,7 +67,7 @@ def test_a_worker_runs_what_is_published(conf: dict[str, Any], pool: str) -> Non
 
 
 @pytest.mark.parametrize("conf", [NOWHERE[0], NOWHERE[-1]], ids=str)
-def test_worker_with_throttling_turned_off_says_so_once(conf: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_with_throttling_turned_off_logs_it_once(conf: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     app = make_app(**conf)
     with start_worker(app, loglevel="INFO", perform_ping_check=False, shutdown_timeout=20):
         pass
@@ -108,7 +108,7 @@ def test_starts_are_now(app: Any) -> None:
         gpu.reserve(app=app)
 
 
-def test_nobody_has_a_lock(app: Any) -> None:
+def test_task_takes_no_lock(app: Any) -> None:
     once = app.tasks["once"]
     assert once.locked_by(7) is None
     assert once.unlock(7) is False
@@ -116,12 +116,12 @@ def test_nobody_has_a_lock(app: Any) -> None:
         app.tasks["work"].locked_by(7)
 
 
-def test_who_steers_limits_is_told_that_there_is_no_redis() -> None:
+def test_control_of_limits_reports_that_there_is_no_redis() -> None:
     with pytest.raises(StoreUnavailable, match=r"throttle_enabled is False and no Redis is known: .*throttle_url"):
         ThrottleControl(make_app()).status()
 
 
-def test_what_is_wrong_is_refused_all_the_same() -> None:
+def test_wrong_options_are_still_refused() -> None:
     with pytest.raises(ConfigurationError, match="throttle_lease"):
         settings_of(make_app(throttle_lease="long"))
     with pytest.raises(ConfigurationError, match="throttle_url"):
