@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 
-def test_ids_of_very_many_parked_duplicates_are_read_in_short_scripts(app: Any, redis: Redis) -> None:
+def test_ids_of_many_parked_duplicates_take_short_scripts(app: Any, redis: Redis) -> None:
     """The record of each tells whether it waits for an outcome."""
     worker = LockCaller(redis, "aaaaaaaa", "q")
     worker.start("first", PLAN)

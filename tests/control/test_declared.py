@@ -36,7 +36,7 @@ def declared(app: Any) -> list[Finding]:
     return [each for each in verdict.alarms + verdict.remarks if each.kind == "declared"]
 
 
-def test_two_workers_that_differ_are_an_alarm_though_the_newest_agrees(app: Any, redis: Redis) -> None:
+def test_differing_workers_are_an_alarm_though_the_newest_agrees(app: Any, redis: Redis) -> None:
     for name, permits in (("w1/1/aa", 2), ("w2/1/bb", 8), ("w3/1/cc", 2)):
         started(redis, name, Limit("api", permits))
     (found,) = declared(app)

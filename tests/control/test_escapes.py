@@ -79,7 +79,7 @@ def test_json_has_names_as_they_are(shop: Any) -> None:
     assert json.loads(run_in(shop, "top", "--times", "1", "--json").lines[0])
 
 
-def test_a_field_that_cannot_be_read_names_the_key_as_people_write_it(shop: Any) -> None:
+def test_unreadable_field_names_the_key_in_plain_text(shop: Any) -> None:
     (row,) = [each for each in run_in(shop, "doctor", "--repair", "--json").json["wrong"] if each["key"] == "overrides"]
     assert row["field"] == f"tenant[z{STEERS}]"
 

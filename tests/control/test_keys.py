@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.support.shell import Ended
 
 
-def test_those_that_are_stopped_and_those_where_most_wait_come_first(app: Any, worker: TermsCaller) -> None:
+def test_stopped_and_crowded_keys_come_first(app: Any, worker: TermsCaller) -> None:
     for tenant, count in (("quiet", 1), ("busy", 4), ("some", 2)):
         for number in range(count):
             worker.arrive(f"{tenant}{number}", of(tenant))

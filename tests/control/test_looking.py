@@ -298,7 +298,7 @@ def test_a_name_that_is_written_like_a_key(run: Run, worker: TermsCaller) -> Non
     assert missing.code == 1
 
 
-def test_store_is_away(run: Run) -> None:
+def test_show_without_holders_and_parked_tasks(run: Run) -> None:
     assert run("show", "api").out.endswith("\nNobody holds a permit.\n\nNobody waits in its line.\n")
 
 

@@ -110,7 +110,7 @@ def test_by_queue(app: Any, worker: TermsCaller) -> None:
     assert found == {"celery": 0, "q": 1, "other": 1}  # in the order in which they came
 
 
-def test_lines_that_share_a_limit_go_on_in_the_order_in_which_their_tasks_came(app: Any, worker: TermsCaller) -> None:
+def test_lines_that_share_a_limit_go_on_in_order_of_arrival(app: Any, worker: TermsCaller) -> None:
     both = terms(API, Limit("wide", 5, key="tenant"))
     for number, tenant in enumerate("abab"):
         worker.put(f"w{number}", both.needs({"keys": {"wide": tenant}}), queue=tenant)

@@ -144,7 +144,7 @@ def test_page_has_an_action_for_each_metric() -> None:
     assert metrics_in(table) == NAMES
 
 
-def test_its_examples_of_keda_are_yaml_about_metrics_that_there_are() -> None:
+def test_examples_of_keda_are_yaml_about_existing_metrics() -> None:
     examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", SCALING, flags=re.DOTALL)]
     scaled, triggers = examples
     (by_prometheus,), (by_view,) = scaled["spec"]["triggers"], triggers["triggers"]

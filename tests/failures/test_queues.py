@@ -85,9 +85,7 @@ def parked_by_a_newer_release(workers: Workers, state: State) -> tuple[Any, Work
     return charge, workers.start(SEAMS, concurrency=1, env=OLDER)
 
 
-def test_remembered_task_that_a_worker_of_an_older_release_is_given(
-    workers: Workers, journal: Journal, state: State
-) -> None:
+def test_remembered_task_at_a_worker_of_an_older_release(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = LONG_LEASE
     _, older = parked_by_a_newer_release(workers, state)
     app = workers.app(SEAMS)
@@ -104,9 +102,7 @@ def test_remembered_task_that_a_worker_of_an_older_release_is_given(
     assert counts(journal) == {"order 17": 1, "another": 1}
 
 
-def test_task_that_is_revoked_where_only_an_older_release_is_left(
-    workers: Workers, journal: Journal, state: State
-) -> None:
+def test_revoked_task_where_only_an_older_release_is_left(workers: Workers, journal: Journal, state: State) -> None:
     charge, older = parked_by_a_newer_release(workers, state)
     app = workers.app(SEAMS)
 

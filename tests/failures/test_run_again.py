@@ -40,7 +40,7 @@ def test_timed_out_task_without_acknowledgement(
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
 
 
-def test_a_singleton_that_is_retried_since_its_process_was_lost_is_pending(
+def test_singleton_retried_after_a_lost_process_is_pending(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     worker = workers.start(SEAMS, concurrency=2)

@@ -88,7 +88,7 @@ def test_parked_while_its_worker_is_stopped(
     assert set(counts(journal).values()) == {1}, counts(journal)
 
 
-def test_parked_by_a_worker_that_is_killed_before_it_acknowledges(
+def test_parked_by_a_worker_killed_before_its_acknowledgement(
     relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
@@ -115,7 +115,7 @@ def test_parked_by_a_worker_that_is_killed_before_it_acknowledges(
     assert set(counts(journal).values()) == {1}, counts(journal)
 
 
-def test_granted_to_a_worker_that_is_frozen_for_longer_than_its_lease(
+def test_granted_to_a_worker_frozen_for_longer_than_its_lease(
     relay: Relay, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """It reads of its grant when another worker runs the task."""
@@ -237,7 +237,7 @@ def test_identity_of_a_grant_after_a_lost_broker_connection(
         assert counts(journal)["a"] == 1
 
 
-def test_identity_of_an_early_acknowledged_task_whose_end_is_not_heard(
+def test_identity_of_an_early_acknowledged_task_with_a_lost_end(
     own_server: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, server: EmbeddedServer, redis: Redis
 ) -> None:
     """Its message is gone, as Celery has it: the next call has to run, at the latest when its worker has stopped."""

@@ -44,7 +44,7 @@ def test_many_large_messages_are_parked_over_a_slow_network(
     assert journal.order() == [str(number) for number in range(len(sent))]
 
 
-def test_one_message_that_takes_longer_than_the_store_may_be_silent(
+def test_message_that_takes_longer_than_the_store_timeout(
     workers: Workers, journal: Journal, doors: Doors, state: State, relay: Relay
 ) -> None:
     workers.conf.update(throttle_lease=LONG_LEASE, throttle_url=relay.url)

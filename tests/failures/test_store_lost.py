@@ -188,7 +188,7 @@ def test_fail(store: EmbeddedServer, workers: Workers, journal: Journal, doors: 
 
 
 @EMPTY
-def test_running_holders_put_themselves_back_after_a_restart_empty(
+def test_running_holders_put_themselves_back_after_a_restart(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = 3
@@ -210,7 +210,7 @@ def test_running_holders_put_themselves_back_after_a_restart_empty(
     assert {most_at_once(journal, task) for task in (".hold", ".hold_late")} == {1}
 
 
-def test_task_in_an_unanswered_call_keeps_no_plain_task_at_the_broker(
+def test_unanswered_call_keeps_no_plain_task_at_the_broker(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors
 ) -> None:
     """The broker delivers one message at a time; a task whose call has no answer takes the place of another."""
@@ -230,7 +230,7 @@ def test_task_in_an_unanswered_call_keeps_no_plain_task_at_the_broker(
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_store_with_its_data_that_was_away_for_longer_than_a_lease(
+def test_store_with_its_data_back_after_longer_than_a_lease(
     store: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State, how: str
 ) -> None:
     """No worker could renew: the first one that is back must not take the others for lost."""

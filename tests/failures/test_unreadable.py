@@ -47,7 +47,7 @@ def test_record_of_a_parked_task_that_cannot_be_read(
     assert broken.id in state.ids()
 
 
-def test_a_record_with_a_byte_that_is_no_text_costs_its_task_alone(
+def test_record_with_a_byte_that_is_no_text_costs_its_task_alone(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     """Lua's JSON reads it, Python's does not: the worker goes on, with plain tasks, too."""

@@ -30,7 +30,7 @@ def only_hints(workers: Workers) -> None:
     workers.env.update(NO_LOOK)
 
 
-def test_shared_limit_is_first_come_first_served_over_queues_and_workers(
+def test_shared_limit_keeps_the_order_over_queues_and_workers(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.start(DOORS, concurrency=2, queues="left")

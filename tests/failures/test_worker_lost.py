@@ -78,7 +78,7 @@ def test_direct_and_resumed_early_and_late_acknowledgement(
     assert {most_at_once(journal, task) for task in ("hold", "hold_late", "hold_again")} == {1}
 
 
-def test_early_acknowledged_tasks_that_had_not_started_all_run_once(
+def test_unstarted_early_acknowledged_tasks_all_run_once(
     workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE

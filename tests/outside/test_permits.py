@@ -572,9 +572,7 @@ def test_permit_without_a_waiting_caller_is_given_back(
         close(far)
 
 
-def test_a_user_of_the_store_without_a_right_to_hints_looks_now_and_then(
-    gpu: Limit, shop: Celery, own_server: EmbeddedServer
-) -> None:
+def test_user_without_a_right_to_hints_looks_now_and_then(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
     with Redis.from_url(own_server.url) as client:
         client.execute_command("ACL", "SETUSER", "mute", "on", "nopass", "~*", "+@all", "resetchannels")
         app = Celery("mute", broker=f"redis://mute:any@127.0.0.1:{own_server.port}/0", set_as_current=False)
@@ -724,7 +722,7 @@ sys.stdin.readline()
 """
 
 
-def test_the_normal_end_of_a_program_that_only_waits_leaves_the_line(
+def test_normal_end_of_a_waiting_program_leaves_the_line(
     server: EmbeddedServer, gpu: Limit, app: Celery, state: State
 ) -> None:
     """Its place would last for a lease."""
@@ -763,9 +761,7 @@ began.wait()
 """
 
 
-def test_a_permit_that_no_thread_has_taken_over_yet_goes_back_at_the_end(
-    shop: Celery, own_server: EmbeddedServer
-) -> None:
+def test_permit_that_no_thread_has_taken_goes_back_at_the_end(shop: Celery, own_server: EmbeddedServer) -> None:
     outside = outside_of(shop, None)
     asking = outside.ask("1:gpu", ("gpu", "1"), waits=False)
     assert asking.permit.result(10)
@@ -781,6 +777,6 @@ class _Caller:
         """Take no notice."""
 
 
-def test_a_thread_that_goes_on_gets_no_permit_at_the_end_of_its_program(server: EmbeddedServer, state: State) -> None:
+def test_thread_gets_no_permit_at_the_end_of_its_program(server: EmbeddedServer, state: State) -> None:
     subprocess.run([sys.executable, "-c", _GOES_ON, server.url], capture_output=True, check=True)
     assert state.empty()

@@ -176,7 +176,7 @@ def test_a_cost_counts_as_so_many(make: Callable[..., RateLimiter], clock: Store
     assert api.acquire(3).allowed
 
 
-def test_a_cost_beyond_the_burst_waits_for_all_and_delays_the_next(
+def test_cost_beyond_the_burst_waits_for_all_and_delays_the_next(
     make: Callable[..., RateLimiter], clock: StoreClock
 ) -> None:
     api = make("api", "100/m", burst=2)

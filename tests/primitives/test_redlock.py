@@ -210,9 +210,7 @@ def test_late_owner_frees_no_other_lock(cluster: Cluster) -> None:
     assert cluster.owners() == [held.owner] * 3
 
 
-def test_a_renewal_that_another_thread_overtakes_with_a_release_keeps_nothing(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_renewal_after_a_release_keeps_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock would be taken anew, as by a renewal on a server that came back empty."""
     lock = cluster.redlock()
     held = take(lock, lease=600)

@@ -348,7 +348,7 @@ def test_a_release_sent_twice_is_one(resending: Resending, two: FairSemaphore) -
     assert refused(two)
 
 
-def test_an_acquire_sent_again_after_a_renewal_takes_nothing_away(two: FairSemaphore, redis: Redis) -> None:
+def test_acquire_sent_again_after_a_renewal_takes_nothing_away(two: FairSemaphore, redis: Redis) -> None:
     calls = two._calls
     turn = calls.turn("me", 10)
     for call in (calls.acquire(turn), calls.renew(turn, 100), calls.acquire(turn)):

@@ -112,9 +112,7 @@ def test_a_redelivery_after_the_lease_ended_runs(worker: Caller, peer: Caller, o
     assert peek(redis).used == {"gpu": 1}
 
 
-def test_more_expired_holders_than_one_call_clears_do_not_hide_a_redelivery(
-    worker: Caller, peer: Caller, redis: Redis
-) -> None:
+def test_many_expired_holders_do_not_hide_a_redelivery(worker: Caller, peer: Caller, redis: Redis) -> None:
     """An exchange clears a few expired holders only; the task it is about is cleared in any case."""
     many = Limit("many", 20)
     tasks = [f"t{number:02d}" for number in range(20)]

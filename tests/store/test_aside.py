@@ -144,9 +144,7 @@ def test_of_a_record_that_is_no_record_both_messages_are_kept(
     assert not redis.exists(KEY["messages"])
 
 
-def test_a_run_goes_on_when_the_delivery_beside_it_cannot_be_read(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_run_goes_on_beside_an_unreadable_delivery(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("t", one)
     peer.put("t", one, attempt=1)
     record = json.loads(redis.hget(KEY["records"], "t") or "{}")

@@ -119,6 +119,6 @@ def test_a_request_changes_several_buckets(steering: Steering) -> None:
     assert len(steering.audit()) == 2
 
 
-def test_private_change_is_made_each_time(steering: Steering) -> None:
+def test_repeated_pause_is_made_each_time(steering: Steering) -> None:
     assert [steering.say(API, "pause") for _ in range(2)] == [1, 1]
     assert len(steering.audit()) == 2

@@ -69,7 +69,7 @@ def test_a_raised_limit_wakes_all_its_keys(worker: Caller, peer: Caller, redis: 
     assert not peek(redis).due("limit")
 
 
-def test_a_limit_that_is_raised_after_one_with_many_keys_wakes_its_task(worker: Caller, one: Limit) -> None:
+def test_limit_raised_after_one_with_many_keys_wakes_its_task(worker: Caller, one: Limit) -> None:
     """The call has looked at as much as one call does, and at nothing of this limit."""
     tenant = Limit("tenant", 1, key="tenant")
     needs = [terms(tenant).needs({"keys": {"tenant": f"{number:02}"}}) for number in range(25)]
@@ -92,7 +92,7 @@ def test_limit_that_is_not_raised_sends_no_hint(worker: Caller, two: Limit, hint
     assert hints.ready() == []
 
 
-def test_a_store_that_was_emptied_grants_nothing_until_holders_are_back(
+def test_emptied_store_grants_nothing_until_holders_are_back(
     worker: Caller, peer: Caller, one: Limit, two: Limit, redis: Redis
 ) -> None:
     """The first worker with another birth in its call reports it; parking continues, then all is as before."""
@@ -115,7 +115,7 @@ def test_a_store_that_was_emptied_grants_nothing_until_holders_are_back(
     assert "settling" not in peek(redis).meta
 
 
-def test_a_store_that_was_emptied_starts_no_singleton_without_limits_either(redis: Redis) -> None:
+def test_emptied_store_starts_no_singleton_without_limits_either(redis: Redis) -> None:
     """A singleton may still run; its holder puts it back."""
     worker, peer = (LockCaller(redis, name * 8, "q") for name in "de")
     birth = worker.declare()

@@ -124,7 +124,7 @@ def test_delivery_of_an_unreported_drain_runs_once(
     assert started(peer.look(9)) == ()
 
 
-def test_lent_task_is_listed(worker: TermsCaller, steering: Steering) -> None:
+def test_lent_task_is_explained(worker: TermsCaller, steering: Steering) -> None:
     fill(worker, 2)
     steering.borrow("t1")
     (why,) = steering.explain("t1").reasons

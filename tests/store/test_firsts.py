@@ -118,7 +118,7 @@ def test_next_lane_in_turn_is_first(worker: TermsCaller, redis: Redis) -> None:
     assert firsts(redis, "fair") == [None]
 
 
-def test_it_writes_nothing_and_costs_the_same_however_long_the_lines_are(
+def test_firsts_writes_nothing_and_costs_the_same_for_any_lines(
     worker: TermsCaller, other: TermsCaller, redis: Redis
 ) -> None:
     call = Steering(redis).store.firsts([limit.name for limit in MANY])

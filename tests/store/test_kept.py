@@ -45,7 +45,7 @@ def test_acknowledged_before_it_runs_it_leaves_no_trace(worker: Caller, peer: Ca
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_acknowledged_while_it_runs_or_after_that_it_leaves_no_trace(
+def test_message_acknowledged_with_its_run_leaves_no_trace(
     worker: Caller, peer: Caller, one: Limit, redis: Redis, ends: bool
 ) -> None:
     worker.put("t", one, unacked=True)
@@ -119,7 +119,7 @@ def test_an_attempt_that_a_retry_has_taken_the_place_of_is_over(
     assert not ran(redis)
 
 
-def test_delivered_again_beside_a_run_it_is_known_until_both_are_acknowledged(
+def test_delivery_beside_a_run_is_kept_until_both_acknowledged(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     held = worker.take("t", one)
@@ -150,7 +150,7 @@ def test_acknowledged_drained_task_covers_no_other_message(
     assert peer.saved("t") == [DONE]
 
 
-def test_a_delivery_that_the_broker_does_not_keep_counts_for_nothing(
+def test_delivery_that_the_broker_does_not_keep_has_no_effect(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     worker.take("first", one)
@@ -192,7 +192,7 @@ def test_one_that_waits_beside_a_run_and_was_acknowledged(
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (0, 1), (1, 0)])
-def test_of_two_that_wait_for_one_that_runs_after_all_both_are_known(
+def test_both_deliveries_beside_a_late_run_are_kept(
     worker: Caller, peer: Caller, one: Limit, redis: Redis, first: int, second: int
 ) -> None:
     """One was parked and one waited beside its run, which went back; and a third delivery runs since long ago."""

@@ -370,7 +370,7 @@ def test_one_that_comes_again_keeps_its_lock(worker: LockCaller, outcome: str) -
 
 
 @pytest.mark.parametrize("conflict", ["raise", "skip", "replace"])
-def test_outcome_from_a_worker_takes_a_slot_only(
+def test_outcome_at_the_gate_takes_a_slot_only(
     worker: LockCaller, one: Limit, redis: Redis, conflict: OnConflict
 ) -> None:
     """The publisher could not check: the gate decides."""
@@ -428,7 +428,7 @@ def test_the_last_one_runs_after_the_one_that_runs(worker: LockCaller) -> None:
     assert told(worker.end(held, slots=1)) == [("t3", "run", "")]
 
 
-def test_the_next_one_runs_though_another_delivery_of_it_does_not(worker: LockCaller, peer: LockCaller) -> None:
+def test_next_one_runs_though_another_delivery_of_it_does_not(worker: LockCaller, peer: LockCaller) -> None:
     """That one had expired, so its worker said that it never runs."""
     held = worker.start("t1", KEEP_LAST)
     assert peer.arrive("t2", KEEP_LAST) == ()
@@ -482,7 +482,7 @@ def test_until_expires_a_failure_keeps_the_lock(worker: LockCaller) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed", "retry", "ignored"])
-def test_until_expires_a_failed_one_that_runs_again_makes_the_lock_no_longer(
+def test_until_expires_failed_one_makes_the_lock_no_longer(
     worker: LockCaller, redis: Redis, clock: StoreClock, outcome: str
 ) -> None:
     plan = worker.publish("t1", plan_of(lock_until="expires"))
@@ -520,9 +520,7 @@ def test_until_started_it_is_free_from_the_start_on(worker: LockCaller) -> None:
 
 
 @pytest.mark.parametrize("conflict", ["return_existing", "raise", "skip", "replace"])
-def test_until_started_a_later_attempt_runs_though_the_lock_is_anothers(
-    worker: LockCaller, conflict: OnConflict
-) -> None:
+def test_until_started_later_attempt_runs_despite_another_lock(worker: LockCaller, conflict: OnConflict) -> None:
     plan = plan_of(lock_until="started", on_conflict=conflict)
     first = worker.publish("t1", plan)
     held = worker.start("t1", first)
@@ -537,7 +535,7 @@ def test_until_started_a_later_attempt_runs_though_the_lock_is_anothers(
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed"])
-def test_until_started_follower_has_its_outcome_despite_a_new_lock(
+def test_until_started_follower_has_its_outcome_with_a_new_lock(
     worker: LockCaller, peer: LockCaller, outcome: str
 ) -> None:
     plan = plan_of(lock_until="started")
@@ -715,9 +713,7 @@ def test_a_lock_is_renewed_with_its_lease(brief: LockCaller, redis: Redis, clock
     assert store.lock_ends() >= store.leases["t1"]
 
 
-def test_a_lock_does_not_end_before_a_lease_that_was_asked_for_twice(
-    brief: LockCaller, redis: Redis, clock: StoreClock
-) -> None:
+def test_lock_does_not_end_before_a_lease_requested_twice(brief: LockCaller, redis: Redis, clock: StoreClock) -> None:
     held = brief.start("t1", PLAN)
     clock.move(int(SHORT * 500_000))
     brief.exchange(asked=[held.held])
@@ -824,7 +820,7 @@ def test_follower_gets_the_success_of_a_holder_back_in_line(worker: LockCaller, 
 
 @pytest.mark.parametrize("parked", [False, True], ids=["asked", "resumed"])
 @pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
-def test_a_grant_that_is_answered_late_again_comes_with_its_lock_or_not_at_all(
+def test_grant_replayed_late_comes_with_its_lock_or_not_at_all(
     worker: LockCaller, peer: LockCaller, redis: Redis, *, parked: bool, taken: bool
 ) -> None:
     """The reply was lost for longer than the lock lasted, and no call has reclaimed the permit."""
@@ -843,7 +839,7 @@ def test_a_grant_that_is_answered_late_again_comes_with_its_lock_or_not_at_all(
     assert sorted(peek(redis).leases) == ["t2" if taken else "t1"]
 
 
-def test_a_running_one_takes_its_lock_back_from_one_that_has_not_begun(worker: LockCaller, redis: Redis) -> None:
+def test_running_one_takes_its_lock_back_from_an_unstarted_one(worker: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", PLAN)
     redis.flushall()
     worker.claim("t2", PLAN)
@@ -893,7 +889,7 @@ def test_a_duplicate_that_is_put_back_takes_no_lock(worker: LockCaller, peer: Lo
     assert state_of(peer) == ("t3", "queued")
 
 
-def test_a_retry_that_was_revoked_keeps_no_lock_when_its_first_run_is_lost(
+def test_revoked_retry_keeps_no_lock_when_its_first_run_is_lost(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
     """The lock was to last until the retry runs; the worker of the run that published it dies before its report."""
@@ -907,7 +903,7 @@ def test_a_retry_that_was_revoked_keeps_no_lock_when_its_first_run_is_lost(
 
 
 @pytest.mark.parametrize("outcome", ["retry", "again", "return"])
-def test_one_that_was_revoked_elsewhere_while_it_had_its_grant_keeps_no_lock(
+def test_task_revoked_elsewhere_during_its_grant_keeps_no_lock(
     worker: LockCaller, peer: LockCaller, outcome: str
 ) -> None:
     """A worker got its message, or that of its retry, and reported the revoke: no task may wait for another one."""
@@ -953,7 +949,7 @@ def test_a_grant_that_comes_to_nothing_leaves_the_lock_as_it_was(worker: LockCal
     assert worker.locked() is None
 
 
-def test_one_that_was_revoked_and_starts_again_waits_for_its_retry(
+def test_revoked_task_that_starts_again_waits_for_its_retry(
     worker: LockCaller, peer: LockCaller, clock: StoreClock
 ) -> None:
     """This holds too if its lock would have ended by then, because that was set for an earlier run."""
@@ -994,7 +990,7 @@ def test_a_lock_that_another_one_runs_with_is_lost(worker: LockCaller, peer: Loc
     assert state_of(worker) == ("t2", "running")
 
 
-def test_a_started_one_that_is_put_back_leaves_the_lock_of_others_alone(worker: LockCaller, redis: Redis) -> None:
+def test_restored_run_leaves_the_lock_of_others_alone(worker: LockCaller, redis: Redis) -> None:
     """It has been free since the start."""
     plan = plan_of(lock_until="started")
     held = worker.start("t1", plan)
@@ -1025,7 +1021,7 @@ def test_a_lost_one_that_goes_back_in_line_keeps_its_lock(worker: LockCaller, on
     assert worker.claim("t2", SKIP)[:2] == (TAKEN, "t1")
 
 
-def test_a_next_one_that_has_not_arrived_is_next_after_a_lost_one_too(worker: LockCaller, redis: Redis) -> None:
+def test_unarrived_next_one_is_next_after_a_lost_one_too(worker: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     worker.publish("t2", KEEP_LAST)
     end_lease(redis, held)
@@ -1049,9 +1045,7 @@ def test_the_next_one_keeps_the_lock_while_it_waits_for_a_permit(worker: LockCal
 
 
 @pytest.mark.parametrize("outcome", ["done", "failed"])
-def test_an_awaited_duplicate_has_the_outcome_though_it_comes_late(
-    worker: LockCaller, redis: Redis, outcome: str
-) -> None:
+def test_late_awaited_duplicate_has_the_outcome(worker: LockCaller, redis: Redis, outcome: str) -> None:
     held = worker.start("t1", worker.publish("t1", PLAN))
     late = [worker.publish(task, PLAN, awaited=True) for task in ("t2", "t3")]
     assert all(plan.first == "t1" for plan in late)
@@ -1064,7 +1058,7 @@ def test_an_awaited_duplicate_has_the_outcome_though_it_comes_late(
     assert_empty(redis)
 
 
-def test_an_awaited_duplicate_that_goes_back_in_line_is_counted_once(worker: LockCaller) -> None:
+def test_awaited_duplicate_back_in_line_is_counted_once(worker: LockCaller) -> None:
     """Its worker was closing: it still is the same one."""
     held = worker.start("t1", PLAN)
     second, third = (worker.publish(task, PLAN, awaited=True) for task in ("t2", "t3"))
@@ -1077,7 +1071,7 @@ def test_an_awaited_duplicate_that_goes_back_in_line_is_counted_once(worker: Loc
     assert told(worker.arrive("t3", third, slots=1)) == [("t3", "conclude", "t1")]
 
 
-def test_an_awaited_duplicate_that_could_not_be_published_asks_for_nothing(worker: LockCaller, redis: Redis) -> None:
+def test_unpublished_awaited_duplicate_asks_for_nothing(worker: LockCaller, redis: Redis) -> None:
     held = worker.start("t1", PLAN)
     assert worker.publish("t2", PLAN, awaited=True).first == "t1"
     assert worker.give_up("same", "t2", "t1") == 0
@@ -1096,7 +1090,7 @@ def test_an_awaited_duplicate_that_is_revoked_asks_for_nothing(worker: LockCalle
     assert not peek(redis).awaited
 
 
-def test_an_unannounced_duplicate_does_not_take_the_place_of_an_awaited_one(worker: LockCaller) -> None:
+def test_unannounced_duplicate_takes_no_place_of_an_awaited_one(worker: LockCaller) -> None:
     held = worker.start("t1", PLAN)
     awaited = worker.publish("t2", PLAN, awaited=True)
     worker.arrive("t3", PLAN)
@@ -1116,14 +1110,14 @@ def test_late_awaited_duplicate_gets_the_remembered_outcome(worker: LockCaller, 
     assert told(worker.arrive("t2", late, slots=1)) == [("t2", "conclude", "t1")]
 
 
-def test_an_awaited_duplicate_runs_if_the_first_never_had_an_outcome(worker: LockCaller) -> None:
+def test_awaited_duplicate_runs_if_the_first_had_no_outcome(worker: LockCaller) -> None:
     held = worker.start("t1", PLAN)
     late = worker.publish("t2", PLAN, awaited=True)
     worker.end(held, "ignored")
     assert told(worker.arrive("t2", late)) == [("t2", "run", "")]
 
 
-def test_an_awaited_duplicate_that_became_the_holder_goes_on_as_one(worker: LockCaller) -> None:
+def test_awaited_duplicate_with_the_lock_goes_on_as_holder(worker: LockCaller) -> None:
     """It was interrupted, the one it was a duplicate of ended after all: it has the lock and keeps it."""
     first = worker.start("t1", PLAN)
     worker.publish("t3", PLAN, awaited=True)
@@ -1221,7 +1215,7 @@ def test_a_returned_verdict_is_offered_again_at_once(worker: LockCaller, one: Li
     assert told(worker.end(verdict, "return", slots=1)) == [("t2", "skip", "t1")]
 
 
-def test_a_follower_of_another_queue_is_not_passed_over_while_it_cannot_start(worker: LockCaller, redis: Redis) -> None:
+def test_blocked_follower_of_another_queue_is_not_passed_over(worker: LockCaller, redis: Redis) -> None:
     """It has had no turn yet that it could have missed."""
     stranger = LockCaller(redis, "cccccccc", "q2")
     held = worker.start("t1", PLAN)

@@ -126,7 +126,7 @@ def test_the_cost_of_a_look_does_not_grow_with_the_lines(redis: Redis) -> None:
     assert costs[1] <= costs[0]
 
 
-def test_nothing_to_start_among_two_thousand_lines_costs_the_same(redis: Redis) -> None:
+def test_look_at_two_thousand_blocked_lines_costs_the_same(redis: Redis) -> None:
     costs = []
     for count in (10, 2_000):
         redis.flushall()

@@ -73,7 +73,7 @@ def test_parked_task_gets_its_replacement(worker: LockCaller, one: Limit) -> Non
     assert state_of(worker) == ("t2", "queued")
 
 
-def test_a_parked_one_does_not_start_while_the_newest_is_on_its_way(worker: LockCaller, one: Limit) -> None:
+def test_parked_one_does_not_start_during_the_newest_publish(worker: LockCaller, one: Limit) -> None:
     other = worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", REPLACE), one)
     plan = worker.publish("t2", REPLACE)
@@ -133,7 +133,7 @@ def test_newest_of_a_dead_publisher_replaces_no_task(worker: LockCaller, one: Li
     assert told(worker.look_once(2)) == [("t1", "run", "")]
 
 
-def test_the_last_one_replaces_the_one_before_also_if_the_first_is_given_up(worker: LockCaller) -> None:
+def test_last_one_replaces_the_one_before_after_a_lost_first(worker: LockCaller) -> None:
     """It is to retry, and revoked then, while the last one is on its way."""
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     worker.arrive("t2", worker.publish("t2", KEEP_LAST))
@@ -169,7 +169,7 @@ def test_unpublished_newest_replaces_no_follower_of_a_retry(
 
 @pytest.mark.parametrize("comes", [False, True])
 @pytest.mark.parametrize("plan", [PLAN, RAISE, SKIP])
-def test_a_newest_call_replaces_a_parked_one_of_any_kind_once_it_has_come(
+def test_newest_call_replaces_any_parked_one_after_its_arrival(
     worker: LockCaller, one: Limit, plan: LockPlan, *, comes: bool
 ) -> None:
     """``on_conflict`` is given with the call."""
@@ -185,7 +185,7 @@ def test_a_newest_call_replaces_a_parked_one_of_any_kind_once_it_has_come(
         assert told(worker.look_once(2)) == [("t1", "run", "")]
 
 
-def test_the_next_one_runs_though_another_call_has_the_outcome_of_the_first(worker: LockCaller) -> None:
+def test_next_one_runs_though_another_has_the_first_outcome(worker: LockCaller) -> None:
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     worker.arrive("t2", worker.publish("t2", KEEP_LAST))
     third = worker.publish("t3", PLAN, awaited=True)
@@ -196,7 +196,7 @@ def test_the_next_one_runs_though_another_call_has_the_outcome_of_the_first(work
     assert state_of(worker) is None
 
 
-def test_the_next_one_runs_though_an_older_one_is_published_again(
+def test_next_one_runs_though_an_older_one_is_published_again(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
     """That has lost its lease, and its process publishes its retry."""
@@ -230,7 +230,7 @@ def test_the_lock_of_the_next_one_lasts_until_its_eta(worker: LockCaller) -> Non
 
 
 @pytest.mark.parametrize("how", ["revoked", "dropped"])
-def test_one_that_was_replaced_and_is_published_again_can_be_withdrawn(
+def test_republished_replaced_task_can_be_withdrawn(
     worker: LockCaller, one: Limit, redis: Redis, steering: Steering, how: str
 ) -> None:
     worker.start("t0", plan_of("other"), one)
@@ -245,7 +245,7 @@ def test_one_that_was_replaced_and_is_published_again_can_be_withdrawn(
     assert worker.locked() is None
 
 
-def test_one_that_was_replaced_and_is_published_again_is_the_newest(worker: LockCaller, one: Limit) -> None:
+def test_republished_replaced_task_is_the_newest(worker: LockCaller, one: Limit) -> None:
     other = worker.start("t0", plan_of("other"), one)
     worker.arrive("t1", worker.publish("t1", REPLACE), one)
     plan = worker.publish("t2", REPLACE)
@@ -303,7 +303,7 @@ def test_a_newer_one_that_arrives_first_is_the_last_one(worker: LockCaller) -> N
     assert told(worker.end(held, slots=2)) == [("t3", "run", "")]
 
 
-def test_the_lock_of_the_next_one_lasts_as_long_also_once_that_has_come(worker: LockCaller) -> None:
+def test_lock_of_the_next_one_lasts_as_long_after_its_arrival(worker: LockCaller) -> None:
     """It may wait until it expires."""
     held = worker.start("t1", worker.publish("t1", KEEP_LAST))
     worker.claim("t2", KEEP_LAST, least=100 * 3600)
@@ -326,7 +326,7 @@ def test_a_last_one_has_not_come_when_the_first_comes_again(worker: LockCaller) 
     assert told(worker.look_once(2)) == [("t2", "run", "")]
 
 
-def test_one_that_makes_way_in_the_call_in_which_it_could_start_leaves_its_lane(
+def test_task_that_makes_way_as_it_could_start_leaves_its_lane(
     worker: LockCaller, one: Limit, two: Limit, redis: Redis
 ) -> None:
     """Both could start, in one slot. The older call has the lock, since that of the newer one was over for a moment."""

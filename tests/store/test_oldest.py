@@ -125,7 +125,7 @@ def test_oldest_agrees_with_the_records_after_any_call(worker: TermsCaller, redi
         check(store)
 
 
-def test_reading_it_writes_nothing_and_costs_the_same_with_more_keys_in_line(worker: TermsCaller, redis: Redis) -> None:
+def test_oldest_writes_nothing_and_costs_the_same_with_more_keys(worker: TermsCaller, redis: Redis) -> None:
     call, costs = Steering(redis).store.oldest(["tenant", "api"]), []
     worker.put("first", of("first"), age=60)
     for batch in range(2):

@@ -68,7 +68,7 @@ def test_while_others_call_a_lease_that_ended_is_lost(worker: Caller, peer: Call
     assert [grant.task for grant in peer.look().grants] == ["t2"]
 
 
-def test_one_of_many_workers_that_has_called_shows_that_a_lease_is_lost(
+def test_call_of_one_of_many_workers_proves_a_lost_lease(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """Also one that is not among the first that a script reads."""

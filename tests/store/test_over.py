@@ -69,7 +69,7 @@ def test_the_run_beside_it_is_the_last_however_it_ends(
         nothing_is_left(redis)
 
 
-def test_the_run_beside_it_does_not_come_back_when_its_lease_is_lost(
+def test_run_beside_it_does_not_come_back_after_a_lost_lease(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     first, second = run_twice(worker, peer, redis, one)

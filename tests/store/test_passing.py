@@ -118,7 +118,7 @@ def test_a_passed_over_queue_still_takes_its_turn_first(
     assert started(everywhere.look(1)) == ("theirs",)
 
 
-def test_one_of_a_passed_over_queue_does_not_overtake_those_before_it(
+def test_task_of_a_passed_over_queue_overtakes_none_before_it(
     worker: Caller, stranger: Caller, held: Arrival, one: Limit, redis: Redis
 ) -> None:
     """Its worker is there again: the older one runs in its slot."""
@@ -144,9 +144,7 @@ def test_one_that_is_passed_over_is_in_line_again_after_a_while(worker: Caller, 
     assert store.lanes[THEIRS]["at"] == "gpu"
 
 
-def test_one_that_was_passed_over_is_in_line_again_though_nothing_is_free(
-    worker: Caller, held: Arrival, redis: Redis
-) -> None:
+def test_passed_over_task_is_in_line_again_without_free_permits(worker: Caller, held: Arrival, redis: Redis) -> None:
     worker.release(held, slots=0)
     pass_over(redis, "gpu", "q2")
     assert started(worker.look(1)) == ("ours",)
@@ -276,7 +274,7 @@ def test_next_caller_sees_the_passed_time(worker: Caller, held: Arrival, redis: 
     assert started(worker.look(1)) == ("ours",)
 
 
-def test_the_next_of_a_queue_that_is_passed_over_can_start_at_once(
+def test_next_task_of_a_passed_over_queue_can_start_at_once(
     worker: Caller, stranger: Caller, one: Limit, redis: Redis
 ) -> None:
     """Though the first has left its line meanwhile."""

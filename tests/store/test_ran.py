@@ -46,7 +46,7 @@ def test_its_retry_runs(worker: Caller, peer: Caller, one: Limit) -> None:
     peer.take("t", one, attempt=1)
 
 
-def test_a_retry_that_has_run_is_known_though_its_first_attempt_comes_again_too(
+def test_retry_is_on_record_though_its_first_attempt_comes_again(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """The worker was killed before it acknowledged either of them."""
@@ -186,9 +186,7 @@ def test_a_call_that_parks_and_is_sent_again_confirms_nothing(
     assert "0 t" in peek(redis).finished
 
 
-def test_another_delivery_that_was_parked_beside_a_run_is_known_too(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_delivery_parked_beside_a_run_is_on_record_too(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """The second delivery was parked by a worker that never came back, and ran after the first had died."""
     held = worker.take("t", one)
     peer.put("t", one)
@@ -260,9 +258,7 @@ def test_unacknowledged_delivery_beside_a_run_is_on_record(
     assert peer.ask("t", one, attempt=1)[0] == Answer.HAS_RUN
 
 
-def test_a_second_delivery_that_could_not_be_acknowledged_is_known(
-    worker: Caller, peer: Caller, one: Limit, redis: Redis
-) -> None:
+def test_unacknowledged_second_delivery_is_on_record(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
     """It goes on, since nothing came of the first one."""
     held = worker.take("t", one)
     peer.put("t", one)

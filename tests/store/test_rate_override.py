@@ -211,7 +211,7 @@ def test_a_disabled_limit_has_no_other_rate_either(worker: TermsCaller, steering
     assert steering.stands(MAIL).rates_in_force == ()
 
 
-def test_a_rate_that_a_deploy_changes_goes_on_from_the_last_start(worker: TermsCaller) -> None:
+def test_rate_changed_by_a_deploy_goes_on_from_the_last_start(worker: TermsCaller) -> None:
     """No burst is free for being declared anew."""
     for number in range(3):
         assert worker.arrive(f"m{number}", terms(Limit("mail", rate="1/h", burst=3)).same)

@@ -34,9 +34,7 @@ def test_nothing_held_is_nothing_renewed(worker: Caller) -> None:
     assert worker.renew() == []
 
 
-def test_holders_put_themselves_back_after_the_store_lost_everything(
-    worker: Caller, peer: Caller, two: Limit, redis: Redis
-) -> None:
+def test_holders_put_themselves_back_after_lost_data(worker: Caller, peer: Caller, two: Limit, redis: Redis) -> None:
     """The server came back empty: running tasks count again, even before their limit is declared."""
     held = [worker.take("t1", two), peer.take("t2", two)]
     redis.flushall()
@@ -98,7 +96,7 @@ def test_a_retry_in_line_is_not_lost_with_the_run_before_it(
     assert (grant.attempt, grant.message) == (1, message_of("t", 1))
 
 
-def test_a_second_delivery_in_line_runs_when_the_first_dies_after_all(
+def test_second_delivery_in_line_runs_when_the_first_dies(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """As above, with the same attempt: the first run came back from beyond its lease, and then lost its child."""
@@ -111,7 +109,7 @@ def test_a_second_delivery_in_line_runs_when_the_first_dies_after_all(
     assert [grant.task for grant in peer.look().grants] == ["t"]
 
 
-def test_a_retry_that_took_the_place_of_a_lost_run_is_not_lost_with_it(
+def test_retry_in_place_of_a_lost_run_is_not_lost_with_it(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
     """The run went back in line, its retry replaced it there, and then it is renewed after all."""
@@ -158,9 +156,7 @@ def test_renewal_of_a_returned_task_leaves_it_in_line(worker: Caller, one: Limit
     assert [grant.task for grant in worker.look().grants] == ["t"]
 
 
-def test_a_later_call_about_something_else_keeps_a_renewal_from_putting_back(
-    worker: Caller, one: Limit, redis: Redis
-) -> None:
+def test_later_unrelated_call_keeps_a_renewal_from_putting_back(worker: Caller, one: Limit, redis: Redis) -> None:
     """The store cannot tell; the next renewal can."""
     held = worker.take("t", one)
     number = worker.number

@@ -122,7 +122,7 @@ def test_a_grant_that_was_reclaimed_since_is_not_granted_again(
     assert peek(redis).records["t"].nonce == theirs.nonce
 
 
-def test_a_grant_that_was_reclaimed_and_waits_is_not_granted_again(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_reclaimed_grant_that_waits_is_not_granted_again(worker: Caller, one: Limit, redis: Redis) -> None:
     worker.put("t", one)
     worker.look()
     expire(redis, "t")
@@ -188,7 +188,7 @@ def test_sign_off_may_be_repeated(worker: Caller, one: Limit, redis: Redis) -> N
     assert not peek(redis).records
 
 
-def test_a_store_that_was_emptied_does_not_answer_for_the_old_one(worker: Caller, one: Limit, redis: Redis) -> None:
+def test_emptied_store_does_not_answer_for_the_old_one(worker: Caller, one: Limit, redis: Redis) -> None:
     held = worker.take("t", one)
     worker.release(held)
     redis.flushall()

@@ -53,7 +53,7 @@ def test_a_second_runs_when_the_child_of_the_first_is_lost(worker: Caller, peer:
     assert [grant.task for grant in worker.release(held, "again", slots=1).grants] == ["t"]
 
 
-def test_a_retry_that_arrives_before_the_first_attempt_ended_runs(worker: Caller, peer: Caller, one: Limit) -> None:
+def test_retry_that_arrives_before_its_first_attempt_ended_runs(worker: Caller, peer: Caller, one: Limit) -> None:
     """The child has published its retry before its worker heard of its end."""
     held = worker.take("t", one)
     peer.put("t", one, attempt=1)

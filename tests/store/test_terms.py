@@ -77,7 +77,7 @@ def test_all_or_nothing(worker: TermsCaller, redis: Redis) -> None:
     assert lines(redis) == {"tenant/a": ["a3"]}
 
 
-def test_a_flooding_tenant_does_not_block_others_on_the_shared_limit(worker: TermsCaller, redis: Redis) -> None:
+def test_flooding_tenant_blocks_no_other_on_the_shared_limit(worker: TermsCaller, redis: Redis) -> None:
     for number in range(20):
         worker.arrive(f"a{number}", of("a"))
     assert worker.arrive("b1", of("b"))
@@ -135,7 +135,7 @@ def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redi
     assert not peek(redis).hashes["overrides"], "and bars nobody any more"
 
 
-def test_another_that_goes_to_and_fro_takes_nothing_from_one_that_goes_first(worker: TermsCaller, redis: Redis) -> None:
+def test_alternating_key_takes_nothing_from_a_first_one(worker: TermsCaller, redis: Redis) -> None:
     left, right, own = Limit("left", 1), Limit("right", 1), Limit("own", 1)
     held = [worker.arrive(limit.name, terms(limit).same) for limit in (left, right, own)]
     assert held[2]
@@ -568,7 +568,7 @@ def test_one_that_starts_in_time_has_no_deadline_any_more(worker: TermsCaller, r
     assert not worker.look(1).grants
 
 
-def test_one_that_comes_back_and_has_not_begun_may_wait_for_no_longer(worker: TermsCaller, redis: Redis) -> None:
+def test_returned_unstarted_task_may_wait_for_no_longer(worker: TermsCaller, redis: Redis) -> None:
     """Its worker stopped right when it was to start there."""
     gpu = Limit("gpu", 1)
     worker.put("g1", terms(gpu, start_deadline=600.0).same)
@@ -651,7 +651,7 @@ def test_finished_turns_go_also_under_constant_waiting(worker: TermsCaller, redi
 # -- sent back by the outside ------------------------------------------------------------------------------------------
 
 
-def test_one_that_is_sent_back_is_first_again_when_its_limit_goes_on(
+def test_returned_task_is_first_again_when_its_limit_goes_on(
     worker: TermsCaller, redis: Redis, clock: StoreClock
 ) -> None:
     api = terms(Limit("api", 1)).same

@@ -413,7 +413,7 @@ def test_of_others_nothing_is_known(steering: Steering) -> None:
 # -- what it costs -----------------------------------------------------------------------------------------------------
 
 
-def test_reading_writes_nothing_and_costs_the_same_however_long_the_line_is(
+def test_reading_writes_nothing_and_costs_the_same_for_any_line(
     worker: TermsCaller, other: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
     steering.say("tenant\x1fa", "override", 1)

@@ -89,7 +89,7 @@ def test_replicas(watched: Watched) -> None:
     )
 
 
-def test_missing_replica(own_server: EmbeddedServer) -> None:
+def test_server_that_is_away_has_no_findings(own_server: EmbeddedServer) -> None:
     own_server.kill()
     assert found(own_server.url, DISK) == []
 

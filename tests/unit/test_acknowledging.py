@@ -69,7 +69,7 @@ def test_acknowledgement_on_a_lost_connection_does_not_count() -> None:
     assert worker.outbox.next_batch(0).said.unacked == []
 
 
-def test_safe_task_acknowledged_on_a_lost_connection_counts_as_not_acknowledged() -> None:
+def test_safe_acknowledgement_on_a_lost_connection_has_no_effect() -> None:
     """As it does already: it was parked so."""
     worker = Worker()
     run = worker.run(keeps=True)

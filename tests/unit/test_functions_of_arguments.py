@@ -80,13 +80,13 @@ def test_cost_function_is_called_with_the_defaults_of_the_task() -> None:
     assert values(task_of(f, limit=9, cost=lambda a, b: a + b), 1)["cost"] == 3
 
 
-def test_unique_on_function_is_called_with_the_defaults_of_the_task() -> None:
+def test_unique_on_function_gets_the_defaults_of_the_task() -> None:
     task = task_of(f, singleton=True, unique_on=lambda a, b: (a, b))
     assert identity(task, 1) == identity(task, 1, 2) == identity(task, a=1) == identity(task, 1, b=2)
     assert identity(task, 1) != identity(task, 1, 3)
 
 
-def test_unique_on_of_all_positions_is_the_same_with_and_without_defaults() -> None:
+def test_unique_on_of_all_positions_ignores_given_defaults() -> None:
     task = task_of(f, singleton=True, unique_on=lambda *args: args)
     assert identity(task, 1) == identity(task, 1, 2)
 
@@ -130,9 +130,7 @@ class Callables:
     ("option", "others"),
     [("key", {"limit": 2}), ("fair_by", {"limit": 2}), ("cost", {"limit": 2}), ("unique_on", {"singleton": True})],
 )
-def test_function_that_returns_no_value_is_refused_when_the_task_is_bound(
-    part: Any, option: str, others: dict[str, Any]
-) -> None:
+def test_function_without_a_value_is_refused_at_binding(part: Any, option: str, others: dict[str, Any]) -> None:
     said = (
         rf"^Task shop\.f: the function given as {option} is (async def|a generator), and is not run as one: write def,"
     )
@@ -169,7 +167,7 @@ def test_wrong_arguments_are_a_type_error_as_with_plain_celery(
     assert str(raised.value) == str(expected.value)
 
 
-def test_wrong_arguments_of_a_task_without_typing_are_a_type_error_too() -> None:
+def test_wrong_arguments_without_typing_are_a_type_error_too() -> None:
     """Celery lets them pass there, but which permit they need cannot be known."""
     with pytest.raises(TypeError, match=r"^Task shop\.f: key: the call has no 'a' \(missing a\)$") as raised:
         task_of(f, limit=2, key="a", typing=False).delay()

@@ -51,7 +51,7 @@ class Here:
         self.held.pause(runs, why, 1.0, lambda here: None)
 
 
-def test_the_broker_delivers_as_many_as_before_when_nothing_is_held_any_more() -> None:
+def test_broker_delivers_as_before_when_nothing_is_held() -> None:
     """More than count wait since as many are parked as may be; when they come again, the store refuses their call."""
     here = Here()
     runs: list[Any] = [Held() for _ in range(250)]
@@ -80,7 +80,7 @@ def test_large_number_of_held_tasks_is_logged_once_a_minute(
     assert caplog.text.count("tasks wait in this worker") == 2
 
 
-def test_one_that_may_not_be_parked_for_days_comes_again_each_time() -> None:
+def test_task_that_may_not_be_parked_comes_again_each_time() -> None:
     here = Here()
     (run,) = here.crowded(1)
     for _ in range(3000):
@@ -150,7 +150,7 @@ def test_lost_store_lets_others_in_for_runs_of_its_last_call() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_outage_leaves_runs_to_the_broker_when_the_worker_stops_in_it(*, again: bool) -> None:
+def test_outage_leaves_runs_of_a_stopping_worker_to_the_broker(*, again: bool) -> None:
     """A signal has begun a cold shutdown while the first run fails."""
     here = Here()
     runs: list[Any] = [Held(), Held()]

@@ -31,7 +31,7 @@ class Sender:
 
 
 @pytest.mark.parametrize(("size", "slots"), [(10, [2, 2, 2]), (1 << 20, [0, 2, 0])])
-def test_slots_go_with_small_calls_and_with_every_second_large_one(size: int, slots: list[int]) -> None:
+def test_slots_go_with_small_calls_and_every_second_large_one(size: int, slots: list[int]) -> None:
     """A plain task waits for a slot that is offered; parked tasks must not wait until all large ones are through."""
     sender = Sender(size)
     hungry = [sender.send(2) for _ in range(3)]

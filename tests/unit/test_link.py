@@ -129,7 +129,7 @@ def test_unrequested_reply_breaks_the_connection(server: Server, linked: Linked,
 
 
 @pytest.mark.parametrize("said", [b":no number\r\n", b"$x\r\nab\r\n", b"*1\r\n:\xff\r\n"])
-def test_a_reply_that_is_not_in_the_protocol_breaks_the_connection(server: Server, linked: Linked, said: bytes) -> None:
+def test_reply_outside_of_the_protocol_breaks_the_connection(server: Server, linked: Linked, said: bytes) -> None:
     linked.ask()
     server.peer.sendall(said)
 
@@ -139,7 +139,7 @@ def test_a_reply_that_is_not_in_the_protocol_breaks_the_connection(server: Serve
     assert not linked.link.up
 
 
-def test_a_reply_that_its_reader_cannot_read_breaks_the_connection(server: Server, linked: Linked) -> None:
+def test_reply_unreadable_to_its_reader_breaks_the_connection(server: Server, linked: Linked) -> None:
     """It counts as lost: other pending calls get an error, and the call can be sent again."""
 
     def unreadable(raw: object) -> None:
@@ -189,7 +189,7 @@ def test_a_socket_that_was_closed_is_off_the_hub(server: Server, linked: Linked)
         linked.loop.reattach()
 
 
-def test_connecting_again_never_waits_for_longer_than_a_third_of_a_lease() -> None:
+def test_reconnecting_never_waits_for_longer_than_a_third_lease() -> None:
     timekeeper, tried = Timekeeper(), list[float]()
     hub: Any = Hub(Timer())
     loop = Loop(hub, threaded=False)
@@ -250,7 +250,7 @@ def test_a_call_that_stops_moving_is_lost(linked: Linked) -> None:
     assert [type(reply) for reply in linked.replies] == [NoAnswer]
 
 
-def test_calls_that_follow_one_the_network_has_not_taken_come_after_it(server: Server, linked: Linked) -> None:
+def test_calls_after_a_stuck_one_come_after_it(server: Server, linked: Linked) -> None:
     first, second = ("SET", "key", b"x" * (9 << 20)), ("SET", "key", b"y")
     linked.link.wait(first, 9, linked.replies.append)
     linked.link.wait(second, 9, linked.replies.append)

@@ -48,7 +48,7 @@ def wait_for(door: threading.Event) -> None:
     door.wait()
 
 
-def test_a_loop_goes_on_in_a_thread_when_its_hub_takes_no_more_turns(hub: Hub) -> None:
+def test_loop_goes_on_in_a_thread_when_its_hub_has_stopped(hub: Hub) -> None:
     """A caller that posts does not wait for a busy loop, and gets the result when it asks."""
     loop = Loop(hub, threaded=False)
     loop.reattach()

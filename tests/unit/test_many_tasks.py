@@ -130,7 +130,7 @@ def test_class_that_is_refused_leaves_the_task_to_be_read_again() -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_schedule_that_is_set_before_the_app_is_used_keeps_the_reaper(early: bool) -> None:
+def test_schedule_set_before_the_app_is_used_keeps_the_reaper(early: bool) -> None:
     app: Any = Celery("one", broker="redis://127.0.0.1:1/0", set_as_current=False)
     task = app.task(nothing, base=Throttled, limit=2, name="task", shared=False)
     if early:

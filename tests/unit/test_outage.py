@@ -53,7 +53,7 @@ def test_unreportable_failure_keeps_the_message(*, rejects: bool) -> None:
     assert request.happened == []
 
 
-def test_listener_of_the_request_is_called_after_that() -> None:
+def test_listener_of_the_request_keeps_its_place() -> None:
     request: Any = Request()
     request.reject = SimpleNamespace()
     fail(request, ValueError("no"))

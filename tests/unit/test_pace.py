@@ -70,7 +70,7 @@ def test_without_permits_whole_minutes_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("run_time", "stands"), [(1.0, True), (30.0, True), (120.0, False)])
-def test_a_line_that_stands_still_for_a_few_run_times_has_no_estimate(run_time: float, *, stands: bool) -> None:
+def test_line_that_stands_still_for_some_runs_has_no_estimate(run_time: float, *, stands: bool) -> None:
     pace = pace_of(status(), history(m5={"started": 12, "ended": 10, "run_time": run_time}))
     assert (pace.starts_in(1) is None) is stands
     assert pace.idle == (270.0 if stands else None)

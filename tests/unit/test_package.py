@@ -85,7 +85,7 @@ def test_a_name_that_does_not_exist() -> None:
         celery_throttle.Throtled  # noqa: B018
 
 
-def test_lowest_versions_that_are_tested_are_those_the_extras_allow() -> None:
+def test_lowest_tested_versions_are_those_of_the_extras() -> None:
     """``tox -e lowest`` tests what pyproject.toml promises."""
     extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     lines = "".join(re.findall(r"^(?:metrics|opentelemetry|web) = .*", extras, re.MULTILINE))

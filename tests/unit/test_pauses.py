@@ -18,7 +18,7 @@ class Loop(Timers):
     def every_turn(self, tick: Any) -> None: ...
 
 
-def test_calls_paused_again_after_a_hurry_wait_for_the_later_pause() -> None:
+def test_calls_paused_after_a_hurry_wait_for_the_later_pause() -> None:
     """Else each hurry of a worker that stops adds a try in each second."""
     timers = Loop()
     gate: Any = SimpleNamespace(put_off=lambda runs, again: timers.later(1.0, again))
@@ -34,7 +34,7 @@ def test_calls_paused_again_after_a_hurry_wait_for_the_later_pause() -> None:
     assert paused == [False, True, False]
 
 
-def test_saving_paused_again_after_a_hurry_waits_for_the_later_pause() -> None:
+def test_saving_paused_after_a_hurry_waits_for_the_later_pause() -> None:
     timers: Any = Loop()
     link: Any = SimpleNamespace(hurry=lambda: None)
     durability: Any = SimpleNamespace(kind="replica")

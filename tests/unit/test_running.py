@@ -34,7 +34,7 @@ class Slots:
         raise TaskRevokedError(request.id, died)
 
 
-def test_one_that_the_pool_does_not_take_since_it_was_revoked_has_not_started() -> None:
+def test_revoked_task_refused_by_the_pool_has_not_started() -> None:
     calls = SimpleNamespace(outbox=Outbox(), tally=Tally(), held={}, freed=0)
     nothing: Any = SimpleNamespace(turning=False, epoch=0)
     slots: Any = Slots()

@@ -41,7 +41,7 @@ def run() -> Callable[..., Run]:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_message_that_could_not_be_acknowledged_is_at_the_broker(run: Callable[..., Run], late: bool) -> None:
+def test_unacknowledged_message_is_at_the_broker(run: Callable[..., Run], late: bool) -> None:
     """The connection broke without notice: it is delivered again, and its run must be on record."""
     assert run(gone=True, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.BROKER
     assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=1).message is Message.NOBODY

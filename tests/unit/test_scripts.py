@@ -90,7 +90,7 @@ def _declaration() -> str:
 
 
 @each_script
-def test_a_script_has_the_functions_that_it_can_reach_and_no_others(name: str) -> None:
+def test_script_has_exactly_the_functions_that_it_can_reach(name: str) -> None:
     text = gate_text(name)
     made = sorted(map(int, MADE.findall(text)))
     assert made == list(range(1, len(made) + 1))
@@ -147,7 +147,7 @@ def test_a_server_compiles_three_texts() -> None:
     assert not only_read & {ALONE, "renew", "reap", "mend", "add_history"}
 
 
-def test_a_script_is_named_by_its_first_argument_but_for_the_one_that_is_alone(store: Store) -> None:
+def test_script_is_named_by_its_first_argument_except_one(store: Store) -> None:
     assert arguments(store.reap(7))[1] == "reap"
     assert "if script == 'reap' then" in gate_text("reap")
     assert "script ==" not in gate_text(ALONE)

@@ -189,7 +189,7 @@ def test_enter_in_the_reason_drops_nothing(browser: Browser, app: Any) -> None:
     assert stands(app).parked == 3
 
 
-def test_time_that_is_written_takes_the_place_of_until_taken_back(browser: Browser, app: Any) -> None:
+def test_written_time_replaces_until_taken_back(browser: Browser, app: Any) -> None:
     browser.open("limit/change?name=api&change=pause&for=2h&ever=1")
     assert browser.driver.find_element(By.NAME, "ever").is_selected()
     browser.write("for", "10m")

@@ -43,7 +43,7 @@ def test_every_waiting_limit_of_an_incident_has_a_state(page: Site, redis: Redis
     assert found["tenant"][0].startswith("paused")
 
 
-def test_line_that_no_worker_serves_stands_before_lines_that_move(page: Site, worker: TermsCaller) -> None:
+def test_unserved_line_stands_before_lines_that_move(page: Site, worker: TermsCaller) -> None:
     for number in range(5):
         worker.arrive(f"t{number}", terms(API).same)
     worker.put("waits", terms(Limit("zoo", 1)).same)

@@ -193,7 +193,7 @@ def test_missing_page(page: Site, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["limit", "api/task", "task/drop", "locks/unlock", "limit/change?name=api&change=x"])
-def test_missing_part_is_named(page: Site, path: str) -> None:
+def test_missing_parameter_is_named(page: Site, path: str) -> None:
     answer = page.get(path)
     assert answer.status_code == 400
     assert re.search(r"\?\w+= is (missing|one of)", text(answer))

@@ -28,7 +28,7 @@ def test_workers_have_their_permits_and_last_calls(page: Site, redis: Redis) -> 
     assert "7 limits" in found[made.works.name]
 
 
-def test_queues_with_their_parked_tasks_and_whether_a_worker_takes_them(
+def test_queues_show_their_parked_tasks_and_consumers(
     page: Site, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     incident(redis)

@@ -52,7 +52,7 @@ def nothing_starts(app: Any, journal: Journal) -> None:
 
 
 @worker
-def test_holder_view_shows_the_place(workers: Workers, journal: Journal, let_go: Any) -> None:
+def test_holder_shows_its_worker_and_process(workers: Workers, journal: Journal, let_go: Any) -> None:
     """The worker's node and process, and of a permit outside of tasks the machine's."""
     here = workers.start(STEERED)
     app, throttle = steer(workers)
@@ -386,7 +386,7 @@ def test_drained_task_beside_workers_is_parked_again(
     assert sorted(journal.order()) == [f"t{number:03}" for number in range(150)]
 
 
-def test_worker_does_not_load_the_control_module() -> None:
+def test_plain_import_does_not_load_the_control() -> None:
     code = (
         "import sys, celery_throttle as c;"
         "print('celery_throttle.control' in sys.modules, c.ThrottleControl, 'x' in dir(c))"

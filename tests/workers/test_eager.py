@@ -115,7 +115,7 @@ def test_nothing_is_left_for_the_next_run(server: EmbeddedServer, redis: Redis) 
 
 
 @pytest.mark.usefixtures("log_as_before")
-def test_with_a_prefix_of_its_own_a_run_remembers_nothing_of_the_one_before(server: EmbeddedServer) -> None:
+def test_run_with_its_own_prefix_remembers_no_earlier_one(server: EmbeddedServer) -> None:
     """As `docs/tutorial/in-tests.md` says for tests with a real worker."""
 
     def new_app(prefix: str) -> Any:

@@ -96,7 +96,7 @@ def test_duplicates(monitor: Monitor, workers: Workers, journal: Journal, let_go
 
 
 @pytest.mark.worker
-def test_a_task_that_was_sent_back_is_shown_as_started_when_it_runs_again(
+def test_returned_task_is_shown_as_started_when_it_runs_again(
     workers: Workers, monitor: Monitor, journal: Journal
 ) -> None:
     workers.start(LIMITED, queues="limited")

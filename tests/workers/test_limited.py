@@ -203,9 +203,7 @@ def test_without_a_permit_there_is_no_line_to_go_back_to(workers: Workers) -> No
             result.get(timeout=20)
 
 
-def test_one_that_names_a_limit_which_it_lacks_fails_once_on_threads(
-    workers: Workers, journal: Journal, state: State
-) -> None:
+def test_task_naming_a_limit_that_it_lacks_fails_on_threads(workers: Workers, journal: Journal, state: State) -> None:
     """Another thread than its own reports the failure."""
     workers.conf["task_acks_late"] = True
     workers.start(LIMITED, pool="threads", concurrency=4)

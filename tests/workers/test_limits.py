@@ -229,7 +229,7 @@ def test_turned_off_without_a_store(workers: Workers, journal: Journal, let_go: 
     journal.wait_finished(1)
 
 
-def test_the_result_backend_is_the_store_if_the_broker_is_not_redis(
+def test_result_backend_is_the_store_without_a_redis_broker(
     workers: Workers, journal: Journal, redis: Redis, tmp_path: Path, let_go: Any
 ) -> None:
     use_filesystem_broker(workers, tmp_path)

@@ -204,7 +204,7 @@ def test_many_slow_downs_are_one_line_a_second(workers: Workers, journal: Journa
     assert len(told(worker, said)) < len(journal.runs()) / 3
 
 
-def test_a_flood_of_those_that_may_not_be_parked_is_a_line_a_second(workers: Workers, journal: Journal) -> None:
+def test_many_unparkable_tasks_are_one_line_a_second(workers: Workers, journal: Journal) -> None:
     worker = workers.start(LIMITED, concurrency=2)
     app = workers.app(LIMITED)
     app.crowd.delay("first")

@@ -188,7 +188,7 @@ def test_skip(app: Any, journal: Journal, state: State, let_go: Any) -> None:
     state.wait_empty()
 
 
-def test_skip_in_a_chain_whose_lock_is_another_ones_when_it_arrives(
+def test_skip_in_a_chain_that_finds_another_lock_on_arrival(
     workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
     app = workers.app(ONCE)
@@ -233,7 +233,7 @@ def test_keep_last(app: Any, journal: Journal, state: State, let_go: Any) -> Non
     until(lambda: app.hold_last.locked_by("x") is None, timeout=QUICKLY)
 
 
-def test_the_last_one_runs_though_another_call_has_the_outcome_of_the_first(
+def test_last_one_runs_though_another_has_the_first_outcome(
     app: Any, journal: Journal, state: State, let_go: Any
 ) -> None:
     first = app.hold_last.delay("first")
@@ -376,7 +376,7 @@ def test_a_revoked_task_in_the_queue_frees_its_lock(workers: Workers, journal: J
     assert worker.running
 
 
-def test_with_a_limit_the_lock_comes_first_and_a_parked_one_keeps_it(
+def test_lock_comes_before_the_limit_and_stays_while_parked(
     app: Any, journal: Journal, state: State, let_go: Any
 ) -> None:
     first = app.hold_one.delay("a")

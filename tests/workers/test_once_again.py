@@ -46,7 +46,7 @@ def test_one_sent_by_name_that_was_parked_keeps_its_lock(app: Any, state: State,
     until(lambda: app.takes_one.locked_by(["b", "a"]) is None, timeout=QUICKLY)
 
 
-def test_one_whose_process_was_lost_keeps_the_identity_of_its_call(app: Any, journal: Journal, state: State) -> None:
+def test_task_with_a_lost_process_keeps_its_identity(app: Any, journal: Journal, state: State) -> None:
     first = app.dies.apply_async(("a", 1), throttle={"unique_on": ["label"]})
     assert first.get(timeout=QUICKLY) == "a 1"
     state.wait_empty()
@@ -67,7 +67,7 @@ def test_one_whose_process_was_lost_is_let_into_a_full_line(
     assert first.get(timeout=QUICKLY) == "dies"
 
 
-def test_one_that_had_its_lock_until_it_began_is_tried_again_without(app: Any, journal: Journal, let_go: Any) -> None:
+def test_task_with_a_lock_until_its_start_is_tried_again_without(app: Any, journal: Journal, let_go: Any) -> None:
     first = app.again_started.delay("a")
     journal.wait_running(1, "a")
     second = app.again_started.apply_async(["a"], queue="elsewhere")
@@ -77,9 +77,7 @@ def test_one_that_had_its_lock_until_it_began_is_tried_again_without(app: Any, j
     assert journal.order() == ["a", "a"]
 
 
-def test_one_that_has_its_lock_until_it_begins_follows_itself_in_a_chain(
-    app: Any, journal: Journal, let_go: Any
-) -> None:
+def test_task_locked_until_its_start_follows_itself_in_chain(app: Any, journal: Journal, let_go: Any) -> None:
     let_go("a")
     links = chain(*[app.hold_started.si("a")] * 3).apply_async()
     assert links.get(timeout=QUICKLY) == "a"
@@ -99,7 +97,7 @@ def test_a_retry_keeps_the_options_of_its_call(app: Any, journal: Journal, state
     state.wait_empty()
 
 
-def test_one_whose_replacement_came_before_it_was_over_keeps_no_lock(app: Any, state: State, let_go: Any) -> None:
+def test_task_replaced_before_its_end_keeps_no_lock(app: Any, state: State, let_go: Any) -> None:
     """Both have the same task id, but not the same lock."""
     result = app.gives_place.delay("a", "b")
     until(lambda: state.has_second(result), timeout=QUICKLY)

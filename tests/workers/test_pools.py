@@ -164,9 +164,7 @@ def test_autoscale_counts_parked_tasks(
     state.wait_empty()
 
 
-def test_rate_limit_and_countdown_of_celery_go_together_with_ours(
-    workers: Workers, journal: Journal, state: State
-) -> None:
+def test_celery_rate_limit_and_countdown_work_with_ours(workers: Workers, journal: Journal, state: State) -> None:
     workers.start(FEATURES, concurrency=4)
     app = workers.app(FEATURES)
     for number in range(6):

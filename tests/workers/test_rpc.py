@@ -66,7 +66,7 @@ def test_a_call_is_refused(on_conflict: str) -> None:
         group(task.s(5), task.s(5)).apply_async()
 
 
-def test_same_option_of_one_call_is_refused_too() -> None:
+def test_wrong_option_of_one_call_is_refused_too() -> None:
     task = make_task(on_conflict="raise")
     task.delay(5)
     with pytest.raises(ConfigurationError, match=r"Task once: on_conflict='return_existing' .*rpc://"):

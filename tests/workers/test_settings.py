@@ -83,7 +83,7 @@ def test_every_setting_in_a_namespace() -> None:
     assert read(settings_of(app)) == SETTINGS
 
 
-def test_upper_case_settings_of_django_without_ours_are_left_alone() -> None:
+def test_upper_case_django_settings_without_ours_are_left_alone() -> None:
     app = Celery("settings", set_as_current=False)
     django = SimpleNamespace(CELERY_BROKER_URL=REDIS, THROTTLE_RATES={"api": "5/s"}, DEBUG=True)
     app.config_from_object(django, namespace="CELERY")
@@ -199,7 +199,7 @@ ONE, TWO = ({"global_keyprefix": name} for name in ("one:", "two_"))
         ({"broker_transport_options": {"global_keyprefix": "{a b}"}}, "%7ba%20b%7dthrottle"),
     ],
 )
-def test_projects_with_separate_brokers_share_nothing(conf: dict[str, Any], prefix: str) -> None:
+def test_projects_apart_in_celery_share_nothing(conf: dict[str, Any], prefix: str) -> None:
     app = make_app(**{"broker_url": "redis://b", "result_backend": "redis://r"} | conf)
     assert settings_of(app).prefix == prefix
 
@@ -381,7 +381,7 @@ def test_wrong_settings_are_refused_with_the_task(options: dict[str, Any], said:
         app.finalize()
 
 
-def test_an_annotation_for_all_tasks_gives_each_a_limit_of_its_own() -> None:
+def test_annotation_for_all_tasks_gives_each_its_own_limit() -> None:
     app = make_app(task_annotations={"*": {"limit": 3}})
     app.task(nothing, shared=False, base=Throttled, name="shop.a")
     app.task(nothing, shared=False, base=Throttled, limit=9, name="shop.b")

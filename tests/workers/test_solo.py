@@ -24,7 +24,7 @@ COUNT, WITHIN = 20, 15.0
 
 
 @pytest.mark.worker
-def test_parked_tasks_follow_each_other_and_messages_have_their_turns(
+def test_parked_tasks_alternate_with_messages(
     workers: Workers, journal: Journal, state: State, tmp_path: Path, let_go: Any
 ) -> None:
     use_filesystem_broker(workers, tmp_path)

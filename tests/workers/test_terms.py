@@ -410,7 +410,7 @@ def test_two_workers_that_declare_a_limit_differently(
     state.wait_empty()
 
 
-def test_report_names_the_live_workers_that_declare_a_limit_differently(workers: Workers) -> None:
+def test_report_names_the_workers_that_declare_differently(workers: Workers) -> None:
     """Also a worker between two others that agree, and none that has left."""
     name = f"{TERMS}.by_name"
     other = {"task_annotations": {name: {"limit": 3}}}
