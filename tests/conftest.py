@@ -17,7 +17,7 @@ import pytest
 from celery import _state
 from redis import Redis
 
-# Last, so that an installed wheel is what the tests import; `tests` itself is found here, also by worker processes.
+# Last, so that the tests import an installed wheel; `tests` itself is found here, also by worker processes.
 ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
@@ -36,7 +36,7 @@ FORCED = "THROTTLE_TEST_SERVER"
 # redis-py reads its version from disk for each connection, which takes longer than to connect.
 importlib.metadata.version = functools.cache(importlib.metadata.version)
 
-# A developer's own settings must not decide what the tests see. At import: before any Celery app is made.
+# A developer's own settings must not influence the tests. At import: before any Celery app is made.
 for _name in [name for name in os.environ if name.startswith(("THROTTLE_", "CELERY_")) and name != FORCED]:
     del os.environ[_name]
 
@@ -136,7 +136,7 @@ def shell(server: EmbeddedServer, redis: object, tmp_path: Path, nursery: Nurser
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Leave what is there for good out of every later collection: some tests collect when they end."""
+    """Leave lasting objects out of every later collection: some tests collect when they end."""
     gc.collect()
     gc.freeze()
 

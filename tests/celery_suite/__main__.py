@@ -1,4 +1,4 @@
-"""Run Celery's own integration tests plain and with every task throttled, and print what differs."""
+"""Run Celery's own integration tests plain and with every task throttled, and print the differences."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _interrupt(*_: object) -> None:
 
 
 def compare(runner: Runner, runs: Sequence[Run], listed: Sequence[Known]) -> int:
-    """Do these runs, then alone what differs in them; print, and return what `main` does."""
+    """Do these runs, then repeat the differing tests alone; print, and return the result of `main`."""
     done = runner.run(runs, PATIENCE, say)
     suspects = comparing.suspects(done)
     alone = runner.run(comparing.repeats(suspects), ALONE, say)

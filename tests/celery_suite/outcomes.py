@@ -32,7 +32,7 @@ class Outcome:
 
 
 def read(reports: Path) -> dict[str, Outcome]:
-    """Return what came of each test, by its name: file, class and parameters."""
+    """Return the outcome of each test, by its name: file, class and parameters."""
     found: dict[str, Outcome] = {}
     for line in reports.read_text().splitlines() if reports.exists() else ():
         report = json.loads(line)

@@ -1,4 +1,4 @@
-"""In the process that runs Celery's tests: throttle their tasks, start their worker, write down what came of each."""
+"""In the process that runs Celery's tests: throttle their tasks, start their worker, write down each outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.celery_suite.every_task import check_all_throttled, throttle_every_ta
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds a test may take, what is before and after it included; one wait of its own is 60 s at most.
+#: Seconds a test may take, with its fixtures; one wait of its own is 60 s at most.
 TIMEOUT = 120
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 15.0

@@ -32,7 +32,7 @@ def say(run: Run, done: Done) -> None:
 def report(
     done: Mapping[Run, Done], once: Sequence[Difference], differences: Sequence[Difference], listed: Sequence[Known]
 ) -> int:
-    """Print what differs; return 1 if anything is not as it is listed, else 0."""
+    """Print the differences; return 1 if anything is not as it is listed, else 0."""
     for each in once:
         _print(f"\nonce only: {each.name}: {each.plain.what} plain, {each.throttled.what} throttled")
     for each in differences:

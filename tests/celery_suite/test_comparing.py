@@ -178,7 +178,7 @@ def test_stages_and_subtests_are_one_outcome(tmp_path: Path) -> None:
 
 
 def test_failure_on_the_plain_suite_is_no_difference() -> None:
-    """Nor is what fails alone when plain, or ends alike then."""
+    """Nor is a test that fails alone when plain, or ends alike then."""
     plain = {"good": "passed", "bad": "failed", "skipped": "skipped", "flaky": "passed", "once": "passed"}
     throttled = {"good": "failed", "bad": "passed", "skipped": "passed", "flaky": "failed", "once": "failed"}
     suspects = comparing.suspects({_run(PLAIN): _done(plain), _run(LOW): _done(throttled)})

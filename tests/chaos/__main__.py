@@ -1,4 +1,4 @@
-"""Let everything go wrong for some minutes, by seed, then look what came of it."""
+"""Let everything go wrong for some minutes, by seed, then judge the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds until all is done, once there is peace. Each worker delivers again what others had every 100 s or so.
+#: Seconds until all is done, once there is peace. Each worker delivers messages of lost ones again every 100 s or so.
 PATIENCE = VISIBILITY + 135
 #: Keys of the store that may have something when all is done.
 MAY_STAY = {"limits", "audit", "overrides", "locks", "rates", "turns", "ends", "meta", "records", "workers"}
@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace, seed: int, directory: Path) -> list[str]:
 
 
 def _make_peace(town: Town, traffic: Traffic) -> list[str]:
-    """Let all come to its end; return what does not."""
+    """Let all come to its end; return the rest."""
     until(lambda: all(place.up for place in town.places), timeout=60)
     wrong = _wait_done(town, PATIENCE)
     traffic.probe("late", 30)

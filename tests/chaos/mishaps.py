@@ -215,7 +215,7 @@ def steer(town: Town, _: Traffic, chance: Random) -> Iterator[float]:
 
 
 def _undone(town: Town, name: str) -> bool:
-    """Take back what was done to a limit; whether the store was there for it, or nothing would start for ever."""
+    """Take back the changes of a limit; return whether the store was there for it, or nothing would start for ever."""
     with suppress(ConfigurationError):
         try:
             limit: Any = town.state.throttle.limit(name)

@@ -36,7 +36,8 @@ _ENDS_WITHIN = 75
 _SAFE = {"appendfsync": "always"}
 _SETTINGS = {
     "throttle_lease": LEASE,
-    # A worker that dies while it delivers again what others had keeps all others from it, by default for five minutes.
+    # A worker that dies while it delivers messages of lost ones again keeps all others from it, by default for five
+    # minutes.
     "broker_transport_options": {"visibility_timeout": VISIBILITY, "unacked_mutex_expire": 5},
     "worker_send_task_events": False,
 }
@@ -84,7 +85,7 @@ class Town:
         self.journal = Journal(directory / "journal.jsonl")
         self.troubles: list[Trouble] = []
         self.died: list[tuple[str, str]] = []  # workers that ended otherwise than they should, and how
-        self.told_to_end: dict[str, float] = {}  # workers that are to finish what runs, since when
+        self.told_to_end: dict[str, float] = {}  # workers that are to finish their runs, since when
         self._pids: set[int] = set()
         self.busy: set[str] = set()  # servers that something happens to
         self._count = workers
@@ -156,7 +157,7 @@ class Town:
         getattr(place.worker, how)()
 
     def ended(self, place: Place) -> Iterator[float]:
-        """Wait until the worker has ended, and kill what does not end; for a mishap to yield from."""
+        """Wait until the worker has ended, and kill the rest of it; for a mishap to yield from."""
         assert place.worker
         children = place.worker.children()
         deadline = time.monotonic() + _ENDS_WITHIN
@@ -164,7 +165,7 @@ class Town:
             yield 0.1
         if place.worker.running:
             self.died.append((place.node, f"did not end within {_ENDS_WITHIN} s of being told to"))
-            place.worker.cry()  # the verdict reads in its log what it waits for
+            place.worker.cry()  # the verdict reads in its log the reason of the wait
             yield 0.5
             self.kill(place)
         while any(alive(child) for child in children):

@@ -47,7 +47,7 @@ class Verdict:
 
     Attributes:
         violations: one line each.
-        excused: how often what happened twice is what the failure table allows, by why.
+        excused: how often the failure table allows a double run, by why.
     """
 
     def __init__(self, town: Town, published: Sequence[Published]) -> None:
@@ -97,7 +97,7 @@ class Verdict:
             self.excused["early acknowledged, and its worker was killed before it could put it back"] += 1
             return
         if not call.kind.late and not runs and self._killed_at_once(each):
-            # A process says that it has a job, which is acknowledged then, and only after that begins it.
+            # A process reports that it has a job, which is acknowledged then, and only after that begins it.
             self.excused["early acknowledged, and its process was killed before it began"] += 1
             return
         if why := self._celery_lost(each, runs):
@@ -113,7 +113,7 @@ class Verdict:
         return run.outcome == "raised" and any(self._troubles("killed", run.worker, run.stopped - 1, run.stopped + 1))
 
     def _killed_untold(self, run: Run) -> bool:
-        """Whether its worker was killed before it can have told of its end."""
+        """Return whether its worker was killed before it can have reported its end."""
         stopped = run.stopped or _FOREVER
         return any(self._troubles("killed", run.worker, stopped - 0.05, self._told_by(run.worker, stopped)))
 

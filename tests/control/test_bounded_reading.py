@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_ids_of_many_parked_duplicates_take_short_scripts(app: Any, redis: Redis) -> None:
-    """The record of each tells whether it waits for an outcome."""
+    """The record of each shows whether it waits for an outcome."""
     worker = LockCaller(redis, "aaaaaaaa", "q")
     worker.start("first", PLAN)
     for number in range(600):

@@ -184,7 +184,7 @@ def test_the_same_as_gauges(app: Any, worker: TermsCaller, observed: Observed) -
 
 def test_it_reads_once_for_a_collection(app: Any, worker: TermsCaller, redis: Redis, observed: Observed) -> None:
     observed.values()
-    worker.arrive("t", ONE)  # each collection has what is so by then
+    worker.arrive("t", ONE)  # each collection has the state of its time
     with commands(redis) as once:
         ThrottleControl(app).metrics()
     with commands(redis) as calls:
@@ -202,7 +202,7 @@ def test_a_store_that_is_away_is_observed(own_server: EmbeddedServer) -> None:
     observed.provider.shutdown()
 
 
-# -- what they need ----------------------------------------------------------------------------------------------------
+# -- requirements ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("module", "needs"), [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")])

@@ -182,7 +182,7 @@ def test_declarations_that_differ(app: Any, worker: TermsCaller, other: Limit, s
     assert [f"Limit api is {said}" in each for each in found(app)] == [True] * (said is not None)
 
 
-# -- those who hold and wait -------------------------------------------------------------------------------------------
+# -- holders and parked tasks ------------------------------------------------------------------------------------------
 
 
 def test_doctor_finds_unreclaimed_holders(app: Any, worker: TermsCaller, redis: Redis) -> None:

@@ -1,4 +1,4 @@
-"""``celery throttle set LIMIT N --dry-run``, ``limit.forecast(N)``: held against what the number does."""
+"""``celery throttle set LIMIT N --dry-run``, ``limit.forecast(N)``: compared with the effect of the number."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_one_that_needs_more_than_is_free_keeps_those_behind_it(app: Any, worker
     assert all_started(worker) == 2
 
 
-# -- what binds next ---------------------------------------------------------------------------------------------------
+# -- the next bound ----------------------------------------------------------------------------------------------------
 
 
 def test_another_limit(app: Any, worker: TermsCaller) -> None:
@@ -253,7 +253,7 @@ def test_a_number_that_cannot_work(run: Run) -> None:
     )
 
 
-# -- against what happens ----------------------------------------------------------------------------------------------
+# -- compared with the outcome -----------------------------------------------------------------------------------------
 
 
 #: In which lanes go to another line together, or a task is refused by two limits at once.

@@ -30,7 +30,7 @@ ONE = terms(API).same
 
 @pytest.fixture
 def count(worker: TermsCaller) -> Callable[..., None]:
-    """Have a worker tell what it has counted."""
+    """Have a worker send its counts."""
 
     def tell(limit: Limit = API, **numbers: float) -> None:
         told = counts(**numbers)

@@ -161,7 +161,7 @@ def test_a_full_store_is_an_alarm(own_server: EmbeddedServer) -> None:
 
 @pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl"])
 def test_volatile_policy_evicts_only_keys_with_a_ttl(own_server: EmbeddedServer, policy: str) -> None:
-    """Only what has a TTL goes, and that is neither a permit nor a parked task."""
+    """Only keys with a TTL go, and those are neither permits nor parked tasks."""
     app = make_app(own_server.url)
     with Redis.from_url(own_server.url) as client:
         incident(client, keys=60)

@@ -83,7 +83,7 @@ def of_group(app: Any) -> dict[str, float]:
     return {name.removeprefix("celery_throttle_"): each["",] for name, each in found.items() if ("",) in each}
 
 
-# -- what is measured --------------------------------------------------------------------------------------------------
+# -- measured values ---------------------------------------------------------------------------------------------------
 
 
 def test_how_a_limit_stands(app: Any, worker: TermsCaller) -> None:

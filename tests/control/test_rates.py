@@ -160,7 +160,7 @@ def test_impossible_rates_are_refused(mail: LimitControl, given: dict[str, Any],
     assert mail.audit() == ()
 
 
-# -- what would come of it ---------------------------------------------------------------------------------------------
+# -- forecasts ---------------------------------------------------------------------------------------------------------
 
 
 def test_forecast_of_another_rate(mail: LimitControl, worker: TermsCaller, run: Run) -> None:
@@ -187,7 +187,7 @@ def test_forecast_of_a_rate_matches_the_outcome(mail: LimitControl, worker: Term
     assert str(said).splitlines()[0] == f"mail: 4 permits instead of any number, rate {rate} instead of 60/h (burst 2)."
 
 
-# -- what it looks like ------------------------------------------------------------------------------------------------
+# -- output ------------------------------------------------------------------------------------------------------------
 
 
 def test_report_names_the_author_of_a_slow_rate(mail: LimitControl, worker: TermsCaller, app: Any) -> None:

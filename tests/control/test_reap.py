@@ -1,4 +1,4 @@
-"""Reclaiming what lost workers hold, on demand."""
+"""Reclaiming the permits of lost workers, on demand."""
 
 from __future__ import annotations
 

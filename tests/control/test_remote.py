@@ -272,7 +272,7 @@ def test_invalid_remote_changes_are_refused(steered: tuple[Any, Worker]) -> None
 
 @pytest.fixture
 def steered(workers: Workers) -> tuple[Any, Worker]:
-    """The app `STEERED` and a worker of it that has said what its limits are."""
+    """The app `STEERED` and a worker of it that has declared its limits."""
     worker = workers.start(STEERED, pool="threads", concurrency=1)
     app, throttle = look(workers)
     until(lambda: throttle.limit("api").status().declared)

@@ -41,13 +41,13 @@ def ours(redis: Redis, prefix: str = "test") -> set[bytes]:
 
 
 def idle(worker: TermsCaller) -> None:
-    """Leave what stays of a limit that was used."""
+    """Leave the remains of a used limit."""
     run = worker.arrive("t", ONE)
     assert run
     worker.end(run)
 
 
-# -- what is deleted ---------------------------------------------------------------------------------------------------
+# -- deleted keys ------------------------------------------------------------------------------------------------------
 
 
 def test_all_keys_of_the_prefix_and_no_others(app: Any, worker: TermsCaller, redis: Redis) -> None:
@@ -116,7 +116,7 @@ def test_every_group_of_the_app(server: EmbeddedServer, redis: Redis) -> None:
     assert ours(redis) == {b"{test:asia}:2:said"}
 
 
-# -- what is in use ----------------------------------------------------------------------------------------------------
+# -- limits in use -----------------------------------------------------------------------------------------------------
 
 
 def test_parked_tasks_and_held_permits_keep_it(app: Any, run: Run, full: TermsCaller, redis: Redis) -> None:  # noqa: F811

@@ -39,7 +39,7 @@ ONE = terms(API).same
 
 @pytest.fixture(autouse=True)
 def _workers_answer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if workers consumed the queue of the tests, and took what is theirs in a moment."""
+    """As if workers consumed the queue of the tests, and took their tasks in a moment."""
     monkeypatch.setattr(causes, "_AGAIN", 0.01)
     if "worker" not in request.keywords:
         monkeypatch.setattr(report, "consumed", lambda _: {"q"})
@@ -256,7 +256,7 @@ def test_more_run_than_the_code_allows(app: Any, worker: TermsCaller) -> None:
     assert found.do == ("celery -A proj throttle enable api",)
 
 
-# -- what keeps lines waiting ------------------------------------------------------------------------------------------
+# -- reasons why lines wait --------------------------------------------------------------------------------------------
 
 
 def full(worker: TermsCaller, *, age: float = HOUR) -> None:
@@ -393,7 +393,7 @@ def test_workers_are_asked(app: Any, workers: Workers, redis: Redis) -> None:
     ]  # fmt: skip
 
 
-# -- what is lost ------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
 
 def test_unreclaimed_holders_are_reported(app: Any, run: Run, worker: TermsCaller, redis: Redis) -> None:
@@ -440,7 +440,7 @@ def test_a_store_that_cannot_be_written_to(redis: Redis, own_server: EmbeddedSer
     )
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- costs -------------------------------------------------------------------------------------------------------------
 
 
 def test_it_costs_no_more_where_there_is_more(app: Any, worker: TermsCaller, redis: Redis) -> None:

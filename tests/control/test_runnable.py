@@ -58,7 +58,7 @@ def publish(app: Any, queue: str, count: int, **options: Any) -> None:
         app.send_task("call", queue=queue, **options)
 
 
-# -- what counts -------------------------------------------------------------------------------------------------------
+# -- counted tasks -----------------------------------------------------------------------------------------------------
 
 
 def test_messages_running_and_ready(app: Any, run: Run, worker: TermsCaller) -> None:
@@ -181,7 +181,7 @@ def test_task_that_waits_for_the_outcome_of_another(app: Any, redis: Redis) -> N
     assert counts(app) == (0, 1, 0, 1)
 
 
-# -- held against what starts ------------------------------------------------------------------------------------------
+# -- compared with the starts ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -333,7 +333,7 @@ def test_a_broker_that_does_not_answer(server: EmbeddedServer, worker: TermsCall
 
 
 def test_broker_without_queue_lengths(app: Any, worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kombu itself says 0 for all those that it asks for no number."""
+    """kombu itself returns 0 for all those that it asks for no number."""
     monkeypatch.setattr(Channel, "_size", virtual.Channel._size)
     worker.arrive("t", ONE)
     assert counts(app) == (None, 1, 0, None)

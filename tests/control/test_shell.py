@@ -39,7 +39,7 @@ def conf(**settings: object) -> dict[str, str]:
     return {"TEST_CONF": json.dumps(settings)}
 
 
-# -- what it costs all commands ----------------------------------------------------------------------------------------
+# -- costs of all commands ---------------------------------------------------------------------------------------------
 
 
 def test_every_celery_command_loads_little_of_the_package(shell: Shell) -> None:

@@ -100,7 +100,7 @@ def test_duplicate_after_the_lease_is_an_alarm(app: Any, frozen: LockCaller, red
 def test_duplicate_behind_very_many_parked_tasks_is_an_alarm(app: Any, redis: Redis) -> None:
     incident(redis, paused_keys=2100, keys=2100)
     frozen = LockCaller(redis, "celery@w2/17/bbbbbbbb", "another queue", lease=60)
-    frozen.look(0)  # the first call only reclaims what has ended
+    frozen.look(0)  # the first call only reclaims ended leases
     frozen.start("first", PLAN)
     frozen.put_once("duplicate", PLAN)
     let_be_silent(redis, 5, "first")

@@ -218,7 +218,7 @@ def test_a_limit_of_many_keys_is_counted_to_the_end(app: Any, worker: TermsCalle
     assert (found.parked, found.starts, found.looked_at) == (1100, 1000, 1000)
 
 
-# -- what workers can take ---------------------------------------------------------------------------------------------
+# -- the reach of workers ----------------------------------------------------------------------------------------------
 
 
 def with_slots(monkeypatch: pytest.MonkeyPatch, *workers: tuple[set[str], int]) -> None:

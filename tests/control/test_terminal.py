@@ -38,7 +38,7 @@ def worker(redis: Redis) -> TermsCaller:
 
 
 def screen(text: str) -> list[str]:
-    """The lines on the screen, without what clears it and makes text bold."""
+    """Return the lines on the screen, without the codes that clear it and make text bold."""
     return re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text.rpartition("\x1b[2J")[2]).replace("\r", "").split("\n")
 
 

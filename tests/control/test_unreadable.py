@@ -55,7 +55,7 @@ def _nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("spoiled")
 def test_commands_answer(run: Callable[..., Ended]) -> None:
     for command in COMMANDS:
-        ended = run(*command.split())  # which raises what comes out of a command
+        ended = run(*command.split())  # which raises any error of a command
         assert ended.code in (0, 1), (command, ended.err)
 
 

@@ -42,7 +42,7 @@ def metrics_in(text: str) -> set[str]:
 
 
 def queries(value: object) -> Iterator[str]:
-    """Yield what a dashboard asks Prometheus."""
+    """Yield the queries of a dashboard to Prometheus."""
     if isinstance(value, dict):
         yield from (str(value[name]) for name in ("expr", "definition") if name in value)
         value = list(value.values())

@@ -64,13 +64,13 @@ class Command:
             raise AssertionError(f"Not at its end within {timeout:g} s:\n{self.progress()}") from None
 
     def summary(self) -> dict[str, Any]:
-        """Return what it printed, when it has ended well."""
+        """Return its output, when it has ended well."""
         assert self.wait() == 0, f"{self._out.read_text()}\n{self.progress()}"
         found: dict[str, Any] = json.loads(self._out.read_text())
         return found
 
     def interrupt(self, number: int, when: str) -> int:
-        """Send it a signal when it says this; return its status."""
+        """Send it a signal when it prints this; return its status."""
         until(lambda: when in self.progress(), timeout=40, describe=self.progress)
         assert len(self.pids()) > 4  # else there is nothing to leave behind
         self._process.send_signal(number)

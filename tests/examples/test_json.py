@@ -26,7 +26,7 @@ commands = python -c "import json, sys; print(json.dumps(sys.argv[1:])); sys.exi
 
 @pytest.fixture
 def tox(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run it where a demo prints what it was given."""
+    """Run it where a demo prints its arguments."""
     shutil.copy(ROOT / "toxfile.py", tmp_path)
     (tmp_path / "tox.ini").write_text(CONFIG)
     # The variables of the tox that runs this suite would count here, too.

@@ -24,7 +24,7 @@ __all__ = ["serving"]
 
 @contextmanager
 def serving(defect: Defect | None = None) -> Iterator[Server]:
-    """Start a server of our own that knows the scripts."""
+    """Start a server of our own with the scripts."""
     options = {"unixsocket": "{dir}/redis.sock"}
     with explored(defect), EmbeddedServer(prefer=("wheel", "path"), options=options) as running:
         server = Server(str(running.directory / "redis.sock"))

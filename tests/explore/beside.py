@@ -18,7 +18,7 @@ __all__ = ["Drift", "replay_beside", "walk_beside"]
 
 
 class Drift(Exception):
-    """The model does not do what real gates do."""
+    """The model and the real gates differ."""
 
 
 def replay_beside(config: Config, server: Server, trace: tuple[str, ...]) -> None:

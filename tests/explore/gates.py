@@ -113,7 +113,7 @@ class Gates:
             raise CannotReplay(f"{step}: not with real gates")
 
     def running(self) -> list[list[str]]:
-        """Return what runs in each place, as the model says it."""
+        """Return the run in each place, by the model."""
         names = {task_id: f"t{number}" for number, task_id in self._ids.items()}
         return [
             sorted(names[job.task_id] for job in worker.pool.jobs if job.state == "begun") if worker else []

@@ -164,7 +164,7 @@ def _fair_step(steps: list[str]) -> str | None:
 
 
 def _next_fair(world: World, taken: list[str]) -> str:
-    """Return what comes next if nothing goes wrong: workers look, and then time goes on."""
+    """Return the next step if nothing goes wrong: workers look, and then time goes on."""
     if is_done(world) or len(taken) == _MOST_FAIR:
         return "rest"
     steps = possible(world)

@@ -27,7 +27,7 @@ _AGE_US = 7_000_000
 
 
 def begin(world: World) -> None:
-    """Start both workers, and publish what claims nothing."""
+    """Start both workers, and publish the tasks that claim nothing."""
     for place in (0, 1):
         world.start_worker(place)
     for number, task in enumerate(world.config.tasks):
@@ -248,7 +248,7 @@ def _lapse(world: World, task: str) -> None:
 
 
 def _tick(world: World) -> None:
-    """Time goes on, and all who live have renewed: leases and locks that have not ended go with it."""
+    """Time goes on, and all live workers have renewed: leases and locks that have not ended go with it."""
     content, now = world.state.content, world.now_ms
     world.state.now_us += _SECOND_US
     for name, kind in (("leases", ""), ("ends", "locks:")):

@@ -106,7 +106,7 @@ class Server(RespConnection):
         self._socket.close()
 
     def _answer(self, asked: bytes, commands: int) -> tuple[list[Any], bytes]:
-        """Ask only once: the same calls on the same content come again when what else happened was in another order."""
+        """Ask only once: the same calls on the same content come again when the other events had another order."""
         key = hashlib.blake2b(asked, digest_size=16).digest()
         if key not in self._known:
             self._socket.sendall(asked)

@@ -1,6 +1,6 @@
-"""The model of a worker does what the simulation's real gates do.
+"""The model of a worker acts like the simulation's real gates.
 
-In a process of its own: the clock, threads and connections of our modules are the world's there.
+In a process of its own, because the clock, threads and connections of our modules are the world's there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def explore(*options: str) -> str:
-    """Return what ``python -m tests.explore`` prints."""
+    """Return the output of ``python -m tests.explore``."""
     command = [sys.executable, "-m", "tests.explore", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"CI": "1"})
     assert done.returncode == 0, done.stdout + done.stderr

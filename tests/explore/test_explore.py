@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def scripts() -> Iterator[Server]:
-    """A server that knows the scripts as they are."""
+    """A server with the scripts as they are."""
     with serving() as server:
         yield server
 

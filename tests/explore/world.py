@@ -241,7 +241,7 @@ class World:
         return replies
 
     def record(self, task: str) -> dict[str, Any]:
-        """Return what the store has of a task, empty if that is nothing."""
+        """Return the record of a task in the store, empty if there is none."""
         packed = self.state.content.get("records", {}).get(task)
         return json.loads(packed) if packed else {}
 

@@ -104,7 +104,7 @@ def test_task_expired_in_line_keeps_no_permit(
 def test_task_revoked_in_line_is_reported_with_the_backend(
     backend: EmbeddedServer, workers: Workers, journal: Journal, doors: Doors, state: State
 ) -> None:
-    """It leaves its line at once, and then only this worker knows of it."""
+    """It leaves its line at once, and then only this worker has it."""
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     send(app.hold, "first")

@@ -176,7 +176,7 @@ def test_task_revoked_while_the_broker_goes_away_is_reported(
         app.hold.delay("first")
         journal.wait_running(1, "first")
         victim = app.hold.delay("victim")
-        worker.wait_for_log(rf"{victim.id}\] parked")  # it has heard that it is
+        worker.wait_for_log(rf"{victim.id}\] parked")  # it has the reply
 
         relay.hold_replies()
         victim.revoke()
@@ -209,7 +209,7 @@ def test_task_parked_by_a_stopping_worker_runs_once(
         state.wait_parked(victim)
         doors.open("first")
         journal.wait_finished(1, "first")
-        until(lambda: not any(app.app.control.inspect().active().values()))  # it has heard that it has something to say
+        until(lambda: not any(app.app.control.inspect().active().values()))  # it has something to report
         own_server.kill()
         stops.wait_for_log("Connection to broker lost|Cannot connect to")
         stops.term()

@@ -85,7 +85,7 @@ def test_it_is_safe_again(two: Pair, workers: Workers, journal: Journal, doors: 
 
 @pytest.mark.usefixtures("two")
 def test_its_worker_is_killed(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
-    """Others run what it parked, and the broker delivers it once more."""
+    """Other workers run its parked task, and the broker delivers it once more."""
     workers.start(DOORS, concurrency=2, queues="elsewhere")
     app = workers.app(DOORS)
     app.hold.apply_async(["first"], queue="elsewhere")
@@ -121,7 +121,7 @@ def test_the_broker_connection_is_lost(
 
 
 def test_its_worker_stops(two: Pair, workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
-    """The messages go back to the broker, and the next worker knows that they are parked."""
+    """The messages go back to the broker, and the next worker finds that they are parked."""
     worker, _ = park(workers, journal, state)
     worker.term()
     worker.wait_for_log(f"this worker stops, and {COUNT} parked tasks are not safe")

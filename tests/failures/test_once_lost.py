@@ -174,7 +174,7 @@ def test_a_visibility_timeout_shorter_than_the_task(workers: Workers, journal: J
 
 @pytest.mark.parametrize("conflict", ["replace", "keep_last"])
 def test_the_newest_under_fire(workers: Workers, journal: Journal, conflict: str) -> None:
-    """Published by several threads while two workers run what they get: never two at once, and the last one counts."""
+    """Published by several threads while two workers run it: never two at once, and the last one counts."""
     workers.conf["throttle_lease"] = 60
     workers.start_many(2, ONCE, concurrency=2)
     app = workers.app(ONCE)

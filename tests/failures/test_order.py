@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.worker
 
 MOST_LATE = 8
-#: Messages that no worker has read: one that is kept from the processor has not read what the broker gave it, and a
-#: task has no place before.
+#: Messages that no worker has read: a stalled worker has not read its deliveries, and a task has no place before.
 MOST_UNREAD = 4
 ROUNDS = int(os.environ.get("ORDER_ROUNDS", "1"))
 
 
 def places_off(order: Sequence[str]) -> list[int]:
-    """Return how far each start is from its place in the order of publishing, which its label tells."""
+    """Return how far each start is from its place in the order of publishing, which its label has."""
     return [abs(int(label) - place) for place, label in enumerate(order)]
 
 
@@ -54,7 +53,7 @@ def test_order_on_fresh_workers(workers: Workers, journal: Journal, number: int)
 
 
 def test_task_that_waits_for_a_slot_is_in_line(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:
-    """One worker has more than it has slots for when another one fills the limit and parks what comes after that."""
+    """One worker has more than its slots when another one fills the limit and parks later tasks."""
     workers.conf["throttle_lease"] = LONG_LEASE
     first = workers.start(SEAMS, concurrency=4)
     workers.start(SEAMS, concurrency=4, queues="alpha")
@@ -105,7 +104,7 @@ def test_first_delivery_is_first_despite_a_late_reply(
 def test_task_during_declarations_is_behind_earlier_ones(
     workers: Workers, journal: Journal, state: State, relay: Relay
 ) -> None:
-    """The store is back, but has not answered yet that it has heard what the limits are."""
+    """The store is back, but has not confirmed the declaration of the limits yet."""
     worker = workers.start(SEAMS, concurrency=4, conf={"throttle_url": relay.url})
     app = workers.app(SEAMS)
     until(lambda: relay.quiet_for(0.2))

@@ -1,4 +1,4 @@
-"""A parked task goes to a worker that consumes its queue and knows it, however many queues and keys there are."""
+"""A parked task goes to a worker that consumes its queue and has it, for any number of queues and keys."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_remembered_task_at_a_worker_of_an_older_release(workers: Workers, journ
     older.wait()
     workers.start(SEAMS, concurrency=1)
 
-    # It waited for a worker that knows it, or it has failed and may be called again.
+    # It waited for a worker that has it, or it has failed and may be called again.
     app.charge.delay("order 17")
     journal.wait_finished(1, "order 17", timeout=AT_ONCE)
     assert counts(journal) == {"order 17": 1, "another": 1}
@@ -146,7 +146,7 @@ def test_task_of_a_newer_release_with_a_backend_that_answers(
 
     journal.wait_finished(1, "another", timeout=AT_ONCE)
     if not revoked:
-        state.wait_parked(charge)  # for a worker that knows it
+        state.wait_parked(charge)  # for a worker that has it
         workers.start(SEAMS, concurrency=1)
         journal.wait_finished(1, "order 17", timeout=AT_ONCE)
     kept = set() if revoked else {charge.id}  # its success is remembered

@@ -27,7 +27,7 @@ pytestmark = [
 def test_timed_out_task_without_acknowledgement(
     workers: Workers, journal: Journal, doors: Doors, name: str, *, parked: bool
 ) -> None:
-    """As without limits, it is delivered again; its result says meanwhile that it has failed."""
+    """As without limits, it is delivered again; in between its result is a failure."""
     workers.start(SEAMS, concurrency=1 if parked else 2)
     task = getattr(workers.app(SEAMS), name)
     if parked:

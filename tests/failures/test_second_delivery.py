@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.worker
 
-#: A worker says that it stops a moment before it does, and nothing can be seen of that; a reply may take a second.
+#: A worker reports that it stops a moment before it does, and no state shows that; a reply may take a second.
 CLOSED_AFTER = 0.4
 #: A task that is put off comes again after 0.5, 1, 2 ... seconds.
 PUT_OFF_LONG, COMES_AGAIN = 0.6, 2.0
@@ -67,7 +67,7 @@ def test_parked_while_its_worker_is_stopped(
     app.plain.delay("longest")
     app.one.delay("first")
     journal.wait_running(2)
-    state.wait_parked(app.one.delay("parked"))  # from now on it knows that the limit is full
+    state.wait_parked(app.one.delay("parked"))  # from now on it treats the limit as full
     until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
     state.wait_parked(app.one.delay("last"))
@@ -97,7 +97,7 @@ def test_parked_by_a_worker_killed_before_its_acknowledgement(
     app = workers.app(SEAMS)
     app.one.apply_async(["first"], queue="alpha")
     journal.wait_running(1, "first")
-    state.wait_parked(app.one.delay("parked"))  # from now on it knows that the limit is full
+    state.wait_parked(app.one.delay("parked"))  # from now on it treats the limit as full
     until(lambda: relay.quiet_for(0.2))
     relay.hold_replies()
     state.wait_parked(app.one.delay("last"))

@@ -227,7 +227,7 @@ def test_a_task_is_handed_to_a_thread_in_a_cold_shutdown(workers: Workers, journ
 def test_a_message_that_arrives_in_a_cold_shutdown(
     workers: Workers, journal: Journal, state: State, pool: str, name: str
 ) -> None:
-    """The pool has been stopped, and the loop has not heard of it yet."""
+    """The pool has been stopped, and the loop has not noticed it yet."""
     worker = workers.start(CUSTOM, pool=pool, concurrency=2)
     app = workers.app(CUSTOM)
 

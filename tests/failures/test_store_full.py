@@ -1,4 +1,4 @@
-"""The store is out of memory: parking is refused, what cannot run waits unacknowledged, permits still go round."""
+"""The store is out of memory: parking is refused, blocked tasks wait unacknowledged, permits still go round."""
 
 from __future__ import annotations
 

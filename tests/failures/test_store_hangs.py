@@ -202,7 +202,7 @@ def test_booking_a_start_waits_once(store: EmbeddedServer, app: Any, attempts: A
 def test_permits_outside_of_tasks_wait_once(
     store: EmbeddedServer, attempts: Attempts, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
-    """The thread that asks for them goes on trying; those who ask do not wait for it."""
+    """The requesting thread goes on trying; later callers do not wait for it."""
     app, asked = make_app(store, throttle_on_store_error=action), []
 
     class Counted(Asking):

@@ -407,7 +407,7 @@ def test_connections_that_a_child_has_inherited_break(
             client.client_kill_filter(_type="pubsub", skipme=True)
         for number in range(20):
             app.pair.delay(f"{cut}: {number}")
-        # Ten times what it takes; a loop that turns once a second starts four in this time.
+        # Ten times the usual duration; a loop that turns once a second starts four in this time.
         journal.wait_finished(20 * cut, timeout=AT_ONCE)
     with Redis.from_url(workers.broker) as broker:
         broker.client_kill_filter(_type="normal", skipme=True)

@@ -23,13 +23,13 @@ TERMS = "tests.support.apps.terms"
 
 
 def tenants(**held: int) -> dict[str, int]:
-    """Return what `State.used` says of so many permits of each tenant."""
+    """Return `State.used` for so many permits of each tenant."""
     return {f"tenant[{tenant}]": permits for tenant, permits in held.items()}
 
 
 def test_permits_of_several_limits_come_back(workers: Workers, journal: Journal, state: State) -> None:
     workers.conf["throttle_lease"] = SHORT_LEASE
-    lost = workers.start(TERMS, concurrency=16)  # a slot for each, so that what cannot run is parked
+    lost = workers.start(TERMS, concurrency=16)  # a slot for each, so that blocked tasks are parked
     app = workers.app(TERMS)
     for tenant in ("a", "b", "c", "d"):
         for _ in range(3):
@@ -64,7 +64,7 @@ def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, stat
         (app.both_late if number % 2 else app.both).delay(tenant, 0.1)
     lost, other = workers.start_many(2, TERMS, concurrency=6)
     journal.wait_finished(20)
-    # None is on its way from the broker, where Celery's own transport loses it: a queue that is empty says too little.
+    # None is on its way from the broker, where Celery's own transport loses it: an empty queue is no proof.
     until(lambda: (lost.log() + other.log()).count("] received\n") == len(tenants))
     until(lambda: any(run.worker.startswith(lost.name) for run in journal.running()))
 
@@ -89,8 +89,8 @@ def test_a_worker_is_lost_in_the_middle(workers: Workers, journal: Journal, stat
         describe=lambda: f"{journal.summary()} {state.describe()}",
     )
     state.wait_clean()
-    # Acknowledged when they were given to a child, so what the children had is lost, and nothing else; or it runs again
-    # if the worker was killed before it could say that they had it.
+    # Acknowledged when they were given to a child, so only the tasks of the children are lost; or one runs again if the
+    # worker was killed before it could report that a child had it.
     gone = early - Counter(run.label for run in journal.finished(task=".both"))
     assert len(journal.runs(task=".both")) <= 50 + 6
     assert sum(gone.values()) <= 6

@@ -158,7 +158,7 @@ def script_calls(client: Redis) -> int:
 
 
 def corrupt_record(client: Redis, task_id: str, content: str | Callable[[bytes], bytes]) -> None:
-    """Overwrite what the store wrote down of a task, or change it; only this function here knows where that is."""
+    """Overwrite the stored record of a task, or change it; only this function here has the place of that."""
     key = Keys("throttle").key("records")
     record: Any = client.hget(key, task_id)
     assert record is not None, f"The store has no record of {task_id}."

@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --mutations 5000``: change stored bytes, and see what becomes of the group."""
+"""``python -m tests.fuzz --mutations 5000``: change stored bytes, and check the effect on the group."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Mutation(NamedTuple):
 
 
 def mutate(client: Redis, keys: dict[str, str], random: Random) -> Mutation:
-    """Change one stored value, and return what was done."""
+    """Change one stored value, and return the change."""
     while True:
         name = random.choice([each for each in keys if client.exists(keys[each])])
         is_hash = client.type(keys[name]) == b"hash"

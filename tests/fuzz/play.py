@@ -1,4 +1,4 @@
-"""Go on after a change of stored bytes, as workers and readers do, and say what went wrong."""
+"""Go on after a change of stored bytes, as workers and readers do, and report the errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_MISSED = {"deadline", "q2", "paused", "g4", "over"}
 
 
 def play(town: Town, readers: Readers, mutation: Mutation, seed: int) -> Iterator[str]:
-    """Yield what went wrong."""
+    """Yield the errors."""
     before, random = town.tasks(), Random(seed)
     game = _Game(town, mutation)
     try:
@@ -83,7 +83,7 @@ class _Game:
         execute(self.town.client, first.store.succeeded("first", "l1", 1, 60.0, lost=True))
 
     def come_to_an_end(self) -> None:
-        """Everything that runs ends, and time brings about what it brings about."""
+        """Everything that runs ends, and the events that are due come."""
         quiet = 0
         for _ in range(_ROUNDS):
             self._let_time_pass()

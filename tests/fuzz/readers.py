@@ -48,7 +48,7 @@ class Readers:
         self._site = httpx.ASGITransport(asgi(app, lambda _: "all", lambda _: "ana"))
 
     def look(self, random: Random) -> Iterator[str]:
-        """Yield what could not be read: by each method, and by a command and a page by chance."""
+        """Yield the reading errors: of each method, and of a command and a page by chance."""
         throttle = self._throttle
         looks: dict[str, Callable[[], Any]] = {
             "status": lambda: throttle.status(last_hour=True),

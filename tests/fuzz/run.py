@@ -1,4 +1,4 @@
-"""Change one stored value after the other, each in a group that was healthy, and see what becomes of it."""
+"""Change one stored value after the other, each in a group that was healthy, and check the effect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 def fuzz(client: Redis, url: str, seeds: Iterable[int]) -> Iterator[Found | None]:
-    """Yield for each seed what went wrong, None if nothing did."""
+    """Yield for each seed its errors, None if there are none."""
     readers, town, made = Readers(make_app(url)), None, 0.0
     with no_patience():
         for seed in seeds:

@@ -68,7 +68,7 @@ class Town:
         self.held = deepcopy(held)
 
     def tasks(self) -> set[str]:
-        """Every task that the store knows of."""
+        """Every task in the store."""
         found: list[Any] = self.client.hkeys(KEY["records"])
         return {task.decode(errors="replace") for task in found}
 

@@ -1,6 +1,6 @@
 """Run the matrix and write the table: one environment of tox for each Python and Celery, two servers, two brokers.
 
-What the page has of other environments stays.
+The rows of other environments stay on the page.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def server_version(binary: str) -> str:
 
 
 def rabbitmq_version() -> str:
-    """Return the version of the RabbitMQ that is here, as its directory says it."""
+    """Return the version of the RabbitMQ that is here, by its directory."""
     script = find_rabbitmq()
     found = re.search(r"rabbitmq_server-([\d.]+)", str(script.resolve())) if script else None
     return f"RabbitMQ {found[1]}" if found else "RabbitMQ"

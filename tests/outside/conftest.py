@@ -51,7 +51,7 @@ def gpu() -> Limit:
 
 @pytest.fixture
 def process(server: EmbeddedServer) -> Callable[[], Any]:
-    """``with process() as other``: another process that wants the permit; ``other.stdout`` says ``asks``, ``holds``."""
+    """``with process() as other``: another process that wants the permit; ``other.stdout`` has ``asks``, ``holds``."""
 
     @contextmanager
     def start() -> Iterator[subprocess.Popen[str]]:

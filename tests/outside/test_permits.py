@@ -179,7 +179,7 @@ def test_leaving_loop_reports_a_store_that_is_away(
 
 
 def test_result_of_acquire_async_is_for_one_block(gpu: Limit, app: Celery, state: State) -> None:
-    """Or each that leaves would give back what another has, and the first would be kept."""
+    """Or each that leaves would give back the permit of another, and the first would be kept."""
 
     async def main() -> None:
         acquiring = gpu.acquire_async(5, app=app)
@@ -296,11 +296,11 @@ def test_a_permit_that_lapsed_before_its_loop_went_on_is_lost(
 def test_a_renewal_that_another_call_overtook_does_not_count(
     gpu: Limit, app: Celery, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The permit lapsed before, and the store does not put back what the other call may have ended."""
+    """The permit lapsed before, and the store does not put back a permit that the other call may have ended."""
     monkeypatch.setattr(Outside, "_renew_all", lambda self: setattr(self, "_renewed_at", time.monotonic()))
     permit = gpu.acquire(app=app)
     until(lambda: permit.lost)
-    with gpu.acquire(20, app=app):  # clears what has ended
+    with gpu.acquire(20, app=app):  # clears ended leases
         pass
     monkeypatch.setattr(outside_of(app, None), "_number", 1)
     with pytest.raises(LeaseLost):
@@ -367,7 +367,7 @@ def test_idle_holder_puts_its_permit_back_before_new_grants(
 ) -> None:
     """Though its lease is long, and it has nothing to say to the store."""
     other = Celery("other", broker=own_server.url, set_as_current=False)
-    Limit("other", 1).acquire(app=other).release()  # which knows the store, too
+    Limit("other", 1).acquire(app=other).release()  # which is connected to the store, too
     with Redis.from_url(own_server.url) as client, gpu.acquire(app=shop) as held:
         client.flushall()
         with pytest.raises(NotAcquired):
@@ -562,7 +562,7 @@ def test_permit_without_a_waiting_caller_is_given_back(
             thread = threading.Thread(target=want, args=(far,))
             thread.start()
             state.wait_parked(1)
-            until(lambda: relay.quiet_for(0.3))  # it has heard so
+            until(lambda: relay.quiet_for(0.3))  # it has the answer
             relay.hold_replies()
         until(lambda: state.used() == {"gpu": 1} and not state.parked(), describe="It does not look.")
         thread.join(20)
@@ -588,7 +588,7 @@ def test_user_without_a_right_to_hints_looks_now_and_then(gpu: Limit, shop: Cele
 
 
 def test_a_full_store_takes_back_permits_at_once(gpu: Limit, shop: Celery, own_server: EmbeddedServer) -> None:
-    """Though it has no room for those in the same process who want to get in line."""
+    """Though it has no room for callers in the same process that want to get in line."""
     released: list[bool] = []
 
     def work() -> None:

@@ -56,7 +56,7 @@ class AsyncSide:
 
 
 def maker(kind: str, server: EmbeddedServer, client: Redis, sync: Any, on_asyncio: Any) -> Iterator[Callable[..., Any]]:
-    """Yield what makes things of either kind ("sync", "asyncio"), to be used alike: the body of a fixture."""
+    """Yield a maker of objects of either kind ("sync", "asyncio"), to be used alike: the body of a fixture."""
     if kind == "sync":
         yield lambda *args, **options: sync(client, *args, **options)
         return

@@ -27,7 +27,7 @@ _CLOCK = "{clock}"
 
 
 class ForgetfulConnection(Connection):
-    """Loses replies when told to, after the server has carried out the command."""
+    """Loses replies on request, after the server has carried out the command."""
 
     losing = 0
 
@@ -69,7 +69,7 @@ class ImpatientConnection(Connection):
 
 
 def impatient_client(url: str) -> Redis:
-    """Return a client that never sends a command twice, and that `impatience` tells not to wait for replies."""
+    """Return a client that never sends a command twice, and that stops waiting for replies under `impatience`."""
     return Redis.from_url(url, connection_class=ImpatientConnection, retry=Retry(NoBackoff(), 0))
 
 

@@ -36,7 +36,7 @@ def renew_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def renewed_since(held: Lease) -> Callable[[], bool]:
-    """Return what tells whether a renewal has begun and ended since now: the first that ends may have begun before."""
+    """Return a check whether a renewal has begun and ended since now: the first that ends may have begun before."""
     seen = [held._deadline]
 
     def told() -> bool:
@@ -48,5 +48,5 @@ def renewed_since(held: Lease) -> Callable[[], bool]:
 
 
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let those who wait look by themselves five times a second."""
+    """Let waiting callers look by themselves five times a second."""
     monkeypatch.setattr(f"{BASE}._LOOK_AGAIN", 0.2)

@@ -50,7 +50,7 @@ def sync(redis: Redis) -> IdentityLock:
 
 
 async def so(condition: Callable[[], object]) -> None:
-    """Return when that is true, or what it returns is."""
+    """Return when that is true, or its result is."""
     while True:
         value = condition()
         if await value if inspect.isawaitable(value) else value:
@@ -202,7 +202,7 @@ def test_cancelled_acquire_gives_back_its_lock(run: Any, sync: IdentityLock, unr
 
 
 def test_cancelled_acquire_leaves_the_lock_of_its_owner(run: Any, sync: IdentityLock, unread: list[object]) -> None:
-    """It asked again under the name of one who has it."""
+    """It asked again under the name of the holder."""
 
     async def scenario(locks: AsyncIdentityLock) -> None:
         held = sync.acquire("a", 60, owner="me")

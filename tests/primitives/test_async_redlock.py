@@ -50,7 +50,7 @@ def run(cluster: Cluster) -> Callable[..., None]:
 
 
 async def give_up() -> None:
-    """End what goes on in the background, as long as its connections are there."""
+    """End the background tasks, as long as their connections are there."""
     tasks = list(leases._background)
     for task in tasks:
         task.cancel()
@@ -58,7 +58,7 @@ async def give_up() -> None:
 
 
 async def so(condition: Callable[[], object]) -> None:
-    """Return when that is true, or what it returns is."""
+    """Return when that is true, or its result is."""
     while True:
         value = condition()
         if await value if inspect.isawaitable(value) else value:

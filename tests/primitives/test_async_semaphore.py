@@ -63,7 +63,7 @@ def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def so(condition: Callable[[], object]) -> None:
-    """Return when that is true, or what it returns is."""
+    """Return when that is true, or its result is."""
     while True:
         value = condition()
         if await value if inspect.isawaitable(value) else value:

@@ -153,7 +153,7 @@ def test_a_number_that_would_not_be_exact_is_refused(orders: Counter, change: Ca
     ids=range(10),
 )
 def test_arguments_that_cannot_work(orders: Counter, call: Callable[[Any], object], said: str) -> None:
-    """Told before anything is sent."""
+    """Refused before anything is sent."""
     with pytest.raises(ConfigurationError, match=said):
         call(orders)
     assert orders.get() == 0
@@ -274,7 +274,7 @@ def test_both_keys_of_a_call_are_on_one_shard(redis: Redis) -> None:
 
 @pytest.fixture
 def forgetful(server: EmbeddedServer, redis: Redis) -> Iterator[Counter]:
-    """A counter of 3 whose client may lose a reply; the server knows the scripts."""
+    """A counter of 3 whose client may lose a reply; the server has the scripts."""
     orders = Counter(redis, "orders")
     orders.add(5)
     orders.get_and_reset()
@@ -285,7 +285,7 @@ def forgetful(server: EmbeddedServer, redis: Redis) -> Iterator[Counter]:
 
 @pytest.mark.parametrize(("call_id", "value"), [(None, 6), ("a", 5)])
 def test_a_lost_reply(forgetful: Counter, call_id: str | None, value: int) -> None:
-    """Without an id, what redis-py sends again is done again."""
+    """Without an id, a retry of redis-py counts again."""
     forgetful.add(1)
     lose_a_reply()
     assert forgetful.add(1, call_id=call_id) == value
@@ -294,7 +294,7 @@ def test_a_lost_reply(forgetful: Counter, call_id: str | None, value: int) -> No
 
 @pytest.mark.parametrize(("call_id", "said"), [(None, 0), ("a", 3)])
 def test_a_lost_reply_to_a_reset(forgetful: Counter, call_id: str | None, said: int) -> None:
-    """Without an id, what it read is lost."""
+    """Without an id, the value is lost."""
     lose_a_reply()
     assert forgetful.get_and_reset(call_id=call_id) == said
     assert forgetful.get() == 0

@@ -45,7 +45,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 KEY = "{throttle}:2:rate:api"
 LUA = files("celery_throttle.store") / "lua" / "rate"
 
-# -- what a rate is ---------------------------------------------------------------------------------------------------
+# -- valid rates -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["10/s", "100/m", "5000/h", "1/d"])
@@ -247,7 +247,7 @@ def test_reservation_has_its_start_time(make: Callable[..., RateLimiter], clock:
 @pytest.mark.parametrize(("max_wait", "booked"), [(0, False), (0.499999, False), (0.5, True), (float("inf"), True)])
 @pytest.mark.usefixtures("clock")
 def test_no_longer_than_one_can_wait(make: Callable[..., RateLimiter], max_wait: float, booked: bool) -> None:
-    """A refused one says when it would have been, and books nothing."""
+    """A refused one has the time of its start, and books nothing."""
     api = make("api", "2/s")
     assert api.reserve(max_wait=0)
     slot = api.reserve(max_wait=max_wait)
@@ -467,7 +467,7 @@ def test_any_printable_name_will_do(make: Callable[..., RateLimiter], redis: Red
 def test_arguments_that_cannot_work(
     make: Callable[..., RateLimiter], redis: Redis, build: Callable[[Any], object], said: str
 ) -> None:
-    """Told before anything is sent."""
+    """Refused before anything is sent."""
     with pytest.raises(ConfigurationError, match=said):
         build(make)
     assert not redis.keys()
@@ -732,7 +732,7 @@ class RateMachine(RuleBasedStateMachine):
 
     @rule(share=st.sampled_from((0, 1, 2, 5, 10, 100)), rate=st.integers(0, 2), off=st.integers(-1, 1))
     def time_passes(self, share: int, rate: int, off: int) -> None:
-        """Up to just before, exactly, or just after what is a multiple of a rate's spacing."""
+        """Up to just before, exactly, or just after a multiple of a rate's spacing."""
         each, _ = self.model.rates[rate % len(self.rates)]
         self.clock.move(max(ceil(each * share / 2) + off, 0))
 

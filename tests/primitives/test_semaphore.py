@@ -253,7 +253,7 @@ def test_a_holder_without_a_name_can_be_found(two: FairSemaphore) -> None:
 
 
 def test_nothing_stays_when_the_work_is_done(two: FairSemaphore, redis: Redis) -> None:
-    """But for a minute what says that a release was carried out."""
+    """Except, for a minute, the proof that a release was carried out."""
     with two.hold(), two.hold():
         assert two.acquire(timeout=0.05) is None
         assert keys(redis) == {f"{{throttle}}:2:semaphore:{part}:two" for part in ("leases", "holders")}
@@ -264,7 +264,7 @@ def test_nothing_stays_when_the_work_is_done(two: FairSemaphore, redis: Redis) -
 
 
 def test_every_key_ends_by_itself(two: FairSemaphore, redis: Redis) -> None:
-    """Also if all programs die: those who hold, and those who wait."""
+    """Also if all programs die: the holders, and the waiting ones."""
     take(two, lease=600)
     take(two, lease=60)
     calls = two._calls
@@ -486,7 +486,7 @@ def test_a_full_server_lets_renew_look_and_release(own_server: EmbeddedServer) -
 def test_user_without_publish_rights_can_still_release(
     redis: Redis, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor ask who listens."""
+    """It may not ask for the subscribers either."""
     look_often(monkeypatch)
     redis.acl_setuser("mute", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-pubsub"], reset_channels=True)
     one = FairSemaphore(redis, "one", 1)

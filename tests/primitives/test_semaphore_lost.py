@@ -171,7 +171,7 @@ def test_one_that_is_stopped_in_line_is_not_served_twice(
     holder.ticket()
     stopped.signal(signal.SIGSTOP)
     assert holder.end() == 0
-    # As the store has it: by now its lease may be over, which is what comes next.
+    # As the store has it: by now its lease may be over, which is the next event.
     assert [permit[16:] for permit in redis.hkeys("{throttle}:2:semaphore:holders:one")] == [b"stopped"]
     mine = one.acquire("next", 20)
     assert mine is not None
@@ -198,7 +198,7 @@ def test_lost_data_is_a_lost_permit_and_a_new_line(
 
 
 def test_scripts_and_connections_lost_while_waiting(one: FairSemaphore, redis: Redis) -> None:
-    """All clients are thrown out, the server knows no script any more: the line is as it was."""
+    """All clients are thrown out, the server has no script any more: the line is as it was."""
     with ThreadPoolExecutor(1) as pool:
         held = one.acquire("holder")
         assert held is not None

@@ -147,7 +147,7 @@ def test_shared_explanations_are_equal(sync: type, aio: type) -> None:
 
 @pytest.mark.parametrize(("sync", "aio", "name"), METHODS)
 def test_a_docstring_refers_to_its_twin(sync: type, aio: type, name: str) -> None:
-    """It explains the arguments itself, or says where they are explained."""
+    """It explains the arguments itself, or refers to their explanation."""
     text = inspect.getdoc(vars(aio).get(name))
     if name == "__init__" or text is None or not documented(vars(sync)[name]):
         return

@@ -91,8 +91,8 @@ class Broker:
     """All queues.
 
     Args:
-        outside: called by each thing that a worker says to the outside.
-        acknowledged: told of each delivery that was acknowledged.
+        outside: called by each message that a worker sends to the outside.
+        acknowledged: called with each delivery that was acknowledged.
     """
 
     def __init__(self, outside: Callable[[Any], None], acknowledged: Callable[[Delivery], None]) -> None:
@@ -162,7 +162,7 @@ class Broker:
         )
 
     def show(self, now_us: int) -> None:
-        """Put back what was invisible for long enough."""
+        """Put back the messages that were invisible for long enough."""
         if self.invisible:
             due = [letter for at_us, letter in self.invisible if at_us <= now_us]
             self.invisible = [each for each in self.invisible if each[0] > now_us]

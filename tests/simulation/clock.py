@@ -64,7 +64,7 @@ class Fiber:
         return self._waits is not None
 
     def can_go_on(self, now_us: int) -> bool:
-        """Whether what it waits for is there, or it has waited for long enough."""
+        """Return whether the awaited event is there, or it has waited for long enough."""
         return self._waits is not None and (self._waits[0]() or now_us >= self._waits[1])
 
     @property

@@ -34,7 +34,7 @@ class Caps:
 
     Attributes:
         said: the numbers of each limit, each with the time from which it held.
-        paces: the same of rates: so many in a second, and the burst; None: as the code says.
+        paces: the same of rates: so many in a second, and the burst; None: as in the code.
     """
 
     scene: Scene
@@ -50,7 +50,7 @@ class Caps:
     def fastest(self, limit: str, since_us: int) -> tuple[int, int] | None:
         """Return the highest rate since then, and the largest burst; None if it had none for a while.
 
-        Workers pass permits of a limit without a rate from run to run, until they have heard of one with a call.
+        Workers pass permits of a limit without a rate from run to run, until the reply to a call has one.
         """
         if limit not in self.scene.starts:
             since_us -= _HEARD_US

@@ -24,7 +24,7 @@ __all__ = ["CLOCK_KEYS", "Ask", "AskingClient", "Network", "Pipe", "Server"]
 #: Where the scripts find the time, instead of TIME.
 CLOCK_KEYS = ("sim:s", "sim:us")
 _TIMEOUT = 1.0
-#: How often the replica has in time what it is waited for.
+#: Chance that the replica confirms in time.
 _REPLICATED = 0.6
 _SUBSCRIBE, _PING = b"*2\r\n$9\r\nSUBSCRIBE", b"*1\r\n$4\r\nPING"
 
@@ -155,7 +155,7 @@ class Network:
                 pipe.replies.extend((self.now_us, [b"message", b"", hint]) for hint in hints)
 
     def contents(self) -> dict[str, list[Any]]:
-        """Return what the server has, by key."""
+        """Return the content of the server, by key."""
         kinds = {b"hash": ("HGETALL",), b"zset": ("ZRANGE", 0, -1, "WITHSCORES"), b"string": ("GET",)}
         found = {}
         for key in sorted(self._server.ask(packed("KEYS", "*"))):
@@ -237,7 +237,7 @@ class Pipe:
     def fileno(self) -> int:
         return 0
 
-    # -- what the worker does --
+    # -- actions of the worker -- --------------------------------------------------------------------------------------
 
     def connect(self) -> None:
         self.network.outside(self.worker)
@@ -285,7 +285,7 @@ class Pipe:
             return reply
         raise RedisConnectionError("cut")
 
-    # -- what the world does --
+    # -- actions of the world -- ---------------------------------------------------------------------------------------
 
     def carry(self) -> bytes:
         """Have the oldest call carried out."""

@@ -20,7 +20,7 @@ _infos: dict[str, Any] = {}
 
 
 def einfo(error: BaseException) -> Any:
-    """Return what a child tells of an error; made once for each text."""
+    """Return a child's report of an error; made once for each text."""
     name = repr(error)
     if name not in _infos:
         _infos[name] = _raised(error)
@@ -63,7 +63,7 @@ class Job:
     _write_to: Any = None
 
     def terminate(self, signal: Any) -> None:
-        """Revoking with terminate is not among what happens here."""
+        """The world never revokes with terminate."""
 
     def cancel(self) -> None:
         """The worker gives it up in a cold shutdown."""
@@ -130,10 +130,10 @@ class Pool:
         """Ignored, because the world reports lost children."""
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Revoking with terminate is not among what happens here."""
+        """The world never revokes with terminate."""
 
     def flush(self) -> list[Job]:
-        """Forget what no child has accepted; a body that has begun goes on. Returns those."""
+        """Forget the jobs that no child has accepted; a body that has begun goes on. Return those."""
         if not self._has_event_loop:
             return []
         gone = [job for job in self.jobs if not job.accepted and job.state != "heard"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["CONCLUDE", "KEPT", "KINDS", "LEASE", "PREFIX", "Kind", "Results", "ResultsAway", "Scene", "make_scene"]
 
 LEASE = 3.0
-#: In the environment: the broker keeps what is parked until a replica has it.
+#: In the environment: the broker keeps parked messages until a replica has them.
 KEPT = "SIMULATION_KEPT"
 #: In the environment: the only tasks that are published.
 KINDS = "SIMULATION_KINDS"
@@ -131,7 +131,7 @@ class Scene:
             options |= {"singleton": True, "unique_on": [kind.identity], "remember": kind.remember or None}
 
         def body(*, key: int = 0, n: int = 0) -> None:
-            """Nothing: the world says when it ends, and how."""
+            """Nothing: the world decides when it ends, and how."""
 
         late = {"acks_late": kind.late, "reject_on_worker_lost": kind.requeues}
         self.app.task(name=kind.name, shared=False, **late, **options)(body)

@@ -35,7 +35,7 @@ FAULTS: dict[str, float] = {
 _ALWAYS: dict[str, float] = {"start": 6, "reconnect": 8, "heal": 3, "stray": 1}
 #: The name of the operator below among the faults.
 MEDDLE = "meddle"
-#: How many worlds have an operator who drops and drains tasks, and how often it does that, ends it, dies meanwhile.
+#: How many worlds have an operator that drops and drains tasks, and how often it does that, ends it, dies during it.
 _MEDDLES, _DROPS, _DRAINS, _DRAINED, _DIES = 0.3, 0.05, 0.04, 0.15, 0.3
 _PASSES = (100, 1_000, 10_000, 60_000, 300_000)
 
@@ -82,7 +82,7 @@ class Steps:
         #: The operator's changes to single tasks draw from a generator of their own, so that all else stays the same.
         self._operator = Random(f"operator {world.seed}")
         self._meddles = not self.calm and self._operator.random() < _MEDDLES if faults is None else MEDDLE in faults
-        self._patience = self.rng.choice([0.2, 0.5, 0.8])  # how often what can go on at once does
+        self._patience = self.rng.choice([0.2, 0.5, 0.8])  # how often a process that can go on at once does
 
     def _set_up(self) -> None:
         world, rng = self.world, self.rng
@@ -328,7 +328,7 @@ class Steps:
         self.world.pass_time(self._one(_PASSES))
         return True
 
-    # -- what goes wrong ---------------------------------------------------------------------------------------------
+    # -- faults --------------------------------------------------------------------------------------------------------
 
     def _lives(self) -> Any:
         return self._one([worker for worker in self.world.workers if worker.doom is None])
@@ -489,7 +489,7 @@ class Steps:
         return True
 
     def _meddle(self) -> None:
-        """An operator drops a task, or drains some, and may die before it has said so."""
+        """Drop a task as an operator, or drain some; the operator may die before the report."""
         world, chance = self.world, self._operator
         if chance.random() < _DROPS and world.book.entries:
             world.drop(chance.choice(list(world.book.entries)))
@@ -502,7 +502,7 @@ class Steps:
         self.world.pass_time(self._one((3_100_000, 4_500_000, 21_000_000)))
         return True
 
-    # -- what comes back ---------------------------------------------------------------------------------------------
+    # -- repairs -------------------------------------------------------------------------------------------------------
 
     def _start(self) -> bool:
         place = self._one([place for place in self.places if place.worker not in self.world.workers])

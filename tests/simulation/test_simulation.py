@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def simulate(*options: str) -> str:
-    """Return what ``python -m tests.simulation`` prints."""
+    """Return the output of ``python -m tests.simulation``."""
     command = [sys.executable, "-m", "tests.simulation", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"CI": "1"})
     assert done.returncode in (0, 1), done.stdout + done.stderr

@@ -174,7 +174,7 @@ _run_numbers: Callable[[], int]
 
 
 class _Permit(runs.Permit):
-    """One that knows for how long the store keeps it for sure.
+    """A permit, and how long the store keeps it for sure.
 
     Attributes:
         granted_us: when the reply was made for the first time that brought it.
@@ -444,7 +444,7 @@ class Worker:
 
     @property
     def quiet(self) -> bool:
-        """Whether the store knows everything that it has to say."""
+        """Return whether the store has all its rows."""
         if self.loop.posted or self.blocked:
             return False
         return not self.gate.held.count(State.SAVING) and all(
@@ -457,7 +457,7 @@ class Worker:
 
     @property
     def reported(self) -> bool:
-        """Whether the store has heard everything."""
+        """Return whether the store has everything."""
         return all(calls.idle for calls in self.gate.groups)
 
     @property
@@ -503,7 +503,7 @@ class Worker:
         self._tell_begun(run)
 
     def permit_of(self, request: Any) -> Any:
-        """Return what a request runs with, None if it needs nothing."""
+        """Return the permit of a request, None if it needs nothing."""
         return next((run.permit for run in self.gate.running.runs if run.request is request), None)
 
     @property
@@ -512,12 +512,12 @@ class Worker:
         return str(self.gate.groups[0].worker)
 
     def holds(self, nonce: str) -> bool:
-        """Whether it knows of this holder."""
+        """Return whether it has this holder."""
         held = [permit for calls in self.gate.groups for permit in calls.held.values()]
         return nonce in self.forgotten or any(permit.told.nonce == nonce for permit in held)
 
     def knows_alone(self, tag: int) -> bool:
-        """Whether this delivery runs with the permit of another, and the store may not have heard of that yet."""
+        """Return whether this delivery runs with the permit of another, and the store may not have that yet."""
         passed = [each.to.nonce for batch in self._under_way for each in batch.said.passed]
         passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._successions]
         runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == str(tag)]
@@ -535,7 +535,7 @@ class Worker:
 
     @property
     def saving(self) -> list[tuple[str, int]]:
-        """The same of those that are parked, and acknowledged when that is safe, as the store may just have said."""
+        """The same for parked runs, which are acknowledged when that is safe, as the store may just have reported."""
         return [(run.request.id, run.attempt) for run in self.gate.held.of(State.SAVING)]
 
     @property
@@ -543,7 +543,7 @@ class Worker:
         return [calls._under_way[0] for calls in self.gate.groups if calls._under_way is not None]
 
     def lost_permits(self) -> None:
-        """The store has forgotten what is held here."""
+        """The store has lost the permits that are held here."""
         for calls in self.gate.groups:
             for permit in calls.held.values():
                 permit.safe_until_us = 0
@@ -793,7 +793,7 @@ def reap_calls() -> list[bytes]:
 
 
 def leftovers(contents: dict[str, Any]) -> dict[str, Any]:
-    """Return what is in the store that should not stay when all work is done."""
+    """Return the content of the store that should not stay when all work is done."""
     stays = {b"birth", b"ticket", b"stamp", b"settling", b"moment", b"errors"}
     left = {}
     for key, value in contents.items():

@@ -50,7 +50,7 @@ _HEARD = 0.7
 
 
 class Killed(BaseException):
-    """A worker was killed at what it was about to say."""
+    """A worker was killed at its next message."""
 
 
 class World:
@@ -97,7 +97,7 @@ class World:
         scene.app.told, scene.app.send, scene.app.revoke = self._told, self._sent, self._replaced
         scene.app.ids = lambda: f"p{here.number()}"
 
-    # -- what happens, said ------------------------------------------------------------------------------------------
+    # -- events, in words ----------------------------------------------------------------------------------------------
 
     def say(self, *what: Any) -> None:
         text = " ".join(map(str, what))
@@ -119,7 +119,7 @@ class World:
                 raise Killed
 
     def _told(self, task_id: str, what: str) -> None:
-        """Celery, or the gate, says of a task that it does not run, or how it failed."""
+        """Celery, or the gate, reports that a task does not run, or how it failed."""
         worker = self.here.worker
         self.outside(worker)
         if self.results_away and worker is not None and not self.here.celery_says:
@@ -225,7 +225,7 @@ class World:
                 raise Violation(f"overtaken: {found}")
 
     def kill(self, worker: Worker, after: int = 0) -> None:
-        """SIGKILL, at once or at one of the next things that it says."""
+        """SIGKILL, at once or at one of its next messages."""
         self.say("kill", worker, after)
         worker.doom = after
         if not after:
@@ -358,9 +358,9 @@ class World:
         self.act(worker, worker.finish)
 
     def leave(self, worker: Worker) -> None:
-        """It has stopped: the broker connection ends, and with it what it still had.
+        """It has stopped: the broker connection ends, and its unacknowledged messages go back.
 
-        What it had to report to a store that has not answered in time is never heard.
+        Its reports to a store that has not answered in time are lost.
         """
         self.say("gone", worker)
         unheard = [] if worker.reported else worker.unsettled
@@ -405,7 +405,7 @@ class World:
         worker.consumed.update(worker.queues)
 
     def steer(self, limit: str, what: str) -> None:
-        """An operator says something of a limit."""
+        """Change a limit as an operator."""
         most = self.scene.permits[limit]
         if what == "override" and most is None:
             return
@@ -660,7 +660,7 @@ class World:
             self.drains.append((nonce, letters))
 
     def drained(self, *, dies: bool) -> None:
-        """It says that the first of these are published, or it has died."""
+        """Report that the first of these are published, or that the operator has died."""
         nonce, letters = self.drains.pop(0)
         for each in letters if not dies else ():
             gone = self.operator.published(nonce, each.task_id)

@@ -125,7 +125,7 @@ def celery_worker_cluster(
     processes: list[WorkerProcess] = []
     try:
         for number in (1, 2):
-            # pytest-celery knows a worker by the first twelve characters of its container's id.
+            # pytest-celery identifies a worker by the first twelve characters of its container's id.
             host = f"smokehost{number:03}"
             directory = tmp_path / host
             write_content(default_worker_initial_content, directory)
