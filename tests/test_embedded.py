@@ -40,7 +40,7 @@ def test_a_killed_server_comes_back_empty_on_the_same_port(own_server: EmbeddedS
 
 @pytest.mark.parametrize("own_server", [{"persistent": True}], indirect=True)
 def test_a_persistent_server_comes_back_with_its_data(own_server: EmbeddedServer) -> None:
-    """Also when its disk is busy, which makes it keep what it has acknowledged in memory with appendfsync everysec."""
+    """Also when its disk is busy, so that it keeps acknowledged data in memory with appendfsync everysec."""
     with Redis.from_url(own_server.url) as client:
         client.set("here", 1)
         own_server.kill()

@@ -116,7 +116,7 @@ def test_of_many_limits_in_short(
     assert (sum(hour.started), sum(hour.waited), hour.wait_p95) == (12, 6, 1.28)
     assert throttle.limit("api").status(last_hour=True).last_hour == hour
     assert throttle.limit("tenant", key="acme").status(last_hour=True).last_hour is None
-    assert all(each.last_hour is None for each in throttle.status()), "nobody asked"
+    assert all(each.last_hour is None for each in throttle.status()), "without a request"
 
     shown = {(each["name"], each["key"]): each["last_hour"] for each in run("status", "--json").json}
     assert len(shown) == 101

@@ -278,7 +278,7 @@ def test_starts_a_second_are_those_of_permits_and_slots(
     worker.know(API)
     ThrottleControl(app).limit("api").pause()
     put(worker, 5)
-    assert after(app, "resume").per_second is None, "no run tells how long one takes"
+    assert after(app, "resume").per_second is None, "no run shows how long one takes"
     ran(worker, API, 2.0)
     if free is not None:
         with_slots(monkeypatch, ({"q"}, free), ({"elsewhere"}, 9))

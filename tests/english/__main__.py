@@ -24,7 +24,7 @@ MOST: dict[str, float] = {
     "celery_throttle/web": 1.0,
     "examples": 1.0,
     "benchmarks": 1.0,
-    "tests": 21.0,
+    "tests": 1.0,
 }
 _KINDS = {".py", ".lua", ".md"}
 

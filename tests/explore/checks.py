@@ -57,7 +57,7 @@ def _check_indexes(world: World, store: Snapshot) -> None:
         and not world.config.ticks
         and (lost := peek.startable(store, world.config.permits))
     ):
-        raise Violation(f"can start, and nobody knows: {lost}")
+        raise Violation(f"can start, and no index lists it: {lost}")
 
 
 def _check_caps(world: World, store: Snapshot) -> None:
@@ -73,7 +73,7 @@ def _check_ghosts(world: World, store: Snapshot) -> None:
     for task, record in store.records.items():
         worker = alive.get(record.nonce.partition(":")[0])
         if worker is not None and store.leases.get(task, 0) > store.now and not _knows(world, worker, record.nonce):
-            raise Violation(f"ghost: {task} is held by a worker that knows nothing of it")
+            raise Violation(f"ghost: {task} is held by a worker that does not have it")
 
 
 def _knows(world: World, worker: Worker, nonce: str) -> bool:
@@ -101,7 +101,7 @@ def _check_locks(world: World, store: Snapshot) -> None:
         dedup = world.config.tasks[number_of(task)].dedup
         lasts = dedup is not None and dedup.lock_until == "expires"
         if lock["state"] == "queued" and not lasts and not _is_somewhere(world, task, store):
-            raise Violation(f"lock: it is queued for {task}, and nobody is behind it")
+            raise Violation(f"lock: it is queued for {task}, and no parked task is behind it")
 
 
 def _is_somewhere(world: World, task: str, store: Snapshot) -> bool:

@@ -144,7 +144,7 @@ class Gates:
     def _worker(self, place: str | int) -> Worker:
         worker = self._at[int(place)]
         if worker is None:
-            raise CannotReplay(f"nobody is at place {place}")
+            raise CannotReplay(f"no worker is at place {place}")
         return worker
 
     def _turn(self, worker: Worker, *, hungry: bool = False) -> None:

@@ -29,7 +29,7 @@ def check_begin(world: World, worker: Worker, run: Run) -> None:
     book.ran[run.attempt] = book.ran.get(run.attempt, 0) + 1
     book.credit += lapsed
     if book.told in _NEVER_BEGINS and not (book.doubled and book.told != "revoked"):
-        raise Violation(f"told: t{run.task} begins though it was told: {book.told}")
+        raise Violation(f"told: t{run.task} begins though it has an outcome: {book.told}")
     if book.ran[run.attempt] > 1 + book.credit:
         times = f"{book.ran[run.attempt]} times, {book.credit} allowed more"
         raise Violation(f"ran twice: t{run.task} attempt {run.attempt} begins {times}")

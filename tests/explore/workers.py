@@ -103,7 +103,7 @@ def carry_out(world: World, place: int) -> None:
     (raw,) = world.call(sent.packed)
     reply = read_exchanged(raw)
     if reply is None:
-        raise Violation("the store asks what the limits are, though it was never emptied")
+        raise Violation("the store asks for the limits, though it was never emptied")
     sent.carried, sent.reply = True, reply
     granted = granted_by(sent, reply)
     world.state.lapsed.difference_update(granted)

@@ -266,7 +266,7 @@ class World:
 
     def worker(self, place: int) -> Worker:
         worker = self.state.workers[place]
-        assert worker is not None, f"nobody is at place {place}"
+        assert worker is not None, f"no worker is at place {place}"
         return worker
 
     def start_worker(self, place: int) -> None:

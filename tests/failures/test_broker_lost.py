@@ -254,7 +254,7 @@ def test_task_sent_back_without_connection_runs_once_more(
     workers.start(LIMITED, concurrency=2)
     journal.wait_finished(2, "victim", timeout=AT_ONCE)
     until(lambda: not state.holders)
-    assert unacknowledged(workers), "nobody could acknowledge it"
+    assert unacknowledged(workers), "no worker could acknowledge it"
     redeliver(workers)
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
     assert counts(journal)["victim"] == 2

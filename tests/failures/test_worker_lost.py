@@ -1,4 +1,4 @@
-"""A worker is SIGKILLed: its permits come back within one lease; Celery's own acks setting alone decides about losses."""
+"""A worker is SIGKILLed: its permits come back within one lease; only Celery's acks setting decides about losses."""
 
 from __future__ import annotations
 
@@ -125,9 +125,7 @@ def test_reaper_reclaims_and_logs_it(workers: Workers, journal: Journal, doors: 
         hints.subscribe(Keys("throttle").wake)
         until(lambda: app.app.tasks[REAP_TASK]() == 1, timeout=WITHIN_LEASE)
         hint = until(lambda: hints.get_message(timeout=1))
-    assert re.fullmatch(
-        rb"ready [0-9a-f]{8}:celery", hint["data"]
-    )  # the queue whose workers can start the parked tasks
+    assert re.fullmatch(rb"ready [0-9a-f]{8}:celery", hint["data"])  # the queue of workers that can start the task
     assert (state.used, state.parked) == ({}, [waiting.id])
     other.thaw()
 

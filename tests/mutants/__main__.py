@@ -1,4 +1,4 @@
-"""``python -m tests.mutants``: change the shared Lua files, a line at a time, and print the changes that no test finds."""
+"""``python -m tests.mutants``: change the shared Lua files, a line at a time, and print unnoticed changes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_no_more_permits_than_the_limit_has(gpu: Limit, app: Celery, state: Stat
             gpu.acquire(0, app=app)
         with pytest.raises(NotAcquired, match="came in time"):
             gpu.acquire(0.05, app=app)
-        assert state.parked() == 0, "whoever gives up leaves the line"
+        assert state.parked() == 0, "a caller that gives up leaves the line"
     assert state.empty()
     assert permit.release(), "again: the same answer"
 

@@ -281,7 +281,7 @@ def test_script_header_lists_arguments_and_results(verb: str) -> None:
     text = (LUA / f"{verb}.lua").read_text("utf-8")
     assert text.startswith("-- ")
     assert all(f"-- {part}" in text for part in ("KEYS", "Returns "))
-    assert "'TIME'" not in text, "once, in what they share"
+    assert "'TIME'" not in text, "once, in the shared part"
 
 
 def test_shared_part_describes_the_keys() -> None:

@@ -108,7 +108,7 @@ def test_no_barging(redis: Redis, pool: ThreadPoolExecutor) -> None:
     held = one.acquire()
     assert held is not None
     (future,) = wait_in_line(one, pool, 1)
-    assert two.acquire("barges", blocking=False) is None, "the second permit goes to who waits"
+    assert two.acquire("barges", blocking=False) is None, "the second permit goes to the waiting caller"
     assert got(future).holder == "0"
 
 

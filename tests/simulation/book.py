@@ -87,7 +87,7 @@ class Entry:
         told: whether the result backend has the report that it does not run.
         replaced: whether a newer call has its place, and workers have that call.
         overtaken: how often another that came long after it was given a slot that it could have had.
-        remembered: whether it has succeeded, and the store keeps that for long: none of its messages has to run any more.
+        remembered: whether the store keeps its success for long: none of its messages has to run any more.
     """
 
     task_id: str

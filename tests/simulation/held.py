@@ -36,7 +36,7 @@ def check_ghosts(world: World) -> None:
         worker = quiet.get(nonce.partition(":")[0])
         lives = leases.get(task, 0.0) > world.clock.now_us / 1000
         if worker is not None and lives and not worker.holds(nonce):
-            raise Violation(f"ghost: {task.decode()} is held by {worker}, which knows nothing of it")
+            raise Violation(f"ghost: {task.decode()} is held by {worker}, which does not have it")
 
 
 def _scores(flat: list[Any]) -> dict[bytes, float]:

@@ -139,7 +139,7 @@ def _check_newest(run: Run) -> None:
 def check_told(entry: Entry, what: str, kind: Kind, book: Book) -> None:
     """Check that a replaced task has a newer call, where the newest is the last published."""
     if kind.newest and "replaced" in what and not book.newer(entry):
-        raise Violation(f"newest: {entry.attempts[0]} is replaced, and nobody is newer")
+        raise Violation(f"newest: {entry.attempts[0]} is replaced, and no call is newer")
 
 
 def _check_rates(run: Run, caps: Caps, book: Book) -> None:
@@ -161,7 +161,7 @@ def check_end(book: Book) -> None:
     if missing:
         raise Violation("never ran (again): " + ", ".join(f"{each} {each.why or ''}".strip() for each in missing))
     if untold := [attempt for attempt in book.all() if is_untold(attempt)]:
-        raise Violation("revoked, and nobody was told: " + ", ".join(map(str, untold)))
+        raise Violation("revoked, and not reported: " + ", ".join(map(str, untold)))
 
 
 def is_missing(attempt: Attempt) -> bool:

@@ -126,7 +126,7 @@ def _linger(steps: Steps) -> None:
 
 def _judge(probe: Entry, *, may_run: bool, must_run: bool) -> None:
     if must_run and not probe.runs():
-        what = probe.attempts[0].excused or "nothing was heard of it"
+        what = probe.attempts[0].excused or "without a report"
         raise Violation(f"swallowed: {probe.task} with nothing to remember, {probe.identity}: {what}")
     if probe.runs() and not may_run:
         raise Violation(f"forgotten: {probe.identity} has succeeded and ran again")

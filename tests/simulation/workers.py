@@ -612,7 +612,7 @@ class Worker:
     def answered(self, now_us: int, command: bytes, reply: Any) -> None:
         """The store has answered a call of this worker; the same one may be answered again."""
         if name_of(command) == "exchange" and type(reply) is list and type(reply[0]) is int:
-            assert _is_exchanged(reply), f"no answer of exchange.lua as the simulation knows it: {reply!r}"
+            assert _is_exchanged(reply), f"no answer of exchange.lua in a known form: {reply!r}"
         if _is_exchanged(reply):
             self._answered_us.setdefault(reply[0], now_us)
             self.withdrawn.update(task.decode() for task, _ in reply[_WITHDRAWN])

@@ -64,7 +64,7 @@ def needs_of(what: What) -> Needs:
 
 
 def ended(run: Arrival | Grant, how: str | Facts = "done") -> Ended:
-    """The row that says how a run ended; the message is where it came from."""
+    """Return the row about the end of a run; the message is where it came from."""
     facts = how if isinstance(how, Facts) else ENDS[how]
     if isinstance(run, Arrival) and isinstance(how, str):
         facts = _BROKERS.get(how, facts)
@@ -212,7 +212,7 @@ class Caller:
     # -- the others ----------------------------------------------------------------------------------------------
 
     def renew(self, *runs: Arrival | Grant, number: int | None = None, waiting: Sequence[str] = ()) -> list[int]:
-        """Renew what it holds after its last call, or after an earlier one."""
+        """Renew its holders after its last call, or after an earlier one."""
         return self.renew_all(*runs, number=number, waiting=waiting)[0]
 
     def renew_all(
@@ -223,12 +223,12 @@ class Caller:
         return cast("tuple[list[int], list[int]]", execute(self.client, call))
 
     def reap(self, most: int = 100) -> list[tuple[str, str]]:
-        """Clear expired holders: (task id, what it needed) each."""
+        """Clear expired holders: (task id, its needs) each."""
         _, cleared = cast("tuple[int, list[list[bytes]]]", execute(self.client, self.store.reap(most)))
         return [(text(row[0]), text(row[1])) for row in cleared]
 
     def declare(self, *limits: Limit, known: str = "") -> str:
-        """Say how many permits limits have, as a worker that starts (or that knows of this birth of the store)."""
+        """Declare limits with their permits, as a worker that starts (or that has seen this birth of the store)."""
         return self.declare_all(*limits, known=known)[0]
 
     def declare_all(self, *limits: Limit, known: str = "") -> list[str]:

@@ -32,7 +32,7 @@ class Hints:
             self._heard.get_message(timeout=1)
 
     def take(self) -> list[str]:
-        """Everything up to now: a mark sent after it tells that nothing is still on its way."""
+        """Take everything up to now: a mark sent after it proves that nothing is still on its way."""
         self._client.publish(KEYS.wake, "\0mark")
         texts: list[str] = []
         while True:

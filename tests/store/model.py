@@ -67,14 +67,14 @@ class Model:
     #: last number carried out, and the tasks parked in it, by worker
     calls: dict[str, int] = field(default_factory=dict)
     unsure: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    #: attempts of tasks that are known to have run, while one of these may come: a delivery that is kept, what a worker
-    #: has not said yet that it acknowledged, one that the broker will deliver again
+    #: attempts of tasks that are known to have run, while one of these may come: a delivery that is kept, one whose
+    #: acknowledgement the worker has not reported yet, one that the broker will deliver again
     ran: dict[tuple[int, str], set[str]] = field(default_factory=dict)
     #: lanes (limit, queue) that are passed over
     passed: set[tuple[str, str]] = field(default_factory=set)
     ticket: int = 0
 
-    # -- who is where --------------------------------------------------------------------------------------------
+    # -- places --------------------------------------------------------------------------------------------------------
 
     def held(self, *, expired: bool) -> list[str]:
         return sorted(task for task, each in self.entries.items() if each.nonce and each.expired == expired)
@@ -323,7 +323,7 @@ class Model:
         return 2
 
     def adopt(self, task: str, store: Snapshot) -> None:
-        """Take over what the store has made of a task."""
+        """Take over the store's changes of a task."""
         before = self.entries[task]
         self.entries[task] = entry = _entry(store, task)
         entry.ticket = before.ticket if store.records[task].ticket else 0

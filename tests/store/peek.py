@@ -61,7 +61,7 @@ class Record:
 
     @property
     def told(self) -> dict[str, int]:
-        """The workers that have still to acknowledge its message, and the calls that told them so."""
+        """The workers that have still to acknowledge its message, and their calls with that reply."""
         return {name: int(call) for name, call in self.raw.get("out", {}).items() if call}
 
     @property
@@ -170,7 +170,7 @@ class Snapshot:
 
     @property
     def offered(self) -> set[str]:
-        """The lanes whose queues have a moment to take what is their turn."""
+        """Return the lanes whose queues have a moment to take their turn."""
         return {lane for lane, entry in self.lanes.items() if entry.get("offered")}
 
     def due(self, kind: str) -> dict[str, float]:
@@ -199,7 +199,7 @@ class Snapshot:
         return [task for _, task in sorted(found)]
 
     def line_of(self, record: Record) -> str:
-        """The bucket in whose line a parked task is; else what it waits for."""
+        """Return the bucket in whose line a parked task is; else the cause of its wait."""
         return str(self.lanes.get(record.lane, {}).get("at") or record.lane.partition("\0")[0])
 
 
@@ -225,7 +225,7 @@ def peek(client: Redis) -> Snapshot:
 
 
 def snapshot(hashes: dict[str, dict[str, bytes]], sets: dict[str, dict[str, float]], now: float) -> Snapshot:
-    """Return what these hashes and sorted sets say at this time (ms)."""
+    """Return the content of these hashes and sorted sets at this time (ms)."""
     found, unreadable = _records(hashes["records"])
     records = {task: record for task, record in found.items() if "needs" in record.raw}
     others = {task: Record(record.raw["second"]) for task, record in found.items() if record.raw.get("second")}
@@ -293,7 +293,7 @@ def _counted(each: Any) -> dict[str, int]:
 
 
 def _check_lanes(store: Snapshot) -> None:
-    """Each lane is listed by its first task, where it says that it is."""
+    """Check that each lane is listed by its first task, in the right place."""
     first: dict[str, tuple[str, Record]] = {}
     for task, record in sorted(store.parked.items(), key=lambda item: item[1].member(item[0])):
         if not record.lane.startswith(_LOCK_LANES):

@@ -35,7 +35,7 @@ def terms(*limits: Limit, **options: Any) -> Policy:
 
 
 class TermsCaller(Caller):
-    """A `Caller` whose tasks need what their terms say; it declares these limits when it meets them."""
+    """A `Caller` whose tasks have the needs of their terms; it declares these limits when it meets them."""
 
     def arrive(self, task: str, needs: Needs, *, slots: int = 0) -> Arrival | None:
         """Arrive at the gate; return the holder, or None if the task was parked (or refused)."""

@@ -96,7 +96,7 @@ def test_limits_with_similar_names_are_different(worker: Caller, one: Limit, two
 
 
 def test_undeclared_limit_grants_nothing(worker: Caller, one: Limit) -> None:
-    """A worker declares its limits before it asks; a call never says how many there are."""
+    """A worker declares its limits before it asks; a call never declares a number."""
     worker.declare(Limit("other", 1))
     arrival = worker.arrival("t", Needs(("gpu",), "1:gpu"))
     assert worker.exchange(asked=[arrival]).asked == (Answer.MUST_PARK,)

@@ -131,7 +131,7 @@ def test_all_keys_are_paused(worker: TermsCaller, steering: Steering) -> None:
 
 
 def test_pause_ends_also_if_the_worker_that_ends_it_is_lost(worker: TermsCaller, steering: Steering) -> None:
-    """Right after it has said so, before it could look at all keys."""
+    """Right after the call that ended it, before it could look at all keys."""
     steering.say(TENANT, "pause")
     for number in range(250):
         worker.put(f"t{number}", of(f"k{number}"))

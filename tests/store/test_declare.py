@@ -189,7 +189,7 @@ def test_a_call_to_an_emptied_store_is_not_carried_out(worker: Caller, one: Limi
 
 
 def test_earlier_declaration_may_hold(worker: Caller, redis: Redis) -> None:
-    """A process with permits outside of tasks knows no better than the workers."""
+    """A process with permits outside of tasks has no newer number than the workers."""
     worker.declare(Limit("gpu", 2))
     call = worker.store.declare("", [("gpu", "9"), ("new", "3")], keeps=True)
     execute(redis, call)

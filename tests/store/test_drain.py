@@ -51,7 +51,7 @@ def test_published_task_has_left_the_store(worker: TermsCaller, steering: Steeri
     assert (asked_for, lent) == (4, [Lent(task, BrokerQueue("q"), message_of(task)) for task in ("t1", "t2")])
     stands = steering.stands(API)
     assert (stands.held, stands.parked) == (1, 0)
-    assert peek(redis).messages.keys() == {"t1", "t2"}, "until it is said that they are published"
+    assert peek(redis).messages.keys() == {"t1", "t2"}, "until they are reported as published"
     assert started(worker.look(9)) == ()
     assert steering.publish("t1", "t2")[1] == 2
     assert steering.publish("t1", "t2")[1] == 0
@@ -66,7 +66,7 @@ def test_lent_task_is_not_started(worker: TermsCaller, steering: Steering, redis
     steering.borrow("t1")
     assert worker.end(held, slots=5) == ()
     assert used(redis) == {}
-    assert worker.arrive("t2", ONE), "nobody is before it"
+    assert worker.arrive("t2", ONE), "no task is before it"
     assert steering.borrow("t1", nonce="drain:2") == (1, [])
 
 
@@ -89,7 +89,7 @@ def test_lost_publisher_leaves_both_copies(worker: TermsCaller, steering: Steeri
     worker.reap()
     assert lines(redis) == {"api": ["t1", "t2"]}
     assert used(redis) == {"api": 1}
-    assert steering.publish("t1")[1] == 0, "who comes back takes nothing away"
+    assert steering.publish("t1")[1] == 0, "a returning publisher takes nothing away"
     assert lines(redis) == {"api": ["t1", "t2"]}
     (grant,) = worker.release(held, slots=1).grants
     assert (grant.task, grant.deliveries, grant.message) == ("t1", 0, message_of("t1"))
@@ -98,7 +98,7 @@ def test_lost_publisher_leaves_both_copies(worker: TermsCaller, steering: Steeri
 def test_early_delivery_of_a_drained_task_is_not_lost(
     worker: TermsCaller, peer: TermsCaller, steering: Steering, redis: Redis
 ) -> None:
-    """The reply may get lost, and it tells the worker that the store has the message; that copy is about to go."""
+    """The reply may get lost, with the note that the store has the message; that copy is about to go."""
     fill(worker, 2)
     steering.borrow("t1")
     assert peer.ask("t1", ONE)[0] == Answer.MUST_PARK

@@ -47,7 +47,7 @@ def told(reply: Reply) -> list[tuple[str, str]]:
     return [(each.task, each.dropped) for each in reply.grants if each.expired]
 
 
-# -- what becomes of them ----------------------------------------------------------------------------------------------
+# -- their ends --------------------------------------------------------------------------------------------------------
 
 
 def test_dropped_tasks_get_their_outcome_and_do_not_run(
@@ -59,7 +59,7 @@ def test_dropped_tasks_get_their_outcome_and_do_not_run(
     assert steering.drop(API, why="incident 42") == 3
     assert hints.ready() == ["q"]
     stands = steering.stands(API)
-    assert (stands.held, stands.parked) == (1, 0), "from now on nobody waits for it"
+    assert (stands.held, stands.parked) == (1, 0), "from now on no task waits for it"
     reply = worker.look(9)
     assert told(reply) == [(f"t{number}", "dropped by ana: incident 42") for number in (1, 2, 3)]
     assert [each.message for each in reply.grants] == [message_of(f"t{number}") for number in (1, 2, 3)]

@@ -65,7 +65,7 @@ def test_no_more_are_granted_than_there_are_slots(worker: Caller, two: Limit) ->
 
 
 def test_every_grant_of_a_call_has_a_nonce_of_its_own(worker: Caller, two: Limit) -> None:
-    """The worker knows its runs by it."""
+    """The nonce identifies the run in its worker."""
     held = [worker.take(task, two) for task in ("t1", "t2")]
     for task in ("t3", "t4"):
         worker.put(task, two)

@@ -56,7 +56,7 @@ def test_end_follows_the_table(redis: Redis, began: bool, message: Message, resu
 
 
 def ends(redis: Redis, facts: Facts, case: Case) -> None:
-    """Start a run, end it with these facts, and look at what is there then."""
+    """Start a run, end it with these facts, and look at the state then."""
     worker, peer = LockCaller(redis, "aaaaaaaa", "q"), LockCaller(redis, "bbbbbbbb", "q2")
     mail, spec = terms(MAIL).same, PLAN.spec if case.locked else ""
     run: Arrival | Grant
@@ -107,7 +107,7 @@ def rates(store: Snapshot) -> str:
 
 
 def test_stored_message_keeps_the_place_in_it(redis: Redis) -> None:
-    """Its own, behind all others, or before them; only what had begun counts as delivered."""
+    """Its own, behind all others, or before them; only begun tasks count as delivered."""
     gpu = Limit("gpu", 1)
     cases = {
         Facts(True, Message.PLACE): (["t", "u"], 1),

@@ -81,7 +81,7 @@ def test_passed_over_task_still_waits_for_longest(worker: TermsCaller, other: Te
     assert peek(redis).passed
     assert firsts(redis, "api") == ["left behind"]
     worker.look(1)
-    assert firsts(redis, "api", "limit-0") == ["left behind", None], "nobody else is there"
+    assert firsts(redis, "api", "limit-0") == ["left behind", None], "no other lane is there"
 
 
 def test_longest_wait_of_several_lanes_is_first(worker: TermsCaller, other: TermsCaller, redis: Redis) -> None:

@@ -45,7 +45,7 @@ def read(worker: Caller, limit: str = "api", ring: Ring = MINUTES, *, later: int
 
 
 def come_around(redis: Redis) -> None:
-    """Let what was counted have been counted as many periods ago as its ring has."""
+    """Move the counts back as many periods as their ring has."""
     for ring in (MINUTES, QUARTERS):
         for slot in range(ring.slots):
             stamp: Any = redis.bitfield(KEYS.ring(ring.name, "api"))
@@ -54,7 +54,7 @@ def come_around(redis: Redis) -> None:
 
 
 def turn(redis: Redis, minutes: int) -> None:
-    """Let what was counted have been counted so many minutes ago."""
+    """Move the counts back by so many minutes."""
     ring = KEYS.ring(MINUTES.name, "api")
     size = SLOT * 4
     kept: Any = redis.get(ring)
@@ -170,7 +170,7 @@ def test_reclaimed_holder_is_counted(worker: Caller, peer: Caller, redis: Redis)
 
 
 def test_the_last_hour_in_short(worker: Caller, redis: Redis) -> None:
-    """The same as the whole history says, of many limits with one call."""
+    """The same as in the whole history, of many limits with one call."""
     numbers = counts(at_once=4, ended=9)
     for waited, number in ((0.5, 7), (3.0, 2), (10**6, 1)):
         numbers[place_of(waited)] += number
@@ -219,7 +219,7 @@ def test_within_how_long_a_share_started(worker: Caller, share: float, bound: fl
     assert read(worker).total.wait(share) == bound
 
 
-# -- what a worker counts ----------------------------------------------------------------------------------------------
+# -- counts of a worker ------------------------------------------------------------------------------------------------
 
 
 def run(text: str = NEEDS, waited: float = 0.0) -> Run:

@@ -26,7 +26,7 @@ def ran(redis: Redis) -> set[str]:
 
 
 def test_it_is_known_whenever_it_runs(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """However many calls came since, its worker has not said that it has acknowledged it."""
+    """For any number of calls since, its worker has not reported the acknowledgement."""
     worker.put("t", one, unacked=True)
     worker.look(0)
     (grant,) = peer.look().grants
@@ -60,7 +60,7 @@ def test_message_acknowledged_with_its_run_leaves_no_trace(
 
 
 def test_delivered_again_it_is_kept_twice(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """The one who acknowledges one of two messages speaks for that one."""
+    """An acknowledgement covers only one of two messages."""
     worker.take("first", one)
     worker.put("t", one, unacked=True)
     met = peer.arrival("t", one)
@@ -238,7 +238,7 @@ def test_task_that_was_sent_back_is_kept(worker: Caller, peer: Caller, one: Limi
     assert ran(redis) == {"0 t"}
 
 
-# -- what the store has of them ----------------------------------------------------------------------------------------
+# -- their records in the store ----------------------------------------------------------------------------------------
 
 
 def test_parked_message_is_there(worker: Caller, one: Limit) -> None:

@@ -94,7 +94,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @initialize(first=untils, second=untils)
     def policies_are(self, first: tuple[LockUntil, float], second: tuple[LockUntil, float]) -> None:
-        """Of each task that is published: it belongs to its arguments, what to do on conflict to the call."""
+        """Choose for each published task: it belongs to its arguments, the action on conflict to the call."""
         self.policies = dict(zip(IDENTITIES, (first, second), strict=True))
 
     # -- publishers and the broker ------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.messages)
     @rule(pick=picks)
     def deliver_twice(self, pick: int) -> None:
-        """The broker delivers what it has delivered before."""
+        """Let the broker deliver a message once more."""
         message = self._one_of(list(self.messages.values()), -1 - pick)
         self.broker.append(message)
         self._deliver(len(self.broker) - 1)
@@ -233,7 +233,7 @@ class LockMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.published > 3)
     @rule(back=st.booleans(), lucky=picks)
     def forget(self, back: bool, lucky: int) -> None:
-        """The store loses everything, seldom; those who run put themselves back, unless others were faster."""
+        """Lose everything in the store, seldom; running tasks put themselves back, unless others were faster."""
         if lucky:
             return
         self.client.flushall()
@@ -258,7 +258,7 @@ class LockMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_at_a_time(self) -> None:
-        """Of each identity, but for tasks whose lock was taken away; `started` only says that one begins at a time."""
+        """Of each identity, except tasks whose lock was taken away; `started` only checks that one begins at a time."""
         store = peek(self.client)
         for identity in IDENTITIES:
             if self.policies and self.policies[identity][0] != "started":
@@ -296,7 +296,7 @@ class LockMachine(RuleBasedStateMachine):
                 if not self.broker and not self.running:
                     break
         store = peek(self.client)
-        assert not store.parked, "somebody waits, nothing runs"
+        assert not store.parked, "a task waits, nothing runs"
         assert not store.records
         assert not store.used
         left = {identity: lock for identity, lock in store.locks.items() if store.live_lock(identity)}
@@ -349,7 +349,7 @@ class LockMachine(RuleBasedStateMachine):
             else:
                 assert started.token == 0
             if started.verdict == "conclude":
-                assert started.first in self.outcomes, f"{started.first} has no outcome to tell"
+                assert started.first in self.outcomes, f"{started.first} has no outcome"
             self.owed.discard(started.task)
             self.running.append(started)
 
@@ -373,7 +373,7 @@ class LockMachine(RuleBasedStateMachine):
         self._started(me.end(started, outcome, slots=slots))
 
     def _owed_by(self, started: Started) -> set[str]:
-        """Those who follow it, unless another delivery of it goes on."""
+        """Return its followers, unless another delivery of it goes on."""
         store, identity = peek(self.client), started_identity(started)
         if started.task in store.seconds:
             return set()
@@ -389,7 +389,7 @@ class LockMachine(RuleBasedStateMachine):
             self.late.append(started)
 
     def _reaped(self) -> None:
-        """Those whose lease has ended lose what they have with the next call."""
+        """Take the permits of ended leases with the next call."""
         self.freed |= {started_identity(started) for started in self.late}
 
 

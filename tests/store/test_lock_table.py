@@ -1,4 +1,4 @@
-"""The table in core/lock_table.py: the scripts do what each of its cells says, and the docs have it."""
+"""The table in core/lock_table.py: the scripts follow each of its cells, and the docs have it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class World:
         assert self.run
         return self.run
 
-    # -- what happens -------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def happens(self) -> str:
         """Apply the event; return the answer to its task."""

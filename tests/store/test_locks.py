@@ -184,7 +184,7 @@ def test_tokens_grow_over_a_loss_of_the_data(worker: LockCaller, redis: Redis) -
 
 
 def test_tokens_grow_when_the_clock_was_set_back(worker: LockCaller, redis: Redis) -> None:
-    ahead = 4 * worker.start("t1", PLAN).token  # a number that Lua still knows exactly
+    ahead = 4 * worker.start("t1", PLAN).token  # a number that is exact in Lua
     redis.hset(KEY["meta"], "stamp", str(ahead))
     assert worker.start("t2", plan_of("other")).token > ahead
 
@@ -429,7 +429,7 @@ def test_the_last_one_runs_after_the_one_that_runs(worker: LockCaller) -> None:
 
 
 def test_next_one_runs_though_another_delivery_of_it_does_not(worker: LockCaller, peer: LockCaller) -> None:
-    """That one had expired, so its worker said that it never runs."""
+    """That one had expired, so its worker reported that it never runs."""
     held = worker.start("t1", KEEP_LAST)
     assert peer.arrive("t2", KEEP_LAST) == ()
     peer.exchange(never=[("same", "t2", "")])
@@ -733,7 +733,7 @@ def test_a_lock_is_put_back_after_the_store_lost_everything(worker: LockCaller, 
 
 
 def test_restored_lock_has_the_token_of_its_task(worker: LockCaller, redis: Redis) -> None:
-    """Else what it says of its success is not believed."""
+    """Else the report of its success is refused."""
     plan = plan_of(remember=60)
     held = worker.start("t1", plan)
     redis.flushall()
@@ -789,7 +789,7 @@ def test_locks_that_end_together_each_go_to_their_follower(worker: LockCaller, r
 
 
 def test_a_success_is_remembered_though_its_holder_is_put_back(worker: LockCaller, redis: Redis) -> None:
-    """Its lease lapsed after its child had said that it succeeded; its worker, which has not heard, renews it."""
+    """Its lease lapsed after its child had reported the success; its worker, still without that, renews it."""
     plan = plan_of(remember=60)
     held = worker.start("t1", plan)
     worker.succeeded(held, "same", 60)
@@ -802,7 +802,7 @@ def test_a_success_is_remembered_though_its_holder_is_put_back(worker: LockCalle
 
 
 def test_follower_gets_the_success_of_a_holder_back_in_line(worker: LockCaller, peer: LockCaller, redis: Redis) -> None:
-    """Its lease lapsed before its child said that it succeeded, and then its worker."""
+    """Its lease lapsed before its child reported the success, and then its worker."""
     plan = plan_of(remember=60)
     (held,) = worker.put_once("t1", plan, slots=1)
     assert peer.arrive("t2", plan, slots=1) == ()
@@ -940,7 +940,7 @@ def test_next_one_comes_before_followers_of_the_outcome(
 
 
 def test_a_grant_that_comes_to_nothing_leaves_the_lock_as_it_was(worker: LockCaller, peer: LockCaller) -> None:
-    """Its call was late: another worker had said before it that the task was revoked."""
+    """Its call was late: another worker had reported before it that the task was revoked."""
     plan = worker.publish("t1", PLAN)
     worker.end(worker.start("t1", plan), "return")
     assert state_of(worker) == ("t1", "queued"), "it had it when it was published"
@@ -1002,7 +1002,7 @@ def test_restored_run_leaves_the_lock_of_others_alone(worker: LockCaller, redis:
 
 
 def test_an_unlocked_task_that_runs_does_not_take_its_lock_again(worker: LockCaller) -> None:
-    """Renewing its lease must not undo what an operator did."""
+    """Renewing its lease must not undo the change of an operator."""
     held = worker.start("t1", PLAN)
     worker.unlock("same")
     worker.renew_once(held)
@@ -1199,7 +1199,7 @@ def test_one_that_was_to_be_skipped_and_is_published_again_runs(worker: LockCall
 def test_one_that_ran_before_it_became_a_duplicate_has_no_token(
     worker: LockCaller, peer: LockCaller, redis: Redis
 ) -> None:
-    """Tokens are for those who run."""
+    """Tokens are for running tasks."""
     (held,) = worker.put_once("t1", PLAN, slots=1)
     worker.unlock("same")
     other = peer.start("t2", PLAN)

@@ -1,4 +1,4 @@
-"""Starting what can start, without giving anything back."""
+"""Starting the startable tasks, without giving anything back."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_nothing_to_do_costs_a_few_commands(worker: Caller, redis: Redis) -> Non
     with commands(redis) as calls:
         worker.look()
     assert sum(calls.values()) <= 10
-    assert calls["hset"] == 1, "what it writes is only that it was there"
+    assert calls["hset"] == 1, "it writes only that it was there"
 
 
 def test_many_parked_and_nothing_free_costs_a_few_reads(worker: Caller, one: Limit, redis: Redis) -> None:
     """However long the line is."""
     worker.take("t", one)
-    worker.look()  # so that the server knows the script
+    worker.look()  # so that the server has the script
     costs = []
     for batch in range(2):
         for page in range(10):

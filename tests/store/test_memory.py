@@ -52,7 +52,7 @@ def test_parking_is_refused_whole(worker: Caller, one: Limit, full: Redis) -> No
 
 
 def test_call_that_parks_is_refused_as_a_whole(worker: Caller, two: Limit, full: Redis) -> None:
-    """Its worker says the rest without it."""
+    """Its worker sends the rest without it."""
     held = [worker.take(task, two) for task in ("t1", "t2")]
     before = peek(full)
     fill(full)
@@ -155,7 +155,7 @@ def test_revoked_tasks_are_withdrawn(worker: Caller, one: Limit, full: Redis) ->
 
 
 def test_parked_tasks_are_dropped(worker: Caller, one: Limit, full: Redis) -> None:
-    """Which is what makes room."""
+    """That makes room."""
     worker.take("t", one)
     worker.put("t1", one)
     fill(full)

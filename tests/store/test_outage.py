@@ -156,7 +156,7 @@ def test_first_renewal_leaves_the_others_a_moment(worker: Caller, peer: Caller, 
 
 
 def test_a_second_delivery_waits(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """The broker was away, too, and delivers again what still runs."""
+    """The broker was away, too, and delivers running tasks again."""
     mine = worker.take("t", one)
     be_away(redis)
     answer, _ = peer.ask("t", one)

@@ -129,7 +129,7 @@ def test_an_error_ends_the_declaration(worker: TermsCaller) -> None:
     assert heard == [error]
 
 
-# -- what a worker says and starts -------------------------------------------------------------------------------------
+# -- rows and starts of a worker ---------------------------------------------------------------------------------------
 
 KEYED = [Limit(f"keyed-{number}", 500, key="tenant") for number in range(4)]
 EIGHT = [*KEYED, *(Limit(f"limit-{number}", 500) for number in range(4))]
@@ -195,7 +195,7 @@ def runs(kind: str, count: int) -> list[Run]:
     ]  # fmt: skip
 
 
-# -- what is reclaimed -------------------------------------------------------------------------------------------------
+# -- reclaimed leases --------------------------------------------------------------------------------------------------
 
 
 def test_a_page_of_lost_holders_is_bounded(worker: TermsCaller, redis: Redis) -> None:

@@ -56,7 +56,7 @@ def test_the_oldest_starts_not_the_one_just_parked(worker: Caller, peer: Caller,
 
 
 def test_first_task_is_first_though_its_call_came_later(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """A worker that has to ask, or is stopped for a while, tells how long ago each of its tasks came."""
+    """A worker that has to ask, or stands still for a while, reports how long ago each of its tasks came."""
     worker.take("t", one)
     peer.put("t2", one)
     peer.put("t4", one)
@@ -75,7 +75,7 @@ def test_first_task_is_first_though_its_call_took_longer(worker: Caller, one: Li
 
 
 def test_later_task_of_one_worker_stands_later(worker: Caller, one: Limit, redis: Redis) -> None:
-    """Its first calls are late, which shows when one is not: that one tells what came while they were on their way."""
+    """Its first calls are late, which shows when one is not: that one has the tasks that came in between."""
     worker.take("held", one)
     worker.exchange(clock=100.0)  # 50 ms on its way, as the next one
     worker.exchange(clock=100.001, parked=[worker.parcel("t1", one), worker.parcel("t2", one)])

@@ -1,4 +1,4 @@
-"""A permit that passed from a run that ended to one that began in the same worker, told afterwards."""
+"""A permit that passed from a run that ended to one that began in the same worker, reported afterwards."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_a_dead_queue_is_asked_again_once_a_minute(
         heard += hints.ready()
         let_pass(redis)
         assert 0 < worker.look(0).wait <= OFFER
-    assert heard == ["q2", "q"], "once each: it is ready until somebody with a slot has looked"
+    assert heard == ["q2", "q"], "once each: it is ready until a worker with a slot has looked"
 
 
 def test_a_queue_that_answers_is_offered_its_turn_again(

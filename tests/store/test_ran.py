@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def run_elsewhere(worker: Caller, peer: Caller, one: Limit, how: str = "done") -> None:
-    """A worker parks a task, and is not heard of again; another one runs it."""
+    """Park a task with a worker that then stays silent; another one runs it."""
     worker.put("t", one)
     (grant,) = peer.look().grants
     peer.release(grant, how)
@@ -59,7 +59,7 @@ def test_retry_is_on_record_though_its_first_attempt_comes_again(
 
 
 def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """It has acknowledged what it parked; the same id may be published again."""
+    """It has acknowledged its parked message; the same id may be published again."""
     run_elsewhere(worker, peer, one)
     assert "0 t" in peek(redis).finished
     worker.look()
@@ -69,7 +69,7 @@ def test_it_is_forgotten_when_its_worker_calls_again(worker: Caller, peer: Calle
 
 
 def test_run_is_forgotten_when_its_worker_signs_off(worker: Caller, peer: Caller, one: Limit, redis: Redis) -> None:
-    """Before that it has said what it could not acknowledge."""
+    """Before that it has reported its unacknowledged messages."""
     run_elsewhere(worker, peer, one)
     worker.leave()
     assert not peek(redis).finished
@@ -88,7 +88,7 @@ def test_run_after_the_next_call_of_its_worker_leaves_no_trace(
 def test_unacknowledged_task_is_on_record_for_any_later_run(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
-    """The broker's connection broke meanwhile: said with the next call, it is kept."""
+    """The broker's connection broke in between: reported with the next call, it is kept."""
     worker.put("t", one)
     worker.exchange(unacked=worker.parcelled("t"))
     (grant,) = peer.look().grants
@@ -100,7 +100,7 @@ def test_unacknowledged_task_is_on_record_for_any_later_run(
 def test_unacknowledged_task_run_by_its_own_worker_is_on_record(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
-    """Its next call says both: that the broker has it still, and that it has ended; a full store refused one before."""
+    """Its next call reports both: the broker has it still, and it has ended; a full store refused one before."""
     (grant,) = worker.put("t", one, slots=1).grants
     worker.number += 1
     worker.exchange(unacked=worker.parcelled("t"), ended=[ended(grant)])
@@ -248,7 +248,7 @@ def test_return_covers_no_message_parked_by_another(worker: Caller, peer: Caller
 def test_unacknowledged_delivery_beside_a_run_is_on_record(
     worker: Caller, peer: Caller, one: Limit, redis: Redis
 ) -> None:
-    """The retry of a task whose end the store has not heard of yet; it is not the run that was not acknowledged."""
+    """The retry of a task whose end the store does not have yet; it is not the run that was not acknowledged."""
     held = worker.take("t", one)
     peer.put("t", one, attempt=1)
     peer.exchange(unacked=peer.parcelled("t"))

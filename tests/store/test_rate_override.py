@@ -245,7 +245,7 @@ def test_workers_of_the_limit_learn_to_pass_on_no_permits(worker: TermsCaller, s
     to = worker.arrival("t1", ONE)
     reply = worker.exchange(passed=[Succession("t0", held.nonce, Result.SUCCESS, to)])
     assert (reply.closed, reply.open) == (("api",), ())
-    assert next_start(steering, API) == 0.1, "what was passed on before it heard is counted"
+    assert next_start(steering, API) == 0.1, "permits passed on before the hint are counted"
     steering.unsay(API, "override")
     reply = worker.exchange(asked=[worker.arrival("t2", ONE)])
     assert (reply.closed, reply.open) == ((), ("api",))

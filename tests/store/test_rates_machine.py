@@ -74,7 +74,7 @@ class Line:
 
 
 class RatesMachine(RuleBasedStateMachine):
-    """One worker, a limit with keys and rates, and an operator who changes them."""
+    """One worker, a limit with keys and rates, and an operator that changes them."""
 
     client: ClassVar[Redis]
     clock: ClassVar[StoreClock]
@@ -182,7 +182,7 @@ class RatesMachine(RuleBasedStateMachine):
             if line.rates[-1][1] != paces:
                 line.rates.append((self.clock.now if at is None else at, paces))
 
-    # -- what must be so -----------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
     def no_window_has_too_many(self) -> None:

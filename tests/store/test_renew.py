@@ -164,7 +164,7 @@ def test_later_unrelated_call_keeps_a_renewal_from_putting_back(worker: Caller, 
     worker.look()
     assert worker.renew(held, number=number) == [LATER]
     assert worker.renew(held) == [PUT_BACK]
-    assert worker.renew(held, number=number) == [RENEWED], "what is held is renewed, whenever that was asked"
+    assert worker.renew(held, number=number) == [RENEWED], "held permits are renewed, for any time of the request"
 
 
 def test_waiting_callers_outside_of_tasks_are_kept(worker: Caller, one: Limit, redis: Redis) -> None:
@@ -179,7 +179,7 @@ def test_waiting_callers_outside_of_tasks_are_kept(worker: Caller, one: Limit, r
     assert after["w2"] == before["w2"]
     let_come_due(redis, "task", "w2")
     worker.look()
-    assert peek(redis).parked.keys() == {"w1"}, "it leaves nothing to be told"
+    assert peek(redis).parked.keys() == {"w1"}, "it leaves nothing to report"
 
 
 def test_task_back_in_line_is_not_put_back(worker: Caller, one: Limit, redis: Redis) -> None:

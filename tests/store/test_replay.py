@@ -207,7 +207,7 @@ def test_a_call_that_a_later_one_has_overtaken_does_nothing(
     worker.raw(overtaken, number)
     assert content(peek(redis)) == content(before)
 
-    # Above all it does not say that what the later one parked is acknowledged: a second delivery of it is known.
+    # Above all it does not confirm the tasks that the later one parked: a second delivery of it is on record.
     for _ in range(2):
         (grant,) = peer.look().grants
         peer.release(grant)

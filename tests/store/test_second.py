@@ -54,7 +54,7 @@ def test_a_second_runs_when_the_child_of_the_first_is_lost(worker: Caller, peer:
 
 
 def test_retry_that_arrives_before_its_first_attempt_ended_runs(worker: Caller, peer: Caller, one: Limit) -> None:
-    """The child has published its retry before its worker heard of its end."""
+    """The child has published its retry before its worker saw its end."""
     held = worker.take("t", one)
     peer.put("t", one, attempt=1)
     (grant,) = worker.release(held, "again", slots=1).grants
@@ -72,7 +72,7 @@ def test_a_newer_second_outlives_a_success_of_the_first(worker: Caller, peer: Ca
 def test_of_several_seconds_the_newest_attempt_waits(
     worker: Caller, peer: Caller, one: Limit, redis: Redis, attempts: tuple[int, int]
 ) -> None:
-    """The other one would only do again what it does."""
+    """The other one would only repeat its work."""
     worker.take("t", one)
     for attempt in attempts:
         peer.put("t", one, attempt=attempt)
@@ -84,7 +84,7 @@ def test_of_several_seconds_the_newest_attempt_waits(
 
 
 def test_a_second_keeps_the_place_it_came_at(worker: Caller, peer: Caller, one: Limit) -> None:
-    """It has its ticket from the start, before those who came later."""
+    """It has its ticket from the start, before later ones."""
     held = worker.take("t", one)
     peer.put("t", one)
     worker.put("t2", one)
@@ -115,7 +115,7 @@ def test_a_second_waits_on_while_the_first_goes_back_in_line(
 
 
 def test_a_second_has_the_next_turn_of_its_key(worker: Caller, peer: Caller, redis: Redis) -> None:
-    """Those who come later do not go before it for ever."""
+    """Later tasks do not go before it for ever."""
     limit = Limit("api", 1, fair_by="who")
 
     def of(who: str) -> Needs:

@@ -62,14 +62,14 @@ class Worker:
     caller: Caller
     slots: int
     running: dict[str, Arrival] = field(default_factory=dict)
-    #: of those that run, what the store keeps the message of
+    #: runs whose message the store keeps
     stored: set[str] = field(default_factory=set)
     #: refused, to be parked with the next call that parks
     refused: list[Arrival] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     #: the call under way whose reply never came, and the answer if it was carried out
     unheard: tuple[Exchange, Reply | None] | None = None
-    #: parked, and not said to be acknowledged yet
+    #: parked, and not reported as acknowledged yet
     kept: list[Kept] = field(default_factory=list)
     #: before its last call: the permits that it held, and the number of the call before
     earlier: tuple[int, list[Arrival]] = (0, [])
@@ -93,7 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.workers = [self._worker(queues, slots) for queues, slots in zip(QUEUES, SLOTS, strict=True)]
         self.attempts: dict[str, Delivery] = {}
 
-    # -- what the workers say ------------------------------------------------------------------------------------
+    # -- calls of the workers ------------------------------------------------------------------------------------------
 
     @precondition(lambda self: any(worker.free for worker in self.connected))
     @rule(
@@ -233,7 +233,7 @@ class StoreMachine(RuleBasedStateMachine):
         row = self._one_of(me.ended, -1 - which)
         self._say(me, Exchange(ended=[row]), 0, "no")
 
-    # -- what others do ------------------------------------------------------------------------------------------
+    # -- events elsewhere ----------------------------------------------------------------------------------------------
 
     # Before the first call after the loss of the data, all workers count as away.
     @precondition(lambda self: self.model.calls and self.model.held(expired=False))
@@ -283,7 +283,7 @@ class StoreMachine(RuleBasedStateMachine):
                 if worker.unheard:  # to be carried out again
                     worker.unheard = worker.unheard[0], None
 
-    # -- what must be so -----------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
     def the_store_is_as_the_model(self) -> None:
@@ -425,9 +425,9 @@ class StoreMachine(RuleBasedStateMachine):
         if left_out and reply.grants:
             newest = max(model.entries[grant.task].ticket for grant in reply.grants)
             oldest = model.entries[left_out[0]]
-            # Those who had to wait for another to be passed over come later in the same call.
+            # Tasks that had to wait until another was passed over come later in the same call.
             assert oldest.ticket > newest or now != passed, f"{left_out[0]} was left out"
-        # Whether what was ready still can start is found out in a slot.
+        # Whether a ready task still can start is found out in a slot.
         assert reply.more or not left_out
         assert not reply.more or len(reply.grants) == slots
 

@@ -73,7 +73,7 @@ def test_all_or_nothing(worker: TermsCaller, redis: Redis) -> None:
     for number in (1, 2):
         assert worker.arrive(f"a{number}", of("a"))
     assert not worker.arrive("a3", of("a"))
-    assert used(redis) == {"api": 2, "tenant/a": 2}, "whoever waits holds nothing"
+    assert used(redis) == {"api": 2, "tenant/a": 2}, "a waiting task holds nothing"
     assert lines(redis) == {"tenant/a": ["a3"]}
 
 
@@ -104,7 +104,7 @@ def test_a_line_does_not_go_to_a_full_limit_as_a_whole(worker: TermsCaller, redi
     a = [worker.arrive(f"a{number}", of("a")) for number in range(10)]
     assert worker.arrive("c1", terms(API).same)
     assert a[0]
-    # The shared limit is full again at once, so what the tenant got back is for one more at the most.
+    # The shared limit is full again at once, so the returned permit of the tenant is for one more at the most.
     worker.put("c2", terms(API).same)
     worker.end(a[0], slots=0)
     worker.look(1)
@@ -132,7 +132,7 @@ def test_a_task_between_two_limits_runs_at_last(worker: TermsCaller, redis: Redi
             running.update({grant.needs.partition(":")[2]: grant for grant in reply.grants})
     assert ran == ("both",)
     assert used(redis) == {"left": 1, "right": 1}
-    assert not peek(redis).hashes["overrides"], "and bars nobody any more"
+    assert not peek(redis).hashes["overrides"], "and bars no task any more"
 
 
 def test_alternating_key_takes_nothing_from_a_first_one(worker: TermsCaller, redis: Redis) -> None:
@@ -232,7 +232,7 @@ def test_one_that_needs_many_is_not_overtaken(worker: TermsCaller) -> None:
 
 
 def test_one_that_needs_many_is_not_overtaken_by_another_queue(redis: Redis) -> None:
-    """Nor is its queue offered what it cannot take, and passed over because it did not."""
+    """Nor is its queue offered a task that it cannot take, and passed over because it did not."""
     worker, other = TermsCaller(redis, "aaaaaaaa", "q"), TermsCaller(redis, "bbbbbbbb", "r")
     gpu = Limit("gpu", 4)
     small = [other.arrive(f"s{number}", terms(gpu).same) for number in range(4)]
@@ -281,7 +281,7 @@ def test_starts_come_as_the_rate_allows(worker: TermsCaller, redis: Redis, clock
     assert [bool(worker.arrive(f"m{number}", mail)) for number in range(4)] == [True, True, False, False]
     reply = worker.look(9)
     assert not reply.grants
-    assert 0.05 <= reply.wait < 0.06, "it says when the next start is due"
+    assert 0.05 <= reply.wait < 0.06, "it returns the time of the next start"
     for task in ("m2", "m3"):
         clock.move(49_000)
         assert not worker.look(9).grants
@@ -630,7 +630,7 @@ def test_order_of_turns_lasts_as_long_as_a_task_waits(worker: TermsCaller, redis
     worker.end(run)
     lapse(redis, *(f"turns:{field}" for field in peek(redis).hashes["turns"]))
     worker.reap()
-    assert not peek(redis).hashes["turns"], "nobody waits"
+    assert not peek(redis).hashes["turns"], "no task waits"
 
 
 def test_finished_turns_go_also_under_constant_waiting(worker: TermsCaller, redis: Redis) -> None:

@@ -82,7 +82,7 @@ class TermsMachine(RuleBasedStateMachine):
         self._between = self._between or peek(self.client)
         return self._between
 
-    # -- what the workers do -------------------------------------------------------------------------------------
+    # -- calls of the workers ------------------------------------------------------------------------------------------
 
     @rule(pick=picks, subset=subsets, cost=costs, who=st.sampled_from("ab"), hurried=st.booleans(), slots=slots)
     def deliver(self, pick: int, subset: tuple[int, ...], cost: int, who: str, hurried: bool, slots: int) -> None:
@@ -118,7 +118,7 @@ class TermsMachine(RuleBasedStateMachine):
         told = self.told or bool(self.hints.take())
         for _ in range(MANY):
             reply = self.helper.caller.look(MANY)
-            assert told or not reply.grants, "nobody knew that they could start"
+            assert told or not reply.grants, "no worker got a hint that they could start"
             self._heard(self.helper, reply)
             if not reply.grants and not reply.more:
                 break
@@ -137,7 +137,7 @@ class TermsMachine(RuleBasedStateMachine):
     def helper_ends(self, which: int, outcome: str, slots: int) -> None:
         self._end(self.helper, self._one_of(list(self.helper.running), which), outcome, slots)
 
-    # -- what others do ------------------------------------------------------------------------------------------
+    # -- events elsewhere ----------------------------------------------------------------------------------------------
 
     @precondition(lambda self: bool(self.between.leases or self.between.due("task")))
     @rule(pick=picks, reaped=st.booleans())
@@ -181,14 +181,14 @@ class TermsMachine(RuleBasedStateMachine):
             for run in me.running.values():
                 me.caller.renew(run)
 
-    # -- what must be so -----------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
     def all_indexes_agree(self) -> None:
         store = peek(self.client)
         check(store)
         permits = {limit.name: limit.permits or 0 for limit in self.limits}
-        assert not startable(store, permits), "there is room, and nothing says so"
+        assert not startable(store, permits), "there is room, and no index lists it"
         # Time does not pass by itself here: an offer stands until `time_passes`.
         for lane in store.offered:
             entry = {**store.lanes[lane], "offered": store.now + 3_600_000}

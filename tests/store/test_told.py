@@ -28,7 +28,7 @@ def abc(redis: Redis) -> tuple[LockCaller, LockCaller, LockCaller]:
 def test_skipped_task_does_not_run_when_it_is_delivered_again(
     abc: tuple[LockCaller, LockCaller, LockCaller], redis: Redis
 ) -> None:
-    """Its worker was killed before it could acknowledge what it had parked."""
+    """Its worker was killed before it could acknowledge its parked message."""
     a, b, c = abc
     first = a.start("t0", SKIP)
     assert b.arrive("t1", SKIP, slots=1)  # and is killed

@@ -1,4 +1,4 @@
-"""Fields of any hash that cannot be read: they cost what they are about, never the group."""
+"""Unreadable fields of any hash: each costs its own task or limit, never the group."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_a_member_of_a_line_that_names_no_task_goes(worker: Caller, one: Limit, 
 
 @pytest.mark.parametrize("end", [0x7F, 0x7FF, 0xFFF, 0xD7FF, 0xFFFF, 0x3FFFF, 0xFFFFF, 0x10FFFF])
 def test_a_task_id_of_any_characters_can_be_read(worker: Caller, one: Limit, redis: Redis, end: int) -> None:
-    """The last character of each length and range that UTF-8 tells apart."""
+    """The last character of each length and range in UTF-8."""
     held = worker.take("t1", one)
     worker.put(chr(end), one)
     assert started(worker.release(held, slots=1)) == (chr(end),)

@@ -157,7 +157,7 @@ def test_all_limits_and_keys_are_found(worker: TermsCaller, steering: Steering) 
     assert len(buckets(steering, "used")) == 601
 
 
-# -- holders and those who wait ----------------------------------------------------------------------------------------
+# -- holders and waiting tasks -----------------------------------------------------------------------------------------
 
 
 def test_holders(worker: TermsCaller, steering: Steering, redis: Redis) -> None:
@@ -410,7 +410,7 @@ def test_of_others_nothing_is_known(steering: Steering) -> None:
     assert why.reasons[0].startswith("No worker has seen it yet, or it has ended: look in its queue")
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- costs -------------------------------------------------------------------------------------------------------------
 
 
 def test_reading_writes_nothing_and_costs_the_same_for_any_line(

@@ -37,7 +37,7 @@ class Cluster:
 
     @property
     def primary(self) -> EmbeddedServer:
-        """The node that has the keys now, as its shard says."""
+        """The node that has the keys now, by its shard."""
         return until(self._primaries, timeout=20)[0]
 
     def wait_replicated(self) -> None:
@@ -158,5 +158,5 @@ def _known(node: EmbeddedServer) -> int:
 def _whole(node: EmbeddedServer) -> bool:
     if b"cluster_state:ok" not in ask(node, "CLUSTER", "INFO"):
         return False
-    # Start, end, primary, replica: each node knows the replicas too.
+    # Start, end, primary, replica: each node has the replicas too.
     return [len(found) for found in ask(node, "CLUSTER", "SLOTS")] == [4] * PRIMARIES

@@ -23,7 +23,7 @@ def pytest_runtest_teardown() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Once all fixtures are gone, leave what is there for good out of the next collection: it takes 50 ms otherwise."""
+    """Once all fixtures are gone, leave lasting objects out of the next collection: it takes 50 ms otherwise."""
     result = yield
     gc.collect()
     gc.freeze()

@@ -1,6 +1,6 @@
 """How often a worker looks for work on its own, how long it waits for the store, and how long a message is fresh.
 
-The only place of the tests that knows where that is written.
+The only place of the tests with the names of these constants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VARIABLE, PATIENCE, FRESH = "LOOK_EVERY", "PATIENCE", "FRESH"
 
 
 def look_every(seconds: float | None = None) -> None:
-    """Have the workers of this process look so often; by default as the environment says, if it does."""
+    """Have the workers of this process look so often; by default as in the environment, if it is there."""
     said = seconds or os.environ.get(VARIABLE)
     if said is not None:
         assert "LOOK_EVERY" in vars(wiring)

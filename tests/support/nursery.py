@@ -192,7 +192,7 @@ def _say_end(ended: int, pid: int, status: int) -> None:
 
 
 def _become(order: Mapping[str, Any], streams: Sequence[int], parent: int) -> list[str]:
-    """Have in this process what a command would begin with."""
+    """Set up in this process the state at the start of a command."""
     os.setsid()
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG
     if os.getppid() != parent:

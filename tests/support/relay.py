@@ -67,7 +67,7 @@ class Relay:
         self.hang_up()
 
     def forget_subscriptions(self) -> None:
-        """Drop what comes on those that subscribe to something, and say so to no one, as a NAT does."""
+        """Drop later messages of subscribed connections, without notice to either side, as a NAT does."""
         self._forgotten |= self._subscribing
 
     def quiet_for(self, seconds: float) -> bool:
@@ -75,7 +75,7 @@ class Relay:
         return time.monotonic() - self._said > seconds
 
     def hold_replies(self) -> None:
-        """Keep what the server says from now on; calls still reach it."""
+        """Keep the server's bytes from now on; calls still reach it."""
         self._replying.clear()
 
     def hold_replies_from(self, said: bytes) -> None:
@@ -97,12 +97,12 @@ class Relay:
         self._refusing = False
 
     def lead_to(self, server_port: int) -> None:
-        """Pass on to another server what connects from now on, as an address that moves does."""
+        """Pass on new connections to another server, as an address that moves does."""
         self._server_port = server_port
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Break all connections that there are now, and with them what is kept of their replies."""
+        """Break all connections that there are now, and drop the kept bytes of their replies."""
         for connection in list(self._open):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

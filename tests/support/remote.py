@@ -29,7 +29,7 @@ def wait_heard(app: Any, *workers: Worker) -> None:
 
 
 def tell(app: Any, command: str, *workers: Worker, **arguments: Any) -> list[Any]:
-    """Have these workers carry out a command, once; return what each answered."""
+    """Have these workers carry out a command, once; return the answer of each."""
     wait_heard(app, *workers)
     names = [name_of(worker) for worker in workers]
     replies = app.control.broadcast(command, arguments=arguments, destination=names, reply=True, timeout=20)

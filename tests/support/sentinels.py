@@ -145,7 +145,7 @@ def watched(new_server: Callable[..., EmbeddedServer], *, down_after: int = 60_0
 
         def knows_both() -> bool:
             replicas = sentinel.ask("REPLICAS", NAME) or []
-            # It can be chosen once it has told about itself.
+            # It can be chosen once it has announced itself.
             return [_fields(found)["master-link-status"] for found in replicas] == ["ok"]
 
         until(knows_both, timeout=20, describe=lambda: sentinel.ask("REPLICAS", NAME))

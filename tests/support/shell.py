@@ -49,7 +49,7 @@ class Ended(NamedTuple):
 
 
 class Shell:
-    """Runs ``celery`` as a process of its own: forked from a nursery, as far as that knows what it needs."""
+    """Runs ``celery`` as a process of its own: forked from a nursery, as far as that has its imports."""
 
     def __init__(self, url: str, directory: Path, nursery: Nursery | None) -> None:
         self.env = os.environ | {"BROKER_URL": url, "RESULT_BACKEND": url.removesuffix("/0") + "/1"}
@@ -72,7 +72,7 @@ class Shell:
         return Ended(done.returncode, done.stdout, done.stderr)
 
     def on_terminal(self, *args: str, **env: str) -> str:
-        """Return what ``celery`` writes to a terminal of 80 columns and 24 lines."""
+        """Return the output of ``celery`` on a terminal of 80 columns and 24 lines."""
         ours, its = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-c", CELERY, str(ROOT), *args],

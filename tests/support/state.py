@@ -55,7 +55,7 @@ class State:
 
     @property
     def lines(self) -> tuple[Parked, ...]:
-        """Everybody who waits, line by line, first come first."""
+        """The waiting tasks, line by line, oldest first."""
         return self.throttle.parked(most=_MOST)
 
     @property

@@ -26,11 +26,11 @@ class Timers:
         function(*args)
 
     def ring_one(self) -> None:
-        """Do what was asked for first."""
+        """Do the first due call."""
         self._due.pop(0)()
 
     def ring(self) -> int:
-        """Do what is due; return how much that was."""
+        """Do the due calls; return their number."""
         due, self._due = self._due, []
         for function in due:
             function()

@@ -85,7 +85,7 @@ class Worker:
         """Wait until the log has the pattern so many times; return the matches. Fails early if the worker ends."""
 
         def found() -> list[str]:
-            ended = not self.running  # asked first, so that what it wrote last is read
+            ended = not self.running  # asked first, so that its last output is read
             matches = [match.group() for match in re.finditer(pattern, self.log(), re.MULTILINE)]
             if ended and len(matches) < times:
                 message = f"{self!r} ended with status {self.process.returncode}, no {pattern!r} in its log:\n"
@@ -157,7 +157,7 @@ class Workers:
     """Starts workers on one Redis and ends all of them.
 
     ``conf`` is Celery configuration, for the workers and for ``app()`` in the test's own process; change it before.
-    With a nursery they are forked from it, as far as it knows what they need.
+    With a nursery they are forked from it, as far as it has their imports.
     """
 
     def __init__(self, url: str, journal: Journal, directory: Path, nursery: Nursery | None = None) -> None:
@@ -258,7 +258,7 @@ class Workers:
 
 
 def _can_be_forked(app: str, pool: str, variables: Mapping[str, str]) -> bool:
-    """Whether a nursery's process is what the worker would be by then."""
+    """Return whether a nursery's process has the state that the worker would have by then."""
     same = app.startswith(_APPS) and app not in _LATE and pool not in _PATCHING_POOLS
     return same and not any(each != "PYTHONUNBUFFERED" and each.startswith(_READ_AT_IMPORT) for each in variables)
 

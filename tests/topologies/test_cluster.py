@@ -119,7 +119,7 @@ def moved(cluster: Cluster) -> Iterator[None]:
 
 def _give(slot: int, source: EmbeddedServer, target: EmbeddedServer, other: EmbeddedServer) -> None:
     name = node_id(target)
-    # Importing it gives the target a new epoch: else what the source said before, and is on its way, may win.
+    # Importing it gives the target a new epoch: else an earlier message of the source, still on its way, may win.
     assert ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(source))
     for node in (target, source, other):
         assert ask(node, "CLUSTER", "SETSLOT", slot, "NODE", name)

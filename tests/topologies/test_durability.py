@@ -116,7 +116,7 @@ def watched(workers: Workers) -> Iterator[Watched]:
 
 
 def test_a_sentinel_fails_over(watched: Watched, workers: Workers, journal: Journal, doors: Doors) -> None:
-    """The replica has heard of none of them."""
+    """The replica has got none of them."""
     worker = workers.start(DOORS, concurrency=2)
     app = workers.app(DOORS)
     state = State(lambda: watched.primary.url)

@@ -152,7 +152,7 @@ def test_a_topic_route(workers: Workers, journal: Journal, doors: Doors, state: 
 
 @pytest.mark.parametrize("queue", QUEUES, indirect=True)
 def test_prefetch(rabbit: Rabbit, workers: Workers, journal: Journal, doors: Doors, state: State, queue: str) -> None:
-    """A line does not use up what a worker may prefetch, and that number is what it was afterwards."""
+    """A line does not use up the prefetch count of a worker, which is the same afterwards."""
     workers.start(DOORS, queues=queue, concurrency=2)
     app = workers.app(DOORS)
     assert prefetched(app) == {2}

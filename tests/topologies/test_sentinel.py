@@ -68,7 +68,7 @@ def test_no_sentinel_answers() -> None:
 
 
 def test_a_replica_is_not_taken_for_the_primary(watched: Watched) -> None:
-    """A sentinel that is behind names what was the primary; the next one is asked."""
+    """A sentinel that is behind names the former primary; the next one is asked."""
     behind = Sentinel(watched.servers[1].binary, watched.servers[1].port, down_after=60_000)
     try:
         behind.wait()

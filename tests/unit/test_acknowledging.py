@@ -16,7 +16,7 @@ from celery_throttle.worker.store_side.outbox import Outbox
 
 
 class Worker:
-    """Of it what acknowledges, in the second epoch of its broker."""
+    """The acknowledging part of a worker, in the second epoch of its broker."""
 
     def __init__(self) -> None:
         self.outbox, self.broker, self.posted = Outbox(), Broker(""), list[Any]()

@@ -1,4 +1,4 @@
-"""Declarations that did nothing, or ended in Python's own words: said when they are made, or when the worker starts."""
+"""Declarations without effect, or with an error of Python: refused when they are made, or at the worker's start."""
 
 # These calls are wrong on purpose, and a type checker reports them, too.
 # mypy: disable-error-code="arg-type, call-arg, misc, operator"

@@ -1,4 +1,4 @@
-"""Reading what the scripts answer."""
+"""Reading the answers of the scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints of error messages: doing as one says never destroys, or changes, more than the wrong call was about."""
+"""Hints of error messages: following one never destroys, or changes, more than the wrong call would."""
 
 # These calls are wrong on purpose, and a type checker reports them, too.
 # mypy: disable-error-code="arg-type, call-arg, misc"

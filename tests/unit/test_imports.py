@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 ROOT = Path(celery_throttle.__file__).parent
 #: Modules that set attributes of others, with reasons.
 STEERS = {
-    "celery_throttle.web.site": {"inner"},  # the state of a Starlette app is where its handlers find what they share
-    # A run goes from state to state, and these are what moves it.
+    "celery_throttle.web.site": {"inner"},  # the state of a Starlette app is the shared place of its handlers
+    # A run goes from state to state, and these move it.
     "celery_throttle.worker.gate": {"run", "calls"},
     "celery_throttle.worker.admission": {"run", "calls"},
     "celery_throttle.worker.running": {"run", "calls"},
@@ -31,7 +31,7 @@ STEERS = {
     "celery_throttle.worker.bootsteps": {"worker"},  # and of its worker
     "celery_throttle.control.remote_step": {"worker"},
     "celery_throttle.worker.wiring": {"connection", "consumer"},  # which we wrap
-    "celery_throttle.worker.celery_side.prefetch": {"qos"},  # which says how many messages the worker may take
+    "celery_throttle.worker.celery_side.prefetch": {"qos"},  # which sets how many messages the worker may take
     "celery_throttle.worker.celery_side.unthrottled": {"task"},  # as Celery's autoretry_for does
     "celery_throttle.worker.celery_side.remember": {
         "backends"

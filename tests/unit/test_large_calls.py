@@ -36,4 +36,4 @@ def test_slots_go_with_small_calls_and_every_second_large_one(size: int, slots: 
     sender = Sender(size)
     hungry = [sender.send(2) for _ in range(3)]
     assert sender.slots == slots
-    assert hungry == [offered == 0 for offered in slots], "what was not offered is offered next"
+    assert hungry == [offered == 0 for offered in slots], "slots that were not offered are offered next"

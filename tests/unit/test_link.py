@@ -179,7 +179,7 @@ def test_slow_command_of_the_server_is_waited_for(server: Server, linked: Linked
 
 
 def test_a_socket_that_was_closed_is_off_the_hub(server: Server, linked: Linked) -> None:
-    """Also while a child that was forked meanwhile has it open: the kernel then still tells of it."""
+    """Also while a forked child still has it open: the kernel then still reports it."""
     inherited = linked.link._connection._sock.dup()
     server.peer.close()
     with inherited:

@@ -1,4 +1,4 @@
-"""How the Lua files read: one subject each, functions that one can see whole, names that say what they are."""
+"""The style of the Lua files: one subject each, functions of one screen, names that fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FUNCTION = re.compile(r"^local function (\w+)\(([^)]*)\)(.*)$")
 
 
 def code_of(text: str) -> list[str]:
-    """The lines without what is in comments and strings."""
+    """Return the lines without comments and strings."""
     return [re.sub(r"--.*", "", re.sub(r"'(?:\\.|[^'\\\n])*'", "''", line)).rstrip() for line in text.splitlines()]
 
 

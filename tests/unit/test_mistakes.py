@@ -30,7 +30,7 @@ def body(order_id: Any, amount: int = 0) -> None:
 
 
 def any_arguments(**_: Any) -> None:
-    """Be a task that takes what examples are about."""
+    """Be a task with the arguments of the examples."""
 
 
 def task_of(function: Any = body, /, **options: Any) -> Any:
@@ -56,7 +56,7 @@ def control() -> Any:
     return ThrottleControl(APP).limit(GPU)
 
 
-#: How a message says what to do instead.
+#: The words of a message before its suggestion.
 FIX = re.compile(r"[:;,] (write|use|did you mean|give|have it|raise|name|leave|round)\b|, so leave")
 #: Options, and the message when the task is bound.
 BOUND: list[tuple[dict[str, Any], str]] = [
@@ -247,8 +247,7 @@ BOUND: list[tuple[dict[str, Any], str]] = [
 ]
 
 #: Its names elsewhere: in celery-once, celery-singleton, celery-heimdall, Sidekiq and its plugins, BullMQ, Oban,
-#: GoodJob,
-#: River, dramatiq.
+#: GoodJob, River, dramatiq.
 ELSEWHERE: list[tuple[str, object, str]] = [
     ("once", {"keys": ["order_id"], "graceful": True}, "singleton=True, unique_on=['order_id']"),
     ("heimdall", {"unique": True}, "singleton=True, unique_on=['order_id']"),
@@ -290,7 +289,7 @@ def test_message_when_a_task_is_bound(options: dict[str, Any], said: str) -> Non
 
 
 def written(message: str, names: dict[str, Any]) -> list[dict[str, Any]]:
-    """The options that a message says one should write, each way that it names; none if they are no code."""
+    """Return the options that a message suggests, each way that it names; none if they are no code."""
     option, text = re.match(r"Task shop\.f: (?:(rate): )?", message)[1], message.rpartition("write ")[2]  # type: ignore[index]
     ways = re.split(r" or (?=\w+=)", text)
     if text.endswith("..."):

@@ -154,7 +154,7 @@ def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
     assert said.revoked == ["revoked a", "revoked b"]
     assert said.never == [("same", "a", ""), ("same", "b", "")]
     assert [row.to.task for row in said.passed] == ["next a", "next b"]
-    assert not said.back, "a full store hears first what it takes"
+    assert not said.back, "a full store first gets the rows that it takes"
     assert [run.request.id for run in outbox.next_batch(0).back] == ["back a", "back b"]
 
 

@@ -23,7 +23,7 @@ OURS = "sorted(name for name in app.tasks if name.startswith('celery_throttle.')
 
 
 def run(program: str) -> Any:
-    """Return what a fresh interpreter says, as JSON."""
+    """Return the output of a fresh interpreter, as JSON."""
     path = "import json, sys; sys.path.append(sys.argv.pop(1)); exec(sys.argv[1])"
     command = [sys.executable, "-c", path, str(ROOT), program]
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
@@ -86,7 +86,7 @@ def test_a_name_that_does_not_exist() -> None:
 
 
 def test_lowest_tested_versions_are_those_of_the_extras() -> None:
-    """``tox -e lowest`` tests what pyproject.toml promises."""
+    """``tox -e lowest`` tests the promises of pyproject.toml."""
     extras = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     lines = "".join(re.findall(r"^(?:metrics|opentelemetry|web) = .*", extras, re.MULTILINE))
     bounds = dict(re.findall(r'"([\w-]+)>=([\d.]+)', lines))

@@ -18,13 +18,13 @@ SHORT = 0xFFFF
 
 
 class Connection:
-    """A broker connection of a worker; `told` is what its broker knows."""
+    """A broker connection of a worker; `told` is the count that its broker has."""
 
     def __init__(self, value: int, prefetch: Prefetch | None = None, most: int | None = None) -> None:
         self.told: list[int] = []
         self.meanwhile: Any = lambda: None
         qos = self.qos = QoS(self._hear, value)
-        qos.max_prefetch = most  # as worker_eta_task_limit says
+        qos.max_prefetch = most  # as in worker_eta_task_limit
         self.consumer: Any = Consumer.__new__(Consumer)
         conf = {"worker_enable_prefetch_count_reduction": True}
         vars(self.consumer).update(

@@ -13,7 +13,7 @@ ADDRESSES = [("a", 1), ("b", 2), ("c", 3)]
 
 
 class Attempts:
-    """Fails at some hosts; knows which were tried."""
+    """Fails at some hosts; keeps a list of the tried ones."""
 
     def __init__(self, *failing: str) -> None:
         self.failing, self.tried = failing, ""

@@ -32,7 +32,7 @@ def said(call: Call) -> tuple[int, list[str]]:
 
 
 def test_task_going_back_is_renewed_and_never_put_back() -> None:
-    """The store puts nothing back if it knows a later call of the worker, as it does of any after this number."""
+    """The store puts nothing back if it has a later call of the worker, as it does of any after this number."""
     permits = [permit("a"), permit("b", goes_back=True), permit("c")]
     pages = list(renewals(Store(Keys("x"), 12.0), "w", 7, permits))
     assert [said(call) for _, call in pages] == [(7, ["a", "c"]), (0, ["b"])]

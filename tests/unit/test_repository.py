@@ -20,7 +20,7 @@ PYPROJECT = (ROOT / "pyproject.toml").read_text()
 
 
 def read(path: str) -> Any:
-    """Return what a file of YAML has."""
+    """Return the content of a file of YAML."""
     return yaml.safe_load((ROOT / path).read_text())
 
 

@@ -49,7 +49,7 @@ def test_unacknowledged_message_is_at_the_broker(run: Callable[..., Run], late: 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_message_of_a_connection_that_is_gone_may_come_again(run: Callable[..., Run], late: bool) -> None:
-    """The broker may have put it back before it heard that it was acknowledged."""
+    """The broker may have put it back before the acknowledgement arrived."""
     assert run(gone=False, late=late).facts(Result.SUCCESS, began=True, epoch=2).message is Message.BROKER
     assert run(gone=False, late=late).facts(Result.NOTHING, began=True, epoch=2).message is Message.NOBODY
 

@@ -44,7 +44,7 @@ def test_a_url_of_its_own_comes_first() -> None:
 
 
 def test_no_redis_at_all_is_refused() -> None:
-    """The message says what to set."""
+    """The message names the setting."""
     with pytest.raises(ConfigurationError, match="set throttle_url"):
         Settings.read(nothing_set, ["amqp://rabbit", None])
 

@@ -151,7 +151,7 @@ def stands(app: Any) -> Any:
     return ThrottleControl(app).limit("api").status()
 
 
-# -- what is clicked ---------------------------------------------------------------------------------------------------
+# -- clicks ------------------------------------------------------------------------------------------------------------
 
 
 def test_every_change_is_clicked(browser: Browser, app: Any) -> None:
@@ -242,7 +242,7 @@ def test_the_filter(browser: Browser, worker: TermsCaller) -> None:
     assert [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, "tbody th")] == ["gpu"]
 
 
-# -- what is seen without a reload -------------------------------------------------------------------------------------
+# -- updates without a reload ------------------------------------------------------------------------------------------
 
 
 def test_a_change_is_seen(browser: Browser, app: Any) -> None:

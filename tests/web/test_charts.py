@@ -59,7 +59,7 @@ def test_the_last_hour(page: Site, count: Callable[..., None]) -> None:
 
 
 def test_a_chart_has_times_and_a_value_for_each_period(page: Site, count: Callable[..., None]) -> None:
-    """Also for those who touch it, and of periods without a bar."""
+    """Also on touch screens, and of periods without a bar."""
     count()
     for path, periods, minutes in (("limit?name=api", 60, 60), ("limit?name=api&day=1", 96, 24 * 60)):
         drawn = charts(page.get(path))["Started"]

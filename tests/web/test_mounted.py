@@ -73,7 +73,7 @@ def in_fastapi(app: Any) -> Iterator[str]:
 
 @contextmanager
 def in_starlette(app: Any) -> Iterator[str]:
-    """Mounted within what is mounted, as behind a proxy that takes a part of the path away."""
+    """Mounted within a mounted app, as behind a proxy that takes a part of the path away."""
     page = asgi(app, rights, lambda request: request.headers.get("x-user"))
     site = Starlette(routes=[Mount("/ops", routes=[Mount("/throttle", page)])])
     with served(site) as url:
@@ -117,7 +117,7 @@ def seen_from(client: httpx.Client, first: str) -> set[str]:
             continue
         seen.add(path.partition("?")[0] + str(sorted(path.partition("?")[2].split("&"))))
         answer = client.get(path)
-        bare = path.endswith(("/limit", "/limit/change", "/task/drop"))  # forms add what is missing
+        bare = path.endswith(("/limit", "/limit/change", "/task/drop"))  # forms add the missing ones
         assert answer.status_code == (400 if bare else 200), path
         if answer.headers["content-type"].startswith("text/html"):
             links = [html.unescape(each) for each in LINK.findall(answer.text)]
@@ -141,7 +141,7 @@ def test_a_change(site: httpx.Client, app: Any) -> None:
     answer = site.post("/ops/throttle/limit/change?name=api", data={"change": "pause", "why": "ü"}, headers=SAME)
     assert answer.headers["location"] == "/ops/throttle/limit?name=api"
     assert "api is paused." in site.get(answer.headers["location"]).text
-    assert "api is paused." not in site.get(answer.headers["location"]).text, "it is said once"
+    assert "api is paused." not in site.get(answer.headers["location"]).text, "it is logged once"
     said = ThrottleControl(app).limit("api").status().paused
     assert (said and said.by, said and said.why) == ("ana", "ü")
     assert site.post("/ops/throttle/limit/change?name=api", data={"change": "resume"}).status_code == 403
@@ -181,7 +181,7 @@ def django() -> Any:
 
 
 def login(name: str, *, staff: bool, may: tuple[str, ...] = ()) -> dict[str, str]:
-    """The cookie of a user who has logged in."""
+    """Return the cookie of a user that has logged in."""
     from django.contrib.auth import get_user_model  # type: ignore[import-untyped] # noqa: PLC0415
     from django.contrib.auth.models import Permission  # type: ignore[import-untyped] # noqa: PLC0415
     from django.contrib.contenttypes.models import ContentType  # type: ignore[import-untyped] # noqa: PLC0415

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def tell_counts(worker: TermsCaller, *limits: Limit, at_once: int = 0, waited: int = 0) -> None:
-    """Have a worker tell what it has counted: how many started at once, and after a second in line."""
+    """Have a worker send its counts: how many started at once, and after a second in line."""
     told = counts(at_once=at_once)
     told[place_of(1.0)] = waited
     worker.declare(*limits)
@@ -111,7 +111,7 @@ def test_the_oldest_wait_of_each_limit(page: Site, worker: TermsCaller) -> None:
     assert not any("not read" in each for each in found.values())
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- costs -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_limit_more_is_no_call_more(

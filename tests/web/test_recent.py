@@ -218,7 +218,7 @@ def workers(worker: TermsCaller, monkeypatch: pytest.MonkeyPatch) -> Workers:
 
 @pytest.mark.parametrize("path", ["report", "api/report"])
 def test_parallel_reports_ask_once_and_leave_room_for_pages(page: Site, app: Any, workers: Workers, path: str) -> None:
-    """Threads are what pages are made in, 40 in a process: reports that wait take none."""
+    """Pages are made in threads, 40 in a process: reports that wait take none."""
     with ThreadPoolExecutor(60) as threads:
         asked = [threads.submit(page.get, path) for _ in range(60)]
         until(lambda: workers.asked)

@@ -286,7 +286,7 @@ def test_wrong_tokens_are_logged_and_followed_by_a_pause(
         answer = signed_in(page, next="/audit")
         assert "Too many wrong tokens: try again in 30 s." in answer.text
         assert "next=%2Faudit" in answer.text
-        assert page.get("", headers=sent).status_code == 200, "whoever has signed in stays so"
+        assert page.get("", headers=sent).status_code == 200, "a visitor that has signed in stays so"
         clock[0] += 31
         assert [send(page, "no"), send(page, "no")] == [401, 429], "each further one is followed by a pause"
         clock[0] += 31

@@ -1,4 +1,4 @@
-"""The page of a task: its arguments for those who may see them, its ETA, and the worker that runs it."""
+"""The page of a task: its arguments for visitors that may see them, its ETA, and the worker that runs it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def message(**headers: object) -> bytes:
 
 
 def park(worker: TermsCaller, task: str = "t", **headers: object) -> Arrival:
-    """Park a task of the limit ``api``, which is full from then on; return what holds a permit of it."""
+    """Park a task of the limit ``api``, which is full from then on; return the holder of its permit."""
     held = [worker.arrive(each, terms(API).same) for each in ("one", "two")]
     worker.put(task, terms(API).same, message=message(**headers))
     assert held[0]
     return held[0]
 
 
-# -- what is shown -----------------------------------------------------------------------------------------------------
+# -- shown fields ------------------------------------------------------------------------------------------------------
 
 
 def test_parked_task_has_its_arguments_and_its_eta(page: Site, worker: TermsCaller) -> None:
@@ -101,7 +101,7 @@ def test_eta_without_a_zone_is_in_utc(page: Site, worker: TermsCaller) -> None:
     assert f"ETA {SHOWN_ETA}" in text(page.get("task?id=t"))
 
 
-# -- who may see the arguments -----------------------------------------------------------------------------------------
+# -- rights to the arguments -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ ONCE = "tests.support.apps.once"
 
 @pytest.fixture
 def log_as_before() -> Iterator[None]:
-    """A worker in this process sets up logging, for those who come later too."""
+    """A worker in this process sets up logging, for later tests too."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield

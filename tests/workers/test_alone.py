@@ -1,4 +1,4 @@
-"""A worker without what operators use: remote control, commands, the page."""
+"""A worker without the operators' parts: remote control, commands, the page."""
 
 from __future__ import annotations
 

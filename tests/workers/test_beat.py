@@ -143,7 +143,7 @@ def make_app(**conf: Any) -> Any:
 
 
 def schedule_of(app: Any) -> Any:
-    """Return what beat would run, as beat itself finds it."""
+    """Return the schedule that beat would run, as beat itself finds it."""
     app.finalize()
     return app.conf.beat_schedule
 

@@ -578,7 +578,7 @@ def test_a_store_that_does_not_answer(own_server: EmbeddedServer) -> None:
         assert isinstance(raised.value.__cause__, (RedisError, OSError))
 
 
-# -- what to scale workers by ------------------------------------------------------------------------------------------
+# -- numbers for scaling workers ---------------------------------------------------------------------------------------
 
 
 @worker

@@ -116,7 +116,7 @@ def test_nothing_is_left_for_the_next_run(server: EmbeddedServer, redis: Redis) 
 
 @pytest.mark.usefixtures("log_as_before")
 def test_run_with_its_own_prefix_remembers_no_earlier_one(server: EmbeddedServer) -> None:
-    """As `docs/tutorial/in-tests.md` says for tests with a real worker."""
+    """As in `docs/tutorial/in-tests.md` for tests with a real worker."""
 
     def new_app(prefix: str) -> Any:
         app = make_app(throttle_url=server.url, throttle_prefix=prefix)

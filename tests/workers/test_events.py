@@ -1,4 +1,4 @@
-"""Events: ours tell what they have to, and do not disturb what `celery events` and Flower make of Celery's own."""
+"""Events: ours carry their facts, and do not disturb the views of `celery events` and Flower."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_the_error_is_one_of_ours_and_goes_through_pickle(orders: sqlite3.Connec
 
 
 def test_the_traceback_does_not_suggest_the_unsafe_one(orders: sqlite3.Connection) -> None:
-    """Python proposes names like the one that was asked for: None in a WHERE is what must not be written."""
+    """Python proposes names like the requested one, and None must not get into a WHERE."""
     charge = make_app(orders).tasks["charge"]
     with pytest.raises(NoFencingToken) as raised:
         charge(17)

@@ -51,7 +51,7 @@ def test_a_limit_over_two_workers(workers: Workers, journal: Journal, state: Sta
 def test_a_shared_limit_is_first_come_first_served_over_queues(
     workers: Workers, journal: Journal, state: State, let_go: Any
 ) -> None:
-    # More slots than the limit, so that what arrives is parked at once, in the order of publishing.
+    # More slots than the limit, so that new tasks are parked at once, in the order of publishing.
     first, second = (
         workers.start(FEATURES, concurrency=6, queues=f"celery,{queue}", wait=False) for queue in ("first", "second")
     )
@@ -80,7 +80,7 @@ def test_a_shared_limit_is_first_come_first_served_over_queues(
     let_go(*labels)
     journal.wait_finished(12)
     assert journal.order()[4:] == labels
-    # Most of these permits went to the other worker, which heard of it; its own look comes much later.
+    # Most of these permits went to the other worker, which got the hint; its own look comes much later.
     ended = sorted(run.stopped or 0.0 for run in journal.runs())
     gaps = [run.started - end for run, end in zip(journal.runs()[4:], ended, strict=False)]
     assert 0.0 <= median(gaps) < LOOK_EVERY / 2
@@ -212,7 +212,7 @@ def test_parked_tasks_run_when_throttling_is_turned_off(
     for number in range(2):
         app.one_hold.delay(f"new {number}")
     journal.wait_running(3)
-    assert not journal.runs("parked too"), "what was parked keeps its limit"
+    assert not journal.runs("parked too"), "a parked task keeps its limit"
     let_go("parked", "parked too", "new 0", "new 1")
     journal.wait_finished(5)
     assert len(journal.runs()) == 5

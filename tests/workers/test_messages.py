@@ -57,7 +57,7 @@ def _of_a_group(app: Any, task_id: str) -> None:
     app.echo.apply_async((1,), task_id=task_id, group_id="the-group", group_index=3, root_id="root", parent_id="parent")
 
 
-# A datetime, a set and bytes are what the formats differ in.
+# The formats differ in a datetime, a set and bytes.
 VALUES = {"when": FAR, "text": "äöü\N{SNOWMAN}\0", "raw": b"\x00\xff\x80"}
 
 MESSAGES: dict[str, Callable[[Any, str], None]] = {
@@ -314,7 +314,7 @@ def test_a_parked_task_is_replaced_by_a_chain(workers: Workers, journal: Journal
 def test_note_goes_with_the_acknowledgement(
     workers: Workers, journal: Journal, state: State, redis: Redis, let_go: Any, task: str
 ) -> None:
-    """Only what the broker may deliver again is remembered as having run, for a day."""
+    """Only a task that the broker may deliver again is remembered as having run, for a day."""
     workers.start(FEATURES, concurrency=3)
     app = workers.app(FEATURES)
     app.one_hold.delay("hold")
@@ -329,7 +329,7 @@ def test_note_goes_with_the_acknowledgement(
 
 
 def test_replacement_of_a_parked_task(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    """It has the same id, and the store may not have heard yet that the broker has forgotten the first message."""
+    """It has the same id, and the store may still have the first message, which the broker has forgotten."""
     workers.start(FEATURES, concurrency=3)
     app = workers.app(FEATURES)
     for number in range(20):

@@ -182,7 +182,7 @@ def test_a_flood_is_a_line_a_second(
             app.one.delay(str(number))
         until(lambda: sum(told(worker, r"Task \S+one\[\S+\] parked")) == MANY, timeout=60, describe=worker.tail)
     lines = told(worker, r"Task \S+one\[\S+\] parked")
-    assert lines[0] == 1, "the first is told of at once"
+    assert lines[0] == 1, "the first is logged at once"
     assert len(lines) < MANY / 10
     assert asked == [len(lines)]
     let_go("first")

@@ -32,7 +32,7 @@ def app(workers: Workers) -> Any:
 
 
 def send_by_name(app: Any, task: Any, *args: Any, **options: Any) -> Any:
-    """As a producer does that knows nothing of the library."""
+    """Send as a producer without the library does."""
     return app.app.send_task(task.name, args=args, **options)
 
 
@@ -61,7 +61,7 @@ def test_a_second_call_gets_the_first_one(app: Any, journal: Journal, state: Sta
 def test_a_duplicate_from_elsewhere_has_the_outcome_of_the_first(
     app: Any, journal: Journal, state: State, let_go: Any
 ) -> None:
-    """`send_task`, another language, a beat without the task: the gate catches what apply_async has not seen."""
+    """`send_task`, another language, a beat without the task: the gate catches calls that apply_async has not seen."""
     first = app.hold.delay("a")
     journal.wait_running(1, "a")
     others = [send_by_name(app, app.hold, "a") for _ in range(3)]

@@ -85,7 +85,7 @@ def test_task_locked_until_its_start_follows_itself_in_chain(app: Any, journal: 
 
 
 def test_a_retry_keeps_the_options_of_its_call(app: Any, journal: Journal, state: State, let_go: Any) -> None:
-    """It is a duplicate by then: it waits, as its caller said."""
+    """It is a duplicate by then: it waits, by the choice of its caller."""
     first = app.again.apply_async(("a", True), task_id="first", throttle={"on_conflict": "return_existing"})
     journal.wait_running(1, "a")
     assert app.again.unlock("a", True)

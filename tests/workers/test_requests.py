@@ -86,7 +86,7 @@ def test_time_limits_that_remote_control_has_changed(workers: Workers, send: Any
     """Celery's requests keep those with which their strategy was made."""
     workers.start(CUSTOM, concurrency=2)
     app = workers.app(CUSTOM)
-    # A worker that has just said that it is ready may not listen yet.
+    # A worker that has just reported to be ready may not listen yet.
     limited = partial(app.app.control.time_limit, app.requested.name, hard=0.5, reply=True, limit=1, timeout=1)
     [answer] = until(limited, timeout=20)
     assert "ok" in next(iter(answer.values()))

@@ -96,7 +96,7 @@ def test_a_call_that_ignores_its_result_is_not_refused() -> None:
     make_task().apply_async((5,), ignore_result=True)
 
 
-# -- what works ------------------------------------------------------------------------------------------------------
+# -- working options ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.worker

@@ -335,7 +335,7 @@ def test_where_a_limit_can_be_written() -> None:
 
 
 def test_options_from_the_settings() -> None:
-    """Operators can say what the code does not, or otherwise."""
+    """Operators can add options to the code, or change them."""
     app = make_app(
         task_annotations={
             "shop.render": {"limit": 3},
@@ -401,7 +401,7 @@ def test_a_shared_task_is_throttled_in_every_app(monkeypatch: pytest.MonkeyPatch
     assert _limits_of(two) == {"shop.shared": Limit("shop.shared", 9)}
 
 
-# -- what is not throttled -------------------------------------------------------------------------------------------
+# -- tasks without throttling ------------------------------------------------------------------------------------------
 
 
 def test_direct_calls_and_eager_mode_run_at_once() -> None:

@@ -44,7 +44,7 @@ def test_parked_and_resumed(workers: Workers, journal: Journal, state: State, le
     assert not heard(journal, "task_resumed")
 
     let_go("first", "second")
-    assert second.get(timeout=20) == "second", "the receivers that raise keep nobody"
+    assert second.get(timeout=20) == "second", "the receivers that raise stop nothing"
     for action in ("task_parked", "task_resumed"):
         record = {"event": "record", "action": action, "task_id": second.id, "task_name": NAME}
         until(lambda: any(record.items() <= each.items() for each in journal.events()))  # noqa: B023 - called at once
@@ -56,7 +56,7 @@ def test_parked_and_resumed(workers: Workers, journal: Journal, state: State, le
 
 
 def run_first(workers: Workers, journal: Journal) -> tuple[Any, Any, Worker]:
-    """Return the app, what runs under a short lease, and the worker where it does."""
+    """Return the app, the run under a short lease, and its worker."""
     workers.conf["throttle_lease"] = 1
     worker = workers.start(TOLD, concurrency=1)
     app = workers.app(TOLD)

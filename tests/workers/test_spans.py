@@ -102,7 +102,7 @@ def test_which_limits_and_keys_it_has(app: Any, spans: Spans) -> None:
         first = call.delay("acme")
         assert going.wait(20)
         parked = call.delay(tenant_id="acme")  # resumed by the end of the first
-        sent = app.send_task("call", ["zeta"])  # whose publisher has said nothing of its keys
+        sent = app.send_task("call", ["zeta"])  # whose publisher has left out its keys
         for each in others:
             each.delay().get(timeout=20)
         on.set()
@@ -169,7 +169,7 @@ def test_second_connect_puts_it_behind_the_span() -> None:
 
 
 def test_arguments_that_do_not_fit(app: Any, spans: Spans) -> None:
-    """The body says what is wrong with them."""
+    """The body reports the error in them."""
 
     def body(tenant_id: str) -> None: ...
 

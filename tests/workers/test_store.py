@@ -260,7 +260,7 @@ def test_findings_come_with_the_fix(info: dict[str, Any], config: dict[str, str]
 
 
 def test_two_projects_on_one_database(workers: Workers, journal: Journal, let_go: Any) -> None:
-    """Told apart by Celery's ``global_keyprefix``, with a limit of one name in both."""
+    """Kept apart by Celery's ``global_keyprefix``, with a limit of one name in both."""
     apps = []
     for number, name in enumerate((FEATURES, "tests.support.apps.custom")):
         prefix = {"global_keyprefix": f"{number}:"}

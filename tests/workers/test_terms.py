@@ -44,7 +44,7 @@ def used(state: State) -> dict[str, int]:
 
 
 def test_each_key_has_its_own_permits(workers: Workers, journal: Journal, state: State, let_go: Any) -> None:
-    """Whether it is an argument, a part of one, or what a function makes of them."""
+    """Whether it is an argument, a part of one, or the result of a function."""
     tasks = ("by_name", "by_path", "by_function")
     workers.start_many(2, TERMS, pool="threads", concurrency=12)
     app = workers.app(TERMS)
@@ -56,7 +56,7 @@ def test_each_key_has_its_own_permits(workers: Workers, journal: Journal, state:
 
         for customer in ("acme", "init", "acme", "init", "globex"):
             getattr(app, task).delay(argument(customer))
-        # A program that knows nothing of our header.
+        # A program without our header.
         app.app.send_task(f"{TERMS}.{task}", args=[argument("acme")])
         app.app.send_task(f"{TERMS}.{task}", args=[argument("hooli")])
     each = {f"{task}/{customer}" for task in tasks for customer in ("acme", "init", "globex", "hooli")}
@@ -103,7 +103,7 @@ def test_a_key_that_cannot_be_found(workers: Workers, journal: Journal, state: S
         error = result.get(propagate=False, timeout=20)
         assert result.state == "FAILURE"
         assert option in str(error)
-        if task != "by_function":  # the function's own error is what helps
+        if task != "by_function":  # the function's own error helps
             assert isinstance(error, ConfigurationError)
             assert f"{TERMS}.{task}" in str(error)
     assert not journal.runs()
@@ -195,7 +195,7 @@ def test_revoked_and_expired_tasks_cost_no_start(workers: Workers, journal: Jour
     app.app.control.revoke([result.id for result in revoked])
     assert last.get(timeout=20) == "last"
     took = journal.runs("last")[0].started - published
-    # The third start of one a second with a burst of two; eleven more if those who never ran had counted.
+    # The third start of one a second with a burst of two; eleven more if the calls that never ran had counted.
     assert 0.999 <= took < 6.0
     workers.wait_discarded(*revoked)
     until(lambda: {result.state for result in (*revoked, *expired)} == {"REVOKED"})
@@ -217,7 +217,7 @@ def test_start_comes_due_while_its_worker_is_busy(
     for _ in range(2):
         app.plain_hold.apply_async(("short",), queue="other")
     journal.wait_running(2)
-    # The other one takes nothing more from the broker, so the busy one parks these, and alone knows when they are due.
+    # The other one takes nothing more from the broker, so the busy one parks these, and alone has their times.
     other.wait_for_log("received", times=2)
     for number in range(2):
         app.seldom.delay(f"due{number}")
@@ -376,7 +376,7 @@ def test_unparkable_task_stays_in_the_broker(workers: Workers, journal: Journal,
     app.plain.delay("meanwhile")
     journal.wait_finished(1, "meanwhile")
     assert state.parked() == 2
-    # The worker stops, and the next one gets from the broker what it had not parked.
+    # The worker stops, and the next one gets the rest from the broker.
     worker.term()
     let_go("hold")
     assert worker.wait() == 0

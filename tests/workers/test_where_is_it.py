@@ -80,7 +80,7 @@ def test_parked_task_is_pending_in_the_result_backend(scene: Scene) -> None:
 
 
 def test_parked_task_is_received_for_flower(scene: Scene) -> None:
-    """``celery events`` and Flower show what this state has."""
+    """``celery events`` and Flower show the content of this state."""
     shown = scene.monitor.state.tasks[scene.parked.id]
     assert (shown.state, shown.worker.hostname) == (states.RECEIVED, scene.on_first)
     assert scene.monitor.types(scene.parked.id) == ["task-received", "throttle-parked"]

@@ -56,7 +56,7 @@ ThreadPool.on_apply = _apply_and_quit  # type: ignore[assignment, method-assign]
 
 
 class OwnRequest(Request):
-    """Notes what the pool tells it."""
+    """Notes the calls of the pool."""
 
     def on_accepted(self, pid: Any, time_accepted: Any) -> Any:
         Journal.note("accepted by OwnRequest", task_id=self.id)
@@ -68,7 +68,7 @@ class OwnRequest(Request):
 
 
 def own_strategy(task: Any, app: Any, consumer: Any) -> Any:
-    """As Celery's, but it signs what it passes on, and drops what a file says."""
+    """As Celery's, but it signs its requests, and drops those that a file names."""
     handle = default(task, app, consumer)
 
     def handler(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **how: Any) -> Any:

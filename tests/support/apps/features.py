@@ -1,4 +1,4 @@
-"""Tasks that wait until the test lets them go, share limits over queues, and do what Celery's tasks can do."""
+"""Tasks that wait until the test lets them go, share limits over queues, and use the features of Celery's tasks."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def rated(self: Any, label: str) -> str:
     return _record(self, label)
 
 
-# -- what becomes of a task ------------------------------------------------------------------------------------------
+# -- the end of a task -------------------------------------------------------------------------------------------------
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=single, max_retries=3)
@@ -198,7 +198,7 @@ def hard_limited(self: Any, label: str) -> str:
     return label
 
 
-# -- what a task sees ------------------------------------------------------------------------------------------------
+# -- the view of a task ------------------------------------------------------------------------------------------------
 
 
 @app.task(shared=False, bind=True, base=Throttled, limit=seen)

@@ -1,4 +1,4 @@
-"""Tasks that the outside tells to come later, and tasks of which only so many may wait."""
+"""Tasks that the outside slows down, and tasks of which only so many may wait."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tasks with limits by key, several limits, rates, costs, turns and deadlines.
 
-A run's label is what it is counted by: mostly its key. A task that holds goes on until the test lets its name go.
+A run is counted by its label, which is mostly its key. A task that holds goes on until the test lets its name go.
 ``LOOK_EVERY`` in the environment replaces the seconds between a worker's own looks.
 """
 

@@ -45,7 +45,7 @@ def once(self: Any, label: str) -> str:
 
 
 class _Records(logging.Handler):
-    """Writes down what log records of tasks say beside their message."""
+    """Writes down the fields that log records of tasks have beside their message."""
 
     def emit(self, record: logging.LogRecord) -> None:
         told = {name: getattr(record, name) for name in ("action", "task_id", "task_name") if hasattr(record, name)}

@@ -1,4 +1,4 @@
-"""Says at the end which requests its worker left to the garbage collector, which does not run meanwhile."""
+"""Prints at the end the requests that its worker left to the garbage collector, which does not run until then."""
 
 from __future__ import annotations
 

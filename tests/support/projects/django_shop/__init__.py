@@ -1,4 +1,4 @@
-"""A Django project, set up as Celery's documentation says."""
+"""A Django project, set up after Celery's documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Flask project, set up as Flask's documentation says: a factory, and tasks that run in the context of its app."""
+"""A Flask project, set up after Flask's documentation: a factory, and tasks that run in the context of its app."""
 
 from __future__ import annotations
 
