@@ -340,3 +340,9 @@ def test_the_store_is_as_it_was(worker: TermsCaller, steering: Steering, redis: 
     worker.end(grant)
     assert nothing_left(redis)
     assert not said(redis)
+
+
+def test_what_was_said_is_kept_until_it_ends(steering: Steering, redis: Redis) -> None:
+    """By the index of time, too, which clears it then."""
+    steering.say(API, "pause", until="+60000")
+    assert redis.zscore(KEY["ends"], "said:api") == json.loads(peek(redis).hashes["said"]["api"])["pause"][1]
