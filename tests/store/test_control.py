@@ -345,4 +345,4 @@ def test_the_store_is_as_it_was(worker: TermsCaller, steering: Steering, redis: 
 def test_what_was_said_is_kept_until_it_ends(steering: Steering, redis: Redis) -> None:
     """By the index of time, too, which clears it then."""
     steering.say(API, "pause", until="+60000")
-    assert redis.zscore(KEY["ends"], "said:api") == json.loads(peek(redis).hashes["said"]["api"])["pause"][1]
+    assert redis.zscore(KEY["ends"], "overrides:api") == json.loads(peek(redis).hashes["overrides"]["api"])["pause"][1]
