@@ -113,7 +113,7 @@ def test_every_group_of_the_app(server: EmbeddedServer, redis: Redis) -> None:
     assert data.keys == 3
     assert data.spaces == ("{test}:2:", "{test:eu}:2:", "{test:us}:2:")
     assert data.others == ("{test:asia}:2",)
-    assert ours(redis) == {b"{test:asia}:2:said"}
+    assert ours(redis) == {b"{test:asia}:2:overrides"}
 
 
 # -- limits in use -----------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_user_without_rights_is_refused(server: EmbeddedServer, app: Any, redis:
         with pytest.raises(StoreUnavailable, match=r"ACL SETUSER \.\.\. \+scan \+unlink"):
             ThrottleControl(weak).remove_data(dry_run=True)
         acl("ACL", "SETUSER", "weak", "+scan", "-memory")
-        redis.hset("{test}:2:said", "x", 1)
+        redis.hset("{test}:2:overrides", "x", 1)
         assert run_in(weak, "remove-data").lines[:2] == ["keys            1, of {test}:2:", "bytes           not known"]
         assert ThrottleControl(weak).remove_data().keys == 1
     finally:

@@ -63,6 +63,8 @@ def test_a_package_index_gets_no_link_into_the_repository() -> None:
     targets = re.findall(r'\]\(([^)]+)\)|(?:src|srcset)="([^"]+)"', shown)
     assert targets
     assert all("".join(each).startswith("https://") for each in targets)
+    assert "\n## More\n\nThe source archive has the docs" in shown
+    assert shown.endswith("BSD-3-Clause.\n")
 
 
 def test_the_pictures_of_the_readme_are_there() -> None:

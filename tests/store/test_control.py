@@ -340,3 +340,9 @@ def test_the_store_is_as_it_was(worker: TermsCaller, steering: Steering, redis: 
     worker.end(grant)
     assert nothing_left(redis)
     assert not said(redis)
+
+
+def test_override_is_kept_until_its_end(steering: Steering, redis: Redis) -> None:
+    """By the index of time, too, which clears it then."""
+    steering.say(API, "pause", until="+60000")
+    assert redis.zscore(KEY["ends"], "overrides:api") == json.loads(peek(redis).hashes["overrides"]["api"])["pause"][1]

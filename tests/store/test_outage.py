@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from celery_throttle.core.limits import Limit
 from celery_throttle.store.identity_locks import TAKEN
 from celery_throttle.store.scripts import execute
 from tests.store.lock_caller import LockCaller, end_lock, plan_of
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from redis import Redis
 
     from celery_throttle.core.dedup import LockUntil
-    from celery_throttle.core.limits import Limit
     from tests.primitives.faults import StoreClock
     from tests.store.caller import Caller
 
@@ -66,6 +66,17 @@ def test_while_others_call_a_lease_that_ended_is_lost(worker: Caller, peer: Call
     peer.put("t2", one)
     expire(redis, "t1")
     assert [grant.task for grant in peer.look().grants] == ["t2"]
+
+
+def test_delivery_of_a_task_lost_with_many_others_starts(worker: Caller, peer: Caller, redis: Redis) -> None:
+    """More leases have ended than one call clears, and its own is the last of them."""
+    many = Limit("many", 10)
+    others = [f"other {number}" for number in range(9)]
+    for task in (*others, "t"):
+        worker.take(task, many)
+    redis.zadd(KEY["leases"], dict.fromkeys(others, 1) | {"t": 2})
+    run = peer.take("t", many)
+    assert peek(redis).records["t"].raw["nonce"] == run.nonce
 
 
 def test_call_of_one_of_many_workers_proves_a_lost_lease(

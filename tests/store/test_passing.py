@@ -205,6 +205,17 @@ def test_many_dead_queues_are_passed_over_together(worker: Caller, one: Limit, r
     assert worker.look_on(1) == ["ours"]
 
 
+def test_all_lanes_behind_a_passed_over_one_get_a_moment_at_once(worker: Caller, one: Limit, redis: Redis) -> None:
+    held = worker.take("holder", one)
+    for queue in ("dead0", "dead1", "dead2"):
+        worker.put(queue, one, queue=queue)
+    worker.put("ours", one)
+    worker.release(held)
+    pass_over(redis, "gpu", "dead0")
+    worker.look(0)
+    assert peek(redis).offered == {"1:gpu\0dead1", "1:gpu\0dead2"}
+
+
 def test_a_worker_without_slots_wakes_the_others(worker: Caller, one: Limit, hints: Hints) -> None:
     """It frees a permit but cannot start the next task: another worker may."""
     held = worker.take("t1", one)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -152,3 +153,14 @@ def test_a_second_may_wait_for_as_long_as_any_other(worker: Caller, peer: Caller
     worker.release(held, "again")
     store = peek(redis)
     assert store.now < store.due("task")["t"] <= store.now + 600_000
+
+
+def test_a_delivery_that_waits_has_no_parts_of_the_whole_record(worker: Caller, one: Limit, redis: Redis) -> None:
+    """It was the record itself while it stood in line."""
+    (run,) = worker.put("t1", one, slots=1).grants
+    worker.look(0)
+    expire(redis, "t1")
+    worker.look(0)
+    assert worker.renew(run) == [2]
+    second = json.loads(peek(redis).hashes["records"]["t1"])["second"]
+    assert not second.keys() & {"v", "second", "finished", "awaited"}

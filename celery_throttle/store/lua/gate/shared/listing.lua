@@ -39,7 +39,6 @@ end
 -- set aside.
 local function out_of_line(member, task, record)
   redis.call('ZREM', LINES, member)
-  state.firsts = {}
   if not record or record.nonce or redis.call('ZSCORE', LINES, member_of(task, record)) then return end
   to_settle('unreadable task', task, packed_record(task), 'not where it says that it stands in line')
 end
