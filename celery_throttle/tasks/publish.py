@@ -148,7 +148,7 @@ def log_unchecked(client: StoreClient, task_name: str, error: StoreUnavailable) 
     """Log once in an outage that tasks are published without a check in the store."""
     if client.breaker.to_be_logged():
         logger.warning(
-            "celery_throttle: %s and all others are published unchecked until the store answers; workers check them: %s",
+            "celery_throttle: %s and others are published unchecked until the store answers; workers check them: %s",
             task_name, error,
         )  # fmt: skip
 

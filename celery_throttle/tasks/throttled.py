@@ -279,7 +279,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return unlock(self, args, kwargs)
 
     def _with_values(self, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options with a header of the values that the call's limits need, read once for all its messages."""
+        """Return the options with a header of the values that the call's limits need, so that they are read once."""
         policy = policies_of(self.app).get(str(self.name))
         start = options.get("eta")
         reserved = policy is not None and policy.paced and isinstance(start, ReservedStart) and start.bucket

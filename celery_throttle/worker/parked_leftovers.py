@@ -1,4 +1,4 @@
-"""Tasks that were parked before throttling was turned off."""
+"""Find tasks that were parked before throttling was turned off."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["anybody_left"]
 
 logger = logging.getLogger(__name__)
 
-#: Ids of parked tasks of one call, and calls for those of one group.
+#: The number of ids that one call reads, and the number of calls for one group.
 _IDS, _CALLS = 100, 100
 
 
 def anybody_left(app: Any) -> bool:
-    """Whether tasks are parked, while ``throttle_enabled`` is False; says how many, and what helps."""
+    """Return whether tasks are parked while ``throttle_enabled`` is False; log their number and the fix."""
     if not settings_of(app).url:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Renewals: the calls, and what they bring to light."""
+"""Build the calls that renew permits, and act on their answers: leases that were lost or put back."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["judge", "judge_reply", "renewals"]
 logger = logging.getLogger(__name__)
 
 _LOST, _PUT_BACK = 0, 2
-#: The first call has a higher number.
+#: Below the number of every call.
 _ANY_CALL = 0
 
 
 def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit]) -> Iterator[tuple[list[Permit], Call]]:
-    """Yield the calls that renew these, each with its permits.
+    """Yield the calls that renew permits, each call with its permits.
 
-    ``number`` is that of the worker's last call when the permits were listed: none of them was ended by it. But those
-    that go back with a call may be in line again by then, and nothing puts them back.
+    ``number`` is the number of the worker's last call when the permits were listed, so no call up to it has ended one
+    of them. But a call may already have given back the permits of runs that go back in line; these are never put back.
     """
     held = list(permits)
     for rows, ended_by in (
@@ -59,7 +59,7 @@ def _tell(permit: Permit, answer: int) -> None:
     if run is None:
         return
     if answer == _LOST and not permit.lost:
-        # Renewing goes on: if room comes up while it still runs, it counts again.
+        # Renewing goes on: if there is room again while the task runs, its permit is put back.
         permit.renewed(lost=True)
         limits = limits_text(told.needs)
         logger.warning(
