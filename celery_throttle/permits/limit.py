@@ -191,7 +191,7 @@ class Limit(NotAPermit, LimitValue):
 
     def _bucket(self, key: object, cost: int) -> Bucket:
         if (key is None) != (self.key is None):
-            fix = "it has no keys, leave key out" if self.key is None else "say whose permit it is, key='acme'"
+            fix = "it has no keys, leave key out" if self.key is None else "name the key of the permit, key='acme'"
             raise ConfigurationError(f"Limit {self.name!r}: got key={key!r}: {fix}")
         if not is_cost(cost):
             raise ConfigurationError(

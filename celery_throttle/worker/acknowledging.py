@@ -55,7 +55,7 @@ class Acknowledging:
     def saved(self, run: Run) -> None:
         """Acknowledge the message of a run whose parked copy is safe, or is needed no more."""
         self._acknowledge(run)
-        self._loop.post(self._tell, run)
+        self._loop.post(self._report_acknowledged, run)
 
     def _acknowledge(self, run: Run) -> None:
         """Acknowledge a message; Celery sends that at the beginning of the hub's next turn."""
@@ -64,6 +64,6 @@ class Acknowledging:
             with suppress(OSError):  # kombu logs it
                 run.request.acknowledge()
 
-    def _tell(self, run: Run) -> None:
+    def _report_acknowledged(self, run: Run) -> None:
         if not run.at_broker and not self._broker.delivers_again(run):
             self._groups[run.group].outbox.acked(run.delivery)

@@ -244,18 +244,18 @@ class Admission:
 
     def start_granted(self) -> None:
         """Start the runs that have their permits, oldest first."""
-        self._tell_begun(list(islice(self._granted, max(self._running.free_slots, 0))))
+        self._report_begun(list(islice(self._granted, max(self._running.free_slots, 0))))
         while self._granted and self._running.free_slots > 0:
             self.start(self._granted.popleft())
 
-    def _tell_begun(self, runs: list[Run]) -> None:
+    def _report_begun(self, runs: list[Run]) -> None:
         """Report that runs begin before their bodies do, which may block the loop for longer than a lease.
 
         The store then drops their messages, as the broker drops a message that Celery acknowledges before the body.
         """
         begin = [run for run in runs if self._forgets_at_start(run)]
         for run in begin:
-            self._running.tell_begun(run)
+            self._running.report_begun(run)
         for calls in {self._groups[run.group]: None for run in begin}:
             if calls.free:
                 offers = calls.hungry and not self._held.waiting

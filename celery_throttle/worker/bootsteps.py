@@ -18,7 +18,7 @@ from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.tasks.result_backends import check_result_backend
 from celery_throttle.worker.celery_side import remember
 from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
-from celery_throttle.worker.parked_leftovers import anybody_left
+from celery_throttle.worker.parked_leftovers import parked_tasks_left
 from celery_throttle.worker.wiring import Throttling
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class WorkerStep(bootsteps.StartStopStep):
     def include_if(self, worker: Any) -> bool:
         """Return whether there are tasks to throttle, or tasks that were parked before throttling was turned off."""
         ours = policies_of(worker.app).keys() | dedups_of(worker.app).keys()
-        throttles = bool(ours) and (settings_of(worker.app).enabled or anybody_left(worker.app))
+        throttles = bool(ours) and (settings_of(worker.app).enabled or parked_tasks_left(worker.app))
         if ours and not throttles:
             logger.warning(
                 "celery_throttle: throttle_enabled is False: %s without limits, rates and identity locks",

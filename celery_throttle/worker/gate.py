@@ -24,7 +24,7 @@ from celery_throttle.worker.held_back.crowded import Crowded
 from celery_throttle.worker.held_back.held_back import PAUSE, HeldBack
 from celery_throttle.worker.held_back.outage import Outage
 from celery_throttle.worker.reported.notices import Notices
-from celery_throttle.worker.reported.signals_and_events import tell_parked
+from celery_throttle.worker.reported.signals_and_events import report_parked
 from celery_throttle.worker.resuming import Resuming
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Permit, State
@@ -245,7 +245,7 @@ class Gate:
         calls = self._groups[run.group]
         calls.tally.add(run.needs.text, Place.PARKED)
         self._notices.parked(run.request, calls)
-        tell_parked(run)
+        report_parked(run)
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""
@@ -286,7 +286,7 @@ class Gate:
     def withdrawn(self, each: Withdrawn) -> None:
         """See `Decisions`."""
         if self._broker.requests is not None:
-            self._withdrawing.say(each, self._broker.requests)
+            self._withdrawing.report(each, self._broker.requests)
 
     def put_off(self, runs: list[Run], go_on: Callable[[], None]) -> None:
         """See `Decisions`."""

@@ -12,7 +12,7 @@ from celery_throttle.store.parked_tasks import read_parked_ids
 from celery_throttle.store.reading import read
 from celery_throttle.tasks.registry import groups_of
 
-__all__ = ["anybody_left"]
+__all__ = ["parked_tasks_left"]
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _IDS, _CALLS = 100, 100
 
 
-def anybody_left(app: Any) -> bool:
+def parked_tasks_left(app: Any) -> bool:
     """Return whether tasks are parked while ``throttle_enabled`` is False; log their number and the fix."""
     if not settings_of(app).url:
         return False

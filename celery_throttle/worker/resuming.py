@@ -13,9 +13,9 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.core.policy import needs_again
 from celery_throttle.core.wording import one_line
-from celery_throttle.worker.celery_side.duplicates import say
+from celery_throttle.worker.celery_side.duplicates import end_duplicate
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
-from celery_throttle.worker.reported.signals_and_events import tell_resumed
+from celery_throttle.worker.reported.signals_and_events import report_resumed
 from celery_throttle.worker.runs import Permit, Run
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Resuming:
     ) -> None:
         self._running, self._broker, self._loop, self._timekeeper = running, broker, loop, timekeeper
         self._notices, self._avoided = notices, avoided
-        self._untold: list[Callable[[], None]] = []
+        self._unreported: list[Callable[[], None]] = []
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
         """Return a run that can start, or None after the store and the result backend got another end of the task."""
@@ -83,13 +83,13 @@ class Resuming:
         if not self._unpack(run, grant, calls, requests):
             return None
         self._running.hold_permit(run, Permit(run))
-        self._avoided.knows(run.queue)
+        self._avoided.reset(run.queue)
         request = run.request
         if grant.expired:
-            self._tell(run, lambda: _say_revoked(request, grant.dropped))
+            self._report(run, lambda: _announce_revoked_or_expired(request, grant.dropped))
             return None
         if lock and not lock.starts:
-            self._tell(run, lambda: say(request, lock))
+            self._report(run, lambda: end_duplicate(request, lock))
             if lock.verdict != "done":
                 calls.tally.add(run.needs.text, Place.DUPLICATES)
             return None
@@ -100,16 +100,16 @@ class Resuming:
             return None
         self._notices.resumed(request, grant.waited)
         state.task_reserved(request)
-        tell_resumed(run)
+        report_resumed(run)
         if lock and lock.fencing_token:
             run.fence(lock.fencing_token)
         return run
 
-    def _tell(self, run: Run, told: Callable[[], None]) -> None:
+    def _report(self, run: Run, report: Callable[[], None]) -> None:
         """Report the end of a task that does not run, by the given function, then give its permits back."""
         with self._or_back_in_line(run):
-            told()
-        self._running.end(run, run.told)
+            report()
+        self._running.end(run, run.facts_unrun)
 
     @contextmanager
     def _or_back_in_line(self, run: Run) -> Iterator[None]:
@@ -121,17 +121,17 @@ class Resuming:
             raise
 
     def _put_back(self, end: Callable[[], None]) -> None:
-        self._untold.append(end)
+        self._unreported.append(end)
         self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._put_back_now, end))
 
     def _put_back_now(self, end: Callable[[], None]) -> None:
-        if end in self._untold:
-            self._untold.remove(end)
+        if end in self._unreported:
+            self._unreported.remove(end)
             end()
 
     def finish(self) -> None:
         """Put all those tasks back in line now, for other workers, because this one stops."""
-        for end in tuple(self._untold):
+        for end in tuple(self._unreported):
             self._put_back_now(end)
 
     def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
@@ -180,10 +180,10 @@ class Resuming:
         permit = calls.held.get(nonce)
         run = permit.run if permit is not None else None
         if run is not None and run.nonce == nonce and run in self._running.runs and not run.request.task.acks_late:
-            self._running.tell_begun(run)
+            self._running.report_begun(run)
 
 
-def _say_revoked(request: Any, dropped: str) -> None:
+def _announce_revoked_or_expired(request: Any, dropped: str) -> None:
     """Report that a task was dropped for this reason, or has expired in line as it would have at the broker."""
     dropped = one_line(dropped)
     logger.info("Task %s[%s] %s", request.name, request.id, dropped or "expired: it waited for too long")

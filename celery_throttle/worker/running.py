@@ -118,10 +118,10 @@ class Running:
         if self._loop.turning and not self._slots.passed_on:
             self._loop.wake()
 
-    def tell_begun(self, run: Run) -> None:
+    def report_begun(self, run: Run) -> None:
         """Have the store drop the message of a task that is acknowledged early, because it begins."""
-        if not run.told_begun:
-            run.told_begun = True
+        if not run.reported_begun:
+            run.reported_begun = True
             self._groups[run.group].outbox.began(run.request.id, run.nonce)
 
     def _over(self, run: Run) -> None:
@@ -196,11 +196,11 @@ class Running:
         self.give_back(run, Result.FAILURE if lost else Result.NOTHING, began=True)
         if not lost:
             return
-        said = "raised RateLimited, and its worker stopped before the store had its message"
+        reason = "raised RateLimited, and its worker stopped before the store had its message"
         try:
-            fail(request, StoreUnavailable(f"Task {request.name} {said}"))
+            fail(request, StoreUnavailable(f"Task {request.name} {reason}"))
         except Exception:  # the other runs have to be ended, too
-            logger.exception("Task %s[%s] %s; no result could be stored", request.name, request.id, said)
+            logger.exception("Task %s[%s] %s; no result could be stored", request.name, request.id, reason)
 
     def discarded(self, *, stopping: bool = False) -> None:
         """Give back the permits of jobs that the pool dropped, unbegun, when the consumer stopped; for good or not."""
@@ -296,10 +296,10 @@ def _too_often(run: Run, error: RateLimited) -> Exception:
 
 def _no_line(run: Run) -> Exception:
     """Return the error of a task that raised `RateLimited` and has no line to go back to."""
-    said = f"Task {run.request.name} raised RateLimited, but it"
+    reason = f"Task {run.request.name} raised RateLimited, but it"
     if run.needs.buckets:
-        return StoreUnavailable(f"{said} ran without a permit, since the store was out of reach")
-    return ConfigurationError(f"{said} has no limit: give it one, limit=5 or rate='100/m'")
+        return StoreUnavailable(f"{reason} ran without a permit, since the store was out of reach")
+    return ConfigurationError(f"{reason} has no limit: give it one, limit=5 or rate='100/m'")
 
 
 def _count_round(message: Delivered, most: int | None) -> bool:

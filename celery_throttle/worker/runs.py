@@ -56,7 +56,7 @@ class Permit:
     """The permits that the store counts as held by one holder here, and the run that has them.
 
     Attributes:
-        told: the holder in the store.
+        holder: the holder in the store.
         run: the run that has the permit now: another one than the holder's if it was passed on; None when idle.
         result: the result of the holder's run, once that run has ended.
         lost: whether the last renewal found the lease lost.
@@ -64,10 +64,10 @@ class Permit:
         idle_since: when it became idle, on the clock of ``time.monotonic``.
     """
 
-    __slots__ = ("goes_back", "idle_since", "lost", "result", "run", "told")
+    __slots__ = ("goes_back", "holder", "idle_since", "lost", "result", "run")
 
     def __init__(self, run: Run) -> None:
-        self.told = run.arrival
+        self.holder = run.arrival
         self.run: Run | None = run
         self.result: Result | None = None
         self.lost = self.goes_back = False
@@ -75,7 +75,7 @@ class Permit:
 
     def spare(self, result: Result) -> None:
         """Make the permit idle after a run has ended."""
-        if self.run is not None and self.run.nonce == self.told.nonce:
+        if self.run is not None and self.run.nonce == self.holder.nonce:
             self.result = result
         self.run, self.idle_since = None, monotonic()
 
@@ -86,13 +86,13 @@ class Permit:
     def succession(self) -> Succession | None:
         """Return the row that gives the store the new holder if the permit was passed on, else None.
 
-        Afterwards ``told`` is the new holder.
+        Afterwards ``holder`` is the new one.
         """
         if self.run is None or self.result is None:
             return None
-        said = Succession(self.told.task, self.told.nonce, self.result, self.run.arrival, self.told.attempt)
-        self.told, self.result = said.to, None
-        return said
+        succession = Succession(self.holder.task, self.holder.nonce, self.result, self.run.arrival, self.holder.attempt)
+        self.holder, self.result = succession.to, None
+        return succession
 
     def go_back(self) -> None:
         """Note that a call puts the run's task back in line."""
@@ -123,7 +123,7 @@ class Run:
         job: the pool's job for it.
         keeps: whether the broker keeps its message until the parked copy is safe.
         asks: whether it asks for its permits even if there is a line, because a full store cannot park it.
-        told_begun: whether its begin was reported to the store before the body began.
+        reported_begun: whether its begin was reported to the store before the body began.
         requeue: whether the task was rejected to be delivered again.
         refusals: how often it could not be parked, because of ``max_parked``.
         waited: how many seconds it waited in line.
@@ -146,11 +146,11 @@ class Run:
         "permit",
         "queue",
         "refusals",
+        "reported_begun",
         "request",
         "requeue",
         "state",
         "stored",
-        "told_begun",
         "waited",
     )
 
@@ -174,7 +174,7 @@ class Run:
         self.permit: Permit | None = None
         self.held_since = 0.0
         self.job: Any = None
-        self.asks = self.requeue = self.keeps = self.told_begun = False
+        self.asks = self.requeue = self.keeps = self.reported_begun = False
         self.refusals = 0
         self.waited = 0.0
         self.parcel = b""
@@ -239,7 +239,7 @@ class Run:
         return Facts(began, self._message(result, epoch), result)
 
     @property
-    def told(self) -> Facts:
+    def facts_unrun(self) -> Facts:
         """The facts of its end if the task does not run, after its result was stored.
 
         A worker that had the message before, and is gone, may have parked it with a call that is still on its way. That

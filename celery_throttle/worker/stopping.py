@@ -52,7 +52,7 @@ class Stopping:
             most,
         )
         for each in saving:
-            self._loop.post(each.say_left)
+            self._loop.post(each.log_left)
 
     def flushed(self) -> None:
         """Have the gate look at the jobs that the pool dropped, before the pool goes on."""

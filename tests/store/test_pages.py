@@ -168,7 +168,7 @@ def test_an_outbox_says_less_at_once_of_tasks_that_need_more(worker: TermsCaller
     def say_all() -> None:
         while outbox.urgent:
             batch = outbox.next_batch(0)
-            link(worker.store.exchange("w", link.calls + 1, ("q",), batch.said))
+            link(worker.store.exchange("w", link.calls + 1, ("q",), batch.exchange))
 
     first, second = runs("first", 100), runs("second", 100)
     outbox.asked += first

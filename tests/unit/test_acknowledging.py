@@ -50,13 +50,13 @@ def test_what_has_run_and_could_not_be_acknowledged_is_told_with_the_next_call(k
     worker = Worker()
     run = worker.run(epoch=0, keeps=keeps)
     worker.acknowledging.has_run(run)
-    assert worker.outbox.next_batch(0).said.unacked == [run.delivery]
+    assert worker.outbox.next_batch(0).exchange.unacked == [run.delivery]
 
 
 def test_parked_task_that_was_acknowledged_is_not_told_of() -> None:
     worker = Worker()
     worker.acknowledging.parked(worker.run())
-    assert worker.outbox.next_batch(0).said.unacked == []
+    assert worker.outbox.next_batch(0).exchange.unacked == []
 
 
 def test_parked_task_acknowledged_on_a_lost_connection_counts_as_not_acknowledged() -> None:
@@ -65,8 +65,8 @@ def test_parked_task_acknowledged_on_a_lost_connection_counts_as_not_acknowledge
     run = worker.run()
     worker.acknowledging.parked(run)
     worker.lose_broker()
-    assert worker.outbox.next_batch(0).said.unacked == [run.delivery]
-    assert worker.outbox.next_batch(0).said.unacked == []
+    assert worker.outbox.next_batch(0).exchange.unacked == [run.delivery]
+    assert worker.outbox.next_batch(0).exchange.unacked == []
 
 
 def test_safe_task_acknowledged_on_a_lost_connection_counts_as_not_acknowledged() -> None:
@@ -78,4 +78,4 @@ def test_safe_task_acknowledged_on_a_lost_connection_counts_as_not_acknowledged(
     worker.acknowledging.saved(run)
     worker.lose_broker()
     worker.posted.pop()()
-    assert worker.outbox.next_batch(0).said.acked == []
+    assert worker.outbox.next_batch(0).exchange.acked == []

@@ -44,7 +44,7 @@ def test_one_that_the_pool_does_not_take_since_it_was_revoked_has_not_started() 
     run = Run(Request(), epoch=0, needs=Needs(("gpu",), "1:gpu"), nonce="w:1")
     running.hold_permit(run, Permit(run))
     running.execute(run)
-    (over,) = calls.outbox.next_batch(0).said.ended
+    (over,) = calls.outbox.next_batch(0).exchange.ended
     assert over.facts == Facts(began=False, message=Message.NOBODY)
     assert not running.runs
     assert not calls.tally.take()

@@ -114,10 +114,10 @@ class Queues:
     def _note(self, name: str, tag: Any) -> None:
         if isinstance(tag, str):
             self._by_tag[tag] = name
-        _say_queue(self.consumer, name)
+        _mark_queue(self.consumer, name)
 
 
-def _say_queue(consumer: Any, name: str) -> None:
+def _mark_queue(consumer: Any, name: str) -> None:
     callbacks = getattr(getattr(consumer.channel, "connection", None), "_callbacks", None)
     taken = callbacks.get(name) if isinstance(callbacks, dict) else None
     if callbacks is None or taken is None or hasattr(taken, _MARK):

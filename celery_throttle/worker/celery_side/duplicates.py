@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.errors import DuplicateTask
 from celery_throttle.tasks.publish import skipped
 from celery_throttle.worker.celery_side.failing import fail
-from celery_throttle.worker.reported.signals_and_events import tell_duplicate
+from celery_throttle.worker.reported.signals_and_events import report_duplicate
 
 if TYPE_CHECKING:
     from celery_throttle.store.exchange_reply import LockState
 
-__all__ = ["say"]
+__all__ = ["end_duplicate"]
 
 logger = logging.getLogger(__name__)
 
 
-def say(request: Any, lock: LockState) -> None:
+def end_duplicate(request: Any, lock: LockState) -> None:
     """End a request that must not run: store the reason as its result, and end its canvas.
 
     Args:
@@ -34,4 +34,4 @@ def say(request: Any, lock: LockState) -> None:
     # "done": this is the same task, delivered again, and the first delivery has stored its outcome.
     request.acknowledge()
     if lock.verdict != "done":
-        tell_duplicate(request, lock.first, lock.verdict)
+        report_duplicate(request, lock.first, lock.verdict)

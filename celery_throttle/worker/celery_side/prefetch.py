@@ -39,10 +39,10 @@ class Prefetch:
         if qos is not None and "can_consume" in vars(qos):  # set by Celery, because the broker is Redis
             qos.can_consume = lambda: self._can_consume(qos)
 
-    def _set(self, qos: Any, tell: Callable[[int], int], value: int) -> int:
+    def _set(self, qos: Any, send: Callable[[int], int], value: int) -> int:
         """Send Celery's number to the broker, as kombu does, plus ours; 0 is no limit."""
         more, qos.prev = self._more, None
-        tell(max(value, min(value + more, _MOST)) if value else 0)
+        send(max(value, min(value + more, _MOST)) if value else 0)
         qos.prev = value
         if self._more != more:  # during the call: a broker may deliver before it answers, or our loop is elsewhere
             qos.prev = None

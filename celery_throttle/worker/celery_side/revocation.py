@@ -53,30 +53,30 @@ class Withdrawing:
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper) -> None:
         self._loop, self._timekeeper = loop, timekeeper
-        self._unsaid: deque[Withdrawn] = deque()
+        self._unreported: deque[Withdrawn] = deque()
 
-    def say(self, each: Withdrawn, requests: RequestFactory) -> None:
+    def report(self, each: Withdrawn, requests: RequestFactory) -> None:
         """Report one more task, now, or after the tasks that wait for the result backend."""
-        self._unsaid.append(each)
-        if len(self._unsaid) == 1:
-            self._say_all(requests)
+        self._unreported.append(each)
+        if len(self._unreported) == 1:
+            self._report_all(requests)
 
-    def _say_all(self, requests: RequestFactory) -> None:
-        while self._unsaid:
+    def _report_all(self, requests: RequestFactory) -> None:
+        while self._unreported:
             try:
-                _say(self._unsaid[0], requests)
+                _report(self._unreported[0], requests)
             except Exception as error:  # noqa: BLE001 - each backend has its own
-                task = self._unsaid[0].task
+                task = self._unreported[0].task
                 logger.error("Revoked task %s has left its line, which is reported later: %r", task, error)  # noqa: TRY400
                 # One try at a time, because each may take long to fail. This task goes behind the others, in case it
                 # alone cannot be reported.
-                self._unsaid.rotate(-1)
-                self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._say_all, requests))
+                self._unreported.rotate(-1)
+                self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._report_all, requests))
                 return
-            self._unsaid.popleft()
+            self._unreported.popleft()
 
 
-def _say(each: Withdrawn, requests: RequestFactory) -> None:
+def _report(each: Withdrawn, requests: RequestFactory) -> None:
     ignore = lambda *args: None  # noqa: E731
     try:
         request = requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore)

@@ -75,7 +75,7 @@ class Slots:
         """
         job = request.execute_using_pool(self._pool)
         if isinstance(future := getattr(job, "f", None), Future):
-            future.add_done_callback(lambda ended: _tell(died, ended))
+            future.add_done_callback(lambda ended: _report_death(died, ended))
         elif hasattr(job, "link_exception"):  # a greenlet of gevent
             job.link_exception(lambda ended: died(ended.exception))
         return job
@@ -158,7 +158,7 @@ class Slots:
         return pool if isinstance(pool, AsynPool) else None
 
 
-def _tell(died: Callable[[BaseException], None], ended: Future[Any]) -> None:
+def _report_death(died: Callable[[BaseException], None], ended: Future[Any]) -> None:
     error = None if ended.cancelled() else ended.exception()
     if error is not None:
         died(error)

@@ -37,7 +37,7 @@ def _failing(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*args, **kwargs)
         except RateLimited as error:
-            said = f"Task {name} raised RateLimited ({error}), but throttle_enabled is False: nobody runs it again"
-            raise ThrottleError(said) from error
+            text = f"Task {name} raised RateLimited ({error}), but throttle_enabled is False: no worker runs it again"
+            raise ThrottleError(text) from error
 
     return wrapped

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 #: The most tasks that one call asks about.
 _MOST_ROWS = 500
 #: Seconds until a problem that goes on is logged again.
-_SAY_EVERY = 60.0
+_LOG_EVERY = 60.0
 
 
 class Saving:
@@ -73,7 +73,7 @@ class Saving:
         self._round: list[Run] | None = None  # the runs that the store has, by the answers so far
         self._unanswered = 0
         self._pause: object = None  # the present pause, after the store refused
-        self._said_at: float | None = None  # the time of the last warning; None while all is safe
+        self._logged_at: float | None = None  # the time of the last warning; None while all is safe
         self.link = connect(self)
         loop.every_turn(self.tick)
 
@@ -101,7 +101,7 @@ class Saving:
         self._pause = None
         self.link.hurry()
 
-    def say_left(self) -> None:
+    def log_left(self) -> None:
         """Log how many messages stay at the broker, because the worker stops before their copies are safe."""
         if runs := self._runs:
             logger.warning(
@@ -153,10 +153,10 @@ class Saving:
             return
         self._round = None
         if not self._durability.reached(raw):
-            self._say(f"{self._durability.missed(raw)} after {self._durability.timeout:g} s")
+            self._log(f"{self._durability.missed(raw)} after {self._durability.timeout:g} s")
             return
-        if self._said_at is not None:
-            self._said_at = None
+        if self._logged_at is not None:
+            self._logged_at = None
             logger.info("celery_throttle: parked tasks are safe again")
         for run in there:
             if self._held.release(run, State.GONE):
@@ -164,7 +164,7 @@ class Saving:
 
     def _refused(self, error: Exception) -> None:
         self._round = None
-        self._say(f"the store refuses: {error}")
+        self._log(f"the store refuses: {error}")
         self._pause = pause = object()
         self._timekeeper.later(PAUSE, lambda: self._loop.post(self._go_on, pause))
 
@@ -172,9 +172,9 @@ class Saving:
         if self._pause is pause:
             self._pause = None
 
-    def _say(self, why: str) -> None:
-        if self._said_at is None or monotonic() - self._said_at >= _SAY_EVERY:
-            self._said_at = monotonic()
+    def _log(self, why: str) -> None:
+        if self._logged_at is None or monotonic() - self._logged_at >= _LOG_EVERY:
+            self._logged_at = monotonic()
             logger.warning(
                 "celery_throttle: %d parked tasks are not as safe as throttle_park_durability = %r asks for (%s): the "
                 "broker keeps their messages until they are", len(self._runs), self._durability.kind, why,

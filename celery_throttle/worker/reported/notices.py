@@ -44,9 +44,9 @@ class Notices:
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper) -> None:
         self._parked = _OncePerSecond(loop, timekeeper, _ask_why)
-        self._resumed = _OncePerSecond(loop, timekeeper, _say_resumed)
-        self._limited = _OncePerSecond(loop, timekeeper, _say_limited)
-        self._crowded = _OncePerSecond(loop, timekeeper, _say_crowded)
+        self._resumed = _OncePerSecond(loop, timekeeper, _log_resumed)
+        self._limited = _OncePerSecond(loop, timekeeper, _log_limited)
+        self._crowded = _OncePerSecond(loop, timekeeper, _log_crowded)
 
     def close(self) -> None:
         """Ask the store for no more reasons, because the worker is about to stop."""
@@ -79,8 +79,8 @@ class Notices:
 class _OncePerSecond:
     """Counts tasks, and logs the last one with the number of the others: the first at once, then once a second."""
 
-    def __init__(self, loop: Loop, timekeeper: Timekeeper, tell: Callable[..., None]) -> None:
-        self._loop, self._timekeeper, self._tell = loop, timekeeper, tell
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, write: Callable[..., None]) -> None:
+        self._loop, self._timekeeper, self._write = loop, timekeeper, write
         self._counted = 0
         self._last: tuple[Any, ...] = ()
         self._timed = self._closed = False
@@ -95,30 +95,30 @@ class _OncePerSecond:
         self._last = last
         if not self._timed:
             self._timed = True
-            self._say()
+            self._flush()
 
-    def _say(self) -> None:
+    def _flush(self) -> None:
         counted, self._counted = self._counted, 0
         last, self._last = self._last, ()
         if not counted or self._closed:
             self._timed = False
             return
-        self._timekeeper.later(_EVERY, lambda: self._loop.post(self._say))
-        self._tell(*last, counted - 1)
+        self._timekeeper.later(_EVERY, lambda: self._loop.post(self._flush))
+        self._write(*last, counted - 1)
 
 
-def _say_resumed(request: Any, waited: float, others: int) -> None:
-    said = f"Task {request.name}[{request.id}] resumed after {seconds(waited)}"
-    _log(said, others, _about(request, "task_resumed") | {"waited": waited})
+def _log_resumed(request: Any, waited: float, others: int) -> None:
+    text = f"Task {request.name}[{request.id}] resumed after {seconds(waited)}"
+    _log(text, others, _about(request, "task_resumed") | {"waited": waited})
 
 
-def _say_limited(request: Any, error: RateLimited, others: int) -> None:
+def _log_limited(request: Any, error: RateLimited, others: int) -> None:
     _log(f"Task {request.name}[{request.id}] is rate limited: {error}", others, _about(request, "rate_limited"))
 
 
-def _say_crowded(request: Any, others: int) -> None:
-    said = f"Task {request.name}[{request.id}] waits here, unacknowledged: as many are parked as max_parked allows"
-    _log(said, others, _about(request, "crowded"))
+def _log_crowded(request: Any, others: int) -> None:
+    text = f"Task {request.name}[{request.id}] waits here, unacknowledged: as many are parked as max_parked allows"
+    _log(text, others, _about(request, "crowded"))
 
 
 def _ask_why(request: Any, calls: Calls, others: int) -> None:
@@ -133,13 +133,13 @@ def _ask_why(request: Any, calls: Calls, others: int) -> None:
         # In any order: if the server does not have a script, the call is sent again, after the others.
         answers[question] = answer
         if answers.keys() == {"view", "holders"}:
-            _say_parked(task, about, others, **answers)
+            _log_parked(task, about, others, **answers)
 
     calls.link.send(calls.store.explain(request.id), partial(answered, "view"))
     calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(answered, "holders"))
 
 
-def _say_parked(task: str, about: dict[str, Any], others: int, view: Any, holders: Any) -> None:
+def _log_parked(task: str, about: dict[str, Any], others: int, view: Any, holders: Any) -> None:
     if isinstance(view, Exception) or isinstance(holders, Exception):
         _log(task, others, about)  # the store is away, which `Outage` logs
         return
@@ -162,10 +162,10 @@ def _about(request: Any, action: str) -> dict[str, Any]:
     return {"action": action, "task_id": request.id, "task_name": request.name}
 
 
-def _log(said: str, others: int, about: dict[str, Any]) -> None:
+def _log(text: str, others: int, about: dict[str, Any]) -> None:
     logger.info(
         "%s%s",
-        one_line(said),
+        one_line(text),
         f"; and {others} more in the last second" if others else "",
         extra=about | {"others": others},
     )

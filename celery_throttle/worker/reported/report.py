@@ -73,7 +73,7 @@ def _group(calls: Calls) -> dict[str, Any]:
         "since": _moment(link.since),
         "refuses": calls.paused,
         "errors": calls.errors,
-        "hints": calls.hears_hints,
+        "hints": calls.gets_hints,
         "queues": [BrokerQueue.parse(each).name for each in calls.queues],
         "last_call": last,
     }

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from celery_throttle.worker.runs import Run
 
-__all__ = ["limits_of", "queue_of", "tell_duplicate", "tell_lost", "tell_parked", "tell_resumed"]
+__all__ = ["limits_of", "queue_of", "report_duplicate", "report_lost", "report_parked", "report_resumed"]
 
 
-def tell_parked(run: Run) -> None:
+def report_parked(run: Run) -> None:
     """Report a task that has been parked."""
     request = run.request
     if task_parked.receivers:
@@ -39,7 +39,7 @@ def tell_parked(run: Run) -> None:
         request.send_event("throttle-parked", name=request.name, queue=queue_of(run), limits=limits_of(run))
 
 
-def tell_resumed(run: Run) -> None:
+def report_resumed(run: Run) -> None:
     """Report a parked task that starts."""
     request = run.request
     if task_resumed.receivers:
@@ -49,7 +49,7 @@ def tell_resumed(run: Run) -> None:
         request.send_event("throttle-resumed", name=request.name, waited=run.waited, limits=limits_of(run))
 
 
-def tell_lost(run: Run, needs: str) -> None:
+def report_lost(run: Run, needs: str) -> None:
     """Report a running task whose lease is lost."""
     request = run.request
     lease_lost.send(request.name, event=LeaseLost(request.id, request.name, needs_from(needs)))
@@ -57,7 +57,7 @@ def tell_lost(run: Run, needs: str) -> None:
         request.send_event("throttle-lease-lost", name=request.name, limits=limits_of(run))
 
 
-def tell_duplicate(request: Any, first: str, verdict: str) -> None:
+def report_duplicate(request: Any, first: str, verdict: str) -> None:
     """Report a task that does not run, because another call has its lock."""
     event = DuplicateDropped(request.id, request.name, first, verdict)
     duplicate_dropped.send(request.name, event=event)

@@ -75,12 +75,12 @@ def greet(app: Any, settings: Settings, groups: Sequence[Group]) -> None:
 
 def _throttled(app: Any) -> str:
     policies, dedups = policies_of(app), dedups_of(app)
-    said = [f"{counted(len({*policies, *dedups}), 'task')} throttled"]
+    parts = [f"{counted(len({*policies, *dedups}), 'task')} throttled"]
     if limits := sorted(limits_of(policies.values())):
-        said.append(f"limit{'s' if len(limits) > 1 else ''} {shortened(limits, _NAMED)}")
+        parts.append(f"limit{'s' if len(limits) > 1 else ''} {shortened(limits, _NAMED)}")
     if dedups:
-        said.append(f"{len(dedups)} run once")
-    return ", ".join(said)
+        parts.append(f"{len(dedups)} run once")
+    return ", ".join(parts)
 
 
 def _look(settings: Settings, group: Group) -> _Store | None:

@@ -49,6 +49,6 @@ class AvoidedQueues:
         self._now.discard(queue)
         self._changed()
 
-    def knows(self, queue: str) -> None:
+    def reset(self, queue: str) -> None:
         """Make the next pause of a queue short again, because a task of the queue starts here."""
         self._pauses.pop(queue, None)

@@ -19,7 +19,7 @@ from celery_throttle.store.exchange_reply import Overtaken, read_exchanged
 from celery_throttle.store.reading import read
 from celery_throttle.store.reclaimed import reclaimed_text
 from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.store_side.decisions import tell_all
+from celery_throttle.worker.store_side.decisions import deliver
 from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
 from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox
@@ -114,7 +114,7 @@ class Calls:
         self._slow = False  # whether the last call offered no slots because it had large messages
         self._patience = TIMEOUT  # seconds of silence after which a call is sent again
         self._ready = False  # the limits are declared on this connection
-        self._unheard = False  # the store refused the declaration
+        self._declaration_refused = False  # the store refused the declaration
         self._birth = ""
         self._away_since: float | None = None  # when the connection broke
         self._lost = False  # whether the present outage was counted
@@ -150,7 +150,7 @@ class Calls:
         return self._under_way is None
 
     @property
-    def hears_hints(self) -> bool:
+    def gets_hints(self) -> bool:
         """Whether hints arrive."""
         return self._listener.subscribed
 
@@ -173,15 +173,15 @@ class Calls:
         self._ask()
 
     def _call_of(self, batch: Batch) -> Call:
-        return self.store.exchange(self.worker, self.number, self.queues, batch.said, self._birth)
+        return self.store.exchange(self.worker, self.number, self.queues, batch.exchange, self._birth)
 
     def _ask(self) -> None:
         """Send the call under way, or send it again."""
         if self._under_way is not None:
             self.asked_at = monotonic()
             self._sent += 1
-            told = self.tally.told(self.store) if self.tally.due(self.asked_at) else []
-            self.link.send(self._under_way[1], self._heard, *told, patience=self._patience)
+            counted = self.tally.calls_to_send(self.store) if self.tally.due(self.asked_at) else []
+            self.link.send(self._under_way[1], self._answered, *counted, patience=self._patience)
 
     @property
     def settled(self) -> bool:
@@ -201,8 +201,8 @@ class Calls:
 
     def keep_back(self) -> list[Run]:
         """Stop requeueing; return the runs whose requeue the store has not confirmed."""
-        unheard = self._under_way[0].back if self._under_way is not None else []
-        return [*unheard, *self.outbox.forget_back()]
+        unconfirmed = self._under_way[0].back if self._under_way is not None else []
+        return [*unconfirmed, *self.outbox.forget_back()]
 
     def leave(self) -> None:
         """Deregister the worker, if nothing is left to report.
@@ -212,7 +212,7 @@ class Calls:
         """
         if not self.link.up:
             return
-        for call, callback in self.tally.told(self.store):
+        for call, callback in self.tally.calls_to_send(self.store):
             self.link.send(call, callback)
         if self.idle:
             self.link.send(self.store.leave(self.worker), lambda raw: None)
@@ -240,7 +240,7 @@ class Calls:
 
     def up(self) -> None:
         """Declare the limits on a new connection, before the call under way is sent again."""
-        self._ready = self._unheard = False
+        self._ready = self._declaration_refused = False
         self._listener.published(allowed=True)
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience
         pages = self.store.declarations(self._birth, self.declared.items(), away=away, worker=self.worker)
@@ -248,7 +248,7 @@ class Calls:
 
     def broken(self, error: Exception) -> None:
         """Handle a lost connection; the outcome of the call under way is unknown until the call is sent again."""
-        self._ready = self._unheard = False
+        self._ready = self._declaration_refused = False
         self._away_since = self._away_since or monotonic()
         self._count_lost()
         self.offered = 0
@@ -279,7 +279,7 @@ class Calls:
             return
         if isinstance(raw, Exception):
             # The call under way may have been carried out before, so it stays and is sent again after the declaration.
-            self._unheard = True
+            self._declaration_refused = True
             self._pause(raw, [])
             return
         self._away_since, self._lost = None, False
@@ -298,7 +298,7 @@ class Calls:
         for permits, call in renewals(self.store, self.worker, self.number, self.held.values()):
             self.link.send(call, partial(judge_reply, permits))
 
-    def _heard(self, raw: Any) -> None:
+    def _answered(self, raw: Any) -> None:
         if isinstance(raw, NoAnswer):
             self._was_too_much()
         if isinstance(raw, StoreUnavailable) or self._under_way is None or self.asked_at is None:
@@ -324,14 +324,14 @@ class Calls:
             self._ask()
             return
         (batch, _), self._under_way, self.offered = self._under_way, None, 0
-        self._tell(batch, reply)
+        self._take_reply(batch, reply)
 
-    def _tell(self, batch: Batch, reply: Reply) -> None:
+    def _take_reply(self, batch: Batch, reply: Reply) -> None:
         for each in reply.reclaimed:
             self.tally.add(each.needs, Place.RECLAIMED)
             logger.warning("%s", reclaimed_text(each, self._names))
             tell_reclaimed(each.task, each.needs)
-        tell_all(self._gate, self.group, batch, reply)
+        deliver(self._gate, self.group, batch, reply)
         for task, why in reply.unread:
             logger.error("celery_throttle: the record of parked task %s cannot be read, it is set aside: %s", task, why)
             self.outbox.unread(task, why)
@@ -390,5 +390,5 @@ class Calls:
         """End a pause, unless a later one has begun; then declare the limits again if that was refused."""
         if self._pause_asked is pause:
             self._pause_asked = None
-        if not self.paused and self._unheard and self.link.up:
+        if not self.paused and self._declaration_refused and self.link.up:
             self.up()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.store_side.outbox import Batch
 
-__all__ = ["Decisions", "tell_all"]
+__all__ = ["Decisions", "deliver"]
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +71,9 @@ class Decisions(Protocol):
         """Go on with an outage: connecting failed."""
 
 
-def tell_all(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
+def deliver(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
     """Call the gate for each row of a reply; an error in one call is logged, and the other rows are still delivered."""
-    hears = {
+    handlers = {
         ParkAnswer.CROWDED: gate.crowded,
         ParkAnswer.PARKED: gate.parked,
         ParkAnswer.HAS_RUN: gate.has_run,
@@ -88,7 +88,7 @@ def tell_all(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
         else:
             _safely(gate.granted, run, answer if answer > max(Answer) else 0)
     for run, answer in zip(batch.parked, reply.parked, strict=True):
-        _safely(hears[ParkAnswer(answer)], run)
+        _safely(handlers[ParkAnswer(answer)], run)
     for run in batch.back:
         _safely(gate.sent_back, run)
     for grant in reply.grants:

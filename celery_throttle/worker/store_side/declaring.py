@@ -30,7 +30,7 @@ def declare_in_pages(link: Link, pages: Sequence[Call], again: Callable[[], None
     """
     unsent, answers = list(pages), list[bytes]()
 
-    def hear(raw: Any) -> None:
+    def receive(raw: Any) -> None:
         if isinstance(raw, Exception):
             done(raw)
         elif answers and raw[0] != answers[0]:
@@ -38,11 +38,11 @@ def declare_in_pages(link: Link, pages: Sequence[Call], again: Callable[[], None
         else:
             answers[:] = [raw[0], *answers[1:], *raw[1:]]
             if unsent:
-                link.send(unsent.pop(0), hear)
+                link.send(unsent.pop(0), receive)
             else:
                 done(answers)
 
-    link.send(unsent.pop(0), hear)
+    link.send(unsent.pop(0), receive)
 
 
 def read_declared(raw: Any, ours: Mapping[str, str]) -> str:

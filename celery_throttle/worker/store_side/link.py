@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Link", "NoAnswer", "Wire", "tell"]
+__all__ = ["Link", "NoAnswer", "Wire", "call_back"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class NoAnswer(StoreUnavailable):
     """The connection stood, but no byte moved on it for too long."""
 
 
-def tell(callback: Callable[[Any], None], reply: Any) -> None:
+def call_back(callback: Callable[[Any], None], reply: Any) -> None:
     """Call back, and log an error, which has no bearing on the connection and must not end the worker's loop.
 
     Raises:
@@ -206,15 +206,15 @@ class Wire:
                 reply = self._next_reply()
                 if not isinstance(reply, RedisError):
                     self._pause = _FIRST_PAUSE
-                self._heard(reply)
+                self._received(reply)
                 if elsewhere(reply):
                     # Not the primary, or no more. The new primary may have the same name, so connect again.
                     self._lost(reply)
                 if not self._expecting():
                     return
         except UnreadableReply as error:
-            # The next bytes on this connection could be read as the reply to another call. Connect with a pause, because
-            # the next answer may be unreadable, too.
+            # The next bytes on this connection could be read as the reply to another call. Connect after a pause: the
+            # next answer may be unreadable, too.
             logger.error("celery_throttle: %s; the call is sent again on another connection", error)  # noqa: TRY400
             self._pause = self._longest_pause
             self._lost(error)
@@ -244,7 +244,7 @@ class Wire:
         """Return whether more replies may have arrived, which saves a call to the socket."""
         return True
 
-    def _heard(self, reply: Any) -> None:
+    def _received(self, reply: Any) -> None:
         """Called with each reply."""
 
 
@@ -294,7 +294,7 @@ class Link(Wire):
             self._send(call, call.packed(), callback, patience)
             return
         calls = [(call, callback), *more]
-        self._expect(*((each, hears, patience) for each, hears in calls))
+        self._expect(*((each, received, patience) for each, received in calls))
         self._write(b"".join(each.packed() for each, _ in calls))
 
     def wait(self, command: tuple[Argument, ...], seconds: float, callback: Callable[[Any], None]) -> None:
@@ -318,15 +318,15 @@ class Link(Wire):
     def _expecting(self) -> bool:
         return bool(self._pending)
 
-    def _heard(self, reply: Any) -> None:
+    def _received(self, reply: Any) -> None:
         if not self._pending:
-            raise RedisConnectionError(f"a reply that nobody asked for: {reply!r}")
+            raise RedisConnectionError(f"a reply without a call: {reply!r}")
         self._moved_at = monotonic()
         call, callback, patience = self._pending.popleft()
         if isinstance(reply, NoScriptError) and call is not None:
             self._send(call, pack(call.eval()), callback, patience)
         else:
-            tell(callback, reply)
+            call_back(callback, reply)
 
     def _check_silence(self) -> None:
         # The loop itself may have been busy: first send the bytes that wait, and take in the replies that arrived.
@@ -351,5 +351,5 @@ class Link(Wire):
         pending, self._pending = self._pending, deque()
         lost = NoAnswer if isinstance(error, RedisTimeoutError) else StoreUnavailable
         for _, callback, _ in pending:
-            tell(callback, lost(str(error)))
+            call_back(callback, lost(str(error)))
         self._on_broken(error)

@@ -11,7 +11,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.store_side.link import Wire, tell
+from celery_throttle.worker.store_side.link import Wire, call_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,11 +106,11 @@ class Listener(Wire):
         if self._unanswered:
             self._lost(RedisTimeoutError(f"no answer within {TIMEOUT:g} s"))
 
-    def _heard(self, reply: Any) -> None:
+    def _received(self, reply: Any) -> None:
         self._heard_at, self._unanswered = monotonic(), False
         kind = reply[0] if isinstance(reply, list) else b""
         if kind == b"message":
-            tell(self._on_hint, reply[2].decode(errors="replace"))  # any client may publish there
+            call_back(self._on_hint, reply[2].decode(errors="replace"))  # any client may publish there
         elif kind == b"subscribe":
             self._subscribed = True
             self._on_subscribed()

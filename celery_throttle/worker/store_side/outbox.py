@@ -28,8 +28,8 @@ _IDLE, _STALE = 0.005, 0.2
 class Batch:
     """One call: its rows, and the runs that its answers are for."""
 
-    def __init__(self, said: Exchange, asked: list[Run], parked: list[Run], back: list[Run]) -> None:
-        self.said, self.asked, self.parked, self.back = said, asked, parked, back
+    def __init__(self, exchange: Exchange, asked: list[Run], parked: list[Run], back: list[Run]) -> None:
+        self.exchange, self.asked, self.parked, self.back = exchange, asked, parked, back
 
     def fits(self, reply: Reply) -> None:
         """Raise ValueError unless the reply has an answer for each of its rows."""
@@ -93,8 +93,8 @@ class Outbox:
     def acknowledging(self, run: Run) -> None:
         """Note a run that was parked with the last call, and whose broker message is being acknowledged.
 
-        The next call confirms all these acknowledgements to the store, but for the runs in its ``unacked`` rows. Whether
-        the broker has a message is read when that call is built, because there may be no connection to the broker.
+        The next call confirms all these acknowledgements to the store, but for the runs in its ``unacked`` rows.
+        Whether the broker has a message is read when that call is built: there may be no connection to the broker.
         """
         self._acknowledging.append(run)
 
@@ -140,7 +140,7 @@ class Outbox:
     def spare(self, permit: Permit, result: Result) -> None:
         """Keep the permit of a run that has ended for the next run with the same needs."""
         permit.spare(result)
-        self._spare.setdefault(permit.told.needs, []).append(permit)
+        self._spare.setdefault(permit.holder.needs, []).append(permit)
 
     def take(self, run: Run) -> Permit | None:
         """Pass an idle permit on to a run; return None if there is none."""
@@ -160,12 +160,12 @@ class Outbox:
         spare, self._spare = self._spare, {}
         for permit in [permit for several in spare.values() for permit in several]:
             if permit.idle_since > before:
-                self._spare.setdefault(permit.told.needs, []).append(permit)
+                self._spare.setdefault(permit.holder.needs, []).append(permit)
             elif permit.result is not None:
-                told = permit.told
+                holder = permit.holder
                 self._passed.pop(permit, None)
                 facts = Facts(True, Message.NOBODY, permit.result)
-                self._ended.append(Ended(told.task, told.nonce, facts, told.attempt, told.needs))
+                self._ended.append(Ended(holder.task, holder.nonce, facts, holder.attempt, holder.needs))
 
     def forget_arrivals(self) -> list[Run]:
         """Drop the runs that want to start or to be parked, and return them."""
@@ -200,7 +200,7 @@ class Outbox:
         ended = take_rows(self._ended, portion.of(self._ended)) if known else []
         over = {row.nonce for row in ended}  # a run that has ended needs no `began` row
         began = [row for row in take_rows(self._began) if row[1] not in over] if self._began else []
-        said = Exchange(
+        exchange = Exchange(
             slots=slots,
             clock=clock,
             errors=errors,
@@ -216,7 +216,7 @@ class Outbox:
             parked=[run.parked_at(clock) for run in parked],
             back=[Back(run.arrival, pause, about) for run, pause, about in back],
         )
-        return Batch(said, asked, parked, [run for run, _, _ in back])
+        return Batch(exchange, asked, parked, [run for run, _, _ in back])
 
     def has_bytes(self, fewest: int) -> bool:
         """Return whether the next batch may have ``fewest`` bytes of messages or more, which take long to send."""
@@ -242,8 +242,8 @@ class Outbox:
         if permit not in self._passed:
             return
         del self._passed[permit]
-        if (said := permit.succession()) is not None:
-            self._successions.append(said)
+        if (exchange := permit.succession()) is not None:
+            self._successions.append(exchange)
 
     def put_back(self, batch: Batch, *, copied: bool) -> None:
         """Requeue the rows of a refused call that must not be lost: all but the runs that asked or were to be parked.
@@ -251,11 +251,11 @@ class Outbox:
         ``copied``: the call was sent more than once, so an earlier copy may still be carried out. Its messages were not
         acknowledged, so they are reported as unacknowledged.
         """
-        said, self._refused = batch.said, True
+        exchange, self._refused = batch.exchange, True
         if copied:
             self._unacked += [run.delivery for run in batch.parked + batch.back]
-        self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
-        self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
-        self._acked[:0], self._unread[:0] = said.acked, said.unread
-        self._errors += said.errors
-        self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, said.back, strict=True)]
+        self._ended[:0], self._began[:0], self._unacked[:0] = exchange.ended, exchange.began, exchange.unacked
+        self._revoked[:0], self._never[:0], self._successions[:0] = exchange.revoked, exchange.never, exchange.passed
+        self._acked[:0], self._unread[:0] = exchange.acked, exchange.unread
+        self._errors += exchange.errors
+        self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, exchange.back, strict=True)]

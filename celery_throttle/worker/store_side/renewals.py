@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.policy import limits_text
 from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.reading import read
-from celery_throttle.worker.reported.signals_and_events import tell_lost
+from celery_throttle.worker.reported.signals_and_events import report_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,13 +39,13 @@ def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit]) 
     ):
         while rows:
             some = take_rows(rows, MOST_RENEWED)
-            yield some, store.renew(worker, ended_by, [permit.told for permit in some])
+            yield some, store.renew(worker, ended_by, [permit.holder for permit in some])
 
 
 def judge(permits: Sequence[Permit], answers: Iterable[int]) -> None:
     """Act on the answers of renew.lua."""
     for permit, answer in zip(permits, answers, strict=True):
-        _tell(permit, answer)
+        _act_on(permit, answer)
 
 
 def judge_reply(permits: Sequence[Permit], raw: Any) -> None:
@@ -54,14 +54,14 @@ def judge_reply(permits: Sequence[Permit], raw: Any) -> None:
         judge(permits, read(lambda answers: [int(each) for each in answers[0]], raw))
 
 
-def _tell(permit: Permit, answer: int) -> None:
-    told, run = permit.told, permit.run
+def _act_on(permit: Permit, answer: int) -> None:
+    holder, run = permit.holder, permit.run
     if run is None:
         return
     if answer == _LOST and not permit.lost:
         # Renewing goes on: if there is room again while the task runs, its permit is put back.
         permit.renewed(lost=True)
-        limits = limits_text(told.needs)
+        limits = limits_text(holder.needs)
         logger.warning(
             "lease_lost: task %s[%s] still runs, but its %s is gone",
             run.request.name,
@@ -69,7 +69,7 @@ def _tell(permit: Permit, answer: int) -> None:
             f"permit of limit {limits!r}" if limits else "identity lock",
             extra={"action": "lease_lost", "task_id": run.request.id, "task_name": run.request.name},
         )
-        tell_lost(run, told.needs)
+        report_lost(run, holder.needs)
     elif answer == _PUT_BACK:
         permit.renewed(lost=False)
         logger.warning("celery_throttle: the store had lost the permit of task %s, put back", run.request.id)

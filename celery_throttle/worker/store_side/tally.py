@@ -78,15 +78,15 @@ class Tally:
         self._ended, self._since = 0, monotonic()
         return by_limit(counts)
 
-    def told(self, store: Store) -> list[tuple[Call, Callable[[Any], None]]]:
+    def calls_to_send(self, store: Store) -> list[tuple[Call, Callable[[Any], None]]]:
         """Return the calls that send the counts: separate calls, because a full store refuses them."""
         counts = self.take()
         calls: list[tuple[Call, Callable[[Any], None]]] = []
         while counts:
-            calls.append((store.count(take_rows(counts)), self._heard))
+            calls.append((store.count(take_rows(counts)), self._counted))
         return calls
 
-    def _heard(self, raw: Any) -> None:
+    def _counted(self, raw: Any) -> None:
         if isinstance(raw, ResponseError) and not self._logged:
             self._logged = True
             logger.warning("celery_throttle: the store keeps no history of this worker's counts: %s", raw)
