@@ -331,7 +331,7 @@ class Outside:
     def _failed(self, error: Exception) -> None:
         """Handle a store that did not answer: fail all callers but those in line, which go on waiting.
 
-        New requests are dropped; all other rows are sent later.
+        Requests that were not sent yet are dropped; all other rows are sent later.
         """
         batch, _ = self._under_way or (Batch(), None)
         with self._guard:

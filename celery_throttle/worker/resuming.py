@@ -66,7 +66,7 @@ class Resuming:
         self._unreported: list[Callable[[], None]] = []
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
-        """Return a run that can start, or None after the store and the result backend got another end of the task."""
+        """Return a run that can start; None if the task does not run here, after that was reported to the store."""
         run = Run(
             None,
             epoch=self._broker.epoch,
