@@ -1,4 +1,4 @@
-"""What the thread of a process sleeps on: the process itself wakes it, or a hint from the store."""
+"""Wake the thread for permits outside of tasks: by a call in the process, or by a hint from the store."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Bell"]
 
-#: Seconds until it is tried again to listen to a store that has refused it: its user has no right to hints.
+#: Seconds until the next SUBSCRIBE after the store refused one, because its user has no right to hints.
 _REFUSED = 10.0
 
 
 class Bell:
-    """Rung by anybody in the process, and by the store while it is listened to.
+    """A bell that any thread of the process rings, and the store's hints while this process is subscribed to them.
 
     Args:
         client: for the connection that listens.
@@ -34,10 +34,10 @@ class Bell:
     def __init__(self, client: Redis, channel: str, hint: str) -> None:
         self._client, self._channel, self._hint = client, channel, hint.encode()
         self._listening: Any = None
-        self._deaf_until = 0.0
+        self._refused_until = 0.0
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
-            end.setblocking(False)  # a bell that has not been heard yet need not be rung again
+            end.setblocking(False)  # a full pipe wakes the thread already
             finalize(self, end.close)
 
     def ring(self) -> None:
@@ -46,12 +46,12 @@ class Bell:
             self._writer.send(b"\0")
 
     def listen(self) -> bool:
-        """Listen to the store; whether that begins just now, so that a hint may have been missed.
+        """Subscribe to hints; return whether the subscription is new, so that hints may have been missed before.
 
         Raises:
             StoreUnavailable: the store did not answer.
         """
-        if self._listening is not None or time.monotonic() < self._deaf_until:
+        if self._listening is not None or time.monotonic() < self._refused_until:
             return False
         self._listening = self._client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         try:
@@ -61,14 +61,14 @@ class Bell:
         return True
 
     def hang_up(self) -> None:
-        """Listen to the store no longer."""
+        """End the subscription."""
         listening, self._listening = self._listening, None
         if listening is not None:
             with suppress(RedisError, OSError):
                 listening.close()
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep so long, or until it rings; whether there was a hint."""
+        """Sleep for some seconds, or until the bell rings; return whether a hint came."""
         hints = getattr(getattr(self._listening, "connection", None), "_sock", None)
         with suppress(OSError, ValueError), selectors.DefaultSelector() as selector:
             for end in (self._reader, hints):
@@ -77,16 +77,16 @@ class Bell:
             selector.select(seconds)
         with suppress(OSError):
             self._reader.recv(4096)
-        return self._hear()
+        return self._take_hints()
 
-    def _hear(self) -> bool:
-        heard = False
+    def _take_hints(self) -> bool:
+        hinted = False
         try:
-            while self._listening is not None and (said := self._listening.get_message(timeout=0)):
-                heard = heard or said["data"] == self._hint
+            while self._listening is not None and (message := self._listening.get_message(timeout=0)):
+                hinted = hinted or message["data"] == self._hint
         except ResponseError:
-            self._deaf_until = time.monotonic() + _REFUSED
+            self._refused_until = time.monotonic() + _REFUSED
             self.hang_up()
         except (RedisError, OSError):
             self.hang_up()
-        return heard
+        return hinted

@@ -12,13 +12,13 @@ __all__ = ["Declarations"]
 
 
 class Declarations:
-    """The limits of one group, declared once, and again after the store was emptied.
+    """Declares the limits of one group once, and again after the store was emptied.
 
     Args:
-        client: of the group.
+        client: the store client of the group.
 
     Attributes:
-        birth: when the data of the store began to which they were declared; "" before the first time.
+        birth: when the store's data began, as of the last declaration; "" before the first.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -29,16 +29,16 @@ class Declarations:
         self.birth = ""
 
     def add(self, name: str, declared: str) -> None:
-        """Add a limit, to be declared if the store knows nothing of it."""
+        """Add a limit that the next `send` declares."""
         with self._guard:
             self._limits.setdefault(name, declared)
 
     def forget(self) -> None:
-        """Declare all of them again: the store was emptied."""
+        """Have the next `send` declare all limits again, because the store was emptied."""
         self._declared.clear()
 
     def send(self) -> None:
-        """Declare those that are not declared yet.
+        """Declare the limits that are not declared yet.
 
         Raises:
             StoreUnavailable: the store did not answer, or refused.
@@ -49,7 +49,7 @@ class Declarations:
             return
         pages = self._client.store.declarations(self.birth, undeclared.items(), keeps=True)
         births = {self._client.ask(page)[0] for page in pages}
-        if len(births) > 1:  # the store was emptied between two of them
+        if len(births) > 1:  # the store was emptied between two pages
             self.send()
             return
         self.birth = births.pop().decode()

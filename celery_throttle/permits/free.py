@@ -1,4 +1,4 @@
-"""What answers in place of a store where nothing is throttled: whoever asks for a permit has it."""
+"""Grant each permit at once where nothing is throttled, without a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Free"]
 
 
 class Free:
-    """As `Outside`, with permits that nobody counts and nobody takes away.
+    """As `Outside`, but each permit is granted, and none is counted or lost.
 
     Attributes:
         lease: a permit lasts for ever.
@@ -26,29 +26,29 @@ class Free:
     lease = float("inf")
 
     def ask(self, needs: str, limit: tuple[str, str], *, waits: bool) -> Asking:  # noqa: ARG002 - as Outside's
-        """Ask for a permit, and have it."""
+        """Return an `Asking` whose permit is granted already."""
         asking = Asking(Arrival("nobody", needs, ""), waits=waits)
         asking.grant("", time.monotonic())
         return asking
 
     def leave(self, asking: Asking) -> None:
-        """Stop waiting; the permit was there already."""
+        """Do nothing: the permit was granted at once."""
 
     def drop(self, asking: Asking) -> None:
-        """Nobody wants the permit any more."""
+        """Do nothing: no permit is counted."""
 
     def later(self, give_back: Callable[[], object]) -> None:
-        """Nothing is to be given back."""
+        """Do nothing: no permit has to be given back."""
 
     def hold(self, arrival: Arrival, renewed: WeakMethod[Callable[[float | None], None]]) -> None:
-        """Nothing has to be renewed."""
+        """Do nothing: no permit has a lease."""
 
     def renew(self, arrival: Arrival) -> bool:  # noqa: ARG002 - as Outside's
-        """Renew nothing; it is held."""
+        """Return True: the permit is held."""
         return True
 
     def release(self, arrival: Arrival) -> Future[None]:  # noqa: ARG002 - as Outside's
-        """Give a permit back to nobody."""
-        said: Future[None] = Future()
-        said.set_result(None)
-        return said
+        """Return a future that is done: no permit is counted."""
+        answer: Future[None] = Future()
+        answer.set_result(None)
+        return answer

@@ -1,4 +1,4 @@
-"""`Limit`, with what can be done with it outside of tasks."""
+"""`Limit` with its methods for use outside of tasks: acquire permits, reserve starts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _acquire_tells = tells(
 
 
 class AsyncAcquire(OnlyAsync):
-    """What ``acquire_async`` returns: await it for the `Permit`, or use it in an ``async with`` statement."""
+    """Return value of ``acquire_async``: await it for the `Permit`, or use it in an ``async with`` statement."""
 
     def __init__(self, acquire: Callable[[], Any]) -> None:
         self._acquire = acquire
@@ -74,7 +74,7 @@ class AsyncAcquire(OnlyAsync):
 
     async def __aenter__(self) -> Permit:
         self._used = True
-        if self._entered:  # who leaves would give back the permit of who came last
+        if self._entered:  # entering twice would release the wrong permit
             raise ConfigurationError(
                 "what acquire_async() returns is for one async with: write async with limit.acquire_async(timeout=30): "
                 "... each time"
@@ -102,19 +102,19 @@ class Limit(NotAPermit, LimitValue):
 
         Args:
             timeout: seconds to wait; 0 not at all, None for ever.
-            key: whose permit, for a limit with a key.
+            key: the key's value, for a limit with a key.
             cost: how many permits, and starts of its rates.
             app: the Celery app; by default the current one.
 
         Raises:
-            NotAcquired: none came in time, or as many wait as may (``max_parked``), which is said at once.
+            NotAcquired: no permit came in time. At once if ``max_parked`` callers and tasks wait already.
             ConfigurationError: an argument cannot work.
             StoreUnavailable: the store did not answer in that time; at once where ``throttle_on_store_error`` is
-                ``fail``. Where it is ``run``, the permit is one that is not counted.
+                ``fail``. Where that setting is ``run``, an uncounted permit is returned instead.
 
         Warning:
-            Do not wait for one in the body of a task that holds a permit of the same limit: with all permits held by
-            such tasks, none goes on.
+            Do not wait for a permit in the body of a task that holds one of the same limit: if such tasks hold all
+            permits, none of them goes on.
         """
         if timeout is not None:
             self._seconds("timeout", timeout)
@@ -135,16 +135,16 @@ class Limit(NotAPermit, LimitValue):
     def reserve(
         self, *, key: object = None, cost: int = 1, max_wait: float | None = None, app: Any = None
     ) -> ReservedStart:
-        """Book the next start that the rates allow, and return when it is::
+        """Book the next start that the rates allow, and return its time::
 
             mail.apply_async(("a@example.org",), eta=mails.reserve())
 
         As the ``eta`` of a task that has this limit, the start is not counted again.
 
         Args:
-            key: whose, for a limit with a key.
+            key: the key's value, for a limit with a key.
             cost: how many starts.
-            max_wait: seconds; a start that is further away is not booked.
+            max_wait: seconds; a later start is not booked.
             app: the Celery app; by default the current one.
 
         Raises:
@@ -173,7 +173,11 @@ class Limit(NotAPermit, LimitValue):
         return outside_of(app, self.group) if throttles(app) else Free()
 
     def _seconds(self, option: str, value: object) -> float:
-        """Return seconds to wait, checked; more than ten years are for ever."""
+        """Return the seconds of an option, ten years at most.
+
+        Raises:
+            ConfigurationError: the option has no seconds from 0 up.
+        """
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
             raise ConfigurationError(
                 f"Limit {self.name!r}: {option} must be seconds, 0 or more, or None, got {value!r}: write {option}="
@@ -187,7 +191,7 @@ class Limit(NotAPermit, LimitValue):
 
     def _bucket(self, key: object, cost: int) -> Bucket:
         if (key is None) != (self.key is None):
-            fix = "it has no keys, leave key out" if self.key is None else "say whose permit it is, key='acme'"
+            fix = "it has no keys, leave key out" if self.key is None else "name the key of the permit, key='acme'"
             raise ConfigurationError(f"Limit {self.name!r}: got key={key!r}: {fix}")
         if not is_cost(cost):
             raise ConfigurationError(
@@ -201,15 +205,19 @@ class Limit(NotAPermit, LimitValue):
         return self.bucket(None if key is None else key_text(key))
 
 
-# As a program has it at its top, where it ends Celery's commands.
+# A program makes its limits while Celery's command loads the app: an error there ends the command in one line.
 Limit.__init__ = in_one_line()(LimitValue.__init__)  # type: ignore[method-assign]
 
 
 def _app(app: Any) -> Any:
-    """Return the app whose store is meant."""
+    """Return the given app, else the current one, else the only one of the process.
+
+    Raises:
+        ConfigurationError: there are several apps, or none.
+    """
     if app is not None:
         return checked_app("acquire", app)
-    # Celery's current app is one for each thread, and threads of a web server have none until somebody sets it.
+    # Celery's current app is one for each thread, and the threads of a web server have none by default.
     current = getattr(_state._tls, "current_app", None) or _state.default_app  # type: ignore[attr-defined] # noqa: SLF001
     if current is not None:
         return current

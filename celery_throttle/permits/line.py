@@ -1,4 +1,4 @@
-"""Who wants a permit, waits for one or gives one back, and what a call to the store says of them."""
+"""Callers that want, wait for or give back a permit, and the rows of a call to the store that they need."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["Asking", "Batch", "fail", "settle"]
 
 
 class Asking:
-    """Somebody who wants a permit.
+    """A caller that wants a permit.
 
     Attributes:
-        arrival: as the store knows it; with its nonce once it holds.
-        came: when it did, on the clock of ``time.monotonic``.
-        permit: set to whether it holds now, or to an error.
-        began: when its lease did at the earliest, once it holds, on the clock of ``time.monotonic``.
+        arrival: the caller's row in the store; with the holder's nonce once the permit is granted.
+        came: when the caller asked, on the clock of ``time.monotonic``.
+        permit: the answer: whether the permit is granted, or an error.
+        began: the earliest start of the lease, on the clock of ``time.monotonic``; 0 before the grant.
     """
 
     def __init__(self, arrival: Arrival, *, waits: bool) -> None:
@@ -34,32 +34,32 @@ class Asking:
 
     @property
     def waits(self) -> bool:
-        """Whether it gets in line if there is no permit now."""
+        """Whether the caller waits in line if there is no permit now."""
         return self._waits and not self.permit.done()
 
     def leave(self) -> None:
-        """It waits no longer."""
+        """Stop waiting in line."""
         self._waits = False
 
     def grant(self, nonce: str, began: float) -> bool:
-        """It holds now, under this nonce; False if nobody wants that any more."""
+        """Grant the permit under this nonce; return False if the caller has dropped it or has another answer."""
         self.arrival, self.began = self.arrival._replace(nonce=nonce), began
         return settle(self.permit, value=True)
 
     def drop(self) -> bool:
-        """Nobody wants it any more; whether it holds."""
+        """Drop the request for a permit; return whether the permit was granted and has to be given back."""
         return not self.permit.cancel() and self.permit.exception() is None and self.permit.result()
 
 
 @dataclass
 class Batch:
-    """What is to be said, or said in one call, and whom the answers are for.
+    """The rows of the next call, or of one call, and the callers and futures that its answers are for.
 
     Attributes:
-        asking: who asks.
-        lining: who is to be parked.
-        leaving: who leaves the line.
-        ended: what is given back, each with who hears that the store knows.
+        asking: callers that ask for a permit.
+        lining: callers to be parked.
+        leaving: callers that leave the line.
+        ended: permits that are given back, each with a future for the store's answer.
         begun: when the call was put together, on the clock of ``time.monotonic``.
     """
 
@@ -73,22 +73,22 @@ class Batch:
         return bool(self.asking or self.lining or self.leaving or self.ended)
 
     def take(self) -> Batch:
-        """Take out what fits in one call."""
+        """Take out the rows that fit in one call."""
         asked = (each.arrival.needs for each in (*self.asking[:MOST_ROWS], *self.lining[:MOST_ROWS]))
         others = (ended.needs for ended, _ in self.ended[:MOST_ROWS])
         portion = Portion(asked, others, ("" for _ in self.leaving[:MOST_ROWS]))
         asking, lining, leaving, ended = (
             take_rows(rows, portion.of(rows)) for rows in (self.asking, self.lining, self.leaving, self.ended)
         )
-        lining = [each for each in lining if each.waits]  # whoever left is among the others, too
+        lining = [each for each in lining if each.waits]  # a caller that left has a row in `leaving`
         return Batch(asking, lining, leaving, ended)
 
     def put_back(self, refused: Batch) -> None:
-        """Say again who gives something back."""
+        """Send the rows that leave a line or give a permit back again, with the next call."""
         self.leaving[:0], self.ended[:0] = refused.leaving, refused.ended
 
     def exchange(self, slots: int, lease: float) -> Exchange:
-        """Return what the call says; a place in line lasts for one lease, unless it is renewed."""
+        """Return the rows of the call; a parked caller stays in line for one lease, unless its wait is renewed."""
         wait_ms, clock = int(lease * 1000), time.monotonic()
         return Exchange(
             slots=slots,
@@ -104,7 +104,7 @@ class Batch:
 
 
 def settle(future: Future[Any], *, value: Any) -> bool:
-    """Give the value to who waits for it; False if nobody does."""
+    """Set a future's value; return False if the future was done or cancelled before."""
     if future.done():
         return False
     future.set_result(value)
@@ -112,6 +112,6 @@ def settle(future: Future[Any], *, value: Any) -> bool:
 
 
 def fail(future: Future[Any], error: Exception) -> None:
-    """Give the error to who waits, if anybody does."""
+    """Set a future's error, unless the future is done."""
     if not future.done():
         future.set_exception(error)

@@ -1,4 +1,4 @@
-"""What is tried with a limit, or with what ``acquire_async`` returns, as if it were a permit: says what to write."""
+"""Raise helpful errors where a limit, or the return value of ``acquire_async``, is used as a permit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["NotAPermit", "OnlyAsync"]
 
 
 class NotAPermit:
-    """Stands in a limit for what its permits have."""
+    """Refuses in a limit the methods that its permits have."""
 
     name: str
 
-    if not TYPE_CHECKING:  # a type checker says it as well, as long as it does not know of these
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report the misuse too
 
         def release(self, *_: Any, **__: Any) -> NoReturn:
             raise self._wrong("release() gives back a permit: write permit = limit.acquire(), then permit.release()")
@@ -34,14 +34,14 @@ class NotAPermit:
 
 
 class OnlyAsync:
-    """Stands in what is for ``async with`` alone."""
+    """Refuses ``with`` in an object that is for ``async with``."""
 
     _used = False
 
     if not TYPE_CHECKING:
 
         def __enter__(self) -> NoReturn:
-            self._used = True  # else it would be warned of as well
+            self._used = True  # else `__del__` would warn, too
             raise ConfigurationError("acquire_async is for async with: or write with limit.acquire(timeout=30): ...")
 
         def __exit__(self, *_: object) -> None: ...

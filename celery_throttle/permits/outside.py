@@ -1,6 +1,7 @@
-"""This process as one more worker: whoever wants a permit outside of tasks gets it by the calls that workers make.
+"""Permits outside of tasks, by the same calls that workers make: to the store this process is one more worker.
 
-One thread makes them, one at a time, for everybody who asks, waits, holds or gives back. It ends when there is nobody.
+One thread makes the calls, one at a time, for all callers that ask, wait, hold or give back. The thread ends when
+there are no such callers.
 """
 
 from __future__ import annotations
@@ -49,14 +50,15 @@ logger = logging.getLogger(__name__)
 
 #: Seconds until the store is asked again after it did not answer.
 _AGAIN = 0.5
-#: Seconds between two looks of those who wait, when no hint comes.
+#: Seconds between two calls for the callers that wait, when no hint comes.
 _LOOK_EVERY = 2.0
-#: Seconds between two renewals of what is held, at the most: a store that was emptied waits four for it to be put back.
+#: Seconds between two renewals of held permits, at the most. A store that was emptied grants nothing for four seconds,
+#: so that holders put their permits back.
 _RENEW_EVERY = 2.0
-#: Seconds for which the thread stays when there is nobody.
+#: Seconds for which the thread stays when there are no callers.
 _LINGER = 1.0
 
-#: What renew.lua says of one that is held: renewed, or put back.
+#: Answers of renew.lua for a permit that is held: renewed, or put back.
 _HELD = (1, 2)
 _USED = Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS)
 _NOT_USED = Facts(began=False, message=Message.NOBODY)
@@ -67,12 +69,12 @@ class Outside:
 
     Args:
         app: the Celery app.
-        group: of limits; None for that of those that name none.
+        group: the group of limits; None for the default group.
 
     Attributes:
-        process: the id of the process that it is.
+        process: the id of the process that made it.
         lease: seconds that a permit lasts without renewal.
-        on_store_error: what happens to those who ask while the store is out of reach.
+        on_store_error: the app's ``throttle_on_store_error``.
     """
 
     def __init__(self, app: Any, group: str | None) -> None:
@@ -93,11 +95,11 @@ class Outside:
         self._nonces = itertools.count(1)
         self._ends = False
         self._next = Batch()
-        #: By task: each that was asked for, until its caller holds it or has dropped it. Weakly: a caller that is
-        #: collected gives back by `later`.
+        #: By task id: each request for a permit, until the caller holds the permit or has dropped the request. Weakly,
+        #: because a caller that is collected gives back by `later`.
         self._asked: WeakValueDictionary[str, Asking] = WeakValueDictionary()
         self._held: dict[str, tuple[Arrival, Renewed]] = {}
-        # Its put() may be called from within the garbage collector, which the guard must not be.
+        # The garbage collector may call put() at any moment; the guard could be held then.
         self._later: SimpleQueue[Callable[[], object]] = SimpleQueue()
         # For the thread alone.
         self._number = 0
@@ -109,12 +111,12 @@ class Outside:
         """Ask for a permit.
 
         Args:
-            needs: how many of which bucket, as needs.lua says.
-            limit: name and declaration, should the store know nothing of it.
-            waits: whether to get in line if there is none now.
+            needs: buckets and costs, in the text form of needs.lua.
+            limit: name and declaration, which are sent if the store does not have the limit.
+            waits: whether to wait in line if there is no permit now.
 
         Raises:
-            StoreUnavailable: it did not answer a moment ago, and this caller does not wait until it is back.
+            StoreUnavailable: the store did not answer a moment ago, and this caller does not wait for its return.
             RuntimeError: the program ends, and has given its permits back.
         """
         if (why := self._breaker.why) and not (waits and self.on_store_error == "hold"):
@@ -131,7 +133,7 @@ class Outside:
         return asking
 
     def leave(self, asking: Asking) -> None:
-        """Stop waiting; ``asking.permit`` will tell whether it came at the last moment."""
+        """Stop waiting; ``asking.permit`` then gets the answer, True if the permit came at the last moment."""
         with self._guard:
             asking.leave()
             if not asking.permit.done():
@@ -139,7 +141,7 @@ class Outside:
         self._go_on()
 
     def drop(self, asking: Asking) -> None:
-        """Give back a permit that is not wanted any more, if it came or if it still comes."""
+        """Drop a request, and give its permit back, also if the permit comes later."""
         self.leave(asking)
         with self._guard:
             self._asked.pop(asking.arrival.task, None)
@@ -147,8 +149,8 @@ class Outside:
                 self._end(asking.arrival.task, asking.arrival.nonce, _NOT_USED)
         self._go_on()
 
-    def say_unthrottled(self, limits: str, error: StoreUnavailable) -> None:
-        """Log once in each outage that permits are given which are not counted."""
+    def log_unthrottled(self, limits: str, error: StoreUnavailable) -> None:
+        """Log once in each outage that permits are not counted."""
         if not self._unthrottled:
             self._unthrottled = True
             logger.warning(
@@ -158,17 +160,17 @@ class Outside:
             )  # fmt: skip
 
     def later(self, give_back: Callable[[], object]) -> None:
-        """Call `drop` or `release` in the thread, for who may be collected just now by somebody that has the guard."""
+        """Call `drop` or `release` in the thread, because the garbage collector must not wait for the guard."""
         self._later.put(give_back)
         self._bell.ring()
 
     def hold(self, arrival: Arrival, renewed: Renewed) -> None:
-        """Renew from now on, unless the program ends: then `end` has given the permit back.
+        """Renew a permit from now on, unless the program ends: then `end` has given the permit back.
 
         Args:
-            arrival: who holds.
-            renewed: called with when a renewal was begun, or None when the permit was lost; once it is gone, nobody
-                wants the permit any more.
+            arrival: the holder.
+            renewed: called with the start of each renewal, or with None when the permit was lost. The permit is given
+                back when this method's object has been collected.
         """
         with self._guard:
             self._asked.pop(arrival.task, None)
@@ -179,7 +181,7 @@ class Outside:
 
     def renew(self, arrival: Arrival) -> bool:
         """Renew the lease of a permit; False if it is held no longer."""
-        number = self._number  # first: what is held then was not ended by any call up to this one
+        number = self._number  # before the look at `_held`: no call up to this number has ended a permit in it
         with self._guard:
             if arrival.nonce not in self._held:
                 return False
@@ -187,17 +189,17 @@ class Outside:
         return answer in _HELD
 
     def release(self, arrival: Arrival) -> Future[None]:
-        """Give a permit back; if the store does not answer now it is told later."""
+        """Give a permit back; return a future for the store's answer. If the store is away the row is sent later."""
         with self._guard:
             self._held.pop(arrival.nonce, None)
-            said = self._end(arrival.task, arrival.nonce, _USED)
+            done = self._end(arrival.task, arrival.nonce, _USED)
         self._go_on()
-        return said
+        return done
 
     def _end(self, task: str, nonce: str, facts: Facts) -> Future[None]:
-        said: Future[None] = Future()
-        self._next.ended.append((Ended(task, nonce, facts), said))
-        return said
+        done: Future[None] = Future()
+        self._next.ended.append((Ended(task, nonce, facts), done))
+        return done
 
     # -- the thread ----------------------------------------------------------------------------------------------
 
@@ -213,7 +215,7 @@ class Outside:
         while True:
             pause = self._turn()
             with self._guard:
-                if self._has_something or self._waiting or self._held:
+                if self._has_work or self._waiting or self._held:
                     busy_at = time.monotonic()
                 elif time.monotonic() - busy_at >= _LINGER:
                     self._thread = None
@@ -223,25 +225,25 @@ class Outside:
         self._bell.hang_up()
 
     @property
-    def _has_something(self) -> bool:
-        """Whether there is something to say."""
+    def _has_work(self) -> bool:
+        """Whether there is something to send, or a call under way."""
         return bool(self._next) or self._under_way is not None or not self._later.empty()
 
     def _turn(self) -> float:
-        """Say what there is to say; return after how many seconds to come again at the latest."""
+        """Make the calls that are due; return the seconds until the next turn, at the latest."""
         while not self._later.empty():
             self._later.get()()
         try:
             if self._renew_at <= time.monotonic():
                 self._renew_all()
-            if self._has_something or (self._waiting and self._look_at <= time.monotonic()):
+            if self._has_work or (self._waiting and self._look_at <= time.monotonic()):
                 self._exchange()
         except Exception as error:
             if not isinstance(error, StoreUnavailable):
                 logger.exception("celery_throttle: error among permits outside of tasks")
             self._failed(error)
             return _AGAIN
-        if self._has_something:
+        if self._has_work:
             return 0.0
         due = min(self._renew_at, self._look_at) if self._waiting else self._renew_at
         return min(max(due - time.monotonic(), 0.0), _LINGER)
@@ -250,11 +252,11 @@ class Outside:
 
     def _exchange(self) -> None:
         self._declarations.send()
-        batch, said = self._under_way = self._under_way or self._next_said()
-        call = self._store.exchange(self._worker, self._number, (self._queue,), said, self._declarations.birth)
+        batch, exchange = self._under_way = self._under_way or self._next_call()
+        call = self._store.exchange(self._worker, self._number, (self._queue,), exchange, self._declarations.birth)
         try:
             reply = read_exchanged(self._call(call))
-        except Overtaken as later:  # by nothing that was said here
+        except Overtaken as later:  # by no call of this process
             logger.error("celery_throttle: %s: going on after it", later)  # noqa: TRY400
             self._number = later.number + 1
             return
@@ -269,18 +271,18 @@ class Outside:
             return
         self._under_way, self._unthrottled = None, False
         with self._guard:
-            self._tell(batch, reply)
-        at_once = reply.more or (self._waiting and self._bell.listen())  # there may have been a hint before
+            self._take_answers(batch, reply)
+        at_once = reply.more or (self._waiting and self._bell.listen())  # hints may have been missed before
         wait = min(reply.wait or _LOOK_EVERY, _LOOK_EVERY, self.lease / 3)
         self._look_at = time.monotonic() + (0.0 if at_once else wait)
 
-    def _next_said(self) -> tuple[Batch, Exchange]:
+    def _next_call(self) -> tuple[Batch, Exchange]:
         with self._guard:
             batch = self._next.take()
         self._number += 1
         return batch, batch.exchange(len(self._waiting) + len(batch.lining), self.lease)
 
-    def _tell(self, batch: Batch, reply: Reply) -> None:
+    def _take_answers(self, batch: Batch, reply: Reply) -> None:
         for asking, answer in zip(batch.asking, reply.asked, strict=True):
             if answer == Answer.GRANTED:
                 self._granted(asking, asking.arrival.task, asking.arrival.nonce, batch.begun)
@@ -296,26 +298,26 @@ class Outside:
                 self._waiting[asking.arrival.task] = asking
         for grant in reply.grants:
             self._granted(self._waiting.pop(grant.task, None), grant.task, grant.nonce, batch.begun)
-        self._unread(reply)
+        self._fail_unread(reply)
         for asking in batch.leaving:
             self._waiting.pop(asking.arrival.task, None)
             settle(asking.permit, value=False)
-        for _, said in batch.ended:
-            settle(said, value=None)
+        for _, done in batch.ended:
+            settle(done, value=None)
 
-    def _unread(self, reply: Reply) -> None:
-        for task, why in reply.unread:  # the store frees it when its lease ends
+    def _fail_unread(self, reply: Reply) -> None:
+        for task, why in reply.unread:  # the store frees the permit when the lease ends
             if (asking := self._waiting.pop(task, None)) is not None:
                 fail(asking.permit, StoreUnavailable(f"the store's record of this permit cannot be read: {why}"))
 
     def _granted(self, asking: Asking | None, task: str, nonce: str, began: float) -> None:
         if asking is None or not asking.grant(nonce, began):
-            self._end(task, nonce, _NOT_USED)  # nobody waits for it any more
+            self._end(task, nonce, _NOT_USED)  # its caller has left
 
     def _refused(self, batch: Batch, error: StoreUnavailable) -> None:
-        """The store refused a call, which had no effect: out of memory, say.
+        """Handle a call that the store refused (it is out of memory, say), which had no effect.
 
-        Who wants something is told so, and what is given back is said again, without them.
+        Fail the callers that want a permit. Send the rows that give something back again, without the others.
         """
         self._under_way = None
         wanted = batch.asking + batch.lining
@@ -327,18 +329,18 @@ class Outside:
             raise error
 
     def _failed(self, error: Exception) -> None:
-        """The store did not answer: who waits in line goes on waiting, everybody else is told so.
+        """Handle a store that did not answer: fail all callers but those in line, which go on waiting.
 
-        All but those who have not asked yet is said later all the same.
+        Requests that were not sent yet are dropped; all other rows are sent later.
         """
-        said, _ = self._under_way or (Batch(), None)
+        batch, _ = self._under_way or (Batch(), None)
         with self._guard:
-            for asking in said.asking + said.leaving + self._next.asking + self._next.leaving:
+            for asking in batch.asking + batch.leaving + self._next.asking + self._next.leaving:
                 fail(asking.permit, error)
-            for _, heard in said.ended + self._next.ended:
-                fail(heard, error)
+            for _, done in batch.ended + self._next.ended:
+                fail(done, error)
             self._next.asking.clear()
-        if self._waiting or said.lining or self._next.lining:
+        if self._waiting or batch.lining or self._next.lining:
             logger.warning("celery_throttle: waiting for permits, trying again: %s", error)
         self._bell.hang_up()
 
@@ -359,16 +361,16 @@ class Outside:
             call = self._store.renew(self._worker, number, [arrival for arrival, _ in some], tasks)
             answers, known = self._call(call)
             for (arrival, renewed), answer in zip(some, answers, strict=True):
-                tell = renewed()
-                if tell is None:
+                report = renewed()
+                if report is None:
                     self.release(arrival)
                 else:
-                    tell(begun if answer in _HELD else None)
+                    report(begun if answer in _HELD else None)
             self._line_up_again([each for each, there in zip(others, known, strict=True) if not there])
         self._renewed_at = begun
 
     def _line_up_again(self, unknown: list[Asking]) -> None:
-        """The store was emptied, and they were in line there."""
+        """Park callers again that the store does not have, because it was emptied."""
         if unknown:
             self._declarations.forget()
         for each in unknown:
@@ -377,7 +379,7 @@ class Outside:
             self._next.lining.extend(unknown)
 
     def end(self) -> None:
-        """Give back all that is held, and leave all lines: the program ends."""
+        """Give back all permits and leave all lines, because the program ends."""
         with self._guard:
             self._ends = True
             held = [arrival for arrival, _ in self._held.values()]
@@ -389,6 +391,6 @@ class Outside:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the store has heard everything."""
+        """Whether everything was sent and answered."""
         with self._guard:
-            return not (self._has_something or self._waiting)
+            return not (self._has_work or self._waiting)

@@ -1,4 +1,4 @@
-"""A permit that is held outside of tasks, and how one gets it."""
+"""Permits that are held outside of tasks, and functions to acquire them."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ __all__ = ["Permit", "acquire", "acquire_async"]
 
 T = TypeVar("T")
 
-#: Seconds to wait for the answer of a store that may have to be connected to first.
+#: Seconds to wait for the store's answer, with the time to connect.
 _ANSWER = 5.0
-#: Seconds until a store that did not answer is asked for a permit again.
+#: Seconds between two requests for a permit to a store that does not answer.
 _AGAIN = 0.5
 
 
 class Permit(RenewableLease):
-    """A permit held outside of a task; in a ``with`` statement it is given back at the end of the block.
+    """A permit held outside of a task; a ``with`` statement gives the permit back at the end of the block.
 
-    It is renewed by a thread while it is held. Leaving the block raises `LeaseLost` if it was lost meanwhile.
+    A thread renews the permit while it is held. Leaving the block raises `LeaseLost` if the permit was lost.
 
     Attributes:
         identity: the limit, with its key.
         owner: the name of the holder in the store.
-        lost: whether somebody else may have it.
-        lease_left: seconds that are left for certain.
+        lost: whether another holder may have the permit.
+        lease_left: seconds that the lease has left for certain.
     """
 
     def __init__(self, outside: Outside | Free, asking: Asking) -> None:
@@ -56,15 +56,15 @@ class Permit(RenewableLease):
             limits_text(arrival.needs), arrival.task, seconds=outside.lease, deadline=deadline, on_lost=None
         )
         self._outside, self._arrival, self._process = outside, arrival, os.getpid()
-        # Weakly: nobody wants a permit that was dropped without being given back.
+        # Weakly, so that a permit which its caller dropped without `release` is collected and given back.
         outside.hold(arrival, WeakMethod(self._renewed))
 
     def renew(self, lease: float | None = None) -> bool:  # noqa: ARG002 - all permits last ``throttle_lease``
-        """Let the lease begin anew; always True.
+        """Begin the lease again; always return True.
 
         Raises:
-            LeaseLost: it is not held any more.
-            ConfigurationError: it was taken before this process was forked.
+            LeaseLost: the permit is not held any more.
+            ConfigurationError: the permit was taken before this process was forked.
             StoreUnavailable: the store did not answer.
         """
         self._check_process()
@@ -77,17 +77,17 @@ class Permit(RenewableLease):
         return True
 
     def release(self) -> bool:
-        """Give it back; False if it was lost before. Again: the same answer.
+        """Give the permit back; return False if it was lost before. A second call returns the same.
 
         Raises:
-            ConfigurationError: it was taken before this process was forked.
-            StoreUnavailable: the store did not answer; it is told when it does, or the lease ends.
+            ConfigurationError: the permit was taken before this process was forked.
+            StoreUnavailable: the store did not answer; the permit is given back when it does, or when the lease ends.
         """
         self._check_process()
         if self._released is None:
-            lost, said = self._give_back()
-            futures.wait([said], _ANSWER)
-            _heard(said)
+            lost, released = self._give_back()
+            futures.wait([released], _ANSWER)
+            _result_of(released)
             self._released = not lost
         return self._released
 
@@ -99,24 +99,24 @@ class Permit(RenewableLease):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._is_forked:
-            return  # the process that took it goes on to hold it
+            return  # the parent process still holds the permit
         if isinstance(error, GeneratorExit):
             self._forget()
         else:
             super().__exit__(kind, error, traceback)
 
     async def leave(self, error: BaseException | None) -> None:
-        """Leave its ``async with`` block, which raised that; cancelled, it is given back all the same."""
+        """Leave the ``async with`` block, given the error that the block raised; a cancelled task gives back, too."""
         if self._released is not None or self._is_forked:
             return
         if isinstance(error, GeneratorExit):
             self._forget()
             return
-        lost, said = self._give_back()
-        answer = asyncio.wrap_future(said)  # no thread waits: all of the loop's may wait for this very permit
+        lost, released = self._give_back()
+        answer = asyncio.wrap_future(released)  # all threads of the loop's executor may wait for this very permit
         await asyncio.wait([answer], timeout=_ANSWER)
         try:
-            _heard(answer)
+            _result_of(answer)
         except Exception:
             if error is None:
                 raise
@@ -128,7 +128,7 @@ class Permit(RenewableLease):
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this process is a copy of the one that took it: the thread that renews it is not here."""
+        """Whether this process was forked from the one that took the permit: the renewing thread is not here."""
         return self._process != os.getpid()
 
     def _check_process(self) -> None:
@@ -139,13 +139,13 @@ class Permit(RenewableLease):
             )
 
     def _forget(self) -> None:
-        """Give it back without waiting: a generator or coroutine ends, perhaps since it is collected just now."""
+        """Give the permit back without waiting: a generator or coroutine ends, perhaps in the garbage collector."""
         if self._released is None:
             self._releasing = True
             self._outside.later(partial(self._outside.release, self._arrival))
 
     def _give_back(self) -> tuple[bool, futures.Future[None]]:
-        """Begin to give it back; return whether it was lost before, and what waits for the store's answer."""
+        """Begin to give the permit back; return whether it was lost before, and a future for the store's answer."""
         self._releasing = True
         return self.lost, self._outside.release(self._arrival)
 
@@ -157,7 +157,7 @@ class Permit(RenewableLease):
 
 
 def acquire(outside: Outside | Free, needs: Needs, limit: tuple[str, str], timeout: float | None) -> Permit:
-    """Return a permit that came in so many seconds; see ``Limit.acquire``."""
+    """Return a permit that came within ``timeout`` seconds; see ``Limit.acquire``."""
     patience = _Patience(timeout)
     while True:
         try:
@@ -181,7 +181,7 @@ async def acquire_async(outside: Outside | Free, needs: Needs, limit: tuple[str,
 
 
 class _Patience:
-    """How long a permit is still waited for, and what follows while the store is out of reach.
+    """Counts down the seconds that a caller waits, and decides how to go on while the store is out of reach.
 
     Args:
         timeout: seconds in all; None: for ever.
@@ -193,18 +193,18 @@ class _Patience:
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left."""
+        """The seconds that are left; None for ever, 0 for a caller that does not wait."""
         return self._until - time.monotonic() if self._timeout and self._until else self._timeout
 
     def without_store(
         self, outside: Outside | Free, needs: Needs, limit: tuple[str, str], error: StoreUnavailable
     ) -> Permit | None:
-        """Return a permit that is not counted, None to ask again, or raise: as ``throttle_on_store_error`` tells."""
+        """Return an uncounted permit, None to ask again, or raise the error, by ``throttle_on_store_error``."""
         if isinstance(outside, Free):
             raise error
-        # A store that refuses is there, and counts: a full one has its permits to give as soon as others come back.
+        # A store that refuses still counts: a full one has permits to give as soon as holders give theirs back.
         if outside.on_store_error == "run" and not isinstance(error.__cause__, ResponseError):
-            outside.say_unthrottled(limits_text(needs.text), error)
+            outside.log_unthrottled(limits_text(needs.text), error)
             free = Free()
             return Permit(free, free.ask(needs.text, limit, waits=False))
         is_over = self._until is not None and self._until - time.monotonic() <= _AGAIN
@@ -220,7 +220,7 @@ def _acquire(outside: Outside | Free, needs: Needs, limit: tuple[str, str], time
         if not asking.permit.done():
             outside.leave(asking)
             futures.wait([asking.permit], _ANSWER)
-        return _permit(outside, asking, timeout, came=_heard(asking.permit))
+        return _permit(outside, asking, timeout, came=_result_of(asking.permit))
     except BaseException:
         outside.drop(asking)
         raise
@@ -236,8 +236,8 @@ async def _acquire_async(
         if not answer.done():
             outside.leave(asking)
             await asyncio.wait([answer], timeout=_ANSWER)
-        return _permit(outside, asking, timeout, came=_heard(answer))
-    except GeneratorExit:  # perhaps it is collected, after its loop was closed
+        return _permit(outside, asking, timeout, came=_result_of(answer))
+    except GeneratorExit:  # the coroutine may be collected after its loop was closed
         outside.later(partial(outside.drop, asking))
         raise
     except BaseException:
@@ -246,11 +246,11 @@ async def _acquire_async(
 
 
 def _answer_within(timeout: float | None) -> float | None:
-    # Not to wait means to wait for no permit; the answer takes its time.
+    # Timeout 0 means to wait for no permit, but still for the store's answer.
     return _ANSWER if timeout == 0 else timeout
 
 
-def _heard(answer: futures.Future[T] | asyncio.Future[T]) -> T:
+def _result_of(answer: futures.Future[T] | asyncio.Future[T]) -> T:
     if not answer.done():
         raise StoreUnavailable("the store did not answer in time")
     return answer.result()

@@ -1,4 +1,4 @@
-"""The permits that this process holds and waits for: one `Outside` for each group of an app's store."""
+"""One `Outside` for each group of an app's store: the permits that this process holds and waits for."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from celery_throttle.permits.outside import Outside
 
 __all__ = ["outside_of"]
 
-#: Seconds for which the end of a program waits until the store has the permits back, and between two looks.
+#: Seconds that a program waits at its end until the store has the permits back, and seconds between two looks.
 _AT_EXIT, _LOOK_EVERY = 3.0, 0.005
 
 _all: WeakKeyDictionary[Any, dict[str | None, Outside]] = WeakKeyDictionary()
 
 
 def outside_of(app: Any, group: str | None) -> Outside:
-    """Return what this process is to a group of an app's store; a forked process gets its own."""
+    """Return this process's `Outside` for a group of an app's store; a forked process gets its own."""
     groups = _all.setdefault(app, {})
     if group not in groups or groups[group].process != os.getpid():
         groups[group] = Outside(app, group)
@@ -28,7 +28,7 @@ def outside_of(app: Any, group: str | None) -> Outside:
 
 @atexit.register
 def _end_all() -> None:
-    """Give back what a program still holds at its normal end; the leases of one that was killed have to end."""
+    """Give back the permits of a program that ends normally; those of a killed one are reclaimed after their lease."""
     ends = [each for groups in _all.values() for each in groups.values() if each.process == os.getpid()]
     for each in ends:
         each.end()

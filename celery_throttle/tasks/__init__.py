@@ -1,1 +1,1 @@
-"""What a task author touches: `Throttled`, publishing, the tasks of ours that Celery has to know."""
+"""The parts that a task author uses: `Throttled`, publishing, and the tasks that this library adds to an app."""

@@ -1,4 +1,4 @@
-"""The arguments of a call by name, and what a task's limits need to know of them."""
+"""The arguments of a call by name, and the values in them that a task's limits need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["by_name", "left_out", "values_of"]
 
 
 def by_name(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the arguments of a call by name, with the defaults of those left out; None if they do not fit the task."""
+    """Return the arguments of a call by name, with defaults; None if the arguments do not fit the task."""
     try:
         return _binder(task.run).bind(args, kwargs)
     except TypeError:
@@ -29,13 +29,13 @@ def left_out(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
 
 
 def values_of(task: Any, policy: Policy, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Return what of a call's arguments matters to its limits, see `Policy.values`.
+    """Return the values in a call's arguments that its limits need, see `Policy.values`.
 
     Raises:
-        ConfigurationError: an argument is not there, or not what it has to be.
+        ConfigurationError: an argument is missing, or has a wrong value.
     """
     args, kwargs = tuple(args or ()), dict(kwargs or {})
-    # One that does not fit will fail when it runs; until then its arguments are what they are.
+    # A call whose arguments do not fit fails when it runs; until then its arguments are used as given.
     bound = by_name(task, args, kwargs)
     try:
         return policy.values(task.name, kwargs if bound is None else bound, args, kwargs, left_out(task, args, kwargs))

@@ -1,4 +1,4 @@
-"""The outcome of another task, for the duplicate that ends with it."""
+"""End a duplicate with the outcome of its first task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_throttle.tasks.result_backends import answers_caller_only, cannot_re
 
 __all__ = ["conclude_as"]
 
-#: Seconds until it is tried again to read what a result backend has that is away.
+#: Seconds until a result is read again after the result backend was away.
 _PAUSE = 1.0
 
 
@@ -21,13 +21,13 @@ def conclude_as(duplicate: Any, first: str, name: str, *, lost: bool = False) ->
     """Return what the first task returned, or raise what it raised; None if its result is not kept.
 
     Args:
-        duplicate: what the duplicate runs as.
+        duplicate: the task object of this library that the duplicate runs as.
         first: the id of the first task.
-        name: of both.
+        name: the name of both tasks.
         lost: whether the first has succeeded, and its result could not be kept.
 
     Raises:
-        ConfigurationError: the first has a result, and its backend gives it to its caller alone.
+        ConfigurationError: the first has a result, and its backend returns the result to its caller alone.
         ResultLost: the first has succeeded, and its result could not be kept.
         Reject: the result backend is away.
     """
@@ -65,7 +65,7 @@ def _read(task: Any, first: str) -> tuple[str, Any]:
     except Exception as error:
         if not _is_away(task.backend, error):
             raise
-        # The duplicate's own result could not be kept now: it goes back in line.
+        # The duplicate's own result could not be stored now either, so the duplicate goes back in line.
         time.sleep(_PAUSE)
         raise Reject(error, requeue=True) from error
 
@@ -76,7 +76,7 @@ def _is_away(backend: Any, error: Exception) -> bool:
 
 
 def _keep(duplicate: Any, task: Any, outcome: Any, state: str) -> None:
-    # A task may have a backend of its own, where its callers look; Celery writes to that of what runs here, the app's.
+    # The task's callers read its own backend; Celery writes the outcome to the backend of the task that runs here.
     request = duplicate.request
     if task.backend is not duplicate.backend and not _ignored(duplicate, task):
         task.backend.store_result(request.id, outcome, state, request=request)

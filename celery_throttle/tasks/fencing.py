@@ -1,4 +1,4 @@
-"""The fencing token of a run: the number that came with its identity lock, or why there is none."""
+"""The fencing token of a run: the number that came with its identity lock, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["token_of", "token_or_none"]
 
-#: Tokens of eager runs. Microseconds, as the store's are, so they are larger than those of an earlier process.
+#: Tokens of eager runs. Microseconds, as in the store, so these tokens are larger than those of an earlier process.
 _eager_tokens: Iterator[int] = count(time.time_ns() // 1000)
 
 
 def token_of(task: Any) -> int:
-    """Return the token of the run that goes on.
+    """Return the token of the present run.
 
     Raises:
-        NoFencingToken: it has none.
+        NoFencingToken: the run has none.
     """
     token = token_or_none(task)
     if token is None:
@@ -34,14 +34,14 @@ def token_of(task: Any) -> int:
 
 
 def token_or_none(task: Any) -> int | None:
-    """Return the token of the run that goes on, None if it has none."""
+    """Return the token of the present run, None if the run has none."""
     request = task.request_stack.top
     if request is None or dedup_of(task) is None:
         return None
     token: int | None = request.get("fencing_token")
     if token is None and _without_worker(request) and task.app.conf.task_always_eager:
         token = next(_eager_tokens)
-        request.update(fencing_token=token)  # one for the whole run
+        request.update(fencing_token=token)  # one token for the whole run
     return token
 
 
@@ -50,7 +50,7 @@ def _without_worker(request: Any) -> bool:
 
 
 def _why(task: Any) -> str:
-    """Return why a run has no token, and what to do."""
+    """Return why a run has no token, with the fix."""
     request = task.request_stack.top
     if dedup_of(task) is None:
         return "only a singleton has a lock: write singleton=True at the task"

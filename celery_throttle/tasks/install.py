@@ -1,4 +1,4 @@
-"""Have the workers of an app throttle, and beat clear expired holders."""
+"""Make the workers of an app throttle, and beat clear expired holders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from celery_throttle.tasks.ours import REAP_TASK
 
 __all__ = ["install"]
 
-#: What makes a worker throttle, by name: a producer never needs what runs in a worker.
+#: The step that makes a worker throttle. By name, so that a producer does not import the worker's code.
 _STEP = "celery_throttle.worker.bootsteps:WorkerStep"
 
 
@@ -20,7 +20,7 @@ def install(app: Any) -> None:
     app.steps["worker"].add(_STEP)
     app.steps["consumer"].add("celery_throttle.worker.bootsteps:ConsumerStep")
     app.steps["worker"].add("celery_throttle.control.remote_step:RemoteStep")
-    # What configures the app again, or sets another schedule before the app is used, drops the entry.
+    # A second configuration, or another schedule that is set before the app is used, drops the entry.
     for signal in (app.on_after_configure, app.on_after_finalize):
         signal.connect(_schedule_reaper, weak=False, dispatch_uid="celery_throttle.reap")
     if app.configured:

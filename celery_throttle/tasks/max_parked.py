@@ -15,16 +15,16 @@ __all__ = ["check_max_parked"]
 
 
 def check_max_parked(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> None:
-    """Refuse a call that would wait behind as many as may.
+    """Refuse a call if as many tasks are parked as may wait.
 
     Raises:
-        LimitExceeded: names the limit and the task.
+        LimitExceeded: a limit of the task is that crowded.
     """
     policy = policies_of(task.app).get(str(task.name))
     if policy is None or not policy.crowds or not throttles(task.app):
         return
     if is_again(options):
-        return  # a retry: it was let in before
+        return  # a retry: this check passed before
     carried = (options.get("headers") or {}).get(HEADER)
     values = carried if carried and policy.carried(carried) else values_of(task, policy, args, kwargs)
     client = store_client(task.app, policy.group)

@@ -1,4 +1,4 @@
-"""Give a task of ours what the app's own task class has: Django's ``delay_on_commit``, Flask's context, the user's."""
+"""Add the app's own task class (Django's, Flask's, the user's) to the bases of a throttled task."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ _made: WeakKeyDictionary[type[Any], list[ref[Any]]] = WeakKeyDictionary()
 
 @in_one_line()
 def mix_in(cls: type[Any], app: Any, ours: type[Any]) -> None:
-    """Make the app's task class one more base of a task's class, behind those it has.
+    """Make the app's task class the last base of a task's class.
 
-    So what the user wrote comes first, then `Throttled`, then what the app has for all its tasks. A class that names
-    another task class beside ours (``class Own(Throttled, app.Task)``, ``class Own(Throttled, celery.Task)``) has said
-    what it wants, and stays as it is.
+    The user's attributes come first, then those of `Throttled`, then those of the app's task class. A class that names
+    another task class beside ours (``class Own(Throttled, app.Task)``, ``class Own(Throttled, celery.Task)``) is not
+    changed.
 
     Args:
-        cls: of the task.
-        app: that it is bound to.
+        cls: the class of the task.
+        app: the app that the task is bound to.
         ours: `Throttled`.
 
     Raises:
-        ConfigurationError: no class can have both.
+        ConfigurationError: no class can have both as bases.
     """
     theirs = app.Task
-    if issubclass(cls, theirs) or _says_itself(cls, ours):
+    if issubclass(cls, theirs) or _names_other_class(cls, ours):
         return
-    # An app whose own class is one of ours has it already.
+    # If the app's own class derives from a base, that base comes with the app's class.
     kept = tuple(base for base in cls.__bases__ if not issubclass(theirs, base))
     try:
         cls.__bases__ = (*kept, theirs)
     except TypeError as error:
-        task, said = vars(cls).get("name") or cls.__qualname__, " ".join(str(error).split())
+        task, reason = vars(cls).get("name") or cls.__qualname__, " ".join(str(error).split())
         raise ConfigurationError(
             f"Task {task}: its class cannot also be the app's own task class, {theirs.__mro__[1].__qualname__} "
-            f"({said}): give it a base that is both, class Own(Throttled, app.Task)"
+            f"({reason}): give it a base that is both, class Own(Throttled, app.Task)"
         ) from None
 
 
 def names_of(cls: type[Any], app: Any) -> list[str]:
-    """Return the names of the tasks of a class; none for what is only a base of others.
+    """Return the names of the tasks of a class; an empty list if the class is only a base of others.
 
     ``app.register_task`` gives a name to an object whose class has none.
     """
@@ -62,12 +62,12 @@ def names_of(cls: type[Any], app: Any) -> list[str]:
 
 
 def remember_task(task: Any) -> None:
-    """Keep the object of a task whose class has no name: to look for it among all tasks would cost more with each."""
+    """Store the object of a task whose class has no name, because a search among all tasks would be slow."""
     cls = type(task)
     if not cls.name:
         _made.setdefault(cls, []).append(ref(task))
 
 
-def _says_itself(cls: type[Any], ours: type[Any]) -> bool:
+def _names_other_class(cls: type[Any], ours: type[Any]) -> bool:
     written = (each for each in cls.__mro__ if issubclass(each, ours) and each is not ours)
     return any(issubclass(base, Task) and not issubclass(base, ours) for each in written for base in each.__bases__)

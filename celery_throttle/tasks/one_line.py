@@ -1,4 +1,4 @@
-"""What is wrong with options and settings, as one line where it ends one of Celery's commands, and not a traceback."""
+"""Print a `ConfigurationError` that ends one of Celery's commands as one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["in_one_line"]
 
 @contextmanager
 def in_one_line() -> Iterator[None]:
-    """Let a `ConfigurationError` be one that Celery's command line shows as ``Error: ...`` and ends with status 1.
+    """Have one of Celery's commands print a `ConfigurationError` as ``Error: ...`` and end with status 1.
 
-    While the command loads the app it shows the traceback of any exception, so there the command is ended itself.
-    Elsewhere it stays as it is.
+    While the command loads the app it would print a traceback of any exception, so this raises `SystemExit` there.
+    Outside of such a command the error is not changed.
     """
     try:
         yield
     except ConfigurationError as error:
-        click = sys.modules.get("click")  # Celery's command line is made of it; nobody else has to load it
+        click = sys.modules.get("click")  # Celery's command line has loaded it; other programs need not
         context = click and click.get_current_context(silent=True)
         if click is None or context is None or isinstance(error, click.ClickException):
             raise
@@ -35,7 +35,7 @@ def in_one_line() -> Iterator[None]:
 
 
 def _loads_the_app(context: Any) -> bool:
-    """Whether this is Celery's own command, and it does not have the app yet."""
+    """Return whether this is Celery's own command, and the command does not have the app yet."""
     root, theirs = context.find_root(), sys.modules.get("celery.bin.celery")
     return theirs is not None and root.command is theirs.celery and root.obj is None
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "check_attributes", "misplaced", "options_of", "read_options", "too_late"]
 
-#: Celery would send them with the message.
+#: The names of a task's options. Celery would send them with the message if a call had them.
 OPTIONS = frozenset(TASK_OPTIONS)
 
 
@@ -48,7 +48,7 @@ def read_options(task_name: str, cls: type[Any], options: Mapping[str, Any]) -> 
 
 
 def _signature(cls: type[Any]) -> inspect.Signature | None:
-    """Return the parameters of a task, without its ``self``; None if nothing is known of them."""
+    """Return the parameters of a task, without its ``self``; None if the task has no ``run`` that can be called."""
     static = inspect.getattr_static(cls, "run", None)
     run = getattr(static, "__func__", static)
     if not callable(run):
@@ -60,14 +60,14 @@ def _signature(cls: type[Any]) -> inspect.Signature | None:
 
 
 def _names(signature: inspect.Signature | None) -> set[str] | None:
-    """Return the names of a task's parameters, None if it takes any."""
+    """Return the names of a task's parameters, None if the task takes any name."""
     if signature is None or any(each.kind == each.VAR_KEYWORD for each in signature.parameters.values()):
         return None
     return set(signature.parameters)
 
 
 def _parts(policy: Policy | None, dedup: Dedup | None) -> Iterator[tuple[str, object]]:
-    """Yield the options that pick a part of the arguments, each with what was given."""
+    """Yield the options that pick a part of the arguments, each with its value."""
     for limit in policy.limits if policy is not None else ():
         yield "key", limit.key
         yield "fair_by", limit.fair_by
@@ -88,7 +88,7 @@ def _attributes(bases: tuple[type, ...]) -> frozenset[str]:
 
 
 def too_late(task_name: str, option: str, value: object) -> str:
-    """Return what to write in place of an option that comes after the task was bound."""
+    """Return the error text for an option that is set after the task was bound, with the fix."""
     write = f"write it at the task, @app.task(base=Throttled, {option}={value!r:.80})"
     if option == "limit" and isinstance(value, int):
         write = f"write it at the task, or for now ThrottleControl(app).limit(task).override({value})"
@@ -96,7 +96,7 @@ def too_late(task_name: str, option: str, value: object) -> str:
 
 
 def misplaced(task_name: str, options: Mapping[str, Any]) -> str:
-    """Return what to write in place of an option of a task among those of a call."""
+    """Return the error text for an option of a task that is given to a call, with the fix."""
     name = next(name for name in options if name in OPTIONS)
     value = f"{options[name]!r:.80}"
     write = f"throttle={{{name!r}: {value}}}" if name in PER_CALL else "it at the task, @app.task(base=Throttled, ...)"

@@ -1,6 +1,6 @@
-"""The tasks of ours that an app has to know, by name: the reaper, and what a duplicate runs as.
+"""The two tasks that this library adds to every app: the reaper, and the task that a duplicate runs as.
 
-Imported with the package, so it loads next to nothing: what the tasks do is loaded when they run.
+The package imports this module, so it imports little itself; the code of the tasks is loaded when they run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONCLUDE = "celery_throttle.tasks.conclude"
 
 
 def register() -> None:
-    """Have every app of this process know the tasks, whenever it is finalized; as Celery does with its own."""
+    """Add the tasks to every app of this process when the app is finalized, as Celery adds its own tasks."""
     _state.connect_on_app_finalize(_add_to)
     for app in _state._get_active_apps():  # type: ignore[attr-defined] # noqa: SLF001
         if app.finalized:
@@ -26,7 +26,7 @@ def register() -> None:
 
 
 def _add_to(app: Any) -> None:
-    # No import in here: a thread that is importing what we want may be waiting for the lock of this app.
+    # No import in here: a thread that is importing the same module may be waiting for the lock of this app.
     app.steps["worker"].add("celery_throttle.worker.reported.remarks:RemarksStep")
 
     @app.task(name=REAP_TASK, bind=True, ignore_result=True, shared=False, lazy=False)  # type: ignore[untyped-decorator]
@@ -36,8 +36,8 @@ def _add_to(app: Any) -> None:
 
         return reap_all(self.app)
 
-    # Late acknowledgement: the store keeps the duplicate's message until its canvas has gone on. An error is the first
-    # one's, and was logged there.
+    # Late acknowledgement, so that the store keeps the duplicate's message until its canvas has gone on. No traceback
+    # is logged, because an error here is that of the first task, and was logged there.
     @app.task(name=CONCLUDE, bind=True, acks_late=True, throws=(Exception,), shared=False, lazy=False)  # type: ignore[untyped-decorator]
     def conclude(self: Any, first: str, name: str, lost: bool = False) -> Any:
         """Return what the first task of this name returned, or raise what it raised; None if its result is not kept."""

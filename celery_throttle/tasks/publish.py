@@ -1,6 +1,6 @@
-"""Publishing a task that runs once: claim its identity lock first, or give the caller the one that has it.
+"""Publish a task that runs once: claim its identity lock first, or return the task that has the lock.
 
-This saves work; the guarantee is the worker's gate, which checks again.
+This check saves work; the guarantee is the worker's gate, which checks again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["HEADER", "is_again", "log_unchecked", "plan_for", "publish", "skippe
 
 logger = logging.getLogger(__name__)
 
-#: The header of a message that says what was claimed for it.
+#: The header of a message with the claim that its publisher made.
 HEADER = "throttle"
 
 
 def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
-    """Return what a call with these arguments does with its lock.
+    """Return the lock plan of a call with these arguments.
 
     Raises:
         ConfigurationError: the arguments cannot be compared.
@@ -46,7 +46,7 @@ def plan_for(task: Any, dedup: Dedup, args: Any, kwargs: Any) -> LockPlan:
     args, kwargs = tuple(args or ()), dict(kwargs or {})
     bound = by_name(task, args, kwargs)
     if bound is None:
-        # The task will fail with these arguments; until then they are what they are.
+        # The task fails with these arguments when it runs; until then they are used as given.
         if isinstance(dedup.unique_on, tuple):
             why = why_not(task.run, args, kwargs)
             raise WrongArguments(f"Task {task.name}: unique_on: these are not its arguments: {why}")
@@ -63,16 +63,16 @@ def publish(
     options: dict[str, Any],
     send: Callable[..., Any],
 ) -> Any:
-    """Publish a task that runs once, or return the `AsyncResult` of the one that has its lock.
+    """Publish a task that runs once, or return the `AsyncResult` of the task that has its lock.
 
     Args:
         task: the task.
-        client: of its group.
-        dedup: its options, with those of this call.
+        client: the store client of the task's group.
+        dedup: the task's options, with those of this call.
         args: positional arguments.
         kwargs: arguments by name.
-        options: everything else that ``apply_async`` was given.
-        send: publishes, as ``apply_async`` of a plain task does.
+        options: all other arguments of ``apply_async``.
+        send: ``apply_async`` of a plain task.
 
     Raises:
         DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
@@ -84,18 +84,18 @@ def publish(
     if carried is None:
         check_result_backend(task, dedup, ignores_result=_ignores_result(task, options))
     plan = carried or plan_for(task, dedup, args, kwargs)
-    dedup = plan.dedup  # of a retry: those of its call
+    dedup = plan.dedup  # a retry has the options of its first call
     awaited = _is_awaited(wanted, options, dedup)
     if awaited and dedup.on_conflict == "skip":
-        # Skipped, here or by a worker, it would leave the rest of its canvas waiting for ever.
+        # If this task were skipped, here or by a worker, the rest of its canvas would wait for ever.
         dedup = replace(dedup, on_conflict="return_existing")
     if carried and dedup.lock_until == "started":
-        answer, other, claim = OURS, "", plan.claim  # it has begun, and needs no lock any more
+        answer, other, claim = OURS, "", plan.claim  # the task has begun, and needs no lock any more
     else:
         answer, other, claim = _claim(task, client, plan, task_id, options, awaited=awaited)
     first = ""
     if answer in (TAKEN, LOST):
-        _tell(task, task_id, other, dedup)
+        _report_duplicate(task, task_id, other, dedup)
         if not awaited and answer == LOST and dedup.on_conflict not in ("raise", "skip"):
             return EagerResult(other, ResultLost(str(task.name), other), states.FAILURE, name=task.name)
         if not awaited:
@@ -118,7 +118,7 @@ def publish(
 
 
 def _carried_on(options: dict[str, Any], dedup: Dedup) -> LockPlan | None:
-    """Return the plan of a task that publishes itself again: a retry keeps its lock, whatever its arguments are now."""
+    """Return the plan in the header of a retry, which keeps its lock also with other arguments, else None."""
     header = (options.get("headers") or {}).get(HEADER)
     if not isinstance(header, dict):
         return None
@@ -126,7 +126,7 @@ def _carried_on(options: dict[str, Any], dedup: Dedup) -> LockPlan | None:
 
 
 def is_again(options: Mapping[str, Any]) -> bool:
-    """Whether a task publishes itself again, or its worker does since its process was lost."""
+    """Return whether a call is a retry, published by its own task, or by its worker after the process was lost."""
     request = getattr(current_task, "request", None)
     return bool(options.get("retries")) or (request is not None and request.id == options["task_id"] is not None)
 
@@ -135,19 +135,20 @@ def _claim(
     task: Any, client: StoreClient, plan: LockPlan, task_id: str, options: dict[str, Any], *, awaited: bool
 ) -> tuple[int, str, str]:
     least = _least(task, plan.dedup, options)
-    told = awaited and plan.dedup.on_conflict != "raise"  # one that raises wants no outcome
+    # A call that raises DuplicateTask does not wait for an outcome.
+    asks = awaited and plan.dedup.on_conflict != "raise"
     try:
-        return read_claimed(client.ask_if_up(client.store.claim(task_id, plan.spec, least, awaited=told)))
+        return read_claimed(client.ask_if_up(client.store.claim(task_id, plan.spec, least, awaited=asks)))
     except StoreUnavailable as error:
         log_unchecked(client, task.name, error)
         return CLAIMED, "", plan.claim
 
 
 def log_unchecked(client: StoreClient, task_name: str, error: StoreUnavailable) -> None:
-    """Log once in an outage that tasks are published without asking the store."""
+    """Log once in an outage that tasks are published without a check in the store."""
     if client.breaker.to_be_logged():
         logger.warning(
-            "celery_throttle: %s, and what is published until the store answers, is unchecked; workers check it: %s",
+            "celery_throttle: %s and others are published unchecked until the store answers; workers check them: %s",
             task_name, error,
         )  # fmt: skip
 
@@ -160,7 +161,7 @@ def _give_up(task: Any, client: StoreClient, plan: LockPlan, task_id: str, first
 
 
 def _least(task: Any, dedup: Dedup, options: dict[str, Any]) -> float:
-    """Return for how many seconds the lock has to last: the task may wait for its ETA, and until it expires."""
+    """Return the seconds that the lock has to last: the task may wait for its ETA, and until it expires."""
     eta = options.get("countdown") or _seconds_until(task.app, options.get("eta"))
     least = float(dedup.lock_ttl + eta)
     if dedup.lock_until == "expires":
@@ -179,10 +180,10 @@ def _seconds_until(app: Any, when: Any) -> float:
 
 
 def _is_awaited(wanted: str | None, options: dict[str, Any], dedup: Dedup) -> bool:
-    """Whether somebody waits for the outcome under this very task id, so that a worker has to give it one."""
+    """Return whether a caller or a canvas waits for the outcome of this task id, so that a worker has to store one."""
     canvas = any(options.get(name) for name in ("group_id", "chord", "chain", "link", "link_error"))
     if wanted and dedup.on_conflict in ("raise", "skip"):
-        # A canvas names its tasks in advance; the last of a chain shows it by nothing but being published in a task.
+        # A canvas chooses its task ids in advance. The only mark of a chain's last task is that a task publishes it.
         request = getattr(current_task, "request", None)
         return canvas or is_again(options) or (request is not None and not request.called_directly)
     return canvas or bool(wanted)
@@ -192,9 +193,9 @@ def _instead(task: Any, task_id: str, other: str, dedup: Dedup, options: dict[st
     if dedup.on_conflict == "raise":
         raise DuplicateTask(task.name, other)
     if dedup.on_conflict == "skip":
-        # Not IGNORED, which is never ready for Celery: whoever waits for it would wait for ever.
+        # Not IGNORED, which is never ready for Celery, so that callers would wait for ever.
         why = skipped(task.name, other)
-        if not answers_caller_only(task.backend):  # the caller has its answer
+        if not answers_caller_only(task.backend):  # else the result returned here is enough
             task.backend.mark_as_revoked(task_id, why, store_result=not _ignores_result(task, options))
         return EagerResult(task_id, TaskRevokedError(why), states.REVOKED, name=task.name)
     return task.AsyncResult(other)
@@ -205,14 +206,14 @@ def _ignores_result(task: Any, options: Mapping[str, Any]) -> bool:
 
 
 def skipped(task_name: str, first: str) -> str:
-    """Return why a duplicate does not run whose task has ``on_conflict="skip"``."""
+    """Return the reason in the result of a duplicate that ``on_conflict="skip"`` has skipped."""
     return f"skipped: {DuplicateTask(task_name, first)}"
 
 
-def _tell(task: Any, task_id: str, other: str, dedup: Dedup) -> None:
+def _report_duplicate(task: Any, task_id: str, other: str, dedup: Dedup) -> None:
     logger.info("Task %s[%s] is a duplicate of %s: %s", task.name, task_id, other, dedup.on_conflict)
     duplicate_dropped.send(task.name, event=DuplicateDropped(task_id, task.name, other, dedup.on_conflict))
     if task.app.conf.task_send_sent_event:
         with task.app.events.default_dispatcher() as events:
-            # A group of our own: monitors take whatever begins with "task-" for a state of the task.
+            # A group of our own, because monitors read each event that begins with "task-" as a state of the task.
             events.send("throttle-duplicate", uuid=task_id, existing=other, name=task.name, verdict=dedup.on_conflict)

@@ -1,4 +1,4 @@
-"""What a task raises when the outside tells it that it is asked too often."""
+"""The exception for a task whose outside service has refused it for now (HTTP 429)."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ logger = logging.getLogger(__name__)
 
 #: Ten years, in seconds.
 _LONGEST = 10 * 365 * 86400
-#: Seconds, where the answer does not tell: spread, so that programs which were refused together do not come together.
+#: Seconds if the answer names no time. At random, so that programs which were refused together do not come together.
 _DEFAULT = (20.0, 40.0)
 
 
 class RateLimited(Ignore, ThrottleError):
-    """Raise it in the body of a throttled task, for a 429 of an API, say::
+    """Raised in the body of a throttled task, for a 429 of an API, say::
 
         if response.status_code == 429:
             raise RateLimited.from_response(response)
 
-    The task goes back to the head of its line, without costing a retry, and its limits (for its key) start nothing
-    until then, on any worker. It runs again from its beginning, with the same arguments and the same id.
+    The task goes back to the head of its line, and no retry is counted. Its limits (for its key) start nothing for
+    ``retry_after`` seconds, on any worker. The task then runs from its beginning, with the same arguments and id.
 
-    To Celery's own code it is an `Ignore`: no failure, no retry, no result. In eager mode, and by ``task.apply()``, it
-    is a failure, since there is no line.
+    To Celery's own code this is an `Ignore`: no failure, no retry, no result. In eager mode, and by ``task.apply()``,
+    it is a failure, because there is no line.
 
     Args:
         retry_after: seconds, a timedelta, or the text of a ``Retry-After`` header (RFC 9110, section 10.2.3): seconds
             or a date. None, "" and text that is neither: 20 to 40 seconds, at random.
-        limit: the limit that this is about, or its name; by default all limits of the task.
-        max_rounds: how often the task may go back in line before this is a failure of it; None: as often as it raises.
+        limit: the limit that is to pause, or its name; by default all limits of the task.
+        max_rounds: how often the task may go back in line; one time more is a failure. None: any number of times.
 
     Raises:
         ConfigurationError: an argument cannot work.
@@ -76,12 +76,12 @@ class RateLimited(Ignore, ThrottleError):
 
     @classmethod
     def from_response(cls, response: Any, limit: str | Limit | None = None, max_rounds: int | None = None) -> Self:
-        """Return one with the ``Retry-After`` of a response of httpx, requests, aiohttp or urllib.
+        """Return an exception with the ``Retry-After`` of a response of httpx, requests, aiohttp or urllib.
 
         A date is counted from the response's own ``Date``, if there is one, so the clocks need not agree.
 
         Raises:
-            ConfigurationError: it has no headers, or an argument cannot work.
+            ConfigurationError: the response has no headers, or an argument cannot work.
         """
         headers: Any = getattr(response, "headers", None)
         if not callable(getattr(headers, "get", None)):
@@ -104,10 +104,10 @@ def _check_rounds(given: object) -> None:
 
 
 def _seconds(given: object, now: datetime) -> float:
-    """Return seconds from now, whatever they are given as.
+    """Return the seconds from now of a number, a timedelta or the text of a header.
 
     Raises:
-        ConfigurationError: it is no time to wait.
+        ConfigurationError: the value is no time to wait.
     """
     seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(seconds, str) or seconds is None:
@@ -121,7 +121,7 @@ def _seconds(given: object, now: datetime) -> float:
 
 
 def _of_header(text: str | None, now: datetime) -> float:
-    """Return the seconds of a header; nothing that a server sends is refused, since it is no mistake of the task."""
+    """Return the seconds of a header; a server's text never raises, because it is no mistake of the task."""
     if text and text.strip():
         try:
             seconds = float(text)

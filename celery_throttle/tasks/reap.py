@@ -1,7 +1,7 @@
-"""Clear expired holders: what the beat task does.
+"""Clear expired holders: the body of the beat task.
 
-Workers clear what they meet, so limits recover without it; it is what brings back the permits of a limit that nobody
-uses at the moment.
+Workers clear the expired holders that they meet, so limits in use recover without this task. It frees the permits of
+limits that are not in use at the moment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def reap_all(app: Any) -> int:
     """Clear the holders whose lease has ended and wake the workers that can use their permits; return how many.
 
-    The cost grows with what has expired, not with what there is.
+    The cost grows with the number of expired holders, not with the number of all holders.
     """
     settings = settings_of(app)
     if not settings.url:  # throttling is turned off
@@ -37,6 +37,6 @@ def reap_all(app: Any) -> int:
                 logger.warning("%s", reclaimed_text(each, names))
                 total += 1
         except StoreUnavailable as error:
-            # It comes again soon, and workers say more of an outage.
+            # Beat sends the task again soon, and workers log more about an outage.
             logger.warning("celery_throttle: cannot reach the store, expired permits stay for now: %s", error)
     return total

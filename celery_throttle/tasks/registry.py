@@ -1,4 +1,4 @@
-"""What the tasks of an app declared: their limits, and how they run once."""
+"""The limits and run-once options that the tasks of an app declared."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ __all__ = [
     "remember_read",
 ]
 
-#: By app and task name, never by class: Celery makes a class of its own for every app that a task is shared with.
+#: By app and task name, never by class, because Celery makes one more class for every app that a task is shared with.
 _policies: WeakKeyDictionary[Any, dict[str, Policy]] = WeakKeyDictionary()
 _limits: WeakKeyDictionary[Any, DeclaredLimits] = WeakKeyDictionary()
 _dedups: WeakKeyDictionary[Any, dict[str, Dedup | None]] = WeakKeyDictionary()
-#: The class whose options were read last, and these.
+#: By app and task name: the class whose options were read last, and those options.
 _read: WeakKeyDictionary[Any, dict[str, tuple[ref[type[Any]], Mapping[str, Any]]]] = WeakKeyDictionary()
 
 
 def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[[], bool], alone: bool) -> None:
-    """Keep the limits of a task, None if it has none, in place of those that it had.
+    """Store the limits of a task in place of the earlier ones.
 
     Args:
-        app: that the task is bound to.
-        name: of the task.
-        policy: its limits and what goes with them.
-        own: whether the app itself declared it; asked when it is bound for the first time.
+        app: the app that the task is bound to.
+        name: the name of the task.
+        policy: its limits and their options; None if the task has no limits.
+        own: returns whether the app itself declared the task; called when the task is bound for the first time.
         alone: whether the app is the only one of the process.
 
     Raises:
@@ -51,7 +51,7 @@ def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[
     """
     policies = _policies.setdefault(app, {})
     limits = _limits.setdefault(app, DeclaredLimits())
-    _read.get(app, {}).pop(name, None)  # until it is found right
+    _read.get(app, {}).pop(name, None)  # until `remember_read`, after all checks
     before = policies.pop(name, None)
     if before is not None:
         limits.remove(name, before)
@@ -63,28 +63,28 @@ def declare_policy(app: Any, name: str, policy: Policy | None, *, own: Callable[
 
 
 def declare_dedup(app: Any, name: str, dedup: Dedup | None) -> None:
-    """Keep how a task runs once, None if it may run any number of times."""
+    """Store the run-once options of a task, None if the task may run any number of times."""
     _dedups.setdefault(app, {})[name] = dedup
 
 
 def is_read(app: Any, name: str, cls: type[Any], options: Mapping[str, Any]) -> bool:
-    """Whether what was declared last of a task was read from this class, with just these options."""
+    """Return whether a task's last declaration was read from this class, with just these options."""
     known = _read.get(app, {}).get(name)
     return known is not None and known[0]() is cls and all(known[1][each] is options[each] for each in options)
 
 
 def remember_read(app: Any, name: str, cls: type[Any], options: Mapping[str, Any]) -> None:
-    """Note that the options of a task were read, and found right."""
+    """Store that the options of a task were read and checked."""
     _read.setdefault(app, {})[name] = ref(cls), options
 
 
 def is_bound(task: Any) -> bool:
-    """Whether the options of a task were read."""
+    """Return whether the options of a task were read."""
     return task.name in _dedups.get(task.app, {})
 
 
 def policies_of(app: Any) -> dict[str, Policy]:
-    """Return the limits of every throttled task of the app and what goes with them, by the task's name."""
+    """Return the limits of every throttled task of the app and their options, by the task's name."""
     return _policies.get(app, {})
 
 
@@ -102,10 +102,10 @@ def group_of(task: Any) -> str | None:
 
 
 def dedups_of(app: Any) -> dict[str, Dedup]:
-    """Return how each task of the app runs once that does, by the task's name."""
+    """Return the run-once options of each singleton of the app, by the task's name."""
     return {name: dedup for name, dedup in _dedups.get(app, {}).items() if dedup is not None}
 
 
 def dedup_of(task: Any) -> Dedup | None:
-    """Return how a task runs once, None if it may run any number of times."""
+    """Return the run-once options of a task, None if the task may run any number of times."""
     return _dedups.get(task.app, {}).get(str(task.name))

@@ -1,4 +1,4 @@
-"""What is probably meant otherwise among the tasks and settings of an app, though nothing about it is wrong."""
+"""Warn about options and settings of an app that are allowed, but have no effect or another one than expected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["remarks"]
 
-#: Settings of other plugins for running once, and what is written here; each plugin may well be in use beside us.
+#: Settings of other plugins for running once: the plugin, which may be in use beside us, and our equivalent.
 _THEIRS = {
     "singleton_lock_expiry": ("celery_singleton", "lock_ttl=3600 at the task"),
     "singleton_raise_on_duplicate": ("celery_singleton", "on_conflict='raise' at the task"),
@@ -27,12 +27,12 @@ _THEIRS = {
     "singleton_key_prefix": ("celery_singleton", "throttle_prefix"),
     "ONCE": ("celery_once", "throttle_url, and singleton=True, lock_ttl=3600 at the task"),
 }
-#: Words that somebody else may well have for something else: they count only beside one that is clearly ours.
+#: Words that other libraries use with other meanings: they count only beside an option that is clearly ours.
 _COMMON = frozenset({"key", "burst", "weights", "cost", "remember"})
 
 
 def remarks(app: Any) -> Iterator[str]:
-    """Yield a sentence, with the fix, for each setting and each option that does nothing, or not what one thinks."""
+    """Yield a sentence, with the fix, for each setting and each option without effect, or with an unexpected one."""
     for name, right in without_effect(app):
         yield f"Setting {name} has no effect: write {right}"
     for name in sorted(_THEIRS.keys() & set(app.conf)):
@@ -64,9 +64,9 @@ def remarks(app: Any) -> Iterator[str]:
 
 
 def _of_annotations(app: Any) -> Iterator[str]:
-    """Yield what ``task_annotations`` gives to tasks that are not there, of what is ours."""
-    said = app.conf.task_annotations or ()
-    for each in said if isinstance(said, (list, tuple)) else (said,):
+    """Yield a sentence for each of our options that ``task_annotations`` gives to a task that does not exist."""
+    annotations = app.conf.task_annotations or ()
+    for each in annotations if isinstance(annotations, (list, tuple)) else (annotations,):
         for name, options in each.items() if isinstance(each, dict) else ():
             ours = {option: options[option] for option in TASK_OPTIONS if option in options}
             if name == "*" or name in app.tasks or _COMMON.issuperset(ours):
@@ -86,7 +86,7 @@ def _write(task: Any) -> str:
 
 
 def _given(cls: type[Any]) -> dict[str, Any]:
-    """Return the options of ours that a task has, but for those that one of its bases means otherwise."""
+    """Return our options that a task has, without those that one of its other bases uses with another meaning."""
     mine = [each for each in cls.__mro__ if issubclass(each, Throttled) and each is not Throttled] or [cls]
     theirs = {name for each in cls.__mro__ if each not in mine and each not in (Throttled, Task) for name in vars(each)}
     given: dict[str, Any] = {}
@@ -96,5 +96,5 @@ def _given(cls: type[Any]) -> dict[str, Any]:
 
 
 def _is_everywhere(app: Any) -> bool:
-    """Whether every task of the app has it, so that it says nothing of this one."""
+    """Return whether every task of the app is `Throttled`, so that being so is no sign of a forgotten option."""
     return issubclass(app.Task, Throttled)

@@ -1,4 +1,4 @@
-"""What the result backend of a singleton has to do for calls that end with the outcome of another call.
+"""Check that the result backend of a singleton can return the outcome of one call to other callers.
 
 ``rpc://`` sends each result to the caller that published the task. Neither another caller nor a worker can read it.
 """
@@ -20,13 +20,13 @@ _SHARED_RESULT = ("return_existing", "replace")
 
 
 def answers_caller_only(backend: Any) -> bool:
-    """Whether the backend sends a result to the caller alone."""
+    """Return whether the backend sends a result to the caller alone."""
     rpc = sys.modules.get("celery.backends.rpc")  # loaded where it is used
     return rpc is not None and isinstance(backend, rpc.RPCBackend)
 
 
 def cannot_read(task_name: str, what: str) -> ConfigurationError:
-    """Return the error of a task whose result somebody else would have to read."""
+    """Return the error of a task whose result another caller would have to read."""
     return ConfigurationError(
         f"Task {task_name}: {what} cannot work with result_backend = 'rpc://', which sends a result to the caller that "
         f"published the task: no other caller can read it. Set result_backend = 'redis://host:6379/1', or write "
@@ -38,7 +38,7 @@ def check_result_backend(task: Any, dedup: Dedup, *, ignores_result: bool) -> No
     """Refuse a singleton whose duplicates would wait for a result that they cannot get.
 
     Raises:
-        ConfigurationError: the message has what to write instead.
+        ConfigurationError: with the fix.
     """
     if not ignores_result and dedup.on_conflict in _SHARED_RESULT and answers_caller_only(task.backend):
         raise cannot_read(task.name, f"on_conflict={dedup.on_conflict!r}")

@@ -62,7 +62,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         @app.task(base=Throttled, singleton=True, unique_on=["order_id"], remember=86400)
         def charge(order_id, amount): ...
 
-    Such a task is of the app's own task class, too (Django's, Flask's, ``Celery(task_cls=...)``), behind this one.
+    Such a task also has the app's own task class (Django's, Flask's, ``Celery(task_cls=...)``) as its last base.
 
     Attributes:
         limit: how many runs at once: a number for this task alone, a `Limit` to share it, a list of them (a run takes a
@@ -71,19 +71,19 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             fair_by, weights and max_parked.
         rate: how many may start: "100/m", or several; alone or beside a limit. ``burst``: as in `Limit`.
         cost: how many permits and starts a run takes: a number, the name of an argument, or a function of them all.
-        start_deadline: seconds (or a timedelta) that a call may wait for its permit; after that it expires, visibly.
-        singleton: one call with the same arguments is pending or runs at a time; what follows needs it.
+        start_deadline: seconds (or a timedelta) that a call may wait for its permit before it expires, visibly.
+        singleton: one call with the same arguments is pending or runs at a time; all options below need this one.
         unique_on: which arguments count: names, dotted paths (``["order.id"]``), or a function of the arguments; an
             empty list: none, one call of the task at a time. By default all count.
-        lock_until: when the next may come: the first has ``"finished"`` (default) or ``"started"``; ``"expires"``:
-            ``lock_ttl`` after the first was published.
-        on_conflict: what ``apply_async`` does with a duplicate: ``"return_existing"`` (default) returns the
-            `AsyncResult` of the first, ``"raise"`` raises `DuplicateTask`, ``"skip"`` returns a result that has ended
-            as REVOKED ("skipped: ..."), ``"replace"`` revokes the first if it does not run, ``"keep_last"`` has one
+        lock_until: when the next call may come: after the first has ``"finished"`` (default) or ``"started"``;
+            ``"expires"``: ``lock_ttl`` after the first was published.
+        on_conflict: how ``apply_async`` treats a duplicate: ``"return_existing"`` (default) returns the
+            `AsyncResult` of the first; ``"raise"`` raises `DuplicateTask`; ``"skip"`` returns a result that has ended
+            as REVOKED ("skipped: ..."); ``"replace"`` revokes the first if it does not run; ``"keep_last"`` lets one
             run and one, the newest, wait.
-        remember: seconds (or a timedelta) for which a success counts: a duplicate has its outcome, and does not run.
+        remember: seconds (or a timedelta) for which a success counts: a duplicate gets its outcome, and does not run.
         lock_ttl: seconds (or a timedelta) for which a task that was published, but is not running, keeps its lock, by
-            default a day; longer than your longest backlog. A task with an ETA keeps it for as long from then.
+            default a day; longer than your longest backlog. A task with an ETA keeps the lock as long after its ETA.
 
     Raises:
         ConfigurationError: when the task is bound, for an option that cannot work.
@@ -112,7 +112,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     lock_ttl: ClassVar[float | timedelta | None] = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make the object of a task, of the app's own class too if ``@app.task`` has just made its class."""
+        """Make the object of a task; add the app's own task class if ``@app.task`` has just made the task's class."""
         if cls is Throttled or ((args or kwargs) and cls.__init__ is object.__init__):
             options = ", ".join(f"{name}={value!r:.80}" for name, value in kwargs.items()) or "limit=5"
             raise ConfigurationError(f"{cls.__name__} is no decorator: write @app.task(base={cls.__name__}, {options})")
@@ -125,20 +125,20 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return made
 
     def __setattr__(self, name: str, value: object) -> None:
-        """As Python's, but for an option that comes when the task is bound, and would do nothing."""
-        # Only then: asking an unbound task for its app would bind it to the current one.
+        """As Python's, but refuse an option that is set after the task was bound, and would do nothing."""
+        # `__bound__` comes first: reading the app of an unbound task would bind the task to the current app.
         if name in OPTIONS and self.__bound__ and is_bound(self) and not self._runs():
             raise ConfigurationError(too_late(str(self.name), name, value))
         super().__setattr__(name, value)
 
     def _runs(self) -> bool:
-        """Whether this is the body of the task, whose attributes are its own."""
+        """Return whether the body of the task is running, which may set any attribute."""
         stack: Any = self.request_stack
         return stack is not None and stack.top is not None
 
     @classmethod
     def bind(cls, app: Any) -> Any:
-        """As Celery's; from here on the task is of the app's own class too."""
+        """As Celery's, but add the app's own task class to the task's bases first."""
         if names_of(cls, app):
             mix_in(cls, app, Throttled)
         return super().bind(app)
@@ -148,7 +148,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
     def on_bound(cls, app: Any) -> None:
         """Check the options and make the app's workers throttle; Celery calls this at least twice a task.
 
-        They are read again only where they have changed.
+        The options are read again only if they have changed.
         """
         options = options_of(cls)
         for name in names_of(cls, app):
@@ -176,14 +176,14 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         Args:
             args: positional arguments.
             kwargs: arguments by name.
-            task_id: of this call.
+            task_id: the id of this call.
             rest: as Celery's.
-            throttle: for this call of a singleton: ``{"unique_on": ..., "on_conflict": ...}``.
+            throttle: options for this call of a singleton: ``{"unique_on": ..., "on_conflict": ...}``.
             options: as Celery's.
 
         Raises:
             DuplicateTask: another call has the lock, and ``on_conflict="raise"``.
-            LimitExceeded: as many wait for one of its limits as may (``max_parked``).
+            LimitExceeded: as many tasks wait for one of the task's limits as may (``max_parked``).
             ConfigurationError: ``throttle=`` cannot work, or the arguments cannot be compared.
             TypeError: these are not the task's arguments.
         """
@@ -203,7 +203,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
             return send(args, kwargs, **options)
 
         def send_if_it_may_wait(args: Any, kwargs: Any, **options: Any) -> Any:
-            # A duplicate has claimed nothing, and takes no place in the line.
+            # A duplicate has claimed no lock, and does not wait in line.
             if options["headers"][HEADER]["claim"] != "0":
                 check_max_parked(self, args, kwargs, options)
             return send(args, kwargs, **options)
@@ -224,39 +224,39 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         *rest: Any,
         **options: Any,
     ) -> Any:
-        """As Celery's, here and now, without any permit; a `RateLimited` of the body is a failure: there is no line."""
+        """As Celery's, at once and without a permit. A `RateLimited` of the body is a failure: there is no line."""
         result: Any = super().apply(args, kwargs, link, link_error, task_id, retries, throw, *rest, **options)
-        told = result.result
-        if result.state != states.IGNORED or not isinstance(told, RateLimited):
+        error = result.result
+        if result.state != states.IGNORED or not isinstance(error, RateLimited):
             return result
         if self.app.conf.task_eager_propagates if throw is None else throw:
-            raise told
-        return EagerResult(result.id, told, states.FAILURE, name=self.name)
+            raise error
+        return EagerResult(result.id, error, states.FAILURE, name=self.name)
 
     @property
     def fencing_token(self) -> int:
         """In the body of a singleton: a number that grows with every grant of its lock.
 
-        Give it to the resource, and have that refuse what comes with a smaller one than it has seen::
+        Send the token to the resource, which has to refuse a token smaller than the largest that it has seen::
 
             UPDATE orders SET state = 'paid', fence = :fence WHERE id = :id AND fence < :fence
 
-        In eager mode it is a number that grows within the process.
+        In eager mode the token is a number that grows within the process.
 
         Source: Kleppmann, "How to do distributed locking" (2016).
 
         Raises:
-            NoFencingToken: the run has no lock; the message has why, and what to do.
+            NoFencingToken: the run has no lock; the message has the reason and the fix.
         """
         return token_of(self)
 
     @property
     def fencing_token_or_none(self) -> int | None:
-        """The same, None where there is none. Not for a ``WHERE``: ``fence < NULL`` matches no row."""
+        """The fencing token, None where there is none. Not for a ``WHERE``: ``fence < NULL`` matches no row."""
         return token_or_none(self)
 
     def locked_by(self, *args: Any, **kwargs: Any) -> Locked | None:
-        """Return who has the lock of a call with these arguments, None if nobody has.
+        """Return the holder of the lock of a call with these arguments, None if the lock is free.
 
         Raises:
             ConfigurationError: the task is no singleton, or the arguments cannot be compared.
@@ -268,9 +268,9 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return read_locked(client.ask(client.store.locked(identity)))
 
     def unlock(self, *args: Any, **kwargs: Any) -> bool:
-        """Forget the lock of a call with these arguments, whoever has it; False if nobody has.
+        """Delete the lock of a call with these arguments; return False if the lock was free.
 
-        A task that runs goes on, beside the next one: its fencing token is the smaller.
+        A running task that had the lock goes on, beside the next one, and has the smaller fencing token.
 
         Raises:
             ConfigurationError: the task is no singleton, or the arguments cannot be compared.
@@ -279,17 +279,17 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return unlock(self, args, kwargs)
 
     def _with_values(self, args: Any, kwargs: Any, options: dict[str, Any]) -> dict[str, Any]:
-        """Say in the message which of its limits' permits the call needs: found out once, kept with it."""
+        """Return the options with a header of the values that the call's limits need, so that they are read once."""
         policy = policies_of(self.app).get(str(self.name))
         start = options.get("eta")
         reserved = policy is not None and policy.paced and isinstance(start, ReservedStart) and start.bucket
         if policy is None or not (policy.varies or reserved):
             return options
-        # Of an eager task they are found, too: whoever tests with it is told of a key that does not fit.
+        # Also for an eager task, so that a test with it fails for a key that does not fit.
         if not self.app.conf.task_always_eager and not settings_of(self.app).enabled:
             return options
         headers = options.get("headers") or {}
-        # A retry publishes the task that runs here.
+        # A retry has the header of the task that runs here.
         if is_again(options) and policy.carried(headers.get(HEADER)):
             return options
         values = values_of(self, policy, args, kwargs) | ({"reserved": reserved} if reserved else {})
@@ -302,7 +302,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
         return dedup_of(self)
 
     def _lock(self, args: Any, kwargs: Any) -> tuple[StoreClient | None, str]:
-        """Return whom to ask for the lock of a call, and its identity; nobody where throttling is turned off."""
+        """Return the store client of a call's lock (None if throttling is turned off), and the lock's identity."""
         dedup = self._dedup()
         if dedup is None:
             raise ConfigurationError(f"Task {self.name}: it has no lock, since it has no singleton=True")
@@ -313,7 +313,7 @@ class Throttled(Task):  # type: ignore[type-arg]  # generic only since Celery 5.
 
 
 def unlock(task: Throttled, args: Any, kwargs: Any, *, by: str | None = None, why: str = "") -> bool:
-    """As `Throttled.unlock`, with who does it (None: ``user@host``) and why, for whoever looks later."""
+    """As `Throttled.unlock`, with an operator's name (None: ``user@host``) and reason, which the store keeps."""
     client, identity = task._lock(args, kwargs)  # noqa: SLF001 - in its own file
     if client is None:
         return False
@@ -322,7 +322,7 @@ def unlock(task: Throttled, args: Any, kwargs: Any, *, by: str | None = None, wh
 
 
 def _check_arguments(task: Any, args: Any, kwargs: Any) -> None:
-    """Raise the `TypeError` that Celery raises, before anything is made of the arguments."""
+    """Raise the `TypeError` that Celery raises, before the arguments are used."""
     check: Any = getattr(task, "__header__", None)
     if check is not None:
         check(*(args or ()), **(kwargs or {}))

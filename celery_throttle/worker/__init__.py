@@ -1,1 +1,1 @@
-"""Everything that runs in a worker's main process: the gate, and what it needs to keep its word."""
+"""The gate and its parts: all code that runs in a worker's main process."""

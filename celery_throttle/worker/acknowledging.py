@@ -1,4 +1,4 @@
-"""When messages are acknowledged of which the store has a copy."""
+"""Acknowledge messages at the broker when the store has a copy of them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Acknowledging"]
 
 
 class Acknowledging:
-    """Acknowledges what the store has: at once, or when it is safe there; all on the loop.
+    """Acknowledges parked messages: at once, or when the store's copy is safe; all on the loop.
 
     Args:
-        running: knows what Celery noted of a request.
-        broker: takes acknowledgements of its present connection alone.
-        loop: everything happens on it.
+        running: removes a request from Celery's lists.
+        broker: the broker's connection: only messages of the present one can be acknowledged.
+        loop: the loop that everything happens on.
         groups: the calls of each group, by its name.
         held: holds runs until they are safe.
     """
@@ -37,7 +37,7 @@ class Acknowledging:
         self._running, self._broker, self._loop, self._groups, self._held = running, broker, loop, groups, held
 
     def parked(self, run: Run) -> None:
-        """The store has it."""
+        """Acknowledge the message of a run that the store has parked, or hold the run until its copy is safe."""
         self._held.release(run, State.GONE)
         run.parcel = b""
         if run.keeps and run.at_broker and not self._broker.delivers_again(run):
@@ -48,22 +48,22 @@ class Acknowledging:
             self._acknowledge(run)
 
     def has_run(self, run: Run) -> None:
-        """The store has nothing of it that could be lost."""
+        """Acknowledge the message of a task that has run: the store has no copy that could be lost."""
         run.keeps = False
         self.parked(run)
 
     def saved(self, run: Run) -> None:
-        """What the store has is safe there, or nobody needs it any more."""
+        """Acknowledge the message of a run whose parked copy is safe, or is needed no more."""
         self._acknowledge(run)
-        self._loop.post(self._tell, run)
+        self._loop.post(self._report_acknowledged, run)
 
     def _acknowledge(self, run: Run) -> None:
-        """Celery does it at the beginning of the hub's next turn."""
+        """Acknowledge a message; Celery sends that at the beginning of the hub's next turn."""
         if not self._broker.delivers_again(run):
             self._running.forget(run.request)
             with suppress(OSError):  # kombu logs it
                 run.request.acknowledge()
 
-    def _tell(self, run: Run) -> None:
+    def _report_acknowledged(self, run: Run) -> None:
         if not run.at_broker and not self._broker.delivers_again(run):
             self._groups[run.group].outbox.acked(run.delivery)

@@ -1,4 +1,4 @@
-"""Which run gets a slot of the pool: arrivals, those that have waited here, those with permits, and parked tasks.
+"""Decide which run gets a slot of the pool: an arrival, a run that waited here, one with permits, or a parked task.
 
 A run that arrives takes a slot and asks the store for its permits, waits here for a slot, or is parked.
 """
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Admission"]
 
-#: Seconds for which the store need not hear that a permit went from one task to the next, here.
+#: Seconds for which rows that can wait are not sent: a permit that one run of this worker passed to the next, say.
 _LAZY = 0.025
-#: Seconds after which the broker may have given a message to another worker too (its visibility timeout), so that it
-#: does not start before the store has heard of it.
+#: Seconds after which the broker may have delivered a message to another worker, too (its visibility timeout). Such a
+#: message asks the store before it starts.
 _FRESH = 5.0
 
 
@@ -42,16 +42,16 @@ class Admission:
     """Admits runs, or parks them, and offers the other slots to parked tasks; all on the loop.
 
     Args:
-        slots: of Celery's pool.
-        tasks: what each request needs.
+        slots: the slots of Celery's pool.
+        tasks: the throttled tasks: their limits and locks.
         groups: the calls of each group, by its name.
         broker: delivers the requests.
         closed: buckets in which arrivals have to wait.
         held: holds runs that wait.
-        backend: holds runs of which the result backend cannot be told.
+        backend: holds runs while the result backend is away.
         running: starts runs.
-        outages: of the store of each group, by its name.
-        loop: everything happens on it.
+        outages: the outage of each group's store, by the group's name.
+        loop: the loop that everything happens on.
         stops: returns whether the worker stops.
     """
 
@@ -74,18 +74,18 @@ class Admission:
         self._loop, self._stops = loop, stops
         self._granted: deque[Run] = deque()
         self._parked_first = False
-        self._timed = False  # whether a timer runs for what the store may hear late
+        self._timed = False  # whether a timer runs for rows that can wait
 
     def arrive(self, request: Any) -> None:
         """Take a request that the consumer would give to the pool."""
         if self._stops():
             return
-        if self._broker.queues is None:  # of a connection that is gone: its ETA has come since, and the broker has it
+        if self._broker.queues is None:  # its ETA came after the connection was lost: the broker delivers it again
             self._running.forget(request)
             return
         try:
             run = self._tasks.run_of(request, self._broker.epoch, self._broker.queues)
-        except Exception as error:  # noqa: BLE001 - the user's own function, too
+        except Exception as error:  # noqa: BLE001 - the user's own functions raise anything
             self._backend.fail(Run(request, epoch=self._broker.epoch), error, self._arrive_again)
             return
         self.line_up(run)
@@ -95,8 +95,8 @@ class Admission:
             self.arrive(run.request)
 
     def line_up(self, run: Run) -> None:
-        """Have a run enter now, or when it has a slot."""
-        # It takes no slot to be parked, and whoever waits here without a ticket would be overtaken.
+        """Let a run enter now, or have it wait for a slot."""
+        # A run that has to be parked needs no slot. If it waited here, later arrivals elsewhere would overtake it.
         if self._has_to_wait(run) or (not self._held.waiting and self._running.free_slots > 0):
             self.enter(run)
         else:
@@ -104,7 +104,7 @@ class Admission:
             self._held.waiting.append(run)
 
     def enter(self, run: Run) -> None:
-        """Start a run that needs no permit; have another one ask for its permits, or be parked."""
+        """Start a run that needs no permit; others ask for their permits, or are parked."""
         if not self._stops():  # else the broker delivers it again
             self._backend.attempt(self._go_in, run)
 
@@ -119,7 +119,7 @@ class Admission:
         run.nonce = run.nonce or calls.nonce()
         run.keeps = calls.saving is not None
         if not calls.link.up or outage.holds:
-            outage.meet(run)  # behind those that came while the store was away, until it has heard what the limits are
+            outage.meet(run)  # behind the runs that came while the store was away, until the limits are declared
         elif self._has_to_wait(run):
             self.park(run)
         elif self._is_plain(run) and (permit := calls.outbox.take(run)) is not None:
@@ -133,28 +133,31 @@ class Admission:
         return self._closed.keep_waiting(run) and not run.asks
 
     def _is_plain(self, run: Run) -> bool:
-        """Whether the permit of one like it will do: only a number limits it, and nobody else can have it."""
+        """Return whether the run may take the permit of a run with the same needs, without asking the store.
+
+        Only numbers of permits may limit the run, and no other worker may have its message.
+        """
         if run.stored or run.redelivered or run.asks or not self._tasks.is_plain(run):
             return False
-        # One with an ETA has been in this worker before it came here.
+        # A run with an ETA was in this worker for longer than `came` shows.
         return monotonic() - run.came < _FRESH and not run.request.request_dict.get("eta")
 
     def park(self, run: Run) -> None:
-        """Have the store set a run aside."""
+        """Have the store park a run."""
         try:
             run.parcel = pack(run.request.message)
         except (TypeError, ValueError) as error:
-            self._backend.fail(run, error)  # nobody else could run it, so it must not wait for ever
+            self._backend.fail(run, error)  # no worker could run this task later, so it must not wait for ever
             return
         if self._tasks.is_paced(run):
-            # Found out only when its turn has come, it would have cost others a start.
+            # Otherwise an expired task would use up a start of the rate when its turn comes.
             run.needs = expiring(run.needs, run.request)
         self._held.hold(run, State.PARKING)
         run.asks = False
         self._groups[run.group].outbox.parked.append(run)
 
     def close(self, bucket: str, calls: Calls) -> None:
-        """There is no room, or a line: those who wait here for a slot get in line, and no permit is passed on."""
+        """Close a bucket that has a line or no room: park the runs that wait here for it, and pass no permit on."""
         if not self._closed.close(bucket):
             return
         calls.outbox.unspare()
@@ -172,26 +175,26 @@ class Admission:
         self._backend.attempt(self._running.execute, run)
 
     def start_later(self, run: Run) -> None:
-        """Start a run that has its permits when there is a slot."""
+        """Have a run with permits start when there is a slot."""
         run.state = State.GRANTED
         self._granted.append(run)
 
     def resume(self, run: Run) -> None:
-        """Start a run whose task was parked, now or when there is a slot."""
+        """Start the run of a parked task, now or when there is a slot."""
         if self._running.free_slots > 0 and not self._forgets_at_start(run):
             self.start(run)
         else:
             self.start_later(run)
 
     def forget(self) -> None:
-        """Give back the permits of those that have not started."""
+        """Give back the permits of runs that have not started."""
         for run in self._granted:
             run.state = State.GONE
             self._running.give_back(run, Result.NOTHING, began=False)
         self._granted.clear()
 
     def hand_out(self) -> None:
-        """Start what has a slot, and make the calls that are due."""
+        """Start the runs that have slots, and send the calls that are due."""
         self.start_granted()
         waiting, running = self._held.waiting, self._running
         offers = {calls: self._offer(calls) for calls in self._groups.values() if calls.has_to_send}
@@ -203,24 +206,24 @@ class Admission:
         for calls, slots in offers.items():
             reserved -= slots
             if not waiting and self._broker.queues:
-                slots = max(running.free_slots - reserved, 0)  # noqa: PLW2901 - nobody else wants them
+                slots = max(running.free_slots - reserved, 0)  # noqa: PLW2901 - no run here waits for them
             if self._is_due(calls, slots):
                 calls.send(slots)
 
     def _offer(self, calls: Calls) -> int:
-        """Return how many slots the next call has for parked tasks although others wait for slots here."""
+        """Return the number of slots that the next call offers to parked tasks, even if runs wait here for slots."""
         free = self._running.free_slots
         if self._broker.queues is None or not (calls.hungry or calls.freed) or free <= 0:
             return 0
         if self._held.waiting:
-            # Both the parked and those who wait here want this slot: they take turns, so that neither starves.
+            # Parked tasks and the runs that wait here take turns, so that neither starves.
             self._parked_first = not self._parked_first
             if not self._parked_first:
                 return 0
         return min(free, max(calls.freed, 1))
 
     def _is_due(self, calls: Calls, slots: int) -> bool:
-        """Whether the call has to be made now, with so many slots."""
+        """Return whether the call has to be sent now, with so many slots."""
         if calls.outbox.urgent or (calls.hungry and slots):
             return True
         if not calls.outbox.lazy:
@@ -230,34 +233,34 @@ class Admission:
             calls.lazy_since = now
         left = calls.lazy_since + _LAZY - now
         if left > 0 and not self._timed:
-            # Not by the timekeeper: its thread would take the interpreter from the loop for a moment, each time.
+            # Not by the timekeeper, whose thread would take the interpreter from the loop for a moment each time.
             self._timed = True
             self._loop.later(left, self.timer_ended)
         return left <= 0
 
     def timer_ended(self) -> None:
-        """The time is up, or Celery has emptied the hub's timer since the broker connection was lost."""
+        """Note that no timer runs: its time is up, or Celery emptied the hub's timer after a lost broker connection."""
         self._timed = False
 
     def start_granted(self) -> None:
-        """Start those that have their permits, oldest first."""
-        self._tell_begun(list(islice(self._granted, max(self._running.free_slots, 0))))
+        """Start the runs that have their permits, oldest first."""
+        self._report_begun(list(islice(self._granted, max(self._running.free_slots, 0))))
         while self._granted and self._running.free_slots > 0:
             self.start(self._granted.popleft())
 
-    def _tell_begun(self, runs: list[Run]) -> None:
-        """Send it before they begin: a body in this process may keep us from sending anything for longer than a lease.
+    def _report_begun(self, runs: list[Run]) -> None:
+        """Report that runs begin before their bodies do, which may block the loop for longer than a lease.
 
-        As with a message that the broker has, and which Celery acknowledges before the body begins.
+        The store then drops their messages, as the broker drops a message that Celery acknowledges before the body.
         """
         begin = [run for run in runs if self._forgets_at_start(run)]
         for run in begin:
-            self._running.tell_begun(run)
+            self._running.report_begun(run)
         for calls in {self._groups[run.group]: None for run in begin}:
             if calls.free:
                 offers = calls.hungry and not self._held.waiting
                 calls.send(max(self._running.free_slots - len(runs), 0) if offers else 0)
 
     def _forgets_at_start(self, run: Run) -> bool:
-        """Whether the store has the message of a task that is acknowledged early, and that runs in this process."""
+        """Return whether the store has the message of an early-acknowledged task whose body runs in this process."""
         return run.stored and self._slots.in_main_process and not run.request.task.acks_late

@@ -1,4 +1,4 @@
-"""Notice that a body has kept its worker's main process from renewing leases, and log what helps."""
+"""Notice that a body kept its worker's main process from renewing leases, and log the fix."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 class Blocked:
-    """Looks whether renewals come in time, in a pool that runs bodies in the main process.
+    """Checks that renewals come in time, in a pool that runs bodies in the main process.
 
-    A greenlet that computes keeps all others from running, and Celery makes every thread a greenlet there; C code that
-    keeps the interpreter's lock (GIL) keeps all threads from running.
+    In a green pool every thread is a greenlet, and a greenlet that computes keeps all others from running. In a thread
+    pool, C code that keeps the interpreter's lock (GIL) does the same to all threads.
 
     Args:
         pool: the name of the pool; "" where bodies have processes of their own.
@@ -29,17 +29,17 @@ class Blocked:
 
     def __init__(self, pool: str, lease: float) -> None:
         self._pool, self._lease = pool, lease
-        self._renewing: dict[str, float] = {}  # when that was last done, by group
+        self._renewing: dict[str, float] = {}  # the time of the last renewal, by group
 
     def renewing(self, group: str, permits: Iterable[Permit]) -> None:
-        """The leases of these permits of a group are about to be renewed."""
+        """Check the permits of a group, and note the time: their leases are about to be renewed."""
         for run in [permit.run for permit in permits]:
             if run is not None:
                 self._look_at(run)
         self._renewing[group] = monotonic()
 
     def ended(self, run: Run) -> None:
-        """A run has ended, maybe before anything else could run."""
+        """Check a run that has ended, maybe before any other code could run."""
         if run.permit is not None:
             self._look_at(run)
 

@@ -18,7 +18,7 @@ from celery_throttle.tasks.registry import dedups_of, policies_of
 from celery_throttle.tasks.result_backends import check_result_backend
 from celery_throttle.worker.celery_side import remember
 from celery_throttle.worker.celery_side.unthrottled import fail_rate_limited
-from celery_throttle.worker.parked_leftovers import anybody_left
+from celery_throttle.worker.parked_leftovers import parked_tasks_left
 from celery_throttle.worker.wiring import Throttling
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def _refuse_unknown_celery(worker: Any) -> None:
-    """Stop a worker whose Celery lacks what the gate hangs on: unthrottled tasks would be worse."""
+    """Stop a worker whose Celery lacks attributes that the gate needs: unthrottled tasks would be worse."""
     missing = [name for name in ("_process_task", "process_task", "pool", "app", "hub") if not hasattr(worker, name)]
     if missing:
         raise ConfigurationError(
@@ -40,7 +40,7 @@ def _refuse_unknown_celery(worker: Any) -> None:
 
 
 def _refuse_unfit_store(settings: Settings) -> None:
-    """Stop a worker that the store will never serve: it would take tasks and start none of them."""
+    """Stop a worker whose store can never serve it: the worker would take tasks and start none of them."""
     make: Any = connection_factory(settings.url, settings.keys())
     if why := refusal(make()):
         raise ConfigurationError(f"The store {shown(settings.url)} {why}")
@@ -61,9 +61,9 @@ class WorkerStep(bootsteps.StartStopStep):
 
     @in_one_line()
     def include_if(self, worker: Any) -> bool:
-        """Only where there is something to throttle, or something left of it."""
+        """Return whether there are tasks to throttle, or tasks that were parked before throttling was turned off."""
         ours = policies_of(worker.app).keys() | dedups_of(worker.app).keys()
-        throttles = bool(ours) and (settings_of(worker.app).enabled or anybody_left(worker.app))
+        throttles = bool(ours) and (settings_of(worker.app).enabled or parked_tasks_left(worker.app))
         if ours and not throttles:
             logger.warning(
                 "celery_throttle: throttle_enabled is False: %s without limits, rates and identity locks",
@@ -74,56 +74,56 @@ class WorkerStep(bootsteps.StartStopStep):
 
     @in_one_line()
     def create(self, worker: Any) -> None:
-        """Put the gate where the consumer hands over its requests."""
+        """Put the gate between the consumer and the pool."""
         _refuse_unknown_celery(worker)
         _refuse_result_backends(worker.app)
         _refuse_unfit_store(settings_of(worker.app))
         worker.throttling = Throttling(worker)
         if any(dedup.remember for dedup in dedups_of(worker.app).values()):
-            remember.begin()  # now: the pool's processes are not there yet
+            remember.begin()  # before the pool forks its processes
         worker.process_task = worker.throttling.arrive
 
     def start(self, worker: Any) -> None:
-        """Start with the worker."""
+        """Start the gate with the worker."""
         worker.throttling.start()
 
     def register_with_event_loop(self, worker: Any, hub: Any) -> None:  # noqa: ARG002  # Celery's signature
-        """The worker's hub starts over after each lost broker connection."""
+        """Register our sockets again, because the worker's hub starts over after each lost broker connection."""
         if not worker.throttling.loop.threaded:
             worker.throttling.loop.reattach()
 
     def close(self, worker: Any) -> None:
-        """Celery closes every step before it stops the first."""
+        """Start nothing more; Celery closes every step before it stops the first."""
         worker.throttling.close()
 
     def stop(self, worker: Any) -> None:
-        """The consumer has stopped; the pool is still to finish its tasks, and the consumer step ends us after that."""
+        """Handle the jobs that the pool dropped with the consumer; `ConsumerStep.shutdown` does the rest later."""
         worker.throttling.flushed()
 
     def terminate(self, worker: Any) -> None:
-        """The consumer step ends us, too; the pool finishes nothing."""
+        """Do nothing: `ConsumerStep.shutdown` ends the gate here, too."""
 
 
 class ConsumerStep(bootsteps.StartStopStep):
-    """Tells the gate when the broker connection comes and goes."""
+    """Calls the gate when the broker connection comes and goes."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def include_if(self, consumer: Any) -> bool:
-        """Only together with the worker step."""
+        """Return whether the worker step is there."""
         return hasattr(consumer.controller, "throttling")
 
     def start(self, consumer: Any) -> None:
-        """The consumer consumes."""
+        """Connect the gate to the consumer, which consumes now."""
         throttling = consumer.controller.throttling
         throttling.loop.call(throttling.connected, consumer)
 
     def stop(self, consumer: Any) -> None:
-        """The consumer lost its connection, or stops for good."""
+        """Disconnect the gate if the consumer lost its connection, not if the worker stops."""
         if consumer.blueprint.state == bootsteps.RUN:  # type: ignore[attr-defined]
             throttling = consumer.controller.throttling
             throttling.loop.call(throttling.gate.disconnected)
 
     def shutdown(self, consumer: Any) -> None:
-        """All steps of the worker have stopped, the pool too."""
+        """Finish the gate after all steps of the worker have stopped, the pool too."""
         consumer.controller.throttling.finish()

@@ -1,8 +1,8 @@
 """The gate: where a task gets its permits and a slot of the pool, or is parked.
 
-Every request of the worker passes here, throttled or not, because a permit may only go to a task that starts now:
-the gate has to know which slots of the pool are free. A plain task just takes its slot. Everything happens on one
-loop; nothing here waits.
+Every request of the worker passes here, throttled or not, because the gate has to count the pool's free slots: a
+permit may only go to a task that starts now. A plain task just takes its slot. Everything happens on one loop; no call
+here waits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from celery_throttle.worker.held_back.crowded import Crowded
 from celery_throttle.worker.held_back.held_back import PAUSE, HeldBack
 from celery_throttle.worker.held_back.outage import Outage
 from celery_throttle.worker.reported.notices import Notices
-from celery_throttle.worker.reported.signals_and_events import tell_parked
+from celery_throttle.worker.reported.signals_and_events import report_parked
 from celery_throttle.worker.resuming import Resuming
 from celery_throttle.worker.running import Running
 from celery_throttle.worker.runs import Permit, State
@@ -55,20 +55,20 @@ class Gate:
     """Admits, parks and resumes the requests of one worker.
 
     Args:
-        slots: of Celery's pool.
-        tasks: what each request needs.
-        settings: of the app.
-        loop: everything happens on it.
-        timekeeper: for everything that has to happen later.
+        slots: the slots of Celery's pool.
+        tasks: the throttled tasks: their limits and locks.
+        settings: the settings of the app.
+        loop: the loop that everything happens on.
+        timekeeper: calls functions later.
         groups: the names of the groups of limits.
-        make_calls: makes the calls of a group, given who hears of what they bring, and what holds runs meanwhile.
+        make_calls: makes the calls of a group, given the group's name, this gate, and the held runs.
         grow: called when a parked task could start here, if there were a slot more.
 
     Attributes:
         groups: the calls of each group.
         held: the runs that wait here.
         running: the runs that the pool has.
-        blocked: hears when leases are renewed.
+        blocked: checks that leases are renewed in time.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Gate:
         self._loop.call(self._admission.arrive, request)
 
     def connected(self, consumer: Any) -> None:
-        """The worker consumes (again), or other queues."""
+        """Serve the consumer's queues: the worker consumes (again), or its queues have changed."""
         self._broker.connected(consumer)
         self._admission.timer_ended()
         self._serve_queues()
@@ -130,7 +130,7 @@ class Gate:
             calls.hungry = True
 
     def disconnected(self) -> None:
-        """The broker connection is gone: it will deliver again what was not acknowledged, so drop all that."""
+        """Drop all runs that are not acknowledged, because the broker delivers them again on its next connection."""
         self._broker.disconnected()
         for calls in self.groups:
             calls.outbox.disconnected()
@@ -139,7 +139,7 @@ class Gate:
         self.running.discarded()
 
     def close(self) -> None:
-        """Start nothing more; what runs goes on and gives its permits to others."""
+        """Start nothing more; runs in the pool go on, and give their permits back when they end."""
         self._closing = True
         self._notices.close()
         self._drop_undecided(State.SAVING)
@@ -148,11 +148,11 @@ class Gate:
             calls.hurry()
 
     def flushed(self) -> None:
-        """The pool is about to stop, and has thrown away what no process has begun."""
+        """Give back the permits of jobs that the pool dropped before any process began them; the pool stops next."""
         self.running.discarded(stopping=True)
 
     def finish(self) -> None:
-        """The pool has stopped: nothing of ours runs any more."""
+        """Give back all permits after the pool has stopped."""
         self._resuming.finish()
         self.running.finish()
         self._admission.forget()
@@ -161,34 +161,34 @@ class Gate:
             calls.hurry()
 
     def keep_back(self) -> None:
-        """End the runs that were told to slow down and that the store has not taken back."""
+        """End the runs that raised `RateLimited` and that the store has not taken back."""
         for calls in self.groups:
             for run in calls.keep_back():
                 self.running.not_sent_back(run)
 
     def never_runs(self, task: Any, context: Any) -> None:
-        """A task was revoked or has expired: its lock is free."""
+        """Free the lock of a task that was revoked or has expired."""
         plan = self._tasks.plan_of(context, task)
         if plan is not None:
             self._groups[self._tasks.group_of(task)].outbox.never(plan.identity, context.id, plan.first)
 
     def withdraw_revoked(self) -> None:
-        """Answer for parked tasks that were revoked since the last time, without waiting for their turn."""
-        if self._broker.requests is not None and (new := self._revoked.new()):  # else the backend could not be told
+        """Take the tasks that were revoked since the last call out of their lines, before their turn comes."""
+        if self._broker.requests is not None and (new := self._revoked.new()):  # else no result can be stored for them
             self.withdraw(new)
 
     def withdraw(self, tasks: list[str]) -> None:
-        """Answer for these, which were revoked."""
+        """Have the store take revoked tasks out of their lines."""
         for calls in self.groups:
             calls.outbox.revoked(tasks)
 
     def tend_pool(self) -> None:
-        """Notice lost children while there is a permit to get back from them."""
+        """Look for lost children while a run has a permit that could be freed."""
         if any(run.permit is not None for run in self.running.runs):
             self._slots.tend()
 
     def look_soon(self) -> None:
-        """There may be something to start."""
+        """Ask the store soon for parked tasks that can start."""
         for calls in self.groups:
             calls.look()
 
@@ -200,11 +200,11 @@ class Gate:
     def _drop_undecided(self, *but: State) -> None:
         for calls in self.groups:
             calls.outbox.forget_arrivals()
-        self.held.forget(*but)  # what is under way is answered by its facts when the reply is there
+        self.held.forget(*but)  # a call under way may still grant these; `granted` gives that back
         self._admission.forget()
 
     def tick(self) -> None:
-        """Hand out free slots, send what the store has to know, and let the pool go on."""
+        """Hand out free slots, send the calls that are due, and let the pool go on."""
         try:
             if self._stops():
                 self._send_rest()
@@ -219,13 +219,13 @@ class Gate:
             if calls.free and not calls.idle:
                 calls.send(0)
 
-    # -- what the store says -------------------------------------------------------------------------------------
+    # -- decisions of the store ----------------------------------------------------------------------------------
 
     def granted(self, run: Run, fencing_token: int) -> None:
         """See `Decisions`."""
         had_slot = run.state is State.ASKING
         if not self.held.release(run, State.GRANTED):
-            # Its broker connection was lost meanwhile, and the broker delivers it again; or it runs without a permit.
+            # Its broker connection was lost during the call, so it is delivered again; or it runs without a permit.
             facts = run.facts(Result.NOTHING, began=False, epoch=self._broker.epoch)
             self._groups[run.group].outbox.ended(run.request.id, run.nonce, facts)
             return
@@ -245,7 +245,7 @@ class Gate:
         calls = self._groups[run.group]
         calls.tally.add(run.needs.text, Place.PARKED)
         self._notices.parked(run.request, calls)
-        tell_parked(run)
+        report_parked(run)
 
     def has_run(self, run: Run) -> None:
         """See `Decisions`."""
@@ -286,7 +286,7 @@ class Gate:
     def withdrawn(self, each: Withdrawn) -> None:
         """See `Decisions`."""
         if self._broker.requests is not None:
-            self._withdrawing.say(each, self._broker.requests)
+            self._withdrawing.report(each, self._broker.requests)
 
     def put_off(self, runs: list[Run], go_on: Callable[[], None]) -> None:
         """See `Decisions`."""
@@ -305,7 +305,7 @@ class Gate:
         calls = self._groups[group]
         if not self._stops():
             self._admission.start_granted()
-        # Only now: those who were refused in this reply came before those who wait here for a slot.
+        # After the rows of this reply: the runs refused in it came before the runs that wait here for a slot.
         self._closed.open(reply.open)
         for bucket in reply.closed:
             self._admission.close(bucket, calls)
@@ -336,7 +336,7 @@ class Gate:
         calls.look_at = None
         calls.hungry = True
         if self.running.free_slots <= 0 and calls.free:
-            # Maybe nobody else knows: those who have a slot get a hint.
+            # Maybe no other worker asks now: by this call the store sends a hint to workers with a free slot.
             calls.send(0)
 
     def store_lost(self, error: Exception, group: str) -> None:

@@ -1,4 +1,4 @@
-"""What a worker has for one group of limits: its calls, a connection for hints, a client for leases."""
+"""The parts of a worker for one group of limits: its calls, a connection for hints, a client for leases."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def calls_of(
     """Return the calls of a worker to one group of limits, not connected yet.
 
     Args:
-        group: its name.
-        gate: hears what comes of them.
+        group: the group's name.
+        gate: takes the store's decisions.
         held: holds runs until they are safe.
-        settings: of the app.
-        tasks: of the app, and what it declares of their limits.
-        worker: names it in the store.
-        loop: turns the connection.
-        timekeeper: for connecting again.
+        settings: the settings of the app.
+        tasks: the throttled tasks of the app, with their declared limits.
+        worker: the worker's name in the store.
+        loop: runs the connection.
+        timekeeper: calls functions later, to connect again.
     """
     keys = settings.keys(group)
     make: Any = connection_factory(settings.url, keys)
@@ -64,7 +64,7 @@ def calls_of(
         return Calls(group, store, worker, tasks.declared(group), gate, connect, tasks.names)
 
     def connect_too(saving: Saving) -> Link:
-        nothing = lambda *args: None  # noqa: E731 - the other connection says it
+        nothing = lambda *args: None  # noqa: E731 - the link for calls reports it
         return Link(loop, timekeeper, make, settings.lease, nothing, saving.broken, nothing)
 
     saving = Saving(group, store, durability, gate, held, connect_too, loop, timekeeper)
@@ -72,15 +72,15 @@ def calls_of(
 
 
 class Group:
-    """One place in Redis that the limits of a group share; in a cluster each may be on another node.
+    """A group of limits, which share one hash slot in Redis; in a cluster each group may be on another node.
 
     Args:
-        calls: of this worker to it.
-        settings: of the app.
+        calls: the calls of this worker to the group.
+        settings: the settings of the app.
 
     Attributes:
         calls: as given.
-        client: for calls of other threads.
+        client: a client for other threads than the loop's.
     """
 
     def __init__(self, calls: Calls, settings: Settings) -> None:
@@ -89,7 +89,7 @@ class Group:
 
     @property
     def busy(self) -> bool:
-        """Whether the store still has something to say."""
+        """Whether a call to the store is under way, or waits to be sent."""
         return self.calls.link.up and not self.calls.idle
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Which identity lock a request needs: from the header its publisher wrote, or from its arguments, whoever sent it."""
+"""The identity lock of a request, from the header that our publisher wrote, or else from the arguments."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CANVAS = ("callbacks", "errbacks", "chain", "chord")
 
 
 def plan_of(request: Any, task: Any, dedup: Dedup) -> LockPlan:
-    """Return what a request does with its lock.
+    """Return the lock plan of a request.
 
     Args:
         request: Celery's request, or the context of one.
-        task: its task.
+        task: the task of the request.
         dedup: the task's options.
 
     Raises:
@@ -28,13 +28,13 @@ def plan_of(request: Any, task: Any, dedup: Dedup) -> LockPlan:
     if carried := dedup.carried(header_of(request)):
         return carried
     if dedup.on_conflict == "skip" and _in_canvas(request):
-        # Skipped, it would leave the rest waiting for ever.
+        # If this task were skipped, the rest of its canvas would wait for ever.
         dedup = dedup.for_call(task.name, {"on_conflict": "return_existing"})
     return plan_for(task, dedup, request.args, request.kwargs)
 
 
 def header_of(request: Any) -> dict[str, object]:
-    """Return what our publisher wrote into the message, nothing if it was not ours."""
+    """Return the header that our publisher wrote into the message; an empty one for other publishers."""
     about = getattr(request, "request_dict", None)
     found = about.get(HEADER) if about is not None else getattr(request, HEADER, None)
     return found if isinstance(found, dict) else {}

@@ -1,6 +1,6 @@
-"""The event loop that the gate lives on: the worker's own hub, or a hub of ours where the worker has none.
+"""The event loop that the gate runs on: the worker's own hub, or a hub of ours where the worker has none.
 
-All of the gate's state is touched on this loop only. Other threads (pool threads, the timekeeper) `post` to it.
+Only code on this loop touches the gate's state. Other threads (pool threads, the timekeeper) `post` to the loop.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ T = TypeVar("T")
 
 
 class _Reader:
-    """A socket on the hub, by a descriptor of ours; to write, another one, since a hub has one callback for each.
+    """A socket on the hub, by a duplicate of its descriptor: one to read, another to write.
 
-    redis-py closes a socket that broke before we hear of it. Its number is then somebody else's, and where a process of
-    the pool has inherited the socket the kernel goes on telling of it; it takes a descriptor of it to end that.
+    redis-py closes a socket that broke before we can take it off the hub. Another file may then have its number. If a
+    process of the pool has inherited the socket, the kernel goes on to report its events; only a descriptor of the
+    socket can end that.
     """
 
     __slots__ = ("callback", "fd")
@@ -42,15 +43,15 @@ class _Reader:
 class Loop:
     """Runs posted functions and a tick on a kombu hub.
 
-    The tick comes last in each turn of the hub, right before it waits for events, so whatever the events of one turn
-    asked for leaves together.
+    The tick comes last in each turn of the hub, right before the hub waits for events. So all rows from the events of
+    one turn are sent together.
 
     Args:
-        hub: the hub to live on.
+        hub: the hub to run on.
         threaded: whether the hub turns in a thread of ours, not in the thread that consumes messages.
 
     Attributes:
-        hub: as given; one of ours once that one takes no more turns.
+        hub: as given; after `detach` a hub of ours.
         threaded: whether the hub turns in a thread of ours.
         turning: whether posted functions or the tick are being run.
     """
@@ -71,11 +72,11 @@ class Loop:
         self._stopped = threading.Event()
         self.turning = False
         hub.on_tick.add(self.turn)
-        # Not on the hub yet: until the worker's own loop begins, kombu before 5.7 falls over sockets it does not know.
+        # Not on the hub yet: until the worker's own loop begins, kombu before 5.7 fails on sockets of others.
         self._readers[self._wake_reader] = _Reader(self._wake_reader, self._drain_wakes)
 
     def every_turn(self, tick: Callable[[], None]) -> None:
-        """Call this once a turn, after everything posted was run."""
+        """Call a function once a turn, after all posted functions were run."""
         self._ticks.append(tick)
 
     def post(self, function: Callable[..., None], *args: Any) -> None:
@@ -86,11 +87,11 @@ class Loop:
 
     @property
     def posted(self) -> bool:
-        """Whether something waits for the next turn."""
+        """Whether a posted function waits for the next turn."""
         return bool(self._posted)
 
     def later(self, delay: float, function: Callable[[], None]) -> None:
-        """Call the function on the loop after so many seconds, unless the broker connection is lost; from the loop."""
+        """Call the function on the loop after ``delay`` seconds, unless the broker connection is lost before."""
         self.hub.call_later(delay, function)
 
     def call(self, function: Callable[..., None], *args: Any) -> None:
@@ -101,7 +102,11 @@ class Loop:
             function(*args)
 
     def ask(self, function: Callable[[], T], seconds: float) -> T:
-        """Return what a function returns that reads here; from any thread, which waits so many seconds at most.
+        """Return the result of a function that reads the gate's state; call from any thread, which waits for it.
+
+        Args:
+            function: called on the loop.
+            seconds: to wait at most.
 
         Raises:
             concurrent.futures.TimeoutError: the loop was busy for so long.
@@ -113,10 +118,10 @@ class Loop:
         return answer.result(seconds)
 
     def wait(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Wait in another thread until this holds after everything posted so far; return whether it did in time.
+        """Wait in another thread until a condition holds after all functions posted so far; return False if time is up.
 
         Args:
-            ready: called on the loop, once a turn.
+            ready: the condition, called on the loop once a turn.
             seconds: to wait at most.
         """
         found = threading.Event()
@@ -132,7 +137,7 @@ class Loop:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the calling thread is none that the loop lives in."""
+        """Whether the calling thread is another one than the loop's."""
         return self.threaded or (self._home is not None and threading.get_ident() != self._home)
 
     def wake(self) -> None:
@@ -145,44 +150,44 @@ class Loop:
                 logger.debug("wake-up lost: the loop is closing")
 
     def add_reader(self, readable: Any, callback: Callable[[], None]) -> None:
-        """Call back whenever the socket has something to read; kept when the hub starts over."""
+        """Call back whenever the socket has data to read, also after the hub starts over."""
         self._readers[readable] = reader = _Reader(readable, callback)
         self.hub.add_reader(reader.fd, callback)
 
     def remove_reader(self, readable: Any) -> None:
-        """Stop calling back for that socket, which may be closed already."""
+        """Stop calling back for a socket, which may be closed already."""
         reader = self._readers.pop(readable, None)
         if reader is not None:
             self.hub.remove(reader.fd)
             os.close(reader.fd)
 
     def add_writer(self, writable: Any, callback: Callable[[], None]) -> None:
-        """Call back whenever the socket takes more; kept when the hub starts over."""
+        """Call back whenever the socket takes more data, also after the hub starts over."""
         self._writers[writable] = writer = _Reader(writable, callback)
         self.hub.add_writer(writer.fd, callback)
 
     def remove_writer(self, writable: Any) -> None:
-        """Stop calling back for that socket, if its callback is there."""
+        """Stop calling back for a socket, if it has a callback."""
         writer = self._writers.pop(writable, None)
         if writer is not None:
             self.hub.remove(writer.fd)
             os.close(writer.fd)
 
     def reattach(self) -> None:
-        """Register everything, again: the worker's hub forgets its readers when the broker connection is lost."""
+        """Register all sockets again, because the worker's hub drops them when the broker connection is lost."""
         for reader in self._readers.values():
             self.hub.add_reader(reader.fd, reader.callback)
         for writer in self._writers.values():
             self.hub.add_writer(writer.fd, writer.callback)
 
     def start(self) -> None:
-        """Turn the hub in a thread, where that is how it turns."""
+        """Start the thread of a threaded loop."""
         if self.threaded:
             self._thread = threading.Thread(target=self._turn_on, name="celery-throttle-gate", daemon=True)
             self._thread.start()
 
     def detach(self) -> None:
-        """The worker is closing, and its hub takes no more turns: go on with a hub and a thread of our own."""
+        """Go on with a hub and a thread of our own, because the hub of a closing worker takes no more turns."""
         if self.threaded:
             return
         self.hub.on_tick.discard(self.turn)
@@ -198,13 +203,13 @@ class Loop:
             self.hub.run_once()
 
     def stop(self, seconds: float) -> None:
-        """Take no more turns in the thread, once everything posted was run, or after so many seconds."""
+        """End the thread after all posted functions were run; wait ``seconds`` for that at most."""
         if self._thread is not None:
             self.post(self._stopped.set)
             self._thread.join(seconds)
 
     def turn(self) -> None:
-        """Run what was posted, then the tick."""
+        """Run the posted functions, then the ticks."""
         self._home = threading.get_ident()
         self.turning = True
         try:
@@ -217,7 +222,7 @@ class Loop:
             self.turning = False
 
     def pump(self) -> None:
-        """Give a hub that has no thread two turns, without waiting: what one takes in, the next one acts on."""
+        """Give a hub without a thread two turns, without waiting: the second acts on the events of the first."""
         for _ in range(2):
             self.wake()
             self.hub.run_once()
@@ -250,5 +255,5 @@ def _run(function: Callable[..., None], *args: Any) -> None:
 def _answer(answer: Future[T], function: Callable[[], T]) -> None:
     try:
         answer.set_result(function())
-    except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+    except Exception as error:  # noqa: BLE001 - raised again in the thread that asked
         answer.set_exception(error)

@@ -1,4 +1,4 @@
-"""Tasks that were parked before throttling was turned off."""
+"""Find tasks that were parked before throttling was turned off."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from celery_throttle.store.parked_tasks import read_parked_ids
 from celery_throttle.store.reading import read
 from celery_throttle.tasks.registry import groups_of
 
-__all__ = ["anybody_left"]
+__all__ = ["parked_tasks_left"]
 
 logger = logging.getLogger(__name__)
 
-#: Ids of parked tasks of one call, and calls for those of one group.
+#: The number of ids that one call reads, and the number of calls for one group.
 _IDS, _CALLS = 100, 100
 
 
-def anybody_left(app: Any) -> bool:
-    """Whether tasks are parked, while ``throttle_enabled`` is False; says how many, and what helps."""
+def parked_tasks_left(app: Any) -> bool:
+    """Return whether tasks are parked while ``throttle_enabled`` is False; log their number and the fix."""
     if not settings_of(app).url:
         return False
     try:

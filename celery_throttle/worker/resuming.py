@@ -1,4 +1,4 @@
-"""Make a run of a parked task that got its permits here, or say what became of it instead."""
+"""Make a run of a parked task that got its permits here, or end the task if it must not run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from celery_throttle.core.facts import Facts, Message, Result
 from celery_throttle.core.history import Place
 from celery_throttle.core.policy import needs_again
 from celery_throttle.core.wording import one_line
-from celery_throttle.worker.celery_side.duplicates import say
+from celery_throttle.worker.celery_side.duplicates import end_duplicate
 from celery_throttle.worker.celery_side.requests import Declined, sender_of
-from celery_throttle.worker.reported.signals_and_events import tell_resumed
+from celery_throttle.worker.reported.signals_and_events import report_resumed
 from celery_throttle.worker.runs import Permit, Run
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ __all__ = ["Resuming"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a task of which nobody could be told goes back in line: it would be granted again at once.
+#: Seconds until a task whose result could not be stored goes back in line. Without a pause the store would grant its
+#: permits again at once.
 _PAUSE = 1.0
 
 
@@ -43,11 +44,11 @@ class Resuming:
     """Resumes parked tasks; all on the loop.
 
     Args:
-        running: holds their permits.
+        running: holds the permits of the runs.
         broker: counts its connections.
-        loop: everything happens on it.
-        timekeeper: says when one of which nobody could be told goes back in line.
-        notices: say of it in the log.
+        loop: the loop that everything happens on.
+        timekeeper: calls later, when a task goes back in line.
+        notices: log which tasks were resumed.
         avoided: queues whose parked tasks are left to other workers.
     """
 
@@ -62,10 +63,10 @@ class Resuming:
     ) -> None:
         self._running, self._broker, self._loop, self._timekeeper = running, broker, loop, timekeeper
         self._notices, self._avoided = notices, avoided
-        self._untold: list[Callable[[], None]] = []
+        self._unreported: list[Callable[[], None]] = []
 
     def run_of(self, grant: Grant, calls: Calls, requests: RequestFactory) -> Run | None:
-        """Return a run that can start; None if there is nothing to run, which has been said then."""
+        """Return a run that can start; None if the task does not run here, after that was reported to the store."""
         run = Run(
             None,
             epoch=self._broker.epoch,
@@ -82,13 +83,13 @@ class Resuming:
         if not self._unpack(run, grant, calls, requests):
             return None
         self._running.hold_permit(run, Permit(run))
-        self._avoided.knows(run.queue)
+        self._avoided.reset(run.queue)
         request = run.request
         if grant.expired:
-            self._tell(run, lambda: _say_revoked(request, grant.dropped))
+            self._report(run, lambda: _announce_revoked_or_expired(request, grant.dropped))
             return None
         if lock and not lock.starts:
-            self._tell(run, lambda: say(request, lock))
+            self._report(run, lambda: end_duplicate(request, lock))
             if lock.verdict != "done":
                 calls.tally.add(run.needs.text, Place.DUPLICATES)
             return None
@@ -99,20 +100,20 @@ class Resuming:
             return None
         self._notices.resumed(request, grant.waited)
         state.task_reserved(request)
-        tell_resumed(run)
+        report_resumed(run)
         if lock and lock.fencing_token:
             run.fence(lock.fencing_token)
         return run
 
-    def _tell(self, run: Run, told: Callable[[], None]) -> None:
-        """Say what became of a task that does not run."""
+    def _report(self, run: Run, report: Callable[[], None]) -> None:
+        """Report the end of a task that does not run, by the given function, then give its permits back."""
         with self._or_back_in_line(run):
-            told()
-        self._running.end(run, run.told)
+            report()
+        self._running.end(run, run.facts_unrun)
 
     @contextmanager
     def _or_back_in_line(self, run: Run) -> Iterator[None]:
-        """If nobody can be told what became of it, the result backend being away, say, it goes back in line."""
+        """Put the task back in line after a pause if the block fails, because the result backend is away, say."""
         try:
             yield
         except BaseException:
@@ -120,17 +121,17 @@ class Resuming:
             raise
 
     def _put_back(self, end: Callable[[], None]) -> None:
-        self._untold.append(end)
+        self._unreported.append(end)
         self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._put_back_now, end))
 
     def _put_back_now(self, end: Callable[[], None]) -> None:
-        if end in self._untold:
-            self._untold.remove(end)
+        if end in self._unreported:
+            self._unreported.remove(end)
             end()
 
     def finish(self) -> None:
-        """The worker stops: others may be able to tell."""
-        for end in tuple(self._untold):
+        """Put all those tasks back in line now, for other workers, because this one stops."""
+        for end in tuple(self._unreported):
             self._put_back_now(end)
 
     def _unpack(self, run: Run, grant: Grant, calls: Calls, requests: RequestFactory) -> bool:
@@ -140,7 +141,7 @@ class Resuming:
             run.request = requests.make(
                 grant.message,
                 redelivered=grant.deliveries > 0,
-                # Neither may know the run, which knows the request: see `unwatch`.
+                # Neither may refer to the run, because the run refers to the request: see `unwatch`.
                 on_ack=lambda *args: self._loop.post(self._acknowledged, grant.nonce, calls),
                 on_reject=lambda logger, errors, requeue: requeues.append(requeue),
                 conclude=conclude,
@@ -151,17 +152,17 @@ class Resuming:
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=message))
             return False
         except NotRegistered as error:
-            # Another worker of the queue may know it, now or after the next release.
-            logger.error(  # noqa: TRY400 - where it was raised tells nothing
+            # Another worker of the queue may have the task registered, now or after the next release.
+            logger.error(  # noqa: TRY400 - its traceback is of no use
                 "Parked task %s is %s, which no module of this worker registers: it goes to the end of its line, for a "
-                "worker that knows it",
+                "worker that has it",
                 grant.task, error,
             )  # fmt: skip
             calls.outbox.ended(grant.task, grant.nonce, Facts(began=False, message=Message.TAIL))
             self._avoided.avoid(grant.queue)
             return False
         except Exception as error:
-            # As Celery does with a message that it cannot use: content that it may not decode.
+            # As Celery's own consumer does with a message that cannot be used: content that may not be decoded.
             logger.exception("Parked task %s cannot run here", grant.task)
             place = Facts(began=False, message=Message.PLACE)
             try:
@@ -175,15 +176,15 @@ class Resuming:
         return True
 
     def _acknowledged(self, nonce: str, calls: Calls) -> None:
-        # With late acknowledgement the message stays until the permit is given back.
+        # With late acknowledgement the store keeps the message until the permit is given back.
         permit = calls.held.get(nonce)
         run = permit.run if permit is not None else None
         if run is not None and run.nonce == nonce and run in self._running.runs and not run.request.task.acks_late:
-            self._running.tell_begun(run)
+            self._running.report_begun(run)
 
 
-def _say_revoked(request: Any, dropped: str) -> None:
-    """Say that it was dropped, or, as Celery does of one that waited in the broker for too long, that it expired."""
+def _announce_revoked_or_expired(request: Any, dropped: str) -> None:
+    """Report that a task was dropped for this reason, or has expired in line as it would have at the broker."""
     dropped = one_line(dropped)
     logger.info("Task %s[%s] %s", request.name, request.id, dropped or "expired: it waited for too long")
     request._announce_revoked(dropped or "expired", False, None, not dropped)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""The runs that the pool has, the permits that are held here, and what follows when a run ends."""
+"""Give runs to the pool, hold their permits, and give the permits back when the runs end."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ logger = logging.getLogger(__name__)
 
 
 class Running:
-    """Gives runs to the pool, and says how they ended; all on the loop.
+    """Gives runs to the pool, and reports to the store how they ended; all on the loop.
 
     Args:
-        slots: of Celery's pool.
-        tasks: what each request needs.
-        loop: everything happens on it.
+        slots: the slots of Celery's pool.
+        tasks: the throttled tasks: their limits and locks.
+        loop: the loop that everything happens on.
         groups: the calls of each group, by its name.
-        notices: say in the log who raised `RateLimited`.
-        fail: says of a run which is over that it has failed, if need be later.
+        notices: log which tasks raised `RateLimited`.
+        fail: ends the request of a finished run with an error, later if the result backend is away.
         blocked: notices runs that kept this process from renewing leases.
-        broker: has the messages of those that it delivered.
+        broker: counts the connections that delivered the messages.
         closed: buckets whose permits are not passed on here.
-        held: runs that ask the store have a slot.
+        held: holds runs, of which those that ask the store have a slot.
 
     Attributes:
-        runs: what the pool has.
+        runs: the runs in the pool.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Running:
 
     @property
     def free_slots(self) -> int:
-        """How many more tasks could run."""
+        """The number of slots that are not taken."""
         taken = len(self.runs) + self._held.asking
         for calls in self._groups.values():
             taken += calls.offered
@@ -104,10 +104,10 @@ class Running:
         except TaskRevokedError:
             self._unstarted(run, Message.NOBODY)
         except BaseException as error:
-            # Celery's signal handler may have raised, and the pool have the task: then it ends like all the others.
+            # If Celery's signal handler raised, the pool may have the task, which then ends like all others.
             if self._slots.stopped(error):
                 raise
-            if run.request.time_start is not None:  # what a solo pool has run, and could not tell
+            if run.request.time_start is not None:  # a solo pool has run it, and failed to store the result
                 self._died(run, error)
                 return
             self._unstarted(run, Message.PLACE if run.stored else Message.BROKER)
@@ -118,14 +118,14 @@ class Running:
         if self._loop.turning and not self._slots.passed_on:
             self._loop.wake()
 
-    def tell_begun(self, run: Run) -> None:
-        """It is acknowledged early, and begins: the store has to forget its message."""
-        if not run.told_begun:
-            run.told_begun = True
+    def report_begun(self, run: Run) -> None:
+        """Have the store drop the message of a task that is acknowledged early, because it begins."""
+        if not run.reported_begun:
+            run.reported_begun = True
             self._groups[run.group].outbox.began(run.request.id, run.nonce)
 
     def _over(self, run: Run) -> None:
-        """The pool does not have it any more."""
+        """Remove a run that the pool does not have any more."""
         self.runs.discard(run)
         run.state = State.GONE
         run.job = None
@@ -147,7 +147,7 @@ class Running:
             self.give_back(run, result, began=True)
 
     def _died(self, run: Run, error: BaseException) -> None:
-        # After a body too: the result backend was away, say. Celery hears nothing, so the broker delivers it again.
+        # Also after a body: the result backend was away, say. The message is not acknowledged, and is delivered again.
         if run in self.runs:
             logger.error("Task %s[%s] ended without an outcome", run.request.name, run.request.id, exc_info=error)
             state.task_ready(run.request)
@@ -187,42 +187,42 @@ class Running:
         try:
             self._fail(run, error)
         finally:
-            # Unless that has to be said later: then its message is not acknowledged yet.
+            # If the failure has to be stored later, the message is not acknowledged yet.
             self.give_back(run, Result.FAILURE if run.request.acknowledged else Result.NOTHING, began=True)
 
     def not_sent_back(self, run: Run) -> None:
-        """The worker stops, and the store has not said that it has the message of one that raised `RateLimited`."""
-        request, lost = run.request, run.request.acknowledged  # else the broker has its message, or the store still
+        """End a run that raised `RateLimited` if the worker stops before the store confirms that it has the message."""
+        request, lost = run.request, run.request.acknowledged  # else the broker or the store still has the message
         self.give_back(run, Result.FAILURE if lost else Result.NOTHING, began=True)
         if not lost:
             return
-        said = "raised RateLimited, and its worker stopped before the store had its message"
+        reason = "raised RateLimited, and its worker stopped before the store had its message"
         try:
-            fail(request, StoreUnavailable(f"Task {request.name} {said}"))
-        except Exception:  # the others are to be told all the same
-            logger.exception("Task %s[%s] %s; its result cannot say so", request.name, request.id, said)
+            fail(request, StoreUnavailable(f"Task {request.name} {reason}"))
+        except Exception:  # the other runs have to be ended, too
+            logger.exception("Task %s[%s] %s; no result could be stored", request.name, request.id, reason)
 
     def discarded(self, *, stopping: bool = False) -> None:
-        """The consumer has stopped (for good?), and the pool has dropped what no child has begun."""
+        """Give back the permits of jobs that the pool dropped, unbegun, when the consumer stopped; for good or not."""
         for run in [run for run in self.runs if self._slots.discarded(run.request)]:
             sent = self._slots.was_sent(run.job)
             if sent and stopping:
-                continue  # a child may run it; that has ended when the pool has stopped
+                continue  # a child may run it, until the pool has stopped
             self._over(run)
             if sent:
-                # A child may just have begun it, and will not tell. Its lease says when that is over.
+                # A child may just have begun it, but its end is not reported: the permit stays until its lease ends.
                 self.forget_permit(run)
             else:
                 self.give_back(run, Result.NOTHING, began=False)
 
     def close(self) -> None:
-        """Pass no permits on any more: whoever waits elsewhere gets them."""
+        """Pass no permits on any more, so that tasks that wait elsewhere get them."""
         self._passes_on = False
         for calls in self._groups.values():
             calls.outbox.unspare()
 
     def finish(self) -> None:
-        """The pool has stopped: nothing of ours runs any more."""
+        """Give back all permits, because the pool has stopped."""
         for run in self.runs:
             self.give_back(run, Result.NOTHING, began=True)
         self.runs.clear()
@@ -230,17 +230,17 @@ class Running:
     # -- permits ---------------------------------------------------------------------------------------------------
 
     def hold_permit(self, run: Run, permit: Permit) -> None:
-        """A run has its permits: their lease is renewed from now on."""
+        """Hold the permits of a run, and renew their lease from now on."""
         run.permit, run.held_since = permit, monotonic()
         self._groups[run.group].held[run.nonce] = permit
 
     def forget_permit(self, run: Run) -> None:
-        """They are not held here any more."""
+        """Stop holding a run's permits here."""
         self._groups[run.group].held.pop(run.nonce, None)
         run.permit = None
 
     def give_back(self, run: Run, result: Result, *, began: bool) -> None:
-        """A run has ended: the next one like it may have its permits, or they are free."""
+        """Pass the permits of a run that has ended on to the next run of the same needs, or free them."""
         permit = run.permit
         if permit is None:
             return
@@ -256,7 +256,7 @@ class Running:
         return self._passes_on and is_over and self._tasks.is_plain(run) and not self._closed.keep_waiting(run)
 
     def end(self, run: Run, facts: Facts) -> None:
-        """Its permits are free; these are the facts."""
+        """Free the permits of a run, and report the facts of its end."""
         calls, permit = self._groups[run.group], run.permit
         if permit is None:
             return
@@ -266,7 +266,7 @@ class Running:
         self.forget_permit(run)
 
     def forget(self, request: Any) -> None:
-        """Undo what Celery noted of a request that will not run here now."""
+        """Remove a request that does not run here now from Celery's lists."""
         state.reserved_requests.discard(request)
         task_id: str = request.id
         if state.requests.get(task_id) is request:
@@ -276,7 +276,7 @@ class Running:
 
 
 def _not_its_limit(run: Run, error: RateLimited) -> Exception | None:
-    """Return what is wrong if it names a limit that the task does not have."""
+    """Return an error if `RateLimited` names a limit that the task does not have, else None."""
     names = [bucket.name for bucket, _ in costs_of(run.needs.text)]
     if error.limit is None or error.limit in names or not names:
         return None
@@ -287,7 +287,7 @@ def _not_its_limit(run: Run, error: RateLimited) -> Exception | None:
 
 
 def _too_often(run: Run, error: RateLimited) -> Exception:
-    """Return what has failed once it has gone back as often as it may; to Celery `RateLimited` is no failure."""
+    """Return the error of a task that went back in line ``max_rounds`` times; to Celery `RateLimited` is no failure."""
     return ThrottleError(
         f"Task {run.request.name} raised RateLimited ({error}) after {counted(error.max_rounds or 0, 'round')}, its "
         f"max_rounds"
@@ -295,15 +295,15 @@ def _too_often(run: Run, error: RateLimited) -> Exception:
 
 
 def _no_line(run: Run) -> Exception:
-    """Return why one that raised `RateLimited` cannot go back in line."""
-    said = f"Task {run.request.name} raised RateLimited, but it"
+    """Return the error of a task that raised `RateLimited` and has no line to go back to."""
+    reason = f"Task {run.request.name} raised RateLimited, but it"
     if run.needs.buckets:
-        return StoreUnavailable(f"{said} ran without a permit, since the store was out of reach")
-    return ConfigurationError(f"{said} has no limit: give it one, limit=5 or rate='100/m'")
+        return StoreUnavailable(f"{reason} ran without a permit, since the store was out of reach")
+    return ConfigurationError(f"{reason} has no limit: give it one, limit=5 or rate='100/m'")
 
 
 def _count_round(message: Delivered, most: int | None) -> bool:
-    """Count that the task goes back once more; False if it has done so as often as it may."""
+    """Count a round of the task; return False if it has had as many as it may."""
     headers: dict[str, Any] = message.headers
     about = headers.get(HEADER)
     header = about if isinstance(about, dict) else {}

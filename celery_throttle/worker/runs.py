@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 __all__ = ["UNDECIDED", "WHY", "Permit", "Run", "State"]
 
-#: More than any task has retries: what `replace` sends begins to count them anew.
+#: More than any task has retries, because a task that `replace` sends counts its retries from 0 again.
 _REPLACED = 1 << 20
 
 
 class State(Enum):
-    """Where a run is. It occupies a slot of the pool while it is ``ASKING`` or ``RUNNING``."""
+    """The state of a run; an ``ASKING`` or ``RUNNING`` run occupies a slot of the pool."""
 
-    WAITING = auto()  #: for a slot; the store knows nothing of it
+    WAITING = auto()  #: waits for a slot; the store has no record of it
     ASKING = auto()  #: has a slot, and the store is asked for its permits
     UNSURE = auto()  #: the same, but the connection was lost during the call; it has no slot
-    PARKING = auto()  #: the store is told to set it aside
+    PARKING = auto()  #: a call to the store parks it
     MAYBE_PARKED = auto()  #: the same, but the connection was lost during the call
-    STORE_AWAY = auto()  #: the store is out of reach, and has not been asked
+    STORE_AWAY = auto()  #: the store is out of reach, and no call has the run
     STORE_REFUSES = auto()  #: the store refuses calls (it is full, say)
     BACKEND_AWAY = auto()  #: the result backend is out of reach
-    CROWDED = auto()  #: as many are parked as may be
-    SAVING = auto()  #: parked; the broker keeps its message until that is safe
+    CROWDED = auto()  #: as many tasks are parked as ``max_parked`` allows
+    SAVING = auto()  #: parked; the broker keeps its message until the parked copy is safe
     GRANTED = auto()  #: has its permits, and waits for a slot
     RUNNING = auto()  #: given to the pool
     GONE = auto()  #: ended, parked, or left to the broker
@@ -53,78 +53,81 @@ WHY = {
 
 
 class Permit:
-    """What the store counts as held here, and who runs with it.
+    """The permits that the store counts as held by one holder here, and the run that has them.
 
     Attributes:
-        told: the holder, as the store knows it.
-        run: who runs with it now; another one than the store knows if it was passed on; None when nobody does.
-        result: of the run that the store knows, once it has ended.
-        lost: whether the store said that its lease was lost.
-        goes_back: whether its run was told to slow down, so that a call says that it is not held any more.
-        idle_since: when nobody had it any more, on the clock of ``time.monotonic``.
+        holder: the holder in the store.
+        run: the run that has the permit now: another one than the holder's if it was passed on; None when idle.
+        result: the result of the holder's run, once that run has ended.
+        lost: whether the last renewal found the lease lost.
+        goes_back: whether its run raised `RateLimited`, so that a call puts the task back in line.
+        idle_since: when it became idle, on the clock of ``time.monotonic``.
     """
 
-    __slots__ = ("goes_back", "idle_since", "lost", "result", "run", "told")
+    __slots__ = ("goes_back", "holder", "idle_since", "lost", "result", "run")
 
     def __init__(self, run: Run) -> None:
-        self.told = run.arrival
+        self.holder = run.arrival
         self.run: Run | None = run
         self.result: Result | None = None
         self.lost = self.goes_back = False
         self.idle_since = 0.0
 
     def spare(self, result: Result) -> None:
-        """A run has ended with it, and nobody has it now."""
-        if self.run is not None and self.run.nonce == self.told.nonce:
+        """Make the permit idle after a run has ended."""
+        if self.run is not None and self.run.nonce == self.holder.nonce:
             self.result = result
         self.run, self.idle_since = None, monotonic()
 
     def pass_to(self, run: Run) -> None:
-        """Another one runs with it."""
+        """Give the permit to another run."""
         self.run = run
 
     def succession(self) -> Succession | None:
-        """Return what the store has to hear if it was passed on; from then on the store knows who has it now."""
+        """Return the row that gives the store the new holder if the permit was passed on, else None.
+
+        Afterwards ``holder`` is the new one.
+        """
         if self.run is None or self.result is None:
             return None
-        said = Succession(self.told.task, self.told.nonce, self.result, self.run.arrival, self.told.attempt)
-        self.told, self.result = said.to, None
-        return said
+        succession = Succession(self.holder.task, self.holder.nonce, self.result, self.run.arrival, self.holder.attempt)
+        self.holder, self.result = succession.to, None
+        return succession
 
     def go_back(self) -> None:
-        """A call will say that its run goes back in line."""
+        """Note that a call puts the run's task back in line."""
         self.goes_back = True
 
     def renewed(self, *, lost: bool) -> None:
-        """The store has said whether its lease goes on."""
+        """Store whether a renewal found the lease lost."""
         self.lost = lost
 
 
 class Run:
-    """A request, and what the gate knows of it.
+    """A request, and its state at the gate.
 
     Attributes:
         request: Celery's request.
         came: when it came here, on the clock of ``time.monotonic``.
-        code: which task it is, as the store keeps it.
-        epoch: the broker connection that delivered it, counted.
-        queue: that it was taken from.
-        group: of its limits.
-        needs: what it takes of its limits.
-        lock: what it does with its identity lock, as the store wants it; "" if it needs none.
+        code: the short code of its task in the store.
+        epoch: the number of the broker connection that delivered it.
+        queue: the queue that it was taken from.
+        group: the group of its limits.
+        needs: the permits and starts that it takes of its limits.
+        lock: its lock plan as text for the store; "" if it needs no identity lock.
         nonce: names this delivery as a holder.
         stored: whether the store keeps the message, because it was parked and resumed.
         state: see `State`.
-        permit: what it holds; None if nothing, or not yet.
+        permit: the permit that it holds; None before, and if it holds none.
         held_since: when it got its permit, on the clock of ``time.monotonic``.
-        job: what the pool made of it.
-        keeps: whether the broker keeps its message until what is parked is safe.
-        asks: whether it asks for its permits also where there is a line, since a full store cannot park it.
-        told_begun: whether the store was told that it has begun, before it did.
+        job: the pool's job for it.
+        keeps: whether the broker keeps its message until the parked copy is safe.
+        asks: whether it asks for its permits even if there is a line, because a full store cannot park it.
+        reported_begun: whether its begin was reported to the store before the body began.
         requeue: whether the task was rejected to be delivered again.
-        refusals: how often it could not be parked, because as many wait as may.
+        refusals: how often it could not be parked, because of ``max_parked``.
         waited: how many seconds it waited in line.
-        parcel: its message as it is parked; b"" until it is.
+        parcel: its message as it is parked; b"" until then.
     """
 
     __slots__ = (
@@ -143,11 +146,11 @@ class Run:
         "permit",
         "queue",
         "refusals",
+        "reported_begun",
         "request",
         "requeue",
         "state",
         "stored",
-        "told_begun",
         "waited",
     )
 
@@ -171,25 +174,25 @@ class Run:
         self.permit: Permit | None = None
         self.held_since = 0.0
         self.job: Any = None
-        self.asks = self.requeue = self.keeps = self.told_begun = False
+        self.asks = self.requeue = self.keeps = self.reported_begun = False
         self.refusals = 0
         self.waited = 0.0
         self.parcel = b""
 
     @property
     def guarded(self) -> bool:
-        """Whether it needs the store's word to run."""
+        """Whether it needs permits or an identity lock to run."""
         return bool(self.needs.text) or bool(self.lock)
 
     @property
     def attempt(self) -> int:
-        """Which message of this task id it is; tells a retry, or what `replace` sent, from a second delivery."""
+        """A number that is larger for a retry, or a message sent by `replace`, and the same for a second delivery."""
         sent = self.request.request_dict
         return int(sent.get("replaced_task_nesting") or 0) * _REPLACED + int(sent.get("retries") or 0)
 
     @property
     def arrival(self) -> Arrival:
-        """What the store has to know of it."""
+        """The run as a row for the store."""
         return Arrival(
             self.request.id,
             self.needs.text,
@@ -205,24 +208,24 @@ class Run:
         )
 
     def parked_at(self, now: float) -> Arrival:
-        """Return the same of one that is to be parked: with how long ago it came."""
+        """Return the row of a run that is to be parked, with the seconds since it came."""
         return self.arrival._replace(age=now - self.came)
 
     @property
     def delivery(self) -> Delivery:
-        """Which delivery it is, in the store."""
+        """The delivery of this run, as the store names it."""
         return Delivery(self.request.id, self.attempt, self.nonce)
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker says that it has delivered the message before."""
+        """Whether the broker marked the message as delivered before."""
         info = self.request.delivery_info or {}
         return bool(info.get("redelivered"))
 
     def fence(self, token: int) -> None:
-        """It has its lock: let the body see the fencing token, and a retry keep the lock, whoever sent the message.
+        """Give the body its fencing token, and the header a plan by which a retry keeps the lock.
 
-        The token is in the plan, too, should the lock have to be put back.
+        The token is in the plan, too, in case the lock has to be put back in an emptied store.
         """
         self.lock, carried = fenced(self.lock, token)
         about = self.request.request_dict
@@ -231,15 +234,16 @@ class Run:
 
     def facts(self, result: Result, *, began: bool, epoch: int) -> Facts:
         """Return the facts of its end, in this epoch."""
-        if self.requeue:  # it is to run again, whatever else was said of it
+        if self.requeue:  # the task is to run again, so no other result counts
             result = Result.NOTHING
         return Facts(began, self._message(result, epoch), result)
 
     @property
-    def told(self) -> Facts:
-        """The facts of its end if it does not run, and something was said of it instead.
+    def facts_unrun(self) -> Facts:
+        """The facts of its end if the task does not run, after its result was stored.
 
-        Whoever had the message before and is gone may have parked it with a call that is on its way: that must not run.
+        A worker that had the message before, and is gone, may have parked it with a call that is still on its way. That
+        copy must not run.
         """
         if self.redelivered:
             return Facts(began=False, message=Message.BROKER, result=Result.FAILURE)
@@ -247,7 +251,7 @@ class Run:
 
     @property
     def at_broker(self) -> bool:
-        """Whether the broker still has the message: Celery only logs it if it cannot be acknowledged."""
+        """Whether the broker still has the message; if an acknowledgement fails Celery only logs that."""
         return not self.stored and not self.request.message.acknowledged
 
     def _message(self, result: Result, epoch: int) -> Message:
@@ -256,9 +260,10 @@ class Run:
             return Message.TAIL if self.stored else Message.BROKER
         if not request.acknowledged:
             return Message.PLACE if self.stored else Message.BROKER
-        # On a connection that is gone it may have been acknowledged too late, whether we have heard of that or not; and
-        # whoever had it before and is gone may have parked it with a call that is still on its way. Where nothing came
-        # of the run one more does no harm, but nobody may wait for that, since it need not come.
+        # On a lost connection the acknowledgement may have come too late, even before this worker noticed the loss.
+        # And a worker that had the message before, and is gone, may have parked it with a call that is still on its
+        # way. After a run without a result one more run does no harm; but that delivery need not come, so nothing may
+        # wait for it.
         late = not self.stored and self.epoch != epoch
         comes_again = late or self.at_broker or self.redelivered
         return Message.BROKER if comes_again and result is not Result.NOTHING else Message.NOBODY

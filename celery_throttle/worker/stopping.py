@@ -1,4 +1,4 @@
-"""The end of a worker: what it still has to report to the store, until one deadline."""
+"""Stop a worker: report the rest to the store, until one deadline for all waits."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ __all__ = ["Stopping"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a worker which stops waits for the store in all, at most; a third of the lease where that is less.
+#: The most seconds that a stopping worker waits for the store in all; a third of the lease if that is less.
 _MOST = 10.0
-#: Seconds for what the gate does by itself, which waits for nothing but a result backend that is away.
+#: Seconds for steps that do not wait for the store, only for a result backend that may be away.
 _STEP = 5.0
-#: Seconds for the loop to look, where the store gets no more.
+#: Seconds for one look of the loop after the deadline.
 _TURN = 0.1
 
 
 class Stopping:
-    """Waits for the store where a worker stops, in the thread that stops it.
+    """Waits for the store while a worker stops, in the thread that stops it.
 
-    All waits together last a third of a lease, ten seconds at most: a store that says nothing does not keep a worker
-    from its end. The permits of what was not reported come back when their leases end.
+    All waits together last a third of a lease, ten seconds at most, so that a store without answers does not keep a
+    worker from its end. The permits of runs that were not reported come back when their leases end.
 
     Args:
-        loop: the gate's, in a thread of its own by now.
-        gate: reports what is left.
+        loop: the gate's loop, in a thread of its own by now.
+        gate: reports the runs that are left.
         lease: seconds that a permit lasts.
     """
 
@@ -43,7 +43,7 @@ class Stopping:
         self._left = self._seconds = min(lease / 3, _MOST)
 
     def closed(self) -> None:
-        """The gate starts nothing more. What is being parked has to be acknowledged while the broker is still there."""
+        """Wait until parked messages are acknowledged, while the broker is connected; the gate starts nothing more."""
         groups = self._gate.groups
         saving = [calls.saving for calls in groups if calls.saving is not None]
         most = max([2 * TIMEOUT, *(each.timeout + TIMEOUT for each in saving)])
@@ -52,15 +52,15 @@ class Stopping:
             most,
         )
         for each in saving:
-            self._loop.post(each.say_left)
+            self._loop.post(each.log_left)
 
     def flushed(self) -> None:
-        """The pool has thrown away what no process has begun: look at its jobs before it goes on."""
+        """Have the gate look at the jobs that the pool dropped, before the pool goes on."""
         self._loop.post(self._gate.flushed)
         self._loop.wait(lambda: True, _STEP)
 
     def finish(self) -> None:
-        """The pool has stopped: report the rest, deregister, and end the loop."""
+        """Report the rest, deregister the worker and end the loop, after the pool has stopped."""
         loop, groups = self._loop, self._gate.groups
         loop.post(self._gate.finish)
         self._wait(lambda: all(calls.settled for calls in groups))
@@ -68,8 +68,8 @@ class Stopping:
         settled = self._wait(lambda: all(calls.settled for calls in groups))
         if not settled:
             logger.warning(
-                "celery_throttle: this worker stops, and the store has not answered within %g s: permits that it has "
-                "not heard of come back when their leases end", self._seconds,
+                "celery_throttle: this worker stops, and the store has not answered within %g s: permits that were "
+                "not reported come back when their leases end", self._seconds,
             )  # fmt: skip
         for calls in groups:
             loop.post(calls.leave)

@@ -1,4 +1,4 @@
-"""One thread that calls functions at their time, whatever the worker's own loop is busy with."""
+"""One thread that calls functions at their time, also while the worker's own loop is busy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 class Timekeeper:
     """Calls functions later, in its own thread.
 
-    The worker's timer will not do: it is emptied when the broker connection is lost, and it stands still while a solo
-    pool runs a task.
+    The worker's timer will not do: Celery empties that timer when the broker connection is lost, and it stands still
+    while a solo pool runs a task.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class Timekeeper:
         self._thread.start()
 
     def later(self, delay: float, function: Callable[[], None]) -> None:
-        """Call the function after so many seconds."""
+        """Call the function after ``delay`` seconds."""
         with self._changed:
             heapq.heappush(self._due, (monotonic() + delay, next(self._numbers), function))
             self._changed.notify()
 
     def every(self, interval: float, function: Callable[[], None]) -> None:
-        """Call the function again and again, so many seconds apart."""
+        """Call the function again and again, ``interval`` seconds apart."""
 
         def again() -> None:
             try:
@@ -53,7 +53,7 @@ class Timekeeper:
         self.later(interval, again)
 
     def stop(self) -> None:
-        """Call nothing more."""
+        """Stop the thread; no function is called any more."""
         with self._changed:
             self._stopped = True
             self._changed.notify()

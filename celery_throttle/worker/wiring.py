@@ -1,4 +1,4 @@
-"""Everything of ours in one worker, put together."""
+"""Connect all parts of the gate in one worker with Celery's worker and each other."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ __all__ = ["Throttling"]
 
 _REVOKED_EVERY = 1.0
 _TEND_EVERY = 0.5
-#: Seconds that the broker is asked for messages between two parked tasks.
+#: Seconds that a solo worker waits for the broker's messages between two parked tasks.
 _IN_PASSING = 0.001
 
 
 class Throttling:
-    """Everything of ours in one worker, put together.
+    """The gate with all its parts in one worker.
 
     Args:
         worker: Celery's WorkController, with its pool.
@@ -57,7 +57,7 @@ class Throttling:
         self._hub = worker.hub or Hub(Timer())
         self.loop = loop = Loop(self._hub, threaded=threaded)
         if worker.hub is None:
-            self.loop.reattach()  # else with the worker's event loop
+            self.loop.reattach()  # else the worker's event loop does that
         name = worker_name(worker.hostname)
         tasks = Tasks(policies_of(worker.app), dedups_of(worker.app), settings)
 
@@ -69,7 +69,7 @@ class Throttling:
         self._leases = Leases(self.groups, settings.lease, timekeeper, self.gate.blocked)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads, connections and periodic calls."""
         Script.load_gate()
         greet(self._worker.app, self.settings, self.groups)
         self._slots.keep_jobs()
@@ -85,22 +85,22 @@ class Throttling:
         self.loop.start()
 
     def report(self) -> dict[str, Any]:
-        """Return what only this worker knows; on the loop."""
+        """Return the state of this worker that no other program can see; on the loop."""
         return report(self.gate, self._slots, self.settings)
 
     @property
     def arrive(self) -> Callable[[Any], None]:
-        """What takes a request that the consumer would give to the pool."""
+        """The function that takes a request which the consumer would give to the pool."""
         return self._arrive_and_pump if self.pumped else self.gate.arrive
 
     def _arrive_and_pump(self, request: Any) -> None:
         self.gate.arrive(request)
-        # Celery's timer, which brings those with an ETA, has a thread of its own here; the consumer pumps soon.
+        # Celery's timer, which delivers tasks with an ETA, has a thread of its own here; the consumer pumps soon.
         if not self.loop.turning and not self.loop.is_elsewhere:
             self.pump()
 
     def pump(self) -> None:
-        """Turn a hub that nobody turns, until the store has nothing more to say; tasks run meanwhile, one by one."""
+        """Turn the hub of a solo worker until no call to the store is left; parked tasks run in these turns."""
         if self.loop.threaded:  # the worker is closing
             return
         self.loop.pump()
@@ -108,7 +108,7 @@ class Throttling:
             self._hub.run_once()
 
     def connected(self, consumer: Any) -> None:
-        """The consumer has its queues."""
+        """Connect the gate to a consumer that has its queues."""
         if self.pumped:
             self._pump_with(consumer)
         for name in ("add_task_queue", "cancel_task_queue"):
@@ -117,7 +117,7 @@ class Throttling:
         self.gate.connected(consumer)
 
     def _then_connected(self, consumer: Any, change_queues: Any) -> Any:
-        """Wrap what remote control calls to change the queues of a running worker."""
+        """Wrap a function by which remote control changes the queues of a running worker."""
 
         def changed(*args: Any, **kwargs: Any) -> Any:
             result = change_queues(*args, **kwargs)
@@ -127,7 +127,7 @@ class Throttling:
         return changed
 
     def _pump_with(self, consumer: Any) -> None:
-        """Pump whenever Celery's loop comes around, and have it come around soon while there is something to do."""
+        """Pump in each turn of Celery's loop, and make its turns short while there is work to do."""
         connection = consumer.connection
         if "perform_pending_operations" not in vars(consumer):
             consumer.perform_pending_operations = partial(self._pump_too, consumer.perform_pending_operations)
@@ -139,23 +139,23 @@ class Throttling:
         self.pump()
 
     def _drain(self, drain_events: Any, timeout: float | None = None, **kwargs: Any) -> Any:
-        # A parked task that has run is posted, and the next one starts when the store has heard of it.
+        # The end of a parked task is posted; the next one starts when that end was sent to the store.
         return drain_events(timeout=_IN_PASSING if self.loop.posted else timeout, **kwargs)
 
     def close(self) -> None:
-        """The worker is about to stop: start nothing more."""
+        """Start nothing more, because the worker is about to stop."""
         self.loop.call(self.gate.close)
         self.loop.detach()
         self._stopping.closed()
 
     def flushed(self) -> None:
-        """The pool has thrown away what no process has begun, and is to finish the rest."""
+        """Handle the jobs that the pool dropped before any process began them; the pool finishes the rest."""
         self._stopping.flushed()
 
     def finish(self) -> None:
-        """The pool has stopped."""
-        self._slots.outlast()  # not on the loop: it hears of their ends meanwhile
-        self.loop.detach()  # where the worker ended without closing
+        """Report the rest and end all parts, after the pool has stopped."""
+        self._slots.outlast()  # not on the loop, which handles the ends of these tasks
+        self.loop.detach()  # if the worker ended without a close
         self._stopping.finish()
         task_revoked.disconnect(self._never_runs)
         remember.end()

@@ -36,6 +36,8 @@ _ENDS_WITHIN = 75
 _SAFE = {"appendfsync": "always"}
 _SETTINGS = {
     "throttle_lease": LEASE,
+    # Each worker has a relay, and so an address of its own.
+    "throttle_broker": "chaos",
     # A worker that dies while it delivers messages of lost ones again keeps all others from it, by default for five
     # minutes.
     "broker_transport_options": {"visibility_timeout": VISIBILITY, "unacked_mutex_expire": 5},

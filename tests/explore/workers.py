@@ -210,7 +210,7 @@ def _resumed(world: World, worker: Worker, grant: Grant) -> None:
 
 
 def _told(run: Run, *, revoked: bool) -> Facts:
-    """As `Run.told` of the real gate."""
+    """As `Run.facts_unrun` of the real gate."""
     if run.redelivered and not revoked:
         return Facts(began=False, message=Message.BROKER, result=Result.FAILURE)
     return Facts(began=False, message=Message.NOBODY)

@@ -116,7 +116,7 @@ def test_task_revoked_in_line_is_reported_with_the_backend(
     app.app.control.revoke(victim.id)
     worker.wait_for_log(f"{victim.id}.* revoked")
     until(lambda: not state.parked, timeout=AT_ONCE)
-    worker.wait_for_log("has left its line, which is said later")
+    worker.wait_for_log("has left its line, which is reported later")
     backend.restart()
 
     until(lambda: victim.state == "REVOKED", timeout=AT_ONCE)

@@ -78,7 +78,7 @@ def test_it_is_safe_again(two: Pair, workers: Workers, journal: Journal, doors: 
     always(lambda: len(unacknowledged(workers)) == COUNT, seconds=1)
     two.thaw_replica()
     until(lambda: not unacknowledged(workers), timeout=AT_ONCE)
-    worker.wait_for_log("what is parked is safe again")
+    worker.wait_for_log("parked tasks are safe again")
     doors.open_all()
     check(workers, journal, state)
 

@@ -151,7 +151,7 @@ def test_task_of_a_newer_release_with_a_backend_that_answers(
         journal.wait_finished(1, "order 17", timeout=AT_ONCE)
     kept = set() if revoked else {charge.id}  # its success is remembered
     until(lambda: not state.holders and not state.parked and state.ids() == kept, timeout=30.0, describe=state.describe)
-    assert "is said later" not in older.log()
+    assert "is reported later" not in older.log()
 
 
 def test_line_of_very_many_queues(workers: Workers, journal: Journal, doors: Doors, state: State) -> None:

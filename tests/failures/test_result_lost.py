@@ -112,7 +112,7 @@ def test_it_succeeds_also_if_the_store_is_away_as_well(
     store.kill()
     backend.kill()
     journal.let_go("a")
-    worker.wait_for_log("cannot say at once", timeout=AT_ONCE)
+    worker.wait_for_log("cannot report at once", timeout=AT_ONCE)
     store.restart()
     backend.restart()
 

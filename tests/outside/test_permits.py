@@ -459,7 +459,7 @@ def test_task_reports_that_its_start_was_booked(app: Celery, monkeypatch: pytest
 def test_impossible_calls_are_refused(gpu: Limit, app: Celery, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         gpu.acquire(**options, app=app)
-    with pytest.raises(ConfigurationError, match="say whose permit it is"):
+    with pytest.raises(ConfigurationError, match="name the key of the permit"):
         Limit("tenant", 1, key="k").acquire(app=app)
 
 

@@ -398,7 +398,7 @@ class Worker:
                 SimpleNamespace(app=app, hostname=self.name, pool=self.pool, hub=self.hub)
             )
             running = self.gate.running
-            self._tell_begun, running.tell_begun = running.tell_begun, self._begins
+            self._tell_begun, running.report_begun = running.report_begun, self._begins
             self.consumer = self._consumer()
             self._throttling.start()
 
@@ -495,7 +495,7 @@ class Worker:
     def told_begun(self) -> list[tuple[str, int]]:
         """Return the runs that it reports to the store before the pool runs them in the main process."""
         gate = self.gate
-        told = [run for run in (*gate._admission._granted, *gate.running.runs) if run.told_begun] + self.beginning
+        told = [run for run in (*gate._admission._granted, *gate.running.runs) if run.reported_begun] + self.beginning
         return [(run.request.id, int(run.request.request_dict.get("retries") or 0)) for run in told]
 
     def _begins(self, run: Any) -> None:
@@ -514,14 +514,14 @@ class Worker:
     def holds(self, nonce: str) -> bool:
         """Return whether it has this holder."""
         held = [permit for calls in self.gate.groups for permit in calls.held.values()]
-        return nonce in self.forgotten or any(permit.told.nonce == nonce for permit in held)
+        return nonce in self.forgotten or any(permit.holder.nonce == nonce for permit in held)
 
     def knows_alone(self, tag: int) -> bool:
         """Return whether this delivery runs with the permit of another, and the store may not have that yet."""
-        passed = [each.to.nonce for batch in self._under_way for each in batch.said.passed]
+        passed = [each.to.nonce for batch in self._under_way for each in batch.exchange.passed]
         passed += [each.to.nonce for calls in self.gate.groups for each in calls.outbox._successions]
         runs = [run for run in self.gate.running.runs if run.request.message.delivery_tag == str(tag)]
-        return any(run.permit and (run.permit.told.nonce != run.nonce or run.nonce in passed) for run in runs)
+        return any(run.permit and (run.permit.holder.nonce != run.nonce or run.nonce in passed) for run in runs)
 
     @property
     def parking(self) -> list[tuple[str, int]]:
@@ -552,7 +552,7 @@ class Worker:
         """A renewal was carried out: which deliveries still have their leases."""
         for calls in self.gate.groups:
             for permit in calls.held.values():
-                if answers.get(permit.told.nonce):
+                if answers.get(permit.holder.nonce):
                     permit.safe_until_us = max(permit.safe_until_us, until_us)
 
     # -- Celery's side --
@@ -577,7 +577,7 @@ class Worker:
         """Lose the connection of the consumer, in Celery's order. Return the jobs that the pool dropped."""
         with self.here.acting(self):
             gone = self.pool.flush()
-            self.forgotten.update(job.permit.told.nonce for job in gone if job.permit is not None)
+            self.forgotten.update(job.permit.holder.nonce for job in gone if job.permit is not None)
             self._throttling.loop.call(self.gate.disconnected)
         self.channel = None
         return gone
@@ -678,7 +678,7 @@ def _unsaid(calls: Any) -> str:
     said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return (
         f"up {calls.link.up}, call {calls.number}, under way {calls._under_way is not None}, paused {calls.paused}, "
-        f"hungry {calls.hungry}, holds {[permit.told.task for permit in calls.held.values()]}, {said or 'all said'}"
+        f"hungry {calls.hungry}, holds {[permit.holder.task for permit in calls.held.values()]}, {said or 'all said'}"
     )
 
 

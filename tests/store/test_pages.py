@@ -168,7 +168,7 @@ def test_outbox_sends_fewer_tasks_with_more_needs_at_once(worker: TermsCaller, r
     def say_all() -> None:
         while outbox.urgent:
             batch = outbox.next_batch(0)
-            link(worker.store.exchange("w", link.calls + 1, ("q",), batch.said))
+            link(worker.store.exchange("w", link.calls + 1, ("q",), batch.exchange))
 
     first, second = runs("first", 100), runs("second", 100)
     outbox.asked += first

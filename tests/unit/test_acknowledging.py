@@ -50,13 +50,13 @@ def test_unacknowledged_finished_run_is_sent_with_the_next_call(keeps: bool) -> 
     worker = Worker()
     run = worker.run(epoch=0, keeps=keeps)
     worker.acknowledging.has_run(run)
-    assert worker.outbox.next_batch(0).said.unacked == [run.delivery]
+    assert worker.outbox.next_batch(0).exchange.unacked == [run.delivery]
 
 
 def test_acknowledged_parked_task_is_not_sent() -> None:
     worker = Worker()
     worker.acknowledging.parked(worker.run())
-    assert worker.outbox.next_batch(0).said.unacked == []
+    assert worker.outbox.next_batch(0).exchange.unacked == []
 
 
 def test_acknowledgement_on_a_lost_connection_does_not_count() -> None:
@@ -65,8 +65,8 @@ def test_acknowledgement_on_a_lost_connection_does_not_count() -> None:
     run = worker.run()
     worker.acknowledging.parked(run)
     worker.lose_broker()
-    assert worker.outbox.next_batch(0).said.unacked == [run.delivery]
-    assert worker.outbox.next_batch(0).said.unacked == []
+    assert worker.outbox.next_batch(0).exchange.unacked == [run.delivery]
+    assert worker.outbox.next_batch(0).exchange.unacked == []
 
 
 def test_safe_acknowledgement_on_a_lost_connection_has_no_effect() -> None:
@@ -78,4 +78,4 @@ def test_safe_acknowledgement_on_a_lost_connection_has_no_effect() -> None:
     worker.acknowledging.saved(run)
     worker.lose_broker()
     worker.posted.pop()()
-    assert worker.outbox.next_batch(0).said.acked == []
+    assert worker.outbox.next_batch(0).exchange.acked == []

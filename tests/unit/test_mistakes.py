@@ -536,7 +536,7 @@ OTHERS: list[tuple[Callable[..., object], str]] = [
         "Limit 'gpu': cost must be a whole number from 1 to 100000, got 0: write cost=2",
     ),
     (lambda: GPU.acquire(key="acme", app=APP), "Limit 'gpu': got key='acme': it has no keys, leave key out"),
-    (lambda: TENANT.acquire(app=APP), "Limit 'tenant': got key=None: say whose permit it is, key='acme'"),
+    (lambda: TENANT.acquire(app=APP), "Limit 'tenant': got key=None: name the key of the permit, key='acme'"),
     (lambda: GPU.acquire(app="proj"), "app must be the Celery app, as in app = Celery(...), got 'proj': write app=app"),
     (lambda: GPU.acquire_async(-1), "Limit 'gpu': timeout must be seconds, 0 or more, or None, got -1"),
     (lambda: GPU.reserve(app=APP), "Limit 'gpu' has no rate to book a start of: write rate='100/m'"),

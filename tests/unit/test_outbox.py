@@ -46,7 +46,7 @@ def ended(outbox: Outbox, task: str) -> None:
 
 
 def given_back(outbox: Outbox) -> list[str]:
-    return [each.task for each in outbox.next_batch(0).said.ended]
+    return [each.task for each in outbox.next_batch(0).exchange.ended]
 
 
 def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None]) -> None:
@@ -54,7 +54,7 @@ def test_the_next_run_takes_the_permit_of_the_last(later: Callable[[float], None
     ended(outbox, "a")
     permit = outbox.take(run_of("b"))
     assert permit is not None
-    (passed,) = outbox.next_batch(0).said.passed
+    (passed,) = outbox.next_batch(0).exchange.passed
     assert (passed.task, passed.to.task) == ("a", "b")
     assert outbox.take(run_of("c")) is None
     later(1)
@@ -95,11 +95,11 @@ def test_errors_are_sent_once_and_again_after_a_refusal() -> None:
     outbox.erred()
     outbox.erred()
     batch = outbox.next_batch(0)
-    assert batch.said.errors == 2
-    assert outbox.next_batch(0).said.errors == 0
+    assert batch.exchange.errors == 2
+    assert outbox.next_batch(0).exchange.errors == 0
     outbox.erred()
     outbox.put_back(batch, copied=False)
-    assert outbox.next_batch(0).said.errors == 3
+    assert outbox.next_batch(0).exchange.errors == 3
 
 
 def test_end_of_a_run_needs_no_row_for_its_begin() -> None:
@@ -107,7 +107,7 @@ def test_end_of_a_run_needs_no_row_for_its_begin() -> None:
     outbox.began("a", "w:a")
     outbox.began("b", "w:b")
     outbox.ended("a", "w:a", Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS))
-    said = outbox.next_batch(0).said
+    said = outbox.next_batch(0).exchange
     assert [row.task for row in said.ended] == ["a"]
     assert said.began == [("b", "w:b")]
 
@@ -122,7 +122,7 @@ def test_older_copy_of_a_refused_call_leaves_it_unacknowledged() -> None:
     outbox = Outbox()
     parked(outbox, "a")
     outbox.put_back(outbox.next_batch(0), copied=True)
-    assert outbox.next_batch(0).said.unacked == [run_of("a").delivery, run_of("back a").delivery]
+    assert outbox.next_batch(0).exchange.unacked == [run_of("a").delivery, run_of("back a").delivery]
 
 
 @pytest.mark.usefixtures("later")
@@ -146,7 +146,7 @@ def test_rows_of_a_refused_call_come_before_newer_ones() -> None:
     assert not outbox.lazy
     say("b")
     outbox.put_back(refused, copied=False)
-    said = outbox.next_batch(0).said
+    said = outbox.next_batch(0).exchange
     assert [row.task for row in said.ended] == ["a", "b"]
     assert [task for task, _ in said.began] == ["began a", "began b"]
     assert [each.task for each in said.unacked] == ["kept a", "kept b"]
@@ -162,7 +162,7 @@ def test_a_refused_call_that_was_sent_once_had_no_effect() -> None:
     outbox = Outbox()
     parked(outbox, "a")
     outbox.put_back(outbox.next_batch(0), copied=False)
-    assert not outbox.next_batch(0).said.unacked
+    assert not outbox.next_batch(0).exchange.unacked
 
 
 def test_unacknowledged_task_is_sent_with_any_next_call() -> None:
@@ -172,7 +172,7 @@ def test_unacknowledged_task_is_sent_with_any_next_call() -> None:
     for run in (run_of("a"), *gone):
         outbox.acknowledging(run)
     ended(outbox, "b")
-    assert outbox.next_batch(0).said.unacked == [run.delivery for run in gone]
+    assert outbox.next_batch(0).exchange.unacked == [run.delivery for run in gone]
     assert not outbox.urgent
 
 
@@ -189,7 +189,7 @@ def test_kept_message_was_reported_when_it_was_parked() -> None:
     kept = run_of("a", acknowledged=False)
     kept.keeps = True
     outbox.acknowledging(kept)
-    assert not outbox.next_batch(0).said.unacked
+    assert not outbox.next_batch(0).exchange.unacked
 
 
 def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_the_places_of_all_in_a_call_are_by_one_clock(monkeypatch: pytest.Monkey
     time = itertools.count(100)
     for module in (outbox_module, runs):
         monkeypatch.setattr(module, "monotonic", lambda: float(next(time)))
-    said = outbox.next_batch(0).said
+    said = outbox.next_batch(0).exchange
     assert [said.clock - row.age for row in said.parked] == [0.0, 1.0, 2.0]
 
 
@@ -218,13 +218,13 @@ def test_new_holder_of_a_permit_comes_before_the_end_of_the_old() -> None:
     outbox = Outbox()
     known = pass_on(outbox, 120)
     assert len(known) == 120
-    said = [outbox.next_batch(0).said]  # they are passed on while a call is under way, and end before the next one
+    said = [outbox.next_batch(0).exchange]  # they are passed on while a call is under way, and end before the next one
     for run in reversed(known):
         outbox.ended(run.request.id, run.nonce, Facts(began=True, message=Message.NOBODY, result=Result.SUCCESS))
     outbox.back.append((known[-1], 0.5, "1:gpu"))
     heard: set[str] = set()
     while outbox.lazy or outbox.urgent:
-        said.append(outbox.next_batch(0).said)
+        said.append(outbox.next_batch(0).exchange)
     for call in said:
         heard |= {row.to.nonce for row in call.passed}
         assert {row.nonce for row in call.ended} | {row.arrival.nonce for row in call.back} <= heard

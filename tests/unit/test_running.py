@@ -44,7 +44,7 @@ def test_revoked_task_refused_by_the_pool_has_not_started() -> None:
     run = Run(Request(), epoch=0, needs=Needs(("gpu",), "1:gpu"), nonce="w:1")
     running.hold_permit(run, Permit(run))
     running.execute(run)
-    (over,) = calls.outbox.next_batch(0).said.ended
+    (over,) = calls.outbox.next_batch(0).exchange.ended
     assert over.facts == Facts(began=False, message=Message.NOBODY)
     assert not running.runs
     assert not calls.tally.take()

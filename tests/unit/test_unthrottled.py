@@ -23,5 +23,5 @@ def test_a_second_worker_of_one_app_changes_nothing() -> None:
     run = asks.run
     fail_rate_limited(app)
     assert asks.run is run
-    with pytest.raises(ThrottleError, match="nobody runs it again"):
+    with pytest.raises(ThrottleError, match="no worker runs it again"):
         asks.run()

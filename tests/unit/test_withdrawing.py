@@ -31,7 +31,7 @@ def withdrawn(*tasks: str) -> tuple[Timers, Backend]:
     backend: Any = Backend()
     withdrawing = Withdrawing(timers, timers)
     for task in tasks:
-        withdrawing.say(Withdrawn(task, task.encode()), backend)
+        withdrawing.report(Withdrawn(task, task.encode()), backend)
     return timers, backend
 
 

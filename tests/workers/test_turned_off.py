@@ -88,7 +88,7 @@ def test_permits_are_free(app: Any) -> None:
     assert permits[0].lease_left == 0
     with tenant.acquire(key="acme", app=app) as permit:
         assert repr(permit) == "<Permit 'tenant[acme]' inf s left>"
-    with pytest.raises(ConfigurationError, match="say whose permit it is"):
+    with pytest.raises(ConfigurationError, match="name the key of the permit"):
         tenant.acquire(app=app)
 
 
@@ -140,10 +140,10 @@ def test_worker_start_counts_the_tasks_that_are_still_parked(
     monkeypatch.setattr(parked_leftovers, "_CALLS", calls)
     app = make_app(throttle_url=server.url)
     app.finalize()
-    assert not parked_leftovers.anybody_left(app)
+    assert not parked_leftovers.parked_tasks_left(app)
     worker, needs = TermsCaller(redis, "aaaaaaaa", "q", prefix="throttle"), terms(gpu).needs({})
     for number in range(622):
         if worker.ask(f"t{number}", needs)[0] != Answer.GRANTED:
             worker.put(f"t{number}", needs, message=b"m")
-    assert parked_leftovers.anybody_left(app)
+    assert parked_leftovers.parked_tasks_left(app)
     assert [said in record.getMessage() for record in caplog.records] == [True]

@@ -1,1 +1,1 @@
-"""What touches Celery: its requests, pool, prefetch count, acknowledgements and signals."""
+"""The code that touches Celery: its requests, pool, prefetch count, acknowledgements and signals."""

@@ -1,4 +1,4 @@
-"""More processes for parked tasks, in a worker with ``--autoscale``."""
+"""Add processes for parked tasks, in a worker with ``--autoscale``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ __all__ = ["Growth"]
 
 
 class Growth:
-    """Has Celery's autoscaler add a process where it would not: it counts what is reserved, and parked tasks are not.
+    """Has Celery's autoscaler add processes for parked tasks, because it counts only reserved requests.
 
-    It takes away what is idle as ever.
+    The autoscaler removes idle processes as before.
 
     Args:
-        worker: Celery's WorkController; the autoscaler may be made after us.
+        worker: Celery's WorkController; its autoscaler may be made later.
     """
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
 
     def __call__(self) -> None:
-        """Add one, unless there are as many as may be: if that is not enough, this is called again."""
+        """Add one process, up to the most that are allowed; if one is not enough, this is called again."""
         scaler = getattr(self._worker, "autoscaler", None)
         if scaler is None:
             return

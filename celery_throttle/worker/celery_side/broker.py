@@ -1,4 +1,4 @@
-"""The worker's connection to its broker, which queues it consumes, and which queue a delivery came from."""
+"""The worker's connection to its broker, the queues that it consumes, and the queue of each delivery."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MARK = "_celery_throttle_queue"
 
 
 class Broker:
-    """Which connection there is, and what is consumed on it; all on the loop.
+    """The present connection, and the queues that are consumed on it; all on the loop.
 
     Args:
-        code: of the broker, as in the names of its queues.
+        code: the broker's code in the store's names of its queues.
 
     Attributes:
         epoch: counts the connections.
-        prefetch: how many messages may be delivered.
-        queues: those that the worker consumes; None while there is no connection.
+        prefetch: the number of messages that the broker may deliver.
+        queues: the queues that the worker consumes; None while there is no connection.
         requests: makes requests of parked messages, as the consumer does; None before the first connection.
     """
 
@@ -37,7 +37,7 @@ class Broker:
         self.requests: RequestFactory | None = None
 
     def connected(self, consumer: Any) -> None:
-        """The worker consumes (again), or other queues."""
+        """Read the consumer's queues: the worker consumes (again), or its queues have changed."""
         if self.queues is None or self.queues.consumer is not consumer.task_consumer:
             self.queues = Queues(consumer.task_consumer, self._code)
         if self.requests is None or self.requests.consumer is not consumer:
@@ -46,7 +46,7 @@ class Broker:
         self.prefetch.begin(consumer)
 
     def disconnected(self) -> None:
-        """The connection is gone: the broker will deliver again what was not acknowledged."""
+        """Count a lost connection: the broker will deliver again all messages that were not acknowledged."""
         self.epoch += 1
         self.queues = None
         self.prefetch.end()
@@ -59,8 +59,8 @@ class Broker:
 class Queues:
     """The queues of one broker connection.
 
-    A message of AMQP says by its consumer's tag which queue it was taken from. The brokers that kombu itself makes of
-    something else say only how it was routed, so there what takes messages from a queue is made to say it.
+    A message of AMQP has its consumer's tag, which names its queue. The brokers that kombu emulates (Redis, SQS) give
+    only the route of a message. There the function that takes messages from a queue is wrapped to mark each of them.
 
     Args:
         consumer: Celery's task consumer, connected, before it consumes.
@@ -73,14 +73,14 @@ class Queues:
     def __init__(self, consumer: Any, broker: str) -> None:
         self.consumer, self._broker = consumer, broker
         self._by_tag: dict[str, str] = {}
-        self._begin = consumer._basic_consume  # noqa: SLF001 - the one place that knows tag and queue
+        self._begin = consumer._basic_consume  # noqa: SLF001 - the only call with both tag and queue
         consumer._basic_consume = self._consume  # noqa: SLF001
         for name, tag in getattr(consumer, "_active_tags", {}).items():
             self._note(name, tag)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those that the worker consumes now, as the store writes them."""
+        """The queues that the worker consumes now, as the store writes them."""
         return tuple(self._text(name) for name in self._names())
 
     def queue_of(self, message: Any) -> str:
@@ -114,10 +114,10 @@ class Queues:
     def _note(self, name: str, tag: Any) -> None:
         if isinstance(tag, str):
             self._by_tag[tag] = name
-        _say_queue(self.consumer, name)
+        _mark_queue(self.consumer, name)
 
 
-def _say_queue(consumer: Any, name: str) -> None:
+def _mark_queue(consumer: Any, name: str) -> None:
     callbacks = getattr(getattr(consumer.channel, "connection", None), "_callbacks", None)
     taken = callbacks.get(name) if isinstance(callbacks, dict) else None
     if callbacks is None or taken is None or hasattr(taken, _MARK):

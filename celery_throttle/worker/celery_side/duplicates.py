@@ -1,4 +1,4 @@
-"""What a worker says of a task that does not run, because another call of it has the identity lock."""
+"""End a task that does not run, because another call of it has the identity lock."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.errors import DuplicateTask
 from celery_throttle.tasks.publish import skipped
 from celery_throttle.worker.celery_side.failing import fail
-from celery_throttle.worker.reported.signals_and_events import tell_duplicate
+from celery_throttle.worker.reported.signals_and_events import report_duplicate
 
 if TYPE_CHECKING:
     from celery_throttle.store.exchange_reply import LockState
 
-__all__ = ["say"]
+__all__ = ["end_duplicate"]
 
 logger = logging.getLogger(__name__)
 
 
-def say(request: Any, lock: LockState) -> None:
-    """End a request that must not run: its result says why, its canvas hears of it.
+def end_duplicate(request: Any, lock: LockState) -> None:
+    """End a request that must not run: store the reason as its result, and end its canvas.
 
     Args:
-        request: of the duplicate.
-        lock: its verdict: ``duplicate``, ``skip``, ``replaced`` or ``done``.
+        request: the request of the duplicate.
+        lock: the state of the lock, with its verdict: ``duplicate``, ``skip``, ``replaced`` or ``done``.
     """
     logger.info("Task %s[%s] does not run (%s): %s has its lock", request.name, request.id, lock.verdict, lock.first)
     if lock.verdict == "duplicate":
         fail(request, DuplicateTask(request.name, lock.first))
     elif lock.verdict in ("replaced", "skip"):
         why = "replaced" if lock.verdict == "replaced" else skipped(request.name, lock.first)
-        request._announce_revoked(why, False, None, False)  # noqa: SLF001 - as Celery says it of a revoked one
-    # "done": this is the very task, delivered again, and its outcome is where the first delivery put it.
+        request._announce_revoked(why, False, None, False)  # noqa: SLF001 - as Celery reports a revoked task
+    # "done": this is the same task, delivered again, and the first delivery has stored its outcome.
     request.acknowledge()
     if lock.verdict != "done":
-        tell_duplicate(request, lock.first, lock.verdict)
+        report_duplicate(request, lock.first, lock.verdict)

@@ -13,9 +13,9 @@ __all__ = ["fail"]
 
 
 def fail(request: Any, error: Exception) -> None:
-    """End a request with an error, visibly: result, signal, event and log; let go of its message last.
+    """End a request with an error: result, signal, event and log; acknowledge or reject its message last.
 
-    With ``acks_late`` Celery does that before it writes the result, which may not be possible.
+    With ``acks_late`` Celery acknowledges before it stores the result, and the result backend may be away.
     """
     rejected: list[bool] = []
     attributes = vars(request)
@@ -31,7 +31,7 @@ def fail(request: Any, error: Exception) -> None:
         request.on_failure(ExceptionInfo())
     finally:
         for name in deferred:
-            if attributes.pop(name, None) and name in before:  # else nobody watches it any more
+            if attributes.pop(name, None) and name in before:  # else `unwatch` has removed our function
                 attributes[name] = before[name]
     if rejected:
         request.reject(requeue=rejected[-1])

@@ -1,4 +1,4 @@
-"""Messages that are held here must not keep the broker from delivering others: it may deliver as many more."""
+"""Raise the prefetch count by the number of messages that are held here, so that the broker delivers others."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST = 0xFFFF
 
 
 class Prefetch:
-    """How many messages the broker may deliver beyond what Celery lets it; all on the loop.
+    """Adds to the number of messages that Celery lets the broker deliver; all on the loop.
 
-    That number of Celery's is its own alone: it bounds it (`worker_eta_task_limit`), and sets it anew while tasks of a
-    lost broker connection end. It is only on its way to the broker that it becomes more.
+    Celery's own number is never changed: Celery bounds that number (`worker_eta_task_limit`), and sets it again while
+    tasks of a lost broker connection end. Ours is added only when the number is sent to the broker.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Prefetch:
         self._more = 0
 
     def begin(self, consumer: Any) -> None:
-        """The worker consumes (again), or other queues."""
+        """Wrap the consumer's prefetch count: the worker consumes (again), or its queues have changed."""
         self._consumer, qos = consumer, consumer.qos
         if "set" not in vars(qos):
             qos.set = partial(self._set, qos, qos.set)
@@ -36,33 +36,33 @@ class Prefetch:
             self._count_fewer(getattr(consumer.task_consumer.channel, "qos", None))
 
     def _count_fewer(self, qos: Any) -> None:
-        if qos is not None and "can_consume" in vars(qos):  # Celery has put its own there, since the broker is Redis
+        if qos is not None and "can_consume" in vars(qos):  # set by Celery, because the broker is Redis
             qos.can_consume = lambda: self._can_consume(qos)
 
-    def _set(self, qos: Any, tell: Callable[[int], int], value: int) -> int:
-        """Tell the broker Celery's number, as kombu does, and more; 0 is no limit."""
+    def _set(self, qos: Any, send: Callable[[int], int], value: int) -> int:
+        """Send Celery's number to the broker, as kombu does, plus ours; 0 is no limit."""
         more, qos.prev = self._more, None
-        tell(max(value, min(value + more, _MOST)) if value else 0)
+        send(max(value, min(value + more, _MOST)) if value else 0)
         qos.prev = value
-        if self._more != more:  # a broker that is told may deliver before it answers, and our loop may be elsewhere
+        if self._more != more:  # during the call: a broker may deliver before it answers, or our loop is elsewhere
             qos.prev = None
         return value
 
     def _can_consume(self, qos: Any) -> bool:
-        """As Celery's (see its consumer's step Tasks), which counts the requests that are held here, too."""
+        """Return whether the worker may take one more message: as Celery's step Tasks, but without held requests."""
         consumer = self._consumer
         most = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
         return len(state.reserved_requests) - self._more < most and bool(type(qos).can_consume(qos))
 
     def end(self) -> None:
-        """The broker connection is gone."""
+        """Drop the consumer of a lost broker connection."""
         self._consumer = None
 
     def let_in(self, more: int) -> None:
-        """So many messages may be delivered beyond Celery's number, now or on the next connection."""
+        """Let the broker deliver ``more`` messages beyond Celery's number, now or on the next connection."""
         if more == self._more:
             return
         self._more = more
         if self._consumer is not None:
             qos = self._consumer.qos
-            qos.prev = None  # so Celery's loops have the broker told in their next turn
+            qos.prev = None  # so that Celery's loops send the number in their next turn

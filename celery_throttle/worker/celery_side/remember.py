@@ -1,10 +1,10 @@
-"""Tell the store of a success that is to be remembered from the process that ran the task.
+"""Report a success that is to be remembered to the store, from the process that ran the task.
 
-The worker's main process says the same a moment later. If it is killed in that moment, the broker delivers the message
-again, and without this the task would run again.
+The worker's main process reports the same a moment later. If it is killed in that moment, the broker delivers the
+message again, and without this report the task would run again.
 
-What counts is that the body has succeeded. Celery makes a failure of it, or nothing at all, where the result backend is
-away at that moment: so here its result is given up, and the task has succeeded all the same.
+A success of the body is final. If the result backend is away when the body ends, Celery would store a failure or
+nothing. So here the result is dropped, and the task counts as succeeded.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ __all__ = ["begin", "end"]
 logger = logging.getLogger(__name__)
 
 _keep_result = Backend.mark_as_done
-#: What the request of a task says whose result could not be kept.
+#: The mark in the request of a task whose result could not be stored.
 _LOST = "throttle_result_lost"
 
 
 def begin() -> None:
-    """From now on, in this process and its children."""
+    """Begin to report successes, in this process and its children."""
     task_success.connect(_succeeded, weak=False, dispatch_uid=__name__)
     _have_celery_use(_keep_or_lose)
 
 
 def end() -> None:
-    """No more, in this process."""
+    """Stop reporting, in this process."""
     task_success.disconnect(_succeeded, dispatch_uid=__name__)
     _have_celery_use(_keep_result)
 
 
 def _have_celery_use(function: Callable[..., None]) -> None:
-    backends: Any = Backend  # all of them: an app has one for each thread, and a task may have its own
+    backends: Any = Backend  # the class, because an app has one backend for each thread, and a task may have its own
     backends.mark_as_done = function
 
 
 def _keep_or_lose(backend: Any, task_id: str, result: Any, request: Any = None, *rest: Any, **options: Any) -> None:
-    """Keep the result of a body that has succeeded, in place of Celery's own."""
+    """Store the result of a body that has succeeded, in place of Celery's own function."""
     try:
         _keep_result(backend, task_id, result, request, *rest, **options)
-    except EncodeError:  # it can be kept nowhere, and Celery says so in its place
+    except EncodeError:  # no backend can store it; Celery stores the error instead
         raise
     except Exception as error:
         task: Any = get_current_task()
         if task is None or task.request.id != task_id or _remembered(task) is None:
             raise
         setattr(task.request, _LOST, True)
-        logger.error(  # noqa: TRY400 - where it was raised tells nothing
+        logger.error(  # noqa: TRY400 - its traceback is of no use
             "Task %s[%s] has succeeded, but its result is lost, since the result backend is away: %r",
             task.name, task_id, error,
         )  # fmt: skip
 
 
 def _remembered(task: Any) -> Dedup | None:
-    """Return how the task runs once if it has its lock, and its success is to be remembered."""
+    """Return the task's run-once options if it has its lock and its success is to be remembered, else None."""
     dedup = dedup_of(task)
     return dedup if dedup is not None and dedup.remember and task.request.get("fencing_token") is not None else None
 
@@ -87,4 +87,4 @@ def _succeeded(sender: Any = None, **_: Any) -> None:
     try:
         client.ask(client.store.succeeded(identity, request.id, token, dedup.remember, lost=lost))
     except StoreUnavailable as error:
-        logger.warning("celery_throttle: cannot say at once that %s is done: %s", request.id, error)
+        logger.warning("celery_throttle: cannot report at once that %s is done: %s", request.id, error)

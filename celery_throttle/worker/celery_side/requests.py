@@ -1,4 +1,4 @@
-"""Requests of parked messages, as the consumer would make them of the same messages coming from a broker."""
+"""Make requests of parked messages, as the consumer makes them of the broker's messages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["Declined", "RequestFactory", "sender_of"]
 
 
 class Declined(Exception):
-    """The task's own strategy did not pass the message on: it was revoked, say, or is not wanted."""
+    """The task's own strategy did not pass the message on, because the task was revoked, say."""
 
 
 class RequestFactory:
-    """Makes requests of parked messages: each task's by what the consumer uses now, but without a broker behind them.
+    """Makes requests of parked messages by the consumer's present strategies, but without a broker behind them.
 
-    Celery's own strategy keeps to itself the class that it makes requests of. We take that class: the strategy would
-    say once more that the message was received. A strategy of the user's is made once more, for a consumer that hands
-    the request to us, so it sees twice what was parked.
+    Celery's own strategy has a private class for its requests. We use that class, because the strategy itself would
+    report a second time that the message was received. A strategy of the user's is made a second time, for a consumer
+    that returns the request to us, so this strategy runs twice for each parked message.
 
     Args:
         consumer: the worker's consumer.
@@ -40,7 +40,7 @@ class RequestFactory:
         self._catchers: dict[str, _Catcher] = {}  # by task
 
     def follow(self) -> None:
-        """The consumer has (other) strategies: make ours now, with the same time limits."""
+        """Make our copies of the user's strategies, because the consumer has (other) strategies and time limits now."""
         for name, strategy in self.consumer.strategies.items():
             if _request_class(strategy) is None:
                 self._catcher(name, strategy)
@@ -57,11 +57,11 @@ class RequestFactory:
     ) -> Any:
         """Return the request of a parked message; with ``conclude`` one that ends with that other task's outcome.
 
-        ``lost``: that one has succeeded, and its result could not be kept.
+        ``lost``: the other task has succeeded, and its result could not be kept.
 
         Raises:
-            celery.exceptions.NotRegistered: this worker does not know the task.
-            Declined: its strategy does not pass it on.
+            celery.exceptions.NotRegistered: the task is not registered in this worker.
+            Declined: the task's strategy does not pass the message on.
         """
         message = unpack(parcel, self._accept, redelivered=redelivered)
         body, headers, decoded, utc = self._read(message)
@@ -110,13 +110,14 @@ class RequestFactory:
 
 
 def sender_of(parcel: bytes) -> Any:
-    """Return what a result backend wants to know of a message of which no request can be made; None if unreadable.
+    """Return a stand-in for the request of a message, for the result backend; None if the message is unreadable.
 
-    The same as in Celery's own consumer: some backends answer to whoever sent it.
+    For messages of which no request can be made. As in Celery's own consumer, it has the sender's reply address, which
+    some backends send results to.
     """
     try:
         message = unpack(parcel, None, redelivered=False)
-    except Exception:  # noqa: BLE001 - it cannot be read at all
+    except Exception:  # noqa: BLE001 - an unreadable message raises anything
         return None
     about, sent = message.properties, message.headers
     return SimpleNamespace(
@@ -134,15 +135,15 @@ def _request_class(strategy: Any) -> Any:
 
 
 class _Catcher:
-    """The worker's consumer for a strategy of the user's, but for what a strategy does with a request at its end.
+    """The worker's consumer for a strategy of the user's, which takes the request instead of starting it.
 
     Args:
-        consumer: of the worker; everything else is its.
-        task: whose strategy it is.
-        theirs: the one that the consumer made for this task.
+        consumer: the worker's consumer, which has all other attributes.
+        task: the task of the strategy.
+        theirs: the strategy that the consumer made for this task.
     """
 
-    disable_rate_limits = True  # it waited for that when it came from the broker
+    disable_rate_limits = True  # the task waited for that when it came from the broker
 
     def __init__(self, consumer: Any, task: Any, theirs: Any) -> None:
         self._consumer, self.theirs = consumer, theirs
@@ -155,14 +156,14 @@ class _Catcher:
         return getattr(self._consumer, name)
 
     def on_task_request(self, request: Any) -> None:
-        """What a strategy calls, at once or at the message's ETA, which is past."""
+        """Take the request: a strategy calls this at once, or for the message's ETA, which is past."""
         self._caught = request
 
     def request(self, message: Any, on_ack: Any, on_reject: Any) -> Any:
         """Return the request that the strategy would have passed on.
 
         Raises:
-            Declined: none.
+            Declined: the strategy passed no request on.
         """
         self._caught = None
         payload = None if "task" in message.headers else message.payload
@@ -175,7 +176,7 @@ class _Catcher:
 
 
 def _uncount(request: Any) -> None:
-    """Undo what a strategy notes of a request: whether it is to run is still to be seen."""
+    """Remove a request from Celery's lists, where a strategy puts it: whether the task runs is not decided yet."""
     state.reserved_requests.discard(request)
     if hasattr(state, "scheduled_requests"):  # since Celery 5.7
         state.scheduled_requests.discard(request)

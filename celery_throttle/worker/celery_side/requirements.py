@@ -1,4 +1,4 @@
-"""What a request takes of its task's limits: from the header its publisher wrote, or from its arguments."""
+"""The needs of a request: its permits and starts, from the header that its publisher wrote, or its arguments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["expiring", "needs_of"]
 
 
 def needs_of(request: Any, task: Any, policy: Policy) -> Needs:
-    """Return what a request takes.
+    """Return the needs of a request.
 
     Raises:
-        ConfigurationError: an argument is not there, or not what it has to be.
+        ConfigurationError: an argument is missing, or has a wrong value.
     """
     if not policy.varies and not policy.paced:
         return policy.same
@@ -34,7 +34,7 @@ def needs_of(request: Any, task: Any, policy: Policy) -> Needs:
 
 
 def expiring(needs: Needs, request: Any) -> Needs:
-    """Return what a request takes, as one that may not wait in line for longer than until it expires, if it does."""
+    """Return the needs of a request, with its expiry as the end of its wait in line, if the request expires."""
     if not request.expires:
         return needs
     now = datetime.now(timezone.utc if request.expires.tzinfo else None)

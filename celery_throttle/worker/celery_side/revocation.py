@@ -1,4 +1,4 @@
-"""Revocation: which tasks were revoked, and saying of parked ones that they have left their lines."""
+"""Revocation: find the tasks that were revoked, and report parked ones that have left their lines."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PAUSE = 1.0
 
 
 class Revoked:
-    """Follows Celery's set, which keeps the newest so many in the order in which they came."""
+    """Follows Celery's set of revoked tasks, which has a maximum size and drops the oldest."""
 
     def __init__(self) -> None:
         self._last: Any = None
 
     def new(self) -> list[str]:
-        """Return what was added since the last call."""
-        # Not by the size: a full set stays as large as it is.
+        """Return the tasks that were added since the last call."""
+        # Not by the size, because a full set does not grow.
         known = state.revoked._data.values()  # type: ignore[attr-defined]  # noqa: SLF001 - its own iterator sorts the whole set
         added = list(takewhile(lambda entry: entry is not self._last, reversed(known)))
         if added:
@@ -42,40 +42,41 @@ class Revoked:
 
 
 class Withdrawing:
-    """Says it in the result backend; all on the loop.
+    """Stores in the result backend that parked tasks were revoked; all on the loop.
 
-    The store has forgotten these tasks: what cannot be said is known here alone.
+    The store has deleted these tasks, so the ones not reported yet are kept here alone.
 
     Args:
-        loop: everything happens on it.
-        timekeeper: says when to try again.
+        loop: the loop that everything happens on.
+        timekeeper: calls later, to try again.
     """
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper) -> None:
         self._loop, self._timekeeper = loop, timekeeper
-        self._unsaid: deque[Withdrawn] = deque()
+        self._unreported: deque[Withdrawn] = deque()
 
-    def say(self, each: Withdrawn, requests: RequestFactory) -> None:
-        """Say it of one more, or later if others could not be said."""
-        self._unsaid.append(each)
-        if len(self._unsaid) == 1:
-            self._say_all(requests)
+    def report(self, each: Withdrawn, requests: RequestFactory) -> None:
+        """Report one more task, now, or after the tasks that wait for the result backend."""
+        self._unreported.append(each)
+        if len(self._unreported) == 1:
+            self._report_all(requests)
 
-    def _say_all(self, requests: RequestFactory) -> None:
-        while self._unsaid:
+    def _report_all(self, requests: RequestFactory) -> None:
+        while self._unreported:
             try:
-                _say(self._unsaid[0], requests)
+                _report(self._unreported[0], requests)
             except Exception as error:  # noqa: BLE001 - each backend has its own
-                task = self._unsaid[0].task
-                logger.error("Revoked task %s has left its line, which is said later: %r", task, error)  # noqa: TRY400
-                # Only one: a backend that is away takes its time to say so. Behind the others, should it be at fault.
-                self._unsaid.rotate(-1)
-                self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._say_all, requests))
+                task = self._unreported[0].task
+                logger.error("Revoked task %s has left its line, which is reported later: %r", task, error)  # noqa: TRY400
+                # One try at a time, because each may take long to fail. This task goes behind the others, in case it
+                # alone cannot be reported.
+                self._unreported.rotate(-1)
+                self._timekeeper.later(_PAUSE, lambda: self._loop.post(self._report_all, requests))
                 return
-            self._unsaid.popleft()
+            self._unreported.popleft()
 
 
-def _say(each: Withdrawn, requests: RequestFactory) -> None:
+def _report(each: Withdrawn, requests: RequestFactory) -> None:
     ignore = lambda *args: None  # noqa: E731
     try:
         request = requests.make(each.message, redelivered=False, on_ack=ignore, on_reject=ignore)

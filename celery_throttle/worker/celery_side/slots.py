@@ -1,4 +1,4 @@
-"""What the gate has to know of Celery's pool: how many tasks it runs at once, and when a child of it is gone."""
+"""Celery's pool for the gate: the number of tasks that run at once, and children that are gone."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ class Slots:
 
     @property
     def name(self) -> str:
-        """What the pool is called, as after ``-P``."""
+        """The pool's name, as after ``-P``."""
         name = type(self._pool).__module__.rpartition(".")[2]
         return "threads" if name == "thread" else name
 
     @property
     def in_main_process(self) -> bool:
-        """Whether bodies run in the main process, and may keep all else in it from running: not only threads do."""
-        return not self._pool.uses_semaphore  # only a pool of processes does
+        """Whether bodies run in the main process, and may keep all other code in it from running."""
+        return not self._pool.uses_semaphore  # only a pool of processes uses one
 
     @property
     def gone(self) -> bool:
-        """Whether a cold shutdown has begun: it ends the pool in a signal handler, in the middle of the loop's turn."""
+        """Whether a cold shutdown has begun, which ends the pool in a signal handler, amid a turn of the loop."""
         flag: object = state.should_terminate
         return flag is not None and flag is not False  # 0 is a status to stop with
 
     def stopped(self, error: BaseException) -> bool:
-        """Whether this error of `run` is a cold shutdown that has begun: the pool may have the task then."""
+        """Return whether this error of `run` comes from a cold shutdown: the pool may have the task then."""
         if isinstance(error, NotImplementedError):
-            # Before Celery 5.7 its signal handler raises this, that it cannot end threads, and then does not say that
-            # the worker is to end.
+            # Before Celery 5.7 its signal handler raises this because it cannot end threads. It then does not set the
+            # flag that ends the worker.
             vars(state)["should_terminate"] = EX_FAILURE
         return self.gone
 
     @property
     def size(self) -> int:
-        """How many tasks run at once; changes with autoscale and remote control."""
-        if self.gone or not self._pool.active:  # once stopped, a pool of processes has no number of them
+        """The number of tasks that run at once; changes with autoscale and remote control."""
+        if self.gone or not self._pool.active:  # a stopped pool of processes has no size
             return 0
-        # Before Celery 5.7 a green pool counts what runs, not what could.
+        # Before Celery 5.7 `num_processes` of a green pool counts running tasks, not slots.
         size: int = self._pool._pool.size if self._pool.is_green else self._pool.num_processes  # noqa: SLF001
         return size
 
@@ -70,21 +70,22 @@ class Slots:
 
         Args:
             request: Celery's request.
-            died: called, from any thread, if the job ended by an error of what is around the task's body. A process
-                tells the request of that as of any failure; a thread or a greenlet just ends.
+            died: called, from any thread, if the job ended by an error outside of the task's body. A process reports
+                such an error to the request, as any failure; a thread or a greenlet just ends.
         """
         job = request.execute_using_pool(self._pool)
         if isinstance(future := getattr(job, "f", None), Future):
-            future.add_done_callback(lambda ended: _tell(died, ended))
-        elif hasattr(job, "link_exception"):  # gevent's
+            future.add_done_callback(lambda ended: _report_death(died, ended))
+        elif hasattr(job, "link_exception"):  # a greenlet of gevent
             job.link_exception(lambda ended: died(ended.exception))
         return job
 
     def outlast(self) -> None:
-        """Wait for the threads that still run tasks: a pool of them cannot end them.
+        """Wait for the threads that still run tasks, because a pool of threads cannot end them.
 
-        Celery waits for them, too, until a cold shutdown: then its signal handler raises that it cannot end them, and
-        Python takes an interrupted join for the thread's end. The next signal gets us out of here the same way.
+        Celery waits for these threads, too, until a cold shutdown. Then its signal handler raises an error, since it
+        cannot end threads, and Python takes an interrupted join for the thread's end. The next signal ends this wait
+        the same way.
         """
         executor: Any = getattr(self._pool, "executor", None)
         if isinstance(executor, ThreadPoolExecutor):
@@ -95,14 +96,14 @@ class Slots:
 
     @property
     def passed_on(self) -> bool:
-        """Whether `pass_on` does anything for this pool."""
+        """Whether `pass_on` has an effect for this pool."""
         return self._asyn_pool is not None and hasattr(self._asyn_pool, "on_poll_start")
 
     def pass_on(self, hub: Any) -> None:
         """Have the pool offer its new jobs to its children before the hub waits for events.
 
-        The pool does that by itself once in each turn of the hub, after our turn or before it, as chance has it, and
-        asks the kernel for something each time, whether there are jobs or not: so we take it over.
+        The pool itself offers jobs once in each turn of the hub, at random before or after our turn. Each time it
+        makes a system call, even without jobs. So we call it instead, when there are jobs.
         """
         if (pool := self._asyn_pool) is None or (offer := getattr(pool, "on_poll_start", None)) is None:
             return
@@ -112,10 +113,10 @@ class Slots:
             offer()
 
     def keep_jobs(self) -> None:
-        """Have the pool go on listening to its children when the broker connection is lost.
+        """Have the pool keep the jobs that its children run when the broker connection is lost.
 
-        Before Celery 5.6 its `flush` may forget every job, also those that a child runs. Nobody hears how those end
-        then: here each would keep its slot and its permits until the worker stops.
+        Before Celery 5.6 its `flush` may drop every job, also those that a child runs. The ends of such jobs would not
+        be reported, so each of them would keep its slot and its permits until the worker stops.
         """
         if self._asyn_pool is None or (VERSION.major, VERSION.minor) >= (5, 6):
             return
@@ -130,15 +131,15 @@ class Slots:
         pool.flush = flush_the_rest
 
     def discarded(self, request: Any) -> bool:
-        """Whether the pool threw the request's job away when the consumer stopped, for good or to connect again.
+        """Return whether the pool dropped the request's job when the consumer stopped, for good or to connect again.
 
-        The pool with an event loop does that with every job that no child has accepted yet.
+        A pool with an event loop drops every job that no child has accepted yet.
         """
         return request.time_start is None and self._asyn_pool is not None
 
     @staticmethod
     def was_sent(job: Any) -> bool:
-        """Whether a child may have begun a discarded job."""
+        """Return whether a child may have begun a discarded job."""
         return job is None or job._write_to is not None  # noqa: SLF001
 
     def tend(self) -> None:
@@ -152,12 +153,12 @@ class Slots:
 
     @property
     def _asyn_pool(self) -> Any:
-        """The processes, where the hub serves them, else None."""
-        pool = getattr(self._pool, "_pool", None)  # only there once it has started
+        """The pool of processes that the hub serves, None for other pools."""
+        pool = getattr(self._pool, "_pool", None)  # missing before the pool has started
         return pool if isinstance(pool, AsynPool) else None
 
 
-def _tell(died: Callable[[BaseException], None], ended: Future[Any]) -> None:
+def _report_death(died: Callable[[BaseException], None], ended: Future[Any]) -> None:
     error = None if ended.cancelled() else ended.exception()
     if error is not None:
         died(error)

@@ -1,4 +1,4 @@
-"""What the gate has to know of the tasks of an app: what each request takes of its limits, and of its identity lock."""
+"""The throttled tasks of an app for the gate: the needs and the lock plan of each request."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Tasks:
 
     Args:
         policy: the limits of each task that has some, by the task's name.
-        dedups: how each task runs once that does, by the task's name.
-        settings: of the app.
+        dedups: the run-once options of each singleton, by the task's name.
+        settings: the settings of the app.
 
-    Attributes:
-        names: of the tasks, by what the store keeps of them.
+        Attributes:
+            names: the names of the tasks, by their codes in the store.
     """
 
     def __init__(self, policy: Mapping[str, Policy], dedups: Mapping[str, Dedup], settings: Settings) -> None:
@@ -41,13 +41,13 @@ class Tasks:
         self._plain = {name for name, each in policy.items() if not each.paced}
 
     def run_of(self, request: Any, epoch: int, queues: Queues | None) -> Run:
-        """Return a request with all that it needs.
+        """Return the run of a request, with its needs and lock.
 
         Raises:
-            Exception: whatever the user's own functions raise, and ConfigurationError.
+            Exception: any error of the user's own functions, and ConfigurationError.
         """
         task = request.task
-        if not self._settings.enabled:  # the gate is only there for what is still parked
+        if not self._settings.enabled:  # the gate is only there for tasks that are still parked
             return Run(request, epoch=epoch)
         policy, dedup = self._policies.get(task.name), self._dedups.get(task.name)
         if policy is None and dedup is None:
@@ -67,20 +67,20 @@ class Tasks:
         return self._settings.group_of(policy.group if policy is not None else None)
 
     def plan_of(self, context: Any, task: Any) -> LockPlan | None:
-        """Return what a call does with its lock, None if its task may run any number of times."""
+        """Return the lock plan of a call, None if its task may run any number of times."""
         dedup = self._dedups.get(task.name)
         return None if dedup is None else plan_of(context, task, dedup)
 
     def is_paced(self, run: Run) -> bool:
-        """Whether one of its limits has a rate."""
+        """Return whether one of the run's limits has a rate."""
         policy = self._policies.get(run.request.task.name)
         return policy is not None and policy.paced
 
     def is_plain(self, run: Run) -> bool:
-        """Whether nothing but numbers of permits limit it."""
+        """Return whether only numbers of permits limit the run: no rate, and no identity lock."""
         return run.request.task.name in self._plain and bool(run.needs.text) and not run.lock
 
     def declared(self, group: str) -> dict[str, str]:
-        """Return what this app declares of each limit of a group, by name."""
+        """Return this app's declaration of each limit of a group, by name."""
         ours = [policy for policy in self._policies.values() if self._settings.group_of(policy.group) == group]
         return {name: limit.declared for name, limit in limits_of(ours).items()}

@@ -1,4 +1,4 @@
-"""A worker that throttles nothing: what its tasks say to the gate must not get lost."""
+"""Fail tasks that raise `RateLimited` in a worker without a gate."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["fail_rate_limited"]
 
-#: Tasks that do already, for a worker that was started before in this process.
+#: Tasks that were wrapped already, by a worker that was started before in this process.
 _FAIL: WeakSet[Any] = WeakSet()
 
 
 def fail_rate_limited(app: Any) -> None:
-    """Let `RateLimited` be a failure from now on: to Celery it is an `Ignore`, and there is no gate to hear it.
+    """Make `RateLimited` a failure from now on: Celery would ignore it, and there is no gate to handle it.
 
-    Before the pool's processes are there.
+    To be called before the pool forks its processes.
     """
     for name in policies_of(app).keys() | dedups_of(app).keys():
         task = app.tasks[name]
@@ -37,7 +37,7 @@ def _failing(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*args, **kwargs)
         except RateLimited as error:
-            said = f"Task {name} raised RateLimited ({error}), but throttle_enabled is False: nobody runs it again"
-            raise ThrottleError(said) from error
+            text = f"Task {name} raised RateLimited ({error}), but throttle_enabled is False: no worker runs it again"
+            raise ThrottleError(text) from error
 
     return wrapped

@@ -1,6 +1,6 @@
-"""How long a run waited in line, for the process that runs it: a header of its own, only where somebody asked for it.
+"""Pass the seconds that a run waited in line to the process that runs it, in a header of the request.
 
-Without that a task that waited is the same request as one that did not.
+Only after `show_waits`; otherwise the request of a task that waited has no mark of that.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _shown = False
 
 
 def show_waits() -> None:
-    """From now on, in this process: it has to be a worker's main one."""
-    global _shown  # noqa: PLW0603 - as the signals of Celery, which use it, it is of the whole process
+    """Pass the waits from now on, in this process, which has to be a worker's main one."""
+    global _shown  # noqa: PLW0603 - for the whole process, as Celery's signals are, which use it
     _shown = True
 
 
 def with_wait(request: Any, seconds: float) -> None:
-    """Let the process that runs a request see how long it waited; a retry has what the attempt before was told."""
+    """Put the seconds that a request waited into its header; a retry inherits the header of the attempt before."""
     if _shown:
         request.request_dict[_HEADER] = seconds
 
 
 def waited(context: Any) -> float | None:
-    """Return for how many seconds the task that runs has waited in line; None if it was not told."""
+    """Return the seconds that the running task has waited in line; None if its header has none."""
     seconds = context.get(_HEADER)
     return float(seconds) if isinstance(seconds, (int, float)) else None

@@ -1,4 +1,4 @@
-"""Hear how the run of a request ends, however it does."""
+"""Call back with the result when the run of a request ends, in any way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["unwatch", "watch"]
 
-#: What Celery asks from 5.7 on when a child is lost, and what came of the run if the answer is yes.
+#: Methods that Celery calls from 5.7 on when a child is lost, each with the result of the run if it returns True.
 _LOST = {"_success_was_stored": Result.SUCCESS, "_retry_worker_lost": Result.RETRY}
 
 
@@ -26,12 +26,12 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
     """Call back when the pool is through with a run.
 
     Args:
-        run: whose request it is.
-        ended: called when it has ended.
-        limited: called instead, and in place of what Celery does, if it raised `RateLimited`.
+        run: the run to watch.
+        ended: called when the run has ended.
+        limited: called instead, and instead of Celery's own function, if the run raised `RateLimited`.
 
-    The class that Celery generates for requests replaces ``on_success`` without calling what it replaces, so the
-    request itself is what we can wrap. A call may come more than once and from any thread.
+        The class that Celery generates for requests replaces ``on_success`` without calling the replaced method. So we
+        wrap the methods of the request itself. A callback may be called more than once and from any thread.
     """
     request = run.request
     on_success, on_failure, on_timeout = request.on_success, request.on_failure, request.on_timeout
@@ -39,7 +39,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
 
     def success(result: Any, **kwargs: Any) -> Any:
         failed, value, _ = result
-        if failed is False:  # so says a greenlet that was killed; one that has succeeded says 0
+        if failed is False:  # a killed greenlet gives False, a successful run gives 0
             return ended(Result.NOTHING)
         if failed and isinstance(error := _raised(value.exception), RateLimited):
             return limited(error)
@@ -49,17 +49,17 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
             ended(_result(value.exception) if failed else Result.SUCCESS)
 
     def failure(exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        made = _note_what_is_made_of_a_loss(request)  # only now: most runs end without
+        made = _note_what_is_made_of_a_loss(request)  # only now, because most runs end without a failure
         result = _result(exc_info.exception)
         try:
             return on_failure(exc_info, *args, **kwargs)
         except Exception:
-            result = result if request.acknowledged else Result.NOTHING  # nobody was told, and its message comes again
+            result = result if request.acknowledged else Result.NOTHING  # no result stored: the message comes again
             raise
         finally:
             ended(made[-1] if made else result)
 
-    def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), which one pool gives by name, another does not
+    def timeout(*args: Any, **kwargs: Any) -> Any:  # (soft, timeout), by name in one pool, by place in others
         result = Result.FAILURE
         try:
             return on_timeout(*args, **kwargs)
@@ -79,7 +79,7 @@ def watch(run: Run, ended: Callable[[Result], None], limited: Callable[[RateLimi
 
 
 def _note_what_is_made_of_a_loss(request: Any) -> list[Result]:
-    """Return where it is noted what came of a run whose child was lost, if that is no failure."""
+    """Return a list that gets the result of a run whose child was lost, if that result is no failure."""
     made: list[Result] = []
 
     def noting(asked: Callable[..., Any], result: Result) -> Callable[..., Any]:
@@ -97,9 +97,9 @@ def _note_what_is_made_of_a_loss(request: Any) -> list[Result]:
 
 
 def unwatch(request: Any) -> None:
-    """Undo `watch` once nothing more is to be heard.
+    """Undo `watch` when the run is over.
 
-    The request has our functions and they have the request: only the garbage collector would free them.
+    The request refers to our functions, and they refer to the request: only the garbage collector would free them.
     """
     attributes = vars(request)
     for name in ("on_success", "on_failure", "on_timeout", "reject", *_LOST):

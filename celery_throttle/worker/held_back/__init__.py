@@ -1,1 +1,1 @@
-"""What waits in a worker unacknowledged, and why."""
+"""Runs that wait in a worker unacknowledged, and the reasons for that."""

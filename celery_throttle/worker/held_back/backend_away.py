@@ -1,4 +1,4 @@
-"""Steps that may write to the result backend, which may be away."""
+"""Take steps that may write to the result backend, and try them again while it is away."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class BackendAway:
-    """Holds runs of which the result backend cannot be told; all on the loop.
+    """Holds runs while the result backend is away; all on the loop.
 
     Args:
-        held: holds them.
+        held: holds the runs.
         broker: has the messages, and delivers those of a lost connection again.
         stops: returns whether the worker stops.
         never_runs: called with the task and the context of a run that has failed, and that may have a lock.
@@ -37,9 +37,9 @@ class BackendAway:
         self._held, self._broker, self._stops, self._never_runs = held, broker, stops, never_runs
 
     def attempt(self, step: Callable[[Run], None], run: Run, again: Callable[[list[Run]], None] | None = None) -> None:
-        """Take a step that may write that the run is revoked, has expired, or failed.
+        """Take a step that may store that the run is revoked, has expired, or failed.
 
-        If the backend is away the run is held for a while, and begins again; ``again`` is called instead if given.
+        If the backend is away the run is held for a while, and then waits for a slot again, or ``again`` is called.
         """
         try:
             step(run)
@@ -62,7 +62,7 @@ class BackendAway:
         self.attempt(lambda run: self._fail_now(run, error), run, again)
 
     def fail_over(self, run: Run, error: Exception) -> None:
-        """End one that has run; the store is told by its facts, unless the backend is away now."""
+        """End a finished run with an error, later if the backend is away; the caller reports its facts to the store."""
 
         def later(runs: list[Run]) -> None:
             for each in runs:
@@ -72,5 +72,5 @@ class BackendAway:
 
     def _fail_now(self, run: Run, error: Exception) -> None:
         fail(run.request, error)
-        if run.lock:  # the store knows nothing of its end, and would keep its lock until its ttl
+        if run.lock:  # else the store, which has no report of its end, would keep its lock until the ttl
             self._never_runs(run.request.task, run.request._context)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Runs that may not be parked, because as many are parked as ``max_parked`` allows."""
+"""Hold runs that may not be parked, because as many tasks are parked as ``max_parked`` allows."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Crowded"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a run is tried again; twice as long each time, so many times.
+#: Seconds until a run is tried again: the first pause, the longest one, and how often the pause is doubled.
 _FIRST, _LONGEST, _DOUBLED = 0.5, 30.0, 6
 #: The number of runs from which on a warning is logged, and the seconds until the next one.
 _MANY, _LOG_EVERY = 200, 60.0
 
 
 class Crowded:
-    """Holds such runs, each for longer than the last time; all on the loop.
+    """Holds such runs, each time for longer; all on the loop.
 
     Args:
-        held: holds them.
+        held: holds the runs.
         notices: log which run is held.
     """
 
@@ -38,7 +38,7 @@ class Crowded:
         self._logged_at = -_LOG_EVERY
 
     def hold(self, run: Run, again: Callable[[Run], None]) -> None:
-        """Hold one that may not be parked."""
+        """Hold a run that may not be parked, and call ``again`` with it after a pause."""
 
         def come_again(here: list[Run]) -> None:
             for each in here:

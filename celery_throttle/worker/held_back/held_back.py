@@ -1,4 +1,4 @@
-"""All runs that wait in a worker unacknowledged, each for one reason: its state."""
+"""Hold all runs that wait in a worker unacknowledged, each for one reason: its state."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 __all__ = ["PAUSE", "HeldBack"]
 
-#: Seconds until the store that refused (out of memory, read-only), or the result backend, is tried again.
+#: Seconds until the next try of a store that refused (out of memory, read-only), or of the result backend.
 PAUSE = 1.0
-#: For these reasons the broker delivers as many messages more as there are runs, up to a number.
+#: Reasons for which the broker delivers one more message for each held run, and the most runs that count.
 _MORE = {why: 200 if why is State.CROWDED else 1000 for why in (State.UNSURE, State.MAYBE_PARKED, *WHY)}
 
 
 class HeldBack:
-    """Holds runs until something passes; all on the loop.
+    """Holds runs until their reason has passed; all on the loop.
 
-    Each takes the place of a message that the broker would deliver. So the broker may deliver others instead, and stops
-    when many runs are held: the rest of a long queue stays there.
+    Each held run takes the place of a message that the broker would deliver. So the broker may deliver other messages
+    instead, and stops when many runs are held: the rest of a long queue stays at the broker.
 
     Args:
-        loop: everything happens on it.
+        loop: the loop that everything happens on.
         timekeeper: ends pauses.
         let_in: called with the number of messages that the broker may deliver beyond Celery's own number.
 
     Attributes:
-        waiting: runs that wait for a slot alone; the oldest comes first.
+        waiting: runs that only wait for a slot, oldest first.
     """
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper, let_in: Callable[[int], None]) -> None:
         self._loop, self._timekeeper, self._let_in = loop, timekeeper, let_in
         self.waiting: deque[Run] = deque()
-        #: By reason; each run with the pause that it is in, if it is in one.
+        #: By reason: the runs, each with its pause, or None.
         self._held: dict[State, dict[Run, object]] = {why: {} for why in (*UNDECIDED, *WHY)}
 
     def __contains__(self, run: Run) -> bool:
@@ -48,7 +48,7 @@ class HeldBack:
 
     @property
     def asking(self) -> int:
-        """The number of runs that ask the store, and have a slot."""
+        """The number of runs that ask the store, each of which has a slot."""
         return len(self._held[State.ASKING])
 
     def count(self, why: State) -> int:
@@ -72,7 +72,7 @@ class HeldBack:
         self._changed(why)
 
     def release(self, run: Run, now: State) -> bool:
-        """Give a run that is held another state; return whether it is held."""
+        """Give a held run another state; return False if the run was not held."""
         if run not in self:
             return False
         why, run.state = run.state, now
@@ -81,7 +81,7 @@ class HeldBack:
         return True
 
     def pause(self, runs: list[Run], why: State, seconds: float, again: Callable[[list[Run]], None]) -> None:
-        """Hold runs for some seconds; ``again`` then gets those that are in this pause still."""
+        """Hold runs for some seconds; then call ``again`` with those that are still in this pause."""
         pause = object()
         for run in runs:
             self.hold(run, why, pause)
@@ -96,14 +96,14 @@ class HeldBack:
         self._timekeeper.later(seconds, lambda: self._loop.post(over))
 
     def wait_first(self, runs: Iterable[Run]) -> None:
-        """Have runs wait for a slot before all others."""
+        """Have runs wait for a slot, before all other runs."""
         first = list(runs)
         for run in first:
             self.release(run, State.WAITING)
         self.waiting.extendleft(reversed(first))
 
     def forget(self, *but: State) -> None:
-        """Leave runs to the broker, which delivers them again."""
+        """Drop all runs, but for those held for the given reasons: the broker delivers them again."""
         self.waiting.clear()
         for held in (held for why, held in self._held.items() if why not in but):
             for run in held:

@@ -1,4 +1,4 @@
-"""What happens to throttled tasks while the store is out of reach."""
+"""Hold, run or fail throttled tasks while the store is out of reach."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _LOGGED: dict[StoreErrorAction, str] = {
 
 
 class Outage:
-    """Holds the runs of a group that wait for its store, without a slot, or deals with them otherwise; on the loop.
+    """Holds the runs of a group that need its store, without a slot, or takes another action; all on the loop.
 
-    Right after the connection broke everything is held, since it may be back in a moment; what ``action`` says begins
-    when connecting failed.
+    Right after the connection broke all runs are held, because it may be back in a moment. The user's action begins
+    when a new connection fails.
 
     Args:
-        group: whose store it is.
-        action: what the user wants: hold, run or fail.
+        group: the name of the group.
+        action: ``throttle_on_store_error``: hold, run or fail.
         held: holds the runs.
         execute: starts a run.
-        fail: ends a run that did not start with an error.
+        fail: ends a run with an error before it has started.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Outage:
 
     @property
     def holds(self) -> bool:
-        """Whether it has some."""
+        """Whether it holds runs."""
         return self._held.has(State.STORE_AWAY, self._group)
 
     def meet(self, run: Run) -> None:
-        """Take a run that needs the store now."""
+        """Hold a run that needs the store now, or take the user's action."""
         if not self._unreachable or self._action == "hold":
             self._held.hold(run, State.STORE_AWAY)
             return
@@ -78,17 +78,20 @@ class Outage:
             self.meet(run)
 
     def begin(self, error: Exception, unsent: Collection[Run]) -> None:
-        """The connection broke, and no call has these runs: all that wait for an answer wait without a slot."""
+        """Hold all runs that wait for an answer, without a slot, because the connection broke.
+
+        ``unsent``: the runs that no call has.
+        """
         logger.warning("celery_throttle: lost the store, connecting again: %s", error)
         for run in self._held.of(*UNDECIDED, group=self._group):
             if run in unsent:
                 self._meet_again(run)
-            elif run in self._held:  # its call is sent again, and answered then
+            elif run in self._held:  # its call is sent again, and is answered later
                 asks = run.state in (State.ASKING, State.UNSURE)
                 self._held.hold(run, State.UNSURE if asks else State.MAYBE_PARKED)
 
     def unreachable(self, error: Exception) -> None:
-        """Connecting failed."""
+        """Log that connecting failed, and take the user's action for the runs that are held."""
         if not self._unreachable or monotonic() - self._logged_at >= _LOG_EVERY:
             still, self._logged_at = "still " if self._unreachable else "", monotonic()
             logged = _LOGGED[self._action]
@@ -97,12 +100,12 @@ class Outage:
             logger.error("celery_throttle: %scannot reach the store (%s): %s", still, error, logged)
         self._unreachable = True
         if self._action != "hold":
-            # One whose parking is under way waits for the answer: the store may have it.
+            # A run whose parking is under way still waits for the answer, because the store may have it.
             for run in self._held.of(State.STORE_AWAY, State.ASKING, State.UNSURE, group=self._group):
                 self._meet_again(run)
 
     def over(self) -> None:
-        """The store is back: what was held waits for a slot, before all others."""
+        """Have the held runs wait for a slot before all others, because the store is back."""
         if self._unreachable:
             logger.info("celery_throttle: the store is back")
         self._unreachable = False

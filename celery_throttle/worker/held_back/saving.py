@@ -1,9 +1,9 @@
-"""Runs that are parked, but whose messages the broker keeps until the parked copies are safe.
+"""Hold runs that are parked until the parked copies are safe; until then the broker keeps their messages.
 
-How safe is up to the user (`Durability`). The server answers WAIT and WAITAOF late, and nothing else on that connection
-meanwhile, so it has one of its own. A round of calls there asks what the store has of those held here, and writes
-something; the WAIT that follows covers that, and with it all that was written before by anybody. So it is one and the
-same server that has them and that says that they are safe, whatever failed over meanwhile.
+The user sets how safe (`Durability`). The server answers WAIT and WAITAOF late, and no other command of that connection
+before. So these commands have a connection of their own. A round of calls on it asks which of the held runs the store
+has, and writes a value. The WAIT that follows covers that write, and all earlier writes of all clients. So the server
+that confirms the copies is the server that has them, also after a failover.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ __all__ = ["Saving"]
 
 logger = logging.getLogger(__name__)
 
-#: Tasks that one call asks about.
+#: The most tasks that one call asks about.
 _MOST_ROWS = 500
-#: Seconds after which trouble that goes on is logged again.
-_SAY_EVERY = 60.0
+#: Seconds until a problem that goes on is logged again.
+_LOG_EVERY = 60.0
 
 
 class Saving:
-    """Asks about the runs of a group in the state ``SAVING``; all on the loop.
+    """Asks whether the runs of a group in the state ``SAVING`` are safe; all on the loop.
 
     Args:
-        group: whose runs.
+        group: the name of the group.
         store: builds the calls.
-        durability: what is waited for.
-        gate: hears what came of it.
+        durability: the condition under which a copy is safe.
+        gate: takes the answers: runs that are safe, or lost.
         held: holds the runs.
-        connect: makes the connection, given who hears of what it brings.
-        loop: everything happens on it.
-        timekeeper: for trying again.
+        connect: makes the connection, given this object for its callbacks.
+        loop: the loop that everything happens on.
+        timekeeper: calls later, to try again.
 
     Attributes:
         link: the connection.
@@ -70,21 +70,21 @@ class Saving:
     ) -> None:
         self._group, self._store, self._durability, self._gate, self._held = group, store, durability, gate, held
         self._loop, self._timekeeper = loop, timekeeper
-        self._round: list[Run] | None = None  # those that the store has, as far as it has answered
+        self._round: list[Run] | None = None  # the runs that the store has, by the answers so far
         self._unanswered = 0
-        self._pause: object = None  # the last one, since the store refuses
-        self._said_at: float | None = None  # that they are not safe; None while they are
+        self._pause: object = None  # the present pause, after the store refused
+        self._logged_at: float | None = None  # the time of the last warning; None while all is safe
         self.link = connect(self)
         loop.every_turn(self.tick)
 
     def tick(self) -> None:
-        """Begin a round, if there is something to ask."""
+        """Begin a round, if there are runs to ask about."""
         if self._round is None and self.link.up and not self.settled:
             self._begin()
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to wait for: all are safe, or the store refuses."""
+        """Whether there is no answer to wait for: all runs are safe, or the store refuses."""
         return self._pause is not None or not self._held.has(State.SAVING, self._group)
 
     @property
@@ -93,16 +93,16 @@ class Saving:
 
     @property
     def timeout(self) -> float:
-        """Seconds that one try takes at most."""
+        """The seconds that one try takes at most."""
         return self._durability.timeout
 
     def hurry(self) -> None:
-        """The worker stops: try now, while the broker is there to be told."""
+        """Try now, while the broker still takes acknowledgements, because the worker stops."""
         self._pause = None
         self.link.hurry()
 
-    def say_left(self) -> None:
-        """The worker stops, and what is held still stays at the broker."""
+    def log_left(self) -> None:
+        """Log how many messages stay at the broker, because the worker stops before their copies are safe."""
         if runs := self._runs:
             logger.warning(
                 "celery_throttle: this worker stops, and %d parked tasks are not safe: the broker keeps their messages",
@@ -110,7 +110,7 @@ class Saving:
             )
 
     def broken(self, error: Exception) -> None:
-        """The connection broke: ask again on the next one, which may be to another server."""
+        """Drop the present round, because the connection broke: the next one may be to another server."""
         logger.debug("celery_throttle: lost the connection that waits for durability: %s", error)
         self._round = None
 
@@ -124,7 +124,7 @@ class Saving:
             self.link.send(call, partial(self._looked, there, piece))
 
     def _answers(self, there: list[Run], raw: Any) -> bool:
-        """Whether it is an answer in the present round."""
+        """Return whether this is an answer in the present round."""
         if there is not self._round or isinstance(raw, StoreUnavailable):
             return False
         if isinstance(raw, Exception):
@@ -153,18 +153,18 @@ class Saving:
             return
         self._round = None
         if not self._durability.reached(raw):
-            self._say(f"{self._durability.missed(raw)} after {self._durability.timeout:g} s")
+            self._log(f"{self._durability.missed(raw)} after {self._durability.timeout:g} s")
             return
-        if self._said_at is not None:
-            self._said_at = None
-            logger.info("celery_throttle: what is parked is safe again")
+        if self._logged_at is not None:
+            self._logged_at = None
+            logger.info("celery_throttle: parked tasks are safe again")
         for run in there:
             if self._held.release(run, State.GONE):
                 self._gate.saved(run)
 
     def _refused(self, error: Exception) -> None:
         self._round = None
-        self._say(f"the store refuses: {error}")
+        self._log(f"the store refuses: {error}")
         self._pause = pause = object()
         self._timekeeper.later(PAUSE, lambda: self._loop.post(self._go_on, pause))
 
@@ -172,9 +172,9 @@ class Saving:
         if self._pause is pause:
             self._pause = None
 
-    def _say(self, why: str) -> None:
-        if self._said_at is None or monotonic() - self._said_at >= _SAY_EVERY:
-            self._said_at = monotonic()
+    def _log(self, why: str) -> None:
+        if self._logged_at is None or monotonic() - self._logged_at >= _LOG_EVERY:
+            self._logged_at = monotonic()
             logger.warning(
                 "celery_throttle: %d parked tasks are not as safe as throttle_park_durability = %r asks for (%s): the "
                 "broker keeps their messages until they are", len(self._runs), self._durability.kind, why,

@@ -1,1 +1,1 @@
-"""What a worker reports: its log, signals, events, and what `inspect` returns."""
+"""The reports of a worker: its log, signals, events, and the answer to `inspect`."""

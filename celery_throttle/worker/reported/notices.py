@@ -1,6 +1,7 @@
-"""Say of tasks that they wait, and why, and that they were resumed: one at once, then one a second with a count.
+"""Log which tasks were parked, with the reason, or resumed: the first at once, then one a second with a count.
 
-A worker may park thousands a second, so each of them only counts. The one that is told of is asked for at the store.
+A worker may park thousands of tasks a second, so the others are only counted. The store is asked for the reason of the
+one that is logged.
 """
 
 from __future__ import annotations
@@ -29,57 +30,57 @@ __all__ = ["Notices"]
 logger = logging.getLogger(__name__)
 
 _EVERY = 1.0
-#: Holders that are looked at, of all limits of the group, and those that are named.
+#: The number of holders to read, of all limits of the group, and the number to name.
 _LOOKED_AT, _NAMED = 50, 3
 
 
 class Notices:
-    """What a worker's log says of tasks that wait; all on the loop. Nothing at all below INFO.
+    """Logs the tasks that wait, if the log level is INFO or lower; all on the loop.
 
     Args:
-        loop: everything happens on it.
-        timekeeper: says when a second is over: the loop's own timer is emptied when the broker connection is lost.
+        loop: the loop that everything happens on.
+        timekeeper: calls each second, because Celery empties the loop's own timer when the broker connection is lost.
     """
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper) -> None:
         self._parked = _OncePerSecond(loop, timekeeper, _ask_why)
-        self._resumed = _OncePerSecond(loop, timekeeper, _say_resumed)
-        self._limited = _OncePerSecond(loop, timekeeper, _say_limited)
-        self._crowded = _OncePerSecond(loop, timekeeper, _say_crowded)
+        self._resumed = _OncePerSecond(loop, timekeeper, _log_resumed)
+        self._limited = _OncePerSecond(loop, timekeeper, _log_limited)
+        self._crowded = _OncePerSecond(loop, timekeeper, _log_crowded)
 
     def close(self) -> None:
-        """The worker is about to stop: ask nothing more."""
+        """Ask the store for no more reasons, because the worker is about to stop."""
         self._parked.close()
 
     def parked(self, request: Any, calls: Calls) -> None:
-        """The store has set it aside."""
-        logger.debug("Task %s[%s] parked", request.name, request.id)  # each; at INFO one a second
+        """Log a task that the store has parked."""
+        logger.debug("Task %s[%s] parked", request.name, request.id)  # each task; at INFO one a second
         if logger.isEnabledFor(logging.INFO):
             self._parked.count(request, calls)
 
     def resumed(self, request: Any, waited: float) -> None:
-        """It starts, after so many seconds."""
+        """Log a task that starts after waiting in line."""
         if logger.isEnabledFor(logging.INFO):
             self._resumed.count(request, waited)
 
     def limited(self, request: Any, error: RateLimited) -> None:
-        """Its body has raised `RateLimited`."""
+        """Log a task whose body has raised `RateLimited`."""
         logger.debug("Task %s[%s] is rate limited", request.name, request.id)
         if logger.isEnabledFor(logging.INFO):
             self._limited.count(request, error)
 
     def crowded(self, request: Any) -> None:
-        """It may not be parked, since as many are as may be (``max_parked``)."""
+        """Log a task that may not be parked, because of ``max_parked``."""
         logger.debug("Task %s[%s] waits here", request.name, request.id)
         if logger.isEnabledFor(logging.INFO):
             self._crowded.count(request)
 
 
 class _OncePerSecond:
-    """Counts, and has the last one told of with the number of the others: the first at once, then once a second."""
+    """Counts tasks, and logs the last one with the number of the others: the first at once, then once a second."""
 
-    def __init__(self, loop: Loop, timekeeper: Timekeeper, tell: Callable[..., None]) -> None:
-        self._loop, self._timekeeper, self._tell = loop, timekeeper, tell
+    def __init__(self, loop: Loop, timekeeper: Timekeeper, write: Callable[..., None]) -> None:
+        self._loop, self._timekeeper, self._write = loop, timekeeper, write
         self._counted = 0
         self._last: tuple[Any, ...] = ()
         self._timed = self._closed = False
@@ -94,56 +95,56 @@ class _OncePerSecond:
         self._last = last
         if not self._timed:
             self._timed = True
-            self._say()
+            self._flush()
 
-    def _say(self) -> None:
+    def _flush(self) -> None:
         counted, self._counted = self._counted, 0
         last, self._last = self._last, ()
         if not counted or self._closed:
             self._timed = False
             return
-        self._timekeeper.later(_EVERY, lambda: self._loop.post(self._say))
-        self._tell(*last, counted - 1)
+        self._timekeeper.later(_EVERY, lambda: self._loop.post(self._flush))
+        self._write(*last, counted - 1)
 
 
-def _say_resumed(request: Any, waited: float, others: int) -> None:
-    said = f"Task {request.name}[{request.id}] resumed after {seconds(waited)}"
-    _log(said, others, _about(request, "task_resumed") | {"waited": waited})
+def _log_resumed(request: Any, waited: float, others: int) -> None:
+    text = f"Task {request.name}[{request.id}] resumed after {seconds(waited)}"
+    _log(text, others, _about(request, "task_resumed") | {"waited": waited})
 
 
-def _say_limited(request: Any, error: RateLimited, others: int) -> None:
+def _log_limited(request: Any, error: RateLimited, others: int) -> None:
     _log(f"Task {request.name}[{request.id}] is rate limited: {error}", others, _about(request, "rate_limited"))
 
 
-def _say_crowded(request: Any, others: int) -> None:
-    said = f"Task {request.name}[{request.id}] waits here, unacknowledged: as many are parked as max_parked allows"
-    _log(said, others, _about(request, "crowded"))
+def _log_crowded(request: Any, others: int) -> None:
+    text = f"Task {request.name}[{request.id}] waits here, unacknowledged: as many are parked as max_parked allows"
+    _log(text, others, _about(request, "crowded"))
 
 
 def _ask_why(request: Any, calls: Calls, others: int) -> None:
-    """Ask the store for the place of a task and for who holds, and log it when the answers are there."""
+    """Ask the store for the place of a task and for the holders, and log both when the answers are there."""
     task, about = f"Task {request.name}[{request.id}] parked", _about(request, "task_parked")
     if not calls.link.up:
         _log(task, others, about)
         return
     answers: dict[str, Any] = {}
 
-    def heard(what: str, answer: Any) -> None:
-        # In any order: a server that does not know a script is asked once more, behind the others.
-        answers[what] = answer
+    def answered(question: str, answer: Any) -> None:
+        # In any order: if the server does not have a script, the call is sent again, after the others.
+        answers[question] = answer
         if answers.keys() == {"view", "holders"}:
-            _say_parked(task, about, others, **answers)
+            _log_parked(task, about, others, **answers)
 
-    calls.link.send(calls.store.explain(request.id), partial(heard, "view"))
-    calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(heard, "holders"))
+    calls.link.send(calls.store.explain(request.id), partial(answered, "view"))
+    calls.link.send(calls.store.holders(0, _LOOKED_AT), partial(answered, "holders"))
 
 
-def _say_parked(task: str, about: dict[str, Any], others: int, view: Any, holders: Any) -> None:
+def _log_parked(task: str, about: dict[str, Any], others: int, view: Any, holders: Any) -> None:
     if isinstance(view, Exception) or isinstance(holders, Exception):
-        _log(task, others, about)  # the store is away, which is said elsewhere
+        _log(task, others, about)  # the store is away, which `Outage` logs
         return
     why = explained(about["task_id"], read_task_view(view))
-    if why.state == "unknown" and not others:  # it has ended by now: this would be the last that is read of it
+    if why.state == "unknown" and not others:  # ended by now: "parked" would be its last line in the log
         return
     if why.state in ("held", "unknown"):
         _log(f"{task} for a moment", others, about)
@@ -161,10 +162,10 @@ def _about(request: Any, action: str) -> dict[str, Any]:
     return {"action": action, "task_id": request.id, "task_name": request.name}
 
 
-def _log(said: str, others: int, about: dict[str, Any]) -> None:
+def _log(text: str, others: int, about: dict[str, Any]) -> None:
     logger.info(
         "%s%s",
-        one_line(said),
+        one_line(text),
         f"; and {others} more in the last second" if others else "",
         extra=about | {"others": others},
     )

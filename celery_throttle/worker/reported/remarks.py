@@ -1,4 +1,4 @@
-"""Say at the worker's start which tasks have options that do nothing."""
+"""Log at the worker's start which tasks have options without effect."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class RemarksStep(bootsteps.Step):
-    """Stands in every worker whose process has the library, for tasks that it was forgotten for."""
+    """Logs warnings in every worker that imports the library, also without a throttled task."""
 
     def include_if(self, worker: Any) -> bool:
-        """Never: what there is to be said is said here."""
+        """Log the warnings; the step itself is never included."""
         for remark in remarks(worker.app):
             logger.warning("celery_throttle: %s", remark)
         return False

@@ -1,4 +1,4 @@
-"""What only a worker knows: what it holds, what waits in it and why, and how it reaches the store."""
+"""The state inside one worker: its permits, the runs that wait and why, and its connection to the store."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
-#: Tasks that are named; of the others it is only said how many there are.
+#: The most tasks that are listed; the others are only counted.
 _NAMED = 100
 
 
 def report(gate: Gate, slots: Slots, settings: Settings) -> dict[str, Any]:
-    """Return it as JSON has it: moments as ISO 8601 in UTC, durations in seconds. Asks nobody; on the loop."""
+    """Return the state as JSON values: times as ISO 8601 in UTC, durations in seconds; on the loop.
+
+    No call to the store or the broker is made.
+    """
     up = {calls.group: calls.link.up for calls in gate.groups}
     running, asking = sorted(gate.running.runs, key=_age), []
     why: dict[str, list[Run]] = {each: [] for each in WHY.values()}
     for run in gate.held.of(*UNDECIDED, *WHY):
         if run.state in UNDECIDED and up[run.group]:
             asking.append(run)
-        else:  # the call that it is in, if it is in one, is sent again when the store is back
+        else:  # its call, if it is in one, is sent again when the store is back
             why[WHY.get(run.state, "store away")].append(run)
     held = [permit for calls in gate.groups for permit in calls.held.values() if permit.run is not None]
     held_back = [(each, run) for each, runs in why.items() for run in runs]
@@ -58,7 +61,7 @@ def _age(run: Run) -> float:
 
 
 def _group(calls: Calls) -> dict[str, Any]:
-    """Return how a group of limits is reached."""
+    """Return the state of the connection to a group of limits."""
     link, last = calls.link, None
     if calls.asked_at is not None:
         took = round(calls.took, 6) if calls.took is not None and calls.answered else None
@@ -70,7 +73,7 @@ def _group(calls: Calls) -> dict[str, Any]:
         "since": _moment(link.since),
         "refuses": calls.paused,
         "errors": calls.errors,
-        "hints": calls.hears_hints,
+        "hints": calls.gets_hints,
         "queues": [BrokerQueue.parse(each).name for each in calls.queues],
         "last_call": last,
     }
@@ -107,6 +110,6 @@ def _holder(permit: Permit) -> dict[str, Any]:
 
 
 def _moment(time: float) -> str:
-    """Return a time on the clock of ``time.monotonic`` as others have it."""
+    """Return a time on the clock of ``time.monotonic`` as ISO 8601 in UTC."""
     ago = timedelta(seconds=monotonic() - time)
     return (datetime.now(timezone.utc) - ago).isoformat(timespec="milliseconds")

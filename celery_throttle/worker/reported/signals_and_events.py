@@ -1,6 +1,6 @@
-"""What code and monitors hear of a worker's tasks: signals, and events in a group of their own.
+"""Send signals and events about a worker's tasks.
 
-Not ``task-...``: monitors take whatever begins with that for a state of the task.
+The events have a group of their own, because monitors read each event ``task-...`` as a state of the task.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from celery_throttle.worker.runs import Run
 
-__all__ = ["limits_of", "queue_of", "tell_duplicate", "tell_lost", "tell_parked", "tell_resumed"]
+__all__ = ["limits_of", "queue_of", "report_duplicate", "report_lost", "report_parked", "report_resumed"]
 
 
-def tell_parked(run: Run) -> None:
-    """It has been set aside."""
+def report_parked(run: Run) -> None:
+    """Report a task that has been parked."""
     request = run.request
     if task_parked.receivers:
         event = TaskParked(request.id, request.name, queue_of(run), needs_from(run.needs.text))
@@ -39,8 +39,8 @@ def tell_parked(run: Run) -> None:
         request.send_event("throttle-parked", name=request.name, queue=queue_of(run), limits=limits_of(run))
 
 
-def tell_resumed(run: Run) -> None:
-    """It starts."""
+def report_resumed(run: Run) -> None:
+    """Report a parked task that starts."""
     request = run.request
     if task_resumed.receivers:
         event = TaskResumed(request.id, request.name, queue_of(run), needs_from(run.needs.text), run.waited)
@@ -49,16 +49,16 @@ def tell_resumed(run: Run) -> None:
         request.send_event("throttle-resumed", name=request.name, waited=run.waited, limits=limits_of(run))
 
 
-def tell_lost(run: Run, needs: str) -> None:
-    """It runs, but its lease is lost."""
+def report_lost(run: Run, needs: str) -> None:
+    """Report a running task whose lease is lost."""
     request = run.request
     lease_lost.send(request.name, event=LeaseLost(request.id, request.name, needs_from(needs)))
     if _is_watched(request):
         request.send_event("throttle-lease-lost", name=request.name, limits=limits_of(run))
 
 
-def tell_duplicate(request: Any, first: str, verdict: str) -> None:
-    """It does not run, since another call has its lock."""
+def report_duplicate(request: Any, first: str, verdict: str) -> None:
+    """Report a task that does not run, because another call has its lock."""
     event = DuplicateDropped(request.id, request.name, first, verdict)
     duplicate_dropped.send(request.name, event=event)
     request.send_event("throttle-duplicate", existing=first, name=request.name, verdict=verdict)
@@ -69,10 +69,10 @@ def _is_watched(request: Any) -> bool:
 
 
 def queue_of(run: Run) -> str:
-    """Return the name of its queue, as the broker has it."""
+    """Return the name of a run's queue at the broker."""
     return BrokerQueue.parse(run.queue).name
 
 
 def limits_of(run: Run) -> list[str]:
-    """Return what it takes permits of, as it is shown."""
+    """Return the limits, with keys, that a run takes permits of, as text."""
     return [str(Bucket.parse(each)) for each in run.needs.buckets]

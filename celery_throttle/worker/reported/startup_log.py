@@ -1,4 +1,4 @@
-"""What a worker says in its log when it starts: what is throttled, by which store, and whether that is fit for it."""
+"""Log at a worker's start which tasks are throttled, by which store, and problems of that store."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _EVICTION = {"noeviction": "nothing is evicted", None: "eviction unknown"}
 
 @dataclass(frozen=True)
 class _Store:
-    """The server of a group of limits, as far as it tells."""
+    """The server of a group of limits, as far as its user may read."""
 
     server: str | None
     hints: bool | None
@@ -58,33 +58,33 @@ class _Store:
 
 
 def greet(app: Any, settings: Settings, groups: Sequence[Group]) -> None:
-    """Warn of what could break a limit in the store, and say in one line what is throttled, and by which store.
+    """Log problems of the store that could break a limit, and one line with the throttled tasks and the store.
 
     Args:
-        app: the worker's.
-        settings: of the app.
-        groups: the worker's, each in its place in Redis.
+        app: the worker's app.
+        settings: the settings of the app.
+        groups: the worker's groups of limits, each in its place in Redis.
     """
     stores = [_look(settings, group) for group in groups]
     for finding in dict.fromkeys(finding for store in stores if store for finding in store.findings):
         logger.warning("celery_throttle: %s", finding)
-    if settings.enabled:  # else it was said why the gate is there
+    if settings.enabled:  # else `parked_leftovers` has logged why the gate is there
         store = " and ".join(dict.fromkeys(str(store or "it does not answer") for store in stores))
         logger.info("celery_throttle: %s; store %s: %s", _throttled(app), shown(settings.url), store)
 
 
 def _throttled(app: Any) -> str:
     policies, dedups = policies_of(app), dedups_of(app)
-    said = [f"{counted(len({*policies, *dedups}), 'task')} throttled"]
+    parts = [f"{counted(len({*policies, *dedups}), 'task')} throttled"]
     if limits := sorted(limits_of(policies.values())):
-        said.append(f"limit{'s' if len(limits) > 1 else ''} {shortened(limits, _NAMED)}")
+        parts.append(f"limit{'s' if len(limits) > 1 else ''} {shortened(limits, _NAMED)}")
     if dedups:
-        said.append(f"{len(dedups)} run once")
-    return ", ".join(said)
+        parts.append(f"{len(dedups)} run once")
+    return ", ".join(parts)
 
 
 def _look(settings: Settings, group: Group) -> _Store | None:
-    """Return how the server is, None if it does not answer: whoever uses it next says so."""
+    """Return the state of the server, None if it does not answer; the next call that needs it logs that."""
     keys = settings.keys(group.calls.group)
     make: Any = connection_factory(settings.url, keys)
     try:
@@ -92,7 +92,7 @@ def _look(settings: Settings, group: Group) -> _Store | None:
     except (RedisError, OSError):
         return None
     info = info_of(group.client)
-    if not info:  # who may not even ask that is not to knock at other doors
+    if not info:  # without the right to INFO, skip the other checks
         return _Store(None, hints, None, None, ())
     return _Store(
         server_of(info),

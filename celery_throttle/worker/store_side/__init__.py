@@ -1,1 +1,1 @@
-"""What touches the store: connections, calls, renewals."""
+"""The code that touches the store: connections, calls, renewals."""

@@ -1,4 +1,4 @@
-"""Queues of which this worker takes no parked tasks for a moment, since it was given one that it does not know."""
+"""Take no parked tasks of a queue for a moment, after one of them is not registered in this worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AvoidedQueues"]
 
-#: Seconds, twice as long after each further task that is not known, so that other workers of the queue get it.
+#: Seconds of the first and the longest pause. Each further unregistered task doubles the pause, so that other workers
+#: of the queue get the task.
 _FIRST, _LONGEST = 1.0, 60.0
 
 
@@ -20,9 +21,9 @@ class AvoidedQueues:
     """Queues whose parked tasks are left to other workers; all on the loop.
 
     Args:
-        loop: everything happens on it.
-        timekeeper: tells when a queue is served again.
-        changed: called when other queues are avoided than before.
+        loop: the loop that everything happens on.
+        timekeeper: calls when a pause ends.
+        changed: called when the set of avoided queues has changed.
     """
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper, changed: Callable[[], None]) -> None:
@@ -31,7 +32,7 @@ class AvoidedQueues:
         self._now: set[str] = set()
 
     def others(self, queues: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these queues that are served."""
+        """Return the queues among the given ones that are served."""
         return tuple(queue for queue in queues if queue not in self._now)
 
     def avoid(self, queue: str) -> None:
@@ -48,6 +49,6 @@ class AvoidedQueues:
         self._now.discard(queue)
         self._changed()
 
-    def knows(self, queue: str) -> None:
-        """A task of this queue starts here: the next pause is a short one again."""
+    def reset(self, queue: str) -> None:
+        """Make the next pause of a queue short again, because a task of the queue starts here."""
         self._pauses.pop(queue, None)

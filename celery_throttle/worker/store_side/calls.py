@@ -1,7 +1,7 @@
 """The numbered calls of one worker to the store of one group: one at a time, each until it is answered.
 
-The store keeps what came of a worker's last call, so a call whose reply was lost is sent again, unchanged, and gets the
-same answer: nothing has to be compared or guessed after a lost connection.
+The store keeps the answer to a worker's last call. So a call whose reply was lost is sent again, unchanged, and gets
+the same answer: after a lost connection there is nothing to compare or to guess.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from celery_throttle.store.exchange_reply import Overtaken, read_exchanged
 from celery_throttle.store.reading import read
 from celery_throttle.store.reclaimed import reclaimed_text
 from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.store_side.decisions import tell_all
+from celery_throttle.worker.store_side.decisions import deliver
 from celery_throttle.worker.store_side.declaring import declare_in_pages, read_declared
 from celery_throttle.worker.store_side.link import NoAnswer
 from celery_throttle.worker.store_side.outbox import MOST_BYTES, Outbox
@@ -44,40 +44,40 @@ __all__ = ["Calls"]
 
 logger = logging.getLogger(__name__)
 
-#: Bytes of messages that a call may always have, and how long the longest silence after one may be.
+#: The bytes of messages that a call may always have, and the longest patience: seconds of silence after a call.
 _FEWEST_BYTES, _MOST_PATIENCE = 1 << 16, 16 * TIMEOUT
-#: A store that takes so long each time is trusted in the end, or nothing would start at all.
+#: How often a late answer is asked for again. After that it is used, or with a slow store nothing would start.
 _LATE_MOST = 3
 
 
 class Calls:
-    """Sends what the gate has to say; all on the loop.
+    """Sends the rows of the gate to the store, and the answers to the gate; all on the loop.
 
     Args:
         group: the name of the group.
         store: builds the calls.
-        worker: names this worker in the store.
-        declared: what this worker declares of each limit of the group, by name.
-        gate: hears what came of it.
-        connect: makes the connections for calls and for hints, given who hears of what they bring.
-        names: of the app's tasks, for the log.
-        saving: what is parked stays at the broker until it is safe; None if it need not.
+        worker: the name of this worker in the store.
+        declared: this worker's declaration of each limit of the group, by name.
+        gate: takes the store's decisions.
+        connect: makes the connections for calls and for hints, given this object for their callbacks.
+        names: the names of the app's tasks, for the log.
+        saving: holds parked runs until their copies are safe; None if they are not waited for.
 
     Attributes:
         saving: as given.
-        outbox: what is to be said next.
-        tally: what is counted, and told now and then.
+        outbox: the rows of the next call.
+        tally: counts, which are sent now and then.
         queues: the queues whose tasks this worker starts.
-        held: the permits that the store counts as held here, by the nonce that it knows.
-        number: of the last call.
-        offered: slots that the call under way offers to parked tasks.
-        hungry: whether there may be something to start, so that the gate looks when it has a slot.
-        look_at: when the store said that something may change, on the clock of ``time.monotonic``.
-        freed: runs that ended since the last call and whose bucket has a line.
-        lazy_since: when there first was something to say that can wait.
-        asked_at: when a call was sent last, on the clock of ``time.monotonic``; None if none was.
-        took: how many seconds the last answer took.
-        errors: how often the store was lost or never reached, which counts once until it is back, or refused a call.
+        held: the permits that the store counts as held here, by the nonce in the store.
+        number: the number of the last call.
+        offered: the slots that the call under way offers to parked tasks.
+        hungry: whether there may be parked tasks to start, so that the gate asks when it has a slot.
+        look_at: when a parked task may become ready by time alone, on the clock of ``time.monotonic``.
+        freed: the number of runs that ended since the last call and whose bucket has a line.
+        lazy_since: when the first row came that can wait.
+        asked_at: when a call was sent last, on the clock of ``time.monotonic``; None before the first.
+        took: the seconds that the last answer took.
+        errors: the number of refused calls and of outages: a lost or unreachable store counts once until it is back.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Calls:
         self.held: dict[str, Permit] = {}
         self.number = self.offered = self.freed = 0
         self.hungry = True
-        self._pause_asked: object = None  # the last pause, while nothing is sent since the store refuses
+        self._pause_asked: object = None  # the present pause, after the store refused
         self.look_at: float | None = None
         self.lazy_since: float | None = None
         self.asked_at: float | None = None
@@ -108,21 +108,21 @@ class Calls:
         self.errors = 0
         self._nonces = itertools.count(1)
         self._under_way: tuple[Batch, Call] | None = None
-        self._sent = 0  # how often it was sent
-        self._late = 0  # how often its reply was too late
+        self._sent = 0  # how often the call under way was sent
+        self._late = 0  # how often its reply came too late
         self._most_bytes = MOST_BYTES  # of the messages in a call
-        self._slow = False  # whether the last call had large messages, and offered no slots for that
+        self._slow = False  # whether the last call offered no slots because it had large messages
         self._patience = TIMEOUT  # seconds of silence after which a call is sent again
-        self._ready = False  # the store knows this worker's limits
-        self._unheard = False  # it refused to hear them
+        self._ready = False  # the limits are declared on this connection
+        self._declaration_refused = False  # the store refused the declaration
         self._birth = ""
-        self._away_since: float | None = None  # the connection broke
-        self._lost = False  # it was lost, or never reached, which has been counted
+        self._away_since: float | None = None  # when the connection broke
+        self._lost = False  # whether the present outage was counted
         self.link, self._listener = connect(self)
 
     @property
     def paused(self) -> bool:
-        """Whether nothing is sent, since the store answers, but refuses."""
+        """Whether no calls are sent for a while, because the store refused one."""
         return self._pause_asked is not None
 
     @property
@@ -136,12 +136,12 @@ class Calls:
 
     @property
     def has_to_send(self) -> bool:
-        """Whether there may be something to say, and a call can be sent."""
+        """Whether there may be rows to send or tasks to ask for, and a call can be sent."""
         return self.free and (self.hungry or self.outbox.lazy or self.outbox.urgent)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to be sent or answered."""
+        """Whether no row waits to be sent, and no call to be answered."""
         return self._under_way is None and not self.outbox.urgent and not self.outbox.lazy
 
     @property
@@ -150,18 +150,19 @@ class Calls:
         return self._under_way is None
 
     @property
-    def hears_hints(self) -> bool:
-        """Whether hints come here."""
+    def gets_hints(self) -> bool:
+        """Whether hints arrive."""
         return self._listener.subscribed
 
     def nonce(self) -> str:
-        """A new name for one delivery."""
+        """Return a new name for one delivery."""
         return f"{self.worker}:{next(self._nonces):x}"
 
     def send(self, slots: int) -> None:
-        """Send what was gathered, with so many slots for parked tasks. Only while `free`."""
+        """Send the rows of the outbox, and offer some slots to parked tasks. Only while `free`."""
         self.number += 1
-        # A slot is kept from plain tasks for as long as the call that offers it takes; not in two large calls in a row.
+        # An offered slot is kept from plain tasks until the answer. So a large call, which takes long, offers none, but
+        # the call after it does.
         self._slow = bool(slots) and not self._slow and self.outbox.has_bytes(_FEWEST_BYTES)
         self.hungry = self._slow or (self.hungry and not slots)
         slots = 0 if self._slow else slots
@@ -172,19 +173,19 @@ class Calls:
         self._ask()
 
     def _call_of(self, batch: Batch) -> Call:
-        return self.store.exchange(self.worker, self.number, self.queues, batch.said, self._birth)
+        return self.store.exchange(self.worker, self.number, self.queues, batch.exchange, self._birth)
 
     def _ask(self) -> None:
         """Send the call under way, or send it again."""
         if self._under_way is not None:
             self.asked_at = monotonic()
             self._sent += 1
-            told = self.tally.told(self.store) if self.tally.due(self.asked_at) else []
-            self.link.send(self._under_way[1], self._heard, *told, patience=self._patience)
+            counted = self.tally.calls_to_send(self.store) if self.tally.due(self.asked_at) else []
+            self.link.send(self._under_way[1], self._answered, *counted, patience=self._patience)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to report, but for requeues that the store refuses."""
+        """Whether nothing is left to report, except for requeues that the store refuses."""
         return self._under_way is None and not (self.outbox.reports or self.outbox.lazy or self._requeues)
 
     @property
@@ -192,26 +193,26 @@ class Calls:
         return bool(self.outbox.back) and not self.paused
 
     def hurry(self) -> None:
-        """The worker stops: connect and send now, not after a pause."""
-        self._pause_asked = None  # a store that refuses to park still takes what is given back
+        """Connect and send now, not after a pause, because the worker stops."""
+        self._pause_asked = None  # a store that refuses to park still takes permits back
         self.link.hurry()
         if self.saving is not None:
             self.saving.hurry()
 
     def keep_back(self) -> list[Run]:
-        """Send nobody back in line any more; return those of whom the store has not said that it has them."""
-        unheard = self._under_way[0].back if self._under_way is not None else []
-        return [*unheard, *self.outbox.forget_back()]
+        """Stop requeueing; return the runs whose requeue the store has not confirmed."""
+        unconfirmed = self._under_way[0].back if self._under_way is not None else []
+        return [*unconfirmed, *self.outbox.forget_back()]
 
     def leave(self) -> None:
         """Deregister the worker, if nothing is left to report.
 
         The store then treats its parked messages as acknowledged. A connection that is closed with a reply unread may
-        lose what was sent last, so wait for `left`.
+        lose the bytes that were sent last, so wait for `left`.
         """
         if not self.link.up:
             return
-        for call, callback in self.tally.told(self.store):
+        for call, callback in self.tally.calls_to_send(self.store):
             self.link.send(call, callback)
         if self.idle:
             self.link.send(self.store.leave(self.worker), lambda raw: None)
@@ -229,47 +230,47 @@ class Calls:
             self.saving.link.connect()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self.link.close()
         self._listener.close()
         if self.saving is not None:
             self.saving.link.close()
 
-    # -- what the link says ---------------------------------------------------------------------------------------
+    # -- callbacks of the link and the listener ------------------------------------------------------------------
 
     def up(self) -> None:
-        """The connection stands: say first what the limits are, then go on with the call under way."""
-        self._ready = self._unheard = False
+        """Declare the limits on a new connection, before the call under way is sent again."""
+        self._ready = self._declaration_refused = False
         self._listener.published(allowed=True)
         away = 0.0 if self._away_since is None else monotonic() - self._away_since + self._patience
         pages = self.store.declarations(self._birth, self.declared.items(), away=away, worker=self.worker)
         declare_in_pages(self.link, pages, self.up, self._declared)
 
     def broken(self, error: Exception) -> None:
-        """The connection broke; what became of the call under way is unknown until it is sent again."""
-        self._ready = self._unheard = False
+        """Handle a lost connection; the outcome of the call under way is unknown until the call is sent again."""
+        self._ready = self._declaration_refused = False
         self._away_since = self._away_since or monotonic()
         self._count_lost()
         self.offered = 0
-        self.outbox.unspare()  # by the time the store hears of them their leases may have ended
-        # It hears nothing of a server that is frozen or cut off, and the next one may be another.
+        self.outbox.unspare()  # their leases may end before the next call
+        # The listener does not notice a server that is frozen or cut off, and the next server may be another one.
         self._listener.start_over(error)
         self._gate.store_lost(error, self.group)
 
     def hint(self, text: str) -> None:
-        """Somebody published a hint."""
+        """Take a hint that a worker or a script has published."""
         kind, _, birth = text.partition(" ")
         if kind != "birth":
             self._gate.hint(text, self.group)
-        elif birth != self._birth and self._ready and self._under_way is None:  # else the answer tells, or the next one
+        elif birth != self._birth and self._ready and self._under_way is None:  # else an answer brings it
             self.up()
 
     def look(self) -> None:
-        """There may be something to start: hints begin to arrive, and some may have been missed before."""
+        """Ask for parked tasks soon: hints begin to arrive, and some may have been missed before."""
         self.hungry = True
 
     def unreachable(self, error: Exception) -> None:
-        """Connecting failed."""
+        """Count an outage if connecting failed, and pass the error to the gate."""
         self._count_lost()
         self._gate.store_unreachable(error, self.group)
 
@@ -277,14 +278,14 @@ class Calls:
         if isinstance(raw, StoreUnavailable):
             return
         if isinstance(raw, Exception):
-            # The call under way may have been carried out before: it is sent again once this is answered.
-            self._unheard = True
+            # The call under way may have been carried out before, so it stays and is sent again after the declaration.
+            self._declaration_refused = True
             self._pause(raw, [])
             return
         self._away_since, self._lost = None, False
         known = self._birth
         self._birth = read_declared(raw, self.declared)
-        if self._under_way is not None and known != self._birth:  # it was for the data that is lost
+        if self._under_way is not None and known != self._birth:  # the call was for the data that is lost
             batch, _ = self._under_way
             self._under_way = batch, self._call_of(batch)
         self._renew()
@@ -293,15 +294,15 @@ class Calls:
         self._gate.store_up(self.group)
 
     def _renew(self) -> None:
-        """Before anything else is asked: a store that was emptied has to know what is held here."""
+        """Renew all permits before other calls, because a store that was emptied has to get them back first."""
         for permits, call in renewals(self.store, self.worker, self.number, self.held.values()):
             self.link.send(call, partial(judge_reply, permits))
 
-    def _heard(self, raw: Any) -> None:
+    def _answered(self, raw: Any) -> None:
         if isinstance(raw, NoAnswer):
             self._was_too_much()
         if isinstance(raw, StoreUnavailable) or self._under_way is None or self.asked_at is None:
-            return  # under way still, for all we know
+            return  # still under way, as far as this worker can see
         self.took = monotonic() - self.asked_at
         if self.took < self._patience / 4:
             self._was_little()
@@ -318,19 +319,19 @@ class Calls:
             return
         read(self._under_way[0].fits, reply)
         if self.took > self.store.lease / 3 and self._late < _LATE_MOST:
-            # This worker was stopped, and what it was granted may have been given to others since.
+            # This worker was stopped, and its grants may have been given to others since.
             self._late += 1
             self._ask()
             return
         (batch, _), self._under_way, self.offered = self._under_way, None, 0
-        self._tell(batch, reply)
+        self._take_reply(batch, reply)
 
-    def _tell(self, batch: Batch, reply: Reply) -> None:
+    def _take_reply(self, batch: Batch, reply: Reply) -> None:
         for each in reply.reclaimed:
             self.tally.add(each.needs, Place.RECLAIMED)
             logger.warning("%s", reclaimed_text(each, self._names))
             tell_reclaimed(each.task, each.needs)
-        tell_all(self._gate, self.group, batch, reply)
+        deliver(self._gate, self.group, batch, reply)
         for task, why in reply.unread:
             logger.error("celery_throttle: the record of parked task %s cannot be read, it is set aside: %s", task, why)
             self.outbox.unread(task, why)
@@ -339,7 +340,7 @@ class Calls:
         self._gate.answered(reply, self.group)
 
     def _was_too_much(self) -> None:
-        """A call may have had more bytes than the network moves in time: wait for its answer longer, and say less."""
+        """Wait longer for answers and send fewer bytes: a call may have had more than the network moves in time."""
         self._most_bytes = max(self._most_bytes // 2, _FEWEST_BYTES)
         self._patience = min(self._patience * 2, _MOST_PATIENCE)
 
@@ -348,9 +349,9 @@ class Calls:
         self._patience = max(self._patience / 2, TIMEOUT)
 
     def _go_on_after(self, later: Overtaken) -> None:
-        """What the store keeps of this worker's calls is not what was sent: this one comes after that, whatever it is.
+        """Send the call under way again with a new number, because the store has a larger one than was sent.
 
-        It may have been carried out before, and does no harm twice: each row names its delivery.
+        The call may have been carried out before, and does no harm twice, because each row names its delivery.
         """
         if self._under_way is None:
             return
@@ -361,7 +362,7 @@ class Calls:
         self._ask()
 
     def _refused(self, error: Exception) -> None:
-        """The store refused a call, which had no effect: out of memory, say, or no primary any more."""
+        """Handle a call that the store refused: it had no effect. The store is full, say, or no primary any more."""
         runs: list[Run] = []
         if self._under_way is not None:
             (batch, _), self._under_way, self.offered = self._under_way, None, 0
@@ -372,7 +373,7 @@ class Calls:
     def _pause(self, error: Exception, runs: list[Run]) -> None:
         logger.warning("celery_throttle: the store refused a call: %s", error)
         self._count_error()
-        if runs or not self.paused:  # else it is tried again already
+        if runs or not self.paused:  # else the present pause goes on
             self._pause_asked = pause = object()
             self._gate.put_off(runs, partial(self._go_on, pause))
 
@@ -386,8 +387,8 @@ class Calls:
         self.outbox.erred()
 
     def _go_on(self, pause: object) -> None:
-        """The store may not refuse any more, unless a later pause was asked for."""
+        """End a pause, unless a later one has begun; then declare the limits again if that was refused."""
         if self._pause_asked is pause:
             self._pause_asked = None
-        if not self.paused and self._unheard and self.link.up:
+        if not self.paused and self._declaration_refused and self.link.up:
             self.up()

@@ -1,4 +1,4 @@
-"""The buckets that have no room, or a line, as far as a worker knows."""
+"""The buckets that have no room, or a line, by the last answers of the store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClosedBuckets"]
 
-#: The number that is remembered; to forget them only means to ask the store again.
+#: The most buckets that are stored; if they are dropped, the store is only asked again.
 _MOST = 10_000
 
 
@@ -22,7 +22,7 @@ class ClosedBuckets:
         self._buckets: set[str] = set()
 
     def close(self, bucket: str) -> bool:
-        """Note that a bucket is closed; return whether that is new."""
+        """Note that a bucket is closed; return whether it was open before."""
         if bucket in self._buckets:
             return False
         if len(self._buckets) >= _MOST:
@@ -35,5 +35,5 @@ class ClosedBuckets:
         self._buckets.difference_update(buckets)
 
     def keep_waiting(self, run: Run) -> bool:
-        """Return whether the run needs a permit of one of them."""
+        """Return whether the run needs a permit of a closed bucket."""
         return bool(self._buckets) and run.needs.waits_in(self._buckets)

@@ -1,4 +1,4 @@
-"""What the store decides about runs, and which row of a reply says it."""
+"""The decisions of the store about runs, and the rows of a reply that they come from."""
 
 from __future__ import annotations
 
@@ -14,66 +14,66 @@ if TYPE_CHECKING:
     from celery_throttle.worker.runs import Run
     from celery_throttle.worker.store_side.outbox import Batch
 
-__all__ = ["Decisions", "tell_all"]
+__all__ = ["Decisions", "deliver"]
 
 logger = logging.getLogger(__name__)
 
 
 class Decisions(Protocol):
-    """What the gate hears; most of it names the group of limits that it is about."""
+    """The methods of the gate that the store's answers call; most of them get the name of the group of limits."""
 
     def granted(self, run: Run, fencing_token: int) -> None:
-        """It has its permits, and its lock if it needs one."""
+        """Start a run that has its permits, and its lock if it needs one."""
 
     def refused(self, run: Run) -> None:
-        """It has to be parked."""
+        """Park a run that gets no permits now."""
 
     def parked(self, run: Run) -> None:
-        """The store has its message: the broker's can be acknowledged, as soon as that is safe."""
+        """Acknowledge the broker's message of a parked run, as soon as the store's copy is safe."""
 
     def has_run(self, run: Run) -> None:
-        """The store knows that the task has run: the broker's message can be acknowledged."""
+        """Acknowledge the broker's message of a task that has run already, by the store's record."""
 
     def saved(self, run: Run) -> None:
-        """What was parked is safe, or nobody needs it any more: the broker's message can be acknowledged."""
+        """Acknowledge the broker's message of a run whose parked copy is safe, or is needed no more."""
 
     def lost(self, run: Run) -> None:
-        """The store has lost what was parked, and the broker's message is here still."""
+        """Take a run in again whose parked copy the store has lost; the broker's message is still here."""
 
     def crowded(self, run: Run) -> None:
-        """It was not parked: as many wait for its limit as may."""
+        """Hold a run that was not parked, because as many tasks wait for its limit as may."""
 
     def sent_back(self, run: Run) -> None:
-        """The store has the message of a task that had begun, and its permits."""
+        """Forget a run that raised `RateLimited`: the store has its message and its permits."""
 
     def put_off(self, runs: list[Run], go_on: Callable[[], None]) -> None:
-        """The store is there but refused a call, which had no effect: ask again after a while."""
+        """Hold the runs of a call that the store refused, without effect, and ask again after a while."""
 
     def resumed(self, grant: Grant, group: str) -> None:
-        """A parked task starts here."""
+        """Start a parked task here."""
 
     def withdrawn(self, each: Withdrawn) -> None:
-        """A revoked task has left its line."""
+        """Report a revoked task that has left its line."""
 
     def answered(self, reply: Reply, group: str) -> None:
-        """After all of the above, what else a reply said."""
+        """Take the rest of a reply, after all of its decisions."""
 
     def hint(self, text: str, group: str) -> None:
-        """Somebody says that a queue has something to start, or that a bucket has a line."""
+        """Take a hint that a queue has a task to start, or that a bucket has a line."""
 
     def store_up(self, group: str) -> None:
-        """The store answers (again)."""
+        """End an outage: the store answers (again)."""
 
     def store_lost(self, error: Exception, group: str) -> None:
-        """The connection broke."""
+        """Begin an outage: the connection broke."""
 
     def store_unreachable(self, error: Exception, group: str) -> None:
-        """Connecting failed."""
+        """Go on with an outage: connecting failed."""
 
 
-def tell_all(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
-    """Say what became of each, one by one: an error with one must not keep the others from hearing."""
-    hears = {
+def deliver(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
+    """Call the gate for each row of a reply; an error in one call is logged, and the other rows are still delivered."""
+    handlers = {
         ParkAnswer.CROWDED: gate.crowded,
         ParkAnswer.PARKED: gate.parked,
         ParkAnswer.HAS_RUN: gate.has_run,
@@ -88,7 +88,7 @@ def tell_all(gate: Decisions, group: str, batch: Batch, reply: Reply) -> None:
         else:
             _safely(gate.granted, run, answer if answer > max(Answer) else 0)
     for run, answer in zip(batch.parked, reply.parked, strict=True):
-        _safely(hears[ParkAnswer(answer)], run)
+        _safely(handlers[ParkAnswer(answer)], run)
     for run in batch.back:
         _safely(gate.sent_back, run)
     for grant in reply.grants:

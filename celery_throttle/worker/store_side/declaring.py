@@ -23,14 +23,14 @@ def declare_in_pages(link: Link, pages: Sequence[Call], again: Callable[[], None
     """Send the calls of `Store.declarations`, each after the answer to the one before it.
 
     Args:
-        link: to send them with; the connection must be up.
+        link: sends the calls; the connection must be up.
         pages: the calls.
         again: called instead of ``done`` when the store was emptied between two pages.
-        done: called with the answers to all pages in one, or with the error that ended it.
+        done: called with the answers to all pages in one list, or with the first error.
     """
     unsent, answers = list(pages), list[bytes]()
 
-    def hear(raw: Any) -> None:
+    def receive(raw: Any) -> None:
         if isinstance(raw, Exception):
             done(raw)
         elif answers and raw[0] != answers[0]:
@@ -38,15 +38,15 @@ def declare_in_pages(link: Link, pages: Sequence[Call], again: Callable[[], None
         else:
             answers[:] = [raw[0], *answers[1:], *raw[1:]]
             if unsent:
-                link.send(unsent.pop(0), hear)
+                link.send(unsent.pop(0), receive)
             else:
                 done(answers)
 
-    link.send(unsent.pop(0), hear)
+    link.send(unsent.pop(0), receive)
 
 
 def read_declared(raw: Any, ours: Mapping[str, str]) -> str:
-    """Return when the data of the store began; log the limits that others had declared otherwise."""
+    """Return when the data of the store began; log the limits that other workers had declared otherwise."""
     birth, *changed = read(lambda answers: [each.decode() for each in answers], raw)
     for limit, before in zip(changed[::2], changed[1::2], strict=True):
         logger.warning(

@@ -1,4 +1,4 @@
-"""Keep the leases of everything this worker holds, from a thread: a busy loop must not cost a permit."""
+"""Renew the leases of all permits of this worker, in a thread, so that a busy loop does not cost a permit."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 
 class Leases:
-    """The permits held by this worker, renewed at a third of their lease.
+    """Renews the permits of this worker after each third of their lease.
 
-    A renewal may be carried out after a call that was made later: so it says after which call it was put together, and
-    the store puts nothing back that a later one may have ended.
+    The store may carry out a renewal after a call that was sent later. So a renewal has the number of the last call
+    before it, and the store does not put back a holder that a later call may have ended.
 
     Args:
-        groups: those of the worker; each has a connection for this.
+        groups: the worker's groups of limits; each has a client for renewals.
         lease: seconds that a permit lasts.
-        timekeeper: its thread does the renewing.
-        blocked: notices what kept it from that.
+        timekeeper: its thread renews.
+        blocked: logs runs that kept this thread from renewing.
     """
 
     def __init__(self, groups: Sequence[Group], lease: float, timekeeper: Timekeeper, blocked: Blocked) -> None:
@@ -45,12 +45,12 @@ class Leases:
             self._timekeeper.later(self._lease / 3, partial(self._renew_and_again, group))
 
     def renew(self, group: Group) -> None:
-        """Renew what this worker holds in a group now.
+        """Renew the permits that this worker holds in a group now.
 
         Raises:
             redis.exceptions.RedisError: the store did not answer, or refused.
         """
-        number = group.calls.number  # first: what is held then was not ended by any call up to this one
+        number = group.calls.number  # before `held` is read: no call up to this number has ended a permit in it
         calls = group.calls
         for permits, call in renewals(calls.store, calls.worker, number, list(calls.held.values())):
             answers, _ = cast("tuple[list[int], Any]", execute(group.client, call))
@@ -62,7 +62,7 @@ class Leases:
         try:
             self.renew(group)
         except RedisError as error:
-            # A server that is no primary any more would refuse on this connection for ever.
+            # If the server is no primary any more, it would refuse on this connection for ever.
             group.client.connection_pool.disconnect()
             pause = min(1.0, self._lease / 10)
             logger.warning("celery_throttle: cannot renew leases, trying again: %s", error)

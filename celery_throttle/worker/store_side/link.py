@@ -1,8 +1,8 @@
 """Connections to the store that never make the loop wait.
 
 A `Link` sends calls and receives their replies later; a `Listener` (`listener.py`) receives hints. Both connect in a
-thread of their own, because connecting means waiting for the server, and a server that is stopped accepts connections
-and says nothing.
+thread of their own, because connecting means waiting for the server, and a stopped server accepts connections but does
+not answer.
 """
 
 from __future__ import annotations
@@ -31,21 +31,25 @@ if TYPE_CHECKING:
     from celery_throttle.worker.loop import Loop
     from celery_throttle.worker.timekeeper import Timekeeper
 
-__all__ = ["Link", "NoAnswer", "Wire", "tell"]
+__all__ = ["Link", "NoAnswer", "Wire", "call_back"]
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 3.0
-#: What a socket says that takes no more now.
+#: The errors of a socket that takes no more bytes now.
 _FULL = (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError)
 
 
 class NoAnswer(StoreUnavailable):
-    """The connection stood, and nothing moved on it for too long."""
+    """The connection stood, but no byte moved on it for too long."""
 
 
-def tell(callback: Callable[[Any], None], reply: Any) -> None:
-    """Call back, and log an error: it says nothing about the connection, and must not end the worker's loop."""
+def call_back(callback: Callable[[Any], None], reply: Any) -> None:
+    """Call back, and log an error, which has no bearing on the connection and must not end the worker's loop.
+
+    Raises:
+        UnreadableReply: the callback could not read the reply.
+    """
     try:
         callback(reply)
     except UnreadableReply:
@@ -55,21 +59,21 @@ def tell(callback: Callable[[Any], None], reply: Any) -> None:
 
 
 class Wire:
-    """A connection that comes back by itself, within a third of a lease. `up` tells whether it stands now.
+    """A connection that connects again by itself, within a third of a lease. `up` is True while it stands.
 
     Attributes:
-        since: when it came or went last, on the clock of ``time.monotonic``.
+        since: when it connected or broke last, on the clock of ``time.monotonic``.
     """
 
     def __init__(self, loop: Loop, timekeeper: Timekeeper, make: Callable[[], Any], lease: float) -> None:
         self._loop, self._timekeeper, self._make = loop, timekeeper, make
-        # What is held must be renewed in time once the server is back.
+        # So that permits are renewed in time once the server is back.
         self._longest_pause = min(_LONGEST_PAUSE, lease / 3)
         self._connection: Any = None
         self._socket: Any = None
-        self._stale = False  # it broke under our hands and is to be dropped in the loop's next turn
+        self._stale = False  # it broke during a write, and is dropped in the loop's next turn
         self._unsent: deque[memoryview] = deque()
-        self._moved_at = monotonic()  # when the network took or brought something, or was first asked to
+        self._moved_at = monotonic()  # when bytes were last sent or received, or the first call was sent
         self._pause = _FIRST_PAUSE
         self._closed = False
         self.since = monotonic()
@@ -88,7 +92,7 @@ class Wire:
             self.connect()
 
     def close(self) -> None:
-        """Hang up for good."""
+        """Close the connection for good."""
         self._closed = True
         self._drop()
 
@@ -105,12 +109,12 @@ class Wire:
     def _failed(self, error: Exception) -> None:
         if self._closed:
             return
-        self._connect_later()  # first: what follows from it may fail
+        self._connect_later()  # first, because the callback may fail
         self._unreachable(error)
 
     def _connect_later(self) -> None:
-        # The pause starts over with the first good reply, not when the connection stands: a server that is loading
-        # its data accepts connections, and one that became a replica refuses what we send.
+        # The pause starts over with the first good reply, not with the connection: a server that is loading its data
+        # accepts connections, and a server that became a replica refuses all calls.
         self._timekeeper.later(self._pause, self.connect)
         self._pause = min(self._pause * 2, self._longest_pause)
 
@@ -120,7 +124,7 @@ class Wire:
             return
         self._connection, self.since = connection, monotonic()
         self._socket = connection._sock  # noqa: SLF001  # the event loop needs the socket; kombu does the same
-        # With TLS the socket may have something to read that is no reply, and reading would wait for one.
+        # With TLS the socket may have bytes to read that are no reply, and reading would wait for one.
         tls = isinstance(self._socket, ssl.SSLSocket)
         self._loop.add_reader(self._socket, self.read if tls else self._readable)
         self._greet()
@@ -136,7 +140,7 @@ class Wire:
             connection.disconnect()
 
     def _lost(self, error: Exception) -> None:
-        """The connection broke: tell whoever waits and connect again."""
+        """Drop a connection that broke, and connect again; fail the calls that wait on it."""
         if self._connection is not None:
             self._drop()
             if not self._closed:
@@ -144,10 +148,10 @@ class Wire:
             self._broken(error)
 
     def _write(self, packed: bytes) -> None:
-        """Send a packed command as the network takes it, or find that the connection is gone.
+        """Send a packed command as the network takes its bytes, or find that the connection is gone.
 
-        Whoever is sending hears of that later: it may be in the middle of something. Until then nothing more is
-        written.
+        A loss is handled in the loop's next turn, because the caller may be in the middle of a change. Until then
+        nothing more is written.
         """
         if self.up:
             self._unsent.append(memoryview(packed))
@@ -175,7 +179,7 @@ class Wire:
             self._loop.remove_writer(self._socket)
 
     def _send_now(self, piece: memoryview) -> int:
-        """Return how many bytes the network took, without waiting for it."""
+        """Send bytes without waiting; return how many of them the network took."""
         before = self._socket.gettimeout()
         self._socket.settimeout(0)
         try:
@@ -186,11 +190,11 @@ class Wire:
         return taken
 
     def read(self) -> None:
-        """Take in everything that has arrived, if anything has."""
+        """Take in all replies that have arrived, if any."""
         self._read(asked=False)
 
     def _readable(self) -> None:
-        """Take in everything that has arrived; the loop says that something has."""
+        """Take in all replies that have arrived, after the loop found the socket readable."""
         self._read(asked=True)
 
     def _read(self, *, asked: bool) -> None:
@@ -202,15 +206,15 @@ class Wire:
                 reply = self._next_reply()
                 if not isinstance(reply, RedisError):
                     self._pause = _FIRST_PAUSE
-                self._heard(reply)
+                self._received(reply)
                 if elsewhere(reply):
-                    # Not the primary, or no more: whoever is now may be reached by the same name.
+                    # Not the primary, or no more. The new primary may have the same name, so connect again.
                     self._lost(reply)
                 if not self._expecting():
                     return
         except UnreadableReply as error:
-            # What follows on this connection may be read as the reply to something else. Not at once: the next answer
-            # may be the same.
+            # The next bytes on this connection could be read as the reply to another call. Connect after a pause: the
+            # next answer may be unreadable, too.
             logger.error("celery_throttle: %s; the call is sent again on another connection", error)  # noqa: TRY400
             self._pause = self._longest_pause
             self._lost(error)
@@ -220,12 +224,12 @@ class Wire:
     def _next_reply(self) -> Any:
         try:
             return self._connection.read_response()
-        except ResponseError as error:  # what the server said; any other happened to the connection
+        except ResponseError as error:  # the server's answer; other errors come from the connection
             return error
         except (RedisError, OSError):
             raise
         except Exception as error:
-            raise UnreadableReply(f"what the store sent cannot be read: {type(error).__name__}: {error}") from error
+            raise UnreadableReply(f"the store's reply cannot be read: {type(error).__name__}: {error}") from error
 
     def _greet(self) -> None:
         """Called when the connection stands."""
@@ -237,23 +241,24 @@ class Wire:
         """Called when the connection broke."""
 
     def _expecting(self) -> bool:
-        """Whether more may have arrived; saves asking the socket."""
+        """Return whether more replies may have arrived, which saves a call to the socket."""
         return True
 
-    def _heard(self, reply: Any) -> None:
+    def _received(self, reply: Any) -> None:
         """Called with each reply."""
 
 
 class Link(Wire):
     """Sends calls to scripts; each reply goes to its callback, in order.
 
-    A callback gets the reply, a `RedisError` when the server refused the call (it had no effect), or a
-    `StoreUnavailable` when nobody knows whether it had. If it raises `UnreadableReply`, the reply counts as lost.
+    A callback gets the reply, a `RedisError` when the server refused the call (which had no effect), or a
+    `StoreUnavailable` when it is unknown whether the call had one. If the callback raises `UnreadableReply`, the reply
+    counts as lost.
 
     Args:
         lease: seconds that a permit lasts.
         on_up: called when the connection stands.
-        on_broken: called when it broke, after the callbacks of all calls under way.
+        on_broken: called when the connection broke, after the callbacks of all calls under way.
         on_unreachable: called each time connecting fails.
     """
 
@@ -269,7 +274,7 @@ class Link(Wire):
     ) -> None:
         super().__init__(loop, timekeeper, make, lease)
         self._on_up, self._on_broken, self._on_unreachable = on_up, on_broken, on_unreachable
-        #: Each with the seconds for which nothing may move until it counts as lost.
+        #: The calls under way, each with its callback and the seconds of silence after which it counts as lost.
         self._pending: deque[tuple[Call | None, Callable[[Any], None], float]] = deque()
         timekeeper.every(TIMEOUT / 4, lambda: loop.post(self._check_silence))
 
@@ -282,14 +287,14 @@ class Link(Wire):
     ) -> None:
         """Send a call, and more of them in the same write; the connection must be up.
 
-        It is lost when nothing has moved for the seconds of ``patience``. What the network has taken may still be on
-        its way, in the buffers of a proxy, say: so a large call may have to be waited for longer.
+        The connection counts as lost when no byte has moved for ``patience`` seconds. Sent bytes may still be on their
+        way, in the buffers of a proxy, say, so a large call may need more patience.
         """
         if not more:
             self._send(call, call.packed(), callback, patience)
             return
         calls = [(call, callback), *more]
-        self._expect(*((each, hears, patience) for each, hears in calls))
+        self._expect(*((each, received, patience) for each, received in calls))
         self._write(b"".join(each.packed() for each, _ in calls))
 
     def wait(self, command: tuple[Argument, ...], seconds: float, callback: Callable[[Any], None]) -> None:
@@ -313,18 +318,18 @@ class Link(Wire):
     def _expecting(self) -> bool:
         return bool(self._pending)
 
-    def _heard(self, reply: Any) -> None:
+    def _received(self, reply: Any) -> None:
         if not self._pending:
-            raise RedisConnectionError(f"a reply that nobody asked for: {reply!r}")
+            raise RedisConnectionError(f"a reply without a call: {reply!r}")
         self._moved_at = monotonic()
         call, callback, patience = self._pending.popleft()
         if isinstance(reply, NoScriptError) and call is not None:
             self._send(call, pack(call.eval()), callback, patience)
         else:
-            tell(callback, reply)
+            call_back(callback, reply)
 
     def _check_silence(self) -> None:
-        # The loop itself may have been busy: first send what waits, and take in what has arrived meanwhile.
+        # The loop itself may have been busy: first send the bytes that wait, and take in the replies that arrived.
         if self._silent:
             if self._unsent:
                 self._send_on()
@@ -346,5 +351,5 @@ class Link(Wire):
         pending, self._pending = self._pending, deque()
         lost = NoAnswer if isinstance(error, RedisTimeoutError) else StoreUnavailable
         for _, callback, _ in pending:
-            tell(callback, lost(str(error)))
+            call_back(callback, lost(str(error)))
         self._on_broken(error)

@@ -1,4 +1,4 @@
-"""The connection on which hints arrive: asked for a reply now and then, because a dead one would only be silent."""
+"""The connection on which hints arrive, with a PING now and then, because a dead connection would only be silent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_throttle.store.scripts import pack
 from celery_throttle.store.servers.client import TIMEOUT
-from celery_throttle.worker.store_side.link import Wire, tell
+from celery_throttle.worker.store_side.link import Wire, call_back
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ __all__ = ["Listener"]
 
 logger = logging.getLogger(__name__)
 
-#: Seconds of silence after which the connection is asked whether it lives: a worker looks on its own as often.
+#: Seconds of silence after which a PING is sent; a worker asks the store for tasks without a hint as often.
 _PING_AFTER = 5.0
 #: Seconds until a refused SUBSCRIBE is sent again; twice as long each time, up to the second number.
 _AGAIN, _AGAIN_MOST = 1.0, 30.0
@@ -37,7 +37,7 @@ class Listener(Wire):
 
     Args:
         channel: of the hints.
-        on_hint: called with each.
+        on_hint: called with each hint.
         on_subscribed: called whenever hints begin to arrive: some may have been missed before.
     """
 
@@ -55,25 +55,25 @@ class Listener(Wire):
         self._channel, self._on_hint, self._on_subscribed = channel, on_hint, on_subscribed
         self._subscribed = False
         self._mute = False  # the store's user may not publish hints
-        self._logged = False  # that the store refuses hints
+        self._logged = False  # that the store refuses hints, once until hints arrive again
         self._unanswered = False  # a command was sent that has no reply yet
-        self._heard_at = monotonic()  # or asked
+        self._heard_at = monotonic()  # when a reply came or a command was sent
         self._again = _AGAIN
         timekeeper.every(TIMEOUT, lambda: loop.post(self._tend))
 
     @property
     def subscribed(self) -> bool:
-        """Whether hints arrive here, as far as anyone knows."""
+        """Whether hints arrive, by the last replies."""
         return self.up and self._subscribed and not self._mute
 
     def published(self, *, allowed: bool) -> None:
-        """Whether the store's user may publish hints: if not, none arrive."""
+        """Store whether the store's user may publish hints; if not, none arrive."""
         self._mute = not allowed
         if self._mute:
             self._log_refusal("its user may not publish them", is_right=True)
 
     def start_over(self, error: Exception) -> None:
-        """Hang up and connect again."""
+        """Close the connection and connect again."""
         self._lost(error)
 
     def _greet(self) -> None:
@@ -84,7 +84,7 @@ class Listener(Wire):
         self._unanswered, self._heard_at = True, monotonic()
         self._write(pack(command))
 
-    def _broken(self, error: Exception) -> None:  # noqa: ARG002 - the next connection makes up for it
+    def _broken(self, error: Exception) -> None:  # noqa: ARG002 - the next connection subscribes again
         self._subscribed = self._unanswered = False
 
     def _tend(self) -> None:
@@ -106,11 +106,11 @@ class Listener(Wire):
         if self._unanswered:
             self._lost(RedisTimeoutError(f"no answer within {TIMEOUT:g} s"))
 
-    def _heard(self, reply: Any) -> None:
+    def _received(self, reply: Any) -> None:
         self._heard_at, self._unanswered = monotonic(), False
         kind = reply[0] if isinstance(reply, list) else b""
         if kind == b"message":
-            tell(self._on_hint, reply[2].decode(errors="replace"))  # anybody may publish there
+            call_back(self._on_hint, reply[2].decode(errors="replace"))  # any client may publish there
         elif kind == b"subscribe":
             self._subscribed = True
             self._on_subscribed()

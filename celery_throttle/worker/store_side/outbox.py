@@ -1,4 +1,4 @@
-"""What a worker has to say to the store of one group with its next call."""
+"""The rows that a worker sends to the store of one group with its next call."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_BYTES", "Batch", "Outbox"]
 
-#: Bytes of messages in one call: no more than a slow network moves while another worker's hint is still of use.
+#: The most bytes of messages in one call: a slow network moves these while another worker's hint is still of use.
 MOST_BYTES = 1 << 20
 
-#: Seconds after which a permit that no run has taken goes back with the next call: where runs follow each other one
-#: comes sooner. And after which none may take it, since the worker was stopped meanwhile, and the lease may be over.
+#: Seconds after which a permit that no run has taken goes back with the next call: in a busy worker the next run comes
+#: sooner. And seconds after which no run may take it, because the worker was stopped, and the lease may be over.
 _IDLE, _STALE = 0.005, 0.2
 
 
 class Batch:
     """One call: its rows, and the runs that its answers are for."""
 
-    def __init__(self, said: Exchange, asked: list[Run], parked: list[Run], back: list[Run]) -> None:
-        self.said, self.asked, self.parked, self.back = said, asked, parked, back
+    def __init__(self, exchange: Exchange, asked: list[Run], parked: list[Run], back: list[Run]) -> None:
+        self.exchange, self.asked, self.parked, self.back = exchange, asked, parked, back
 
     def fits(self, reply: Reply) -> None:
         """Raise ValueError unless the reply has an answer for each of its rows."""
@@ -38,14 +38,14 @@ class Batch:
 
 
 class Outbox:
-    """Gathers what is to be said.
+    """Gathers the rows of the next call.
 
-    Permits that pass from run to run here are told of only now and then: see `spare`.
+    Permits that pass from run to run here are reported with the calls that are due anyway: see `spare`.
 
     Attributes:
         asked: runs that want to start.
-        parked: runs to be set aside, with their parcels.
-        back: runs that were told to slow down: with the seconds, and the buckets that it is about, as needs.
+        parked: runs to be parked, with their parcels.
+        back: runs that raised `RateLimited`, each with its seconds, and the buckets to pause, as needs.
     """
 
     def __init__(self) -> None:
@@ -62,39 +62,39 @@ class Outbox:
         self.parked: list[Run] = []
         self.back: list[tuple[Run, float, str]] = []
         self._errors = 0
-        self._refused = False  # the last call
+        self._refused = False  # whether the last call was refused
         self._spare: dict[str, list[Permit]] = {}
         self._passed: dict[Permit, None] = {}
         self._successions: list[Succession] = []
 
     @property
     def urgent(self) -> bool:
-        """Whether something has to be said at once."""
+        """Whether there are rows that have to be sent at once."""
         return bool(self.reports or self.asked or self.parked or self.back)
 
     @property
     def reports(self) -> bool:
-        """Whether there is something that the store never refuses to hear for want of memory."""
+        """Whether there are urgent rows that a full store takes, too."""
         return bool(self._ended or self._not_acknowledged() or self._revoked or self._never or self._unread)
 
     @property
     def lazy(self) -> bool:
-        """Whether there is something that can wait for a moment."""
+        """Whether there are rows that can wait for a moment."""
         return bool(self._spare or self._passed or self._began or self._successions or self._acked)
 
     def ended(self, task: str, nonce: str, facts: Facts, attempt: int = 0, needs: str = "") -> None:
-        """A run has ended, and its permits are free; ``needs`` says which these are."""
+        """Report that a run has ended, and that the permits of ``needs`` are free."""
         self._ended.append(Ended(task, nonce, facts, attempt, needs))
 
     def began(self, task: str, nonce: str) -> None:
-        """An early-ack task began: the store may forget its message."""
+        """Report that a task begins which is acknowledged early, so that the store deletes its message."""
         self._began.append((task, nonce))
 
     def acknowledging(self, run: Run) -> None:
-        """It was parked with the last call, so the broker's message is not needed any more.
+        """Note a run that was parked with the last call, and whose broker message is being acknowledged.
 
-        The next call tells the store that it was acknowledged, unless it says that it was not. That is found out when
-        it is put together, since there may be no connection to the broker.
+        The next call confirms all these acknowledgements to the store, but for the runs in its ``unacked`` rows.
+        Whether the broker has a message is read when that call is built: there may be no connection to the broker.
         """
         self._acknowledging.append(run)
 
@@ -108,41 +108,42 @@ class Outbox:
         return self._unacked
 
     def disconnected(self) -> None:
-        """The broker connection is gone: the broker may have put messages back before they were acknowledged.
+        """Report messages that were acknowledged since the last call as unacknowledged, because the connection is gone.
 
-        Whether Celery has heard of that or not. Those of which the store was told before are taken for acknowledged.
+        The broker may have put them back before the acknowledgement came, even if Celery has seen no error. Messages
+        that an earlier call confirmed count as acknowledged.
         """
         self._unacked += [run.delivery for run in self._acknowledging if not run.keeps] + self._acknowledged
         self._acknowledging.clear()
         self._acknowledged.clear()
 
     def acked(self, delivery: Delivery) -> None:
-        """A task was parked as unacked, and the broker has its message no more."""
+        """Report that the broker's message of a task that was parked as unacknowledged is acknowledged now."""
         self._acked.append(delivery)
 
     def revoked(self, tasks: list[str]) -> None:
-        """These are to leave their lines."""
+        """Have revoked tasks leave their lines."""
         self._revoked += tasks
 
     def never(self, identity: str, task: str, first: str) -> None:
-        """A task will never run: its lock is free, and it does not ask for the outcome of its first."""
+        """Report that a task will never run: its lock is free, and it does not wait for the outcome of its first."""
         self._never.append((identity, task, first))
 
     def unread(self, task: str, why: str) -> None:
-        """A parked task was given out, and its record cannot be read: it is to be set aside."""
+        """Have the store set a granted task aside, because its record cannot be read."""
         self._unread.append((task, why))
 
     def erred(self) -> None:
-        """The store was lost, or refused a call: told with whatever is said next."""
+        """Count a loss of the store, or a refused call; the count is sent with the next call."""
         self._errors += 1
 
     def spare(self, permit: Permit, result: Result) -> None:
-        """A run has ended whose permit the next one like it may have."""
+        """Keep the permit of a run that has ended for the next run with the same needs."""
         permit.spare(result)
-        self._spare.setdefault(permit.told.needs, []).append(permit)
+        self._spare.setdefault(permit.holder.needs, []).append(permit)
 
     def take(self, run: Run) -> Permit | None:
-        """Pass a permit on to a run, if there is one to spare."""
+        """Pass an idle permit on to a run; return None if there is none."""
         spare = self._spare.get(run.needs.text)
         if not spare or monotonic() - spare[-1].idle_since > _STALE:
             return None
@@ -154,52 +155,52 @@ class Outbox:
         return permit
 
     def unspare(self, idle: float = 0.0) -> None:
-        """Give back what nobody has taken for so many seconds."""
+        """Give back the permits that have been idle for ``idle`` seconds."""
         before = monotonic() - idle
         spare, self._spare = self._spare, {}
         for permit in [permit for several in spare.values() for permit in several]:
             if permit.idle_since > before:
-                self._spare.setdefault(permit.told.needs, []).append(permit)
+                self._spare.setdefault(permit.holder.needs, []).append(permit)
             elif permit.result is not None:
-                told = permit.told
+                holder = permit.holder
                 self._passed.pop(permit, None)
                 facts = Facts(True, Message.NOBODY, permit.result)
-                self._ended.append(Ended(told.task, told.nonce, facts, told.attempt, told.needs))
+                self._ended.append(Ended(holder.task, holder.nonce, facts, holder.attempt, holder.needs))
 
     def forget_arrivals(self) -> list[Run]:
-        """Drop those that want to start or to be parked; return them."""
+        """Drop the runs that want to start or to be parked, and return them."""
         dropped = self.asked + self.parked
         self.asked, self.parked = [], []
         return dropped
 
     def forget_back(self) -> list[Run]:
-        """Drop those that were told to slow down; return them."""
+        """Drop the runs that raised `RateLimited`, and return them."""
         dropped, self.back = [run for run, _, _ in self.back], []
         return dropped
 
     def next_batch(self, slots: int, most_bytes: int = MOST_BYTES) -> Batch:
-        """Take out what fits in one call, whose messages have so many bytes at most, unless one has more by itself."""
+        """Take out the rows that fit in one call, with ``most_bytes`` of messages, or with one larger message."""
         self.unspare(_IDLE)
         for permit in list(self._passed):
             self.settle(permit)
-        # A full store refuses what needs memory, and all that is said with it: after that the rest goes first.
+        # A full store refuses a call with rows that need memory. After that the other rows go first, alone.
         refused, self._refused = self._refused, False
         passed = take_rows(self._successions)
-        known = not self._successions  # else the store may not know yet who ends, since there is more to tell than fits
+        known = not self._successions  # else the rest waits for a call: the store may not have its holders yet
         portion = self._portion(len(passed))
         asked = take_rows(self.asked, portion.of(self.asked))
         back = self._take_back(portion, most_bytes) if known and not refused else []
         left = most_bytes - sum(len(run.parcel) for run, _, _ in back)
         parked = [] if refused or left < 0 else self._take_parked(portion, left)
         errors, self._errors = self._errors, 0
-        clock = monotonic()  # one for all that came before: who was kept from the processor meanwhile loses no place
-        # All: whatever is not among them counts as acknowledged.
+        clock = monotonic()  # one timestamp for all, so that a stalled worker keeps the order of its tasks
+        # All of them, without a bound: the store takes the others as acknowledged.
         unacked, self._unacked = self._not_acknowledged(), []
         self._acknowledged.clear()
         ended = take_rows(self._ended, portion.of(self._ended)) if known else []
-        over = {row.nonce for row in ended}  # whoever hears that it has ended need not hear that it began
+        over = {row.nonce for row in ended}  # a run that has ended needs no `began` row
         began = [row for row in take_rows(self._began) if row[1] not in over] if self._began else []
-        said = Exchange(
+        exchange = Exchange(
             slots=slots,
             clock=clock,
             errors=errors,
@@ -215,10 +216,10 @@ class Outbox:
             parked=[run.parked_at(clock) for run in parked],
             back=[Back(run.arrival, pause, about) for run, pause, about in back],
         )
-        return Batch(said, asked, parked, [run for run, _, _ in back])
+        return Batch(exchange, asked, parked, [run for run, _, _ in back])
 
     def has_bytes(self, fewest: int) -> bool:
-        """Whether the next batch may have messages of so many bytes, which take their time."""
+        """Return whether the next batch may have ``fewest`` bytes of messages or more, which take long to send."""
         waiting = (*(run for run, _, _ in self.back[:MOST_ROWS]), *self.parked[:MOST_ROWS])
         return sum(len(run.parcel) for run in waiting) >= fewest
 
@@ -237,24 +238,24 @@ class Outbox:
         return Portion(asked, parked, back, ended, others, others=passed)
 
     def settle(self, permit: Permit) -> None:
-        """Say that a permit was passed on, if it was, before anything else is said of who has it now."""
+        """Report that a permit was passed on, if it was, before any row about its new holder."""
         if permit not in self._passed:
             return
         del self._passed[permit]
-        if (said := permit.succession()) is not None:
-            self._successions.append(said)
+        if (exchange := permit.succession()) is not None:
+            self._successions.append(exchange)
 
     def put_back(self, batch: Batch, *, copied: bool) -> None:
-        """The store refused a call: what has to be said all the same is said again.
+        """Requeue the rows of a refused call that must not be lost: all but the runs that asked or were to be parked.
 
-        ``copied``: it was sent before, so that copy may have been carried out since, and the messages were not
-        acknowledged after it.
+        ``copied``: the call was sent more than once, so an earlier copy may still be carried out. Its messages were not
+        acknowledged, so they are reported as unacknowledged.
         """
-        said, self._refused = batch.said, True
+        exchange, self._refused = batch.exchange, True
         if copied:
             self._unacked += [run.delivery for run in batch.parked + batch.back]
-        self._ended[:0], self._began[:0], self._unacked[:0] = said.ended, said.began, said.unacked
-        self._revoked[:0], self._never[:0], self._successions[:0] = said.revoked, said.never, said.passed
-        self._acked[:0], self._unread[:0] = said.acked, said.unread
-        self._errors += said.errors
-        self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, said.back, strict=True)]
+        self._ended[:0], self._began[:0], self._unacked[:0] = exchange.ended, exchange.began, exchange.unacked
+        self._revoked[:0], self._never[:0], self._successions[:0] = exchange.revoked, exchange.never, exchange.passed
+        self._acked[:0], self._unread[:0] = exchange.acked, exchange.unread
+        self._errors += exchange.errors
+        self.back[:0] = [(run, row.pause, row.about) for run, row in zip(batch.back, exchange.back, strict=True)]

@@ -1,4 +1,4 @@
-"""Renewals: the calls, and what they bring to light."""
+"""Build the calls that renew permits, and act on their answers: leases that were lost or put back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery_throttle.core.policy import limits_text
 from celery_throttle.store.portions import MOST_RENEWED, take_rows
 from celery_throttle.store.reading import read
-from celery_throttle.worker.reported.signals_and_events import tell_lost
+from celery_throttle.worker.reported.signals_and_events import report_lost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,15 +22,15 @@ __all__ = ["judge", "judge_reply", "renewals"]
 logger = logging.getLogger(__name__)
 
 _LOST, _PUT_BACK = 0, 2
-#: The first call has a higher number.
+#: Below the number of every call.
 _ANY_CALL = 0
 
 
 def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit]) -> Iterator[tuple[list[Permit], Call]]:
-    """Yield the calls that renew these, each with its permits.
+    """Yield the calls that renew permits, each call with its permits.
 
-    ``number`` is that of the worker's last call when the permits were listed: none of them was ended by it. But those
-    that go back with a call may be in line again by then, and nothing puts them back.
+    ``number`` is the number of the worker's last call when the permits were listed, so no call up to it has ended one
+    of them. But a call may already have given back the permits of runs that go back in line; these are never put back.
     """
     held = list(permits)
     for rows, ended_by in (
@@ -39,13 +39,13 @@ def renewals(store: Store, worker: str, number: int, permits: Iterable[Permit]) 
     ):
         while rows:
             some = take_rows(rows, MOST_RENEWED)
-            yield some, store.renew(worker, ended_by, [permit.told for permit in some])
+            yield some, store.renew(worker, ended_by, [permit.holder for permit in some])
 
 
 def judge(permits: Sequence[Permit], answers: Iterable[int]) -> None:
     """Act on the answers of renew.lua."""
     for permit, answer in zip(permits, answers, strict=True):
-        _tell(permit, answer)
+        _act_on(permit, answer)
 
 
 def judge_reply(permits: Sequence[Permit], raw: Any) -> None:
@@ -54,14 +54,14 @@ def judge_reply(permits: Sequence[Permit], raw: Any) -> None:
         judge(permits, read(lambda answers: [int(each) for each in answers[0]], raw))
 
 
-def _tell(permit: Permit, answer: int) -> None:
-    told, run = permit.told, permit.run
+def _act_on(permit: Permit, answer: int) -> None:
+    holder, run = permit.holder, permit.run
     if run is None:
         return
     if answer == _LOST and not permit.lost:
-        # Renewing goes on: if room comes up while it still runs, it counts again.
+        # Renewing goes on: if there is room again while the task runs, its permit is put back.
         permit.renewed(lost=True)
-        limits = limits_text(told.needs)
+        limits = limits_text(holder.needs)
         logger.warning(
             "lease_lost: task %s[%s] still runs, but its %s is gone",
             run.request.name,
@@ -69,7 +69,7 @@ def _tell(permit: Permit, answer: int) -> None:
             f"permit of limit {limits!r}" if limits else "identity lock",
             extra={"action": "lease_lost", "task_id": run.request.id, "task_name": run.request.name},
         )
-        tell_lost(run, told.needs)
+        report_lost(run, holder.needs)
     elif answer == _PUT_BACK:
         permit.renewed(lost=False)
         logger.warning("celery_throttle: the store had lost the permit of task %s, put back", run.request.id)

@@ -1,7 +1,7 @@
-"""What a worker counts of its limits, until it tells the store.
+"""Count starts, ends and waits by limit, and send the counts to the store now and then.
 
-A write for each task would cost the store a tenth of what the task itself costs it, so they are told together, now and
-then, and what was not told when a worker is killed is lost.
+One write for each task would add a tenth to the store's work for the task. So counts are sent together, and the counts
+that a killed worker has not sent are lost.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ __all__ = ["Tally"]
 
 logger = logging.getLogger(__name__)
 
-#: It is told after so many seconds and runs, or after so many seconds if fewer have ended.
+#: Counts are sent after `_SOON` seconds if `_ENOUGH` runs have ended, else after `_LATEST` seconds.
 _SOON, _ENOUGH, _LATEST = 10.0, 50, 60.0
-#: Kinds of needs that are told of at once, however few: each key is one.
+#: The number of different needs (each key is one) at which counts are sent at once.
 _MOST = 1000
 
 
 class Tally:
-    """Counts by what runs need, as a text: what limits these are is read when it is told."""
+    """Counts events by the text of needs; split by limit when the counts are sent."""
 
     def __init__(self) -> None:
         self._counts: dict[str, list[float]] = {}
@@ -45,13 +45,13 @@ class Tally:
         self._logged = False  # that the store refuses to count
 
     def started(self, run: Run) -> None:
-        """A run has been given to the pool."""
+        """Count a run that was given to the pool, with its wait."""
         counts = self._of(run.needs.text)
         counts[place_of(run.waited)] += 1
         counts[Place.WAIT_TIME] += run.waited * 1000
 
     def ended(self, run: Run, result: Result) -> None:
-        """It has ended."""
+        """Count a run that has ended, with its failure and the time of its permits."""
         counts = self._of(run.needs.text)
         counts[Place.ENDED] += 1
         counts[Place.FAILED] += result is Result.FAILURE
@@ -60,12 +60,12 @@ class Tally:
         self._ended += 1
 
     def add(self, needs: str, place: Place) -> None:
-        """Count one."""
+        """Count one event in this place of the history."""
         if needs:
             self._of(needs)[place] += 1
 
     def due(self, now: float) -> bool:
-        """Whether it is to be told, with what is told anyway."""
+        """Return whether the counts have to be sent with the next call."""
         if not self._counts:
             self._since = now
             return False
@@ -73,20 +73,20 @@ class Tally:
         return waited >= _LATEST or len(self._counts) >= _MOST or (waited >= _SOON and self._ended >= _ENOUGH)
 
     def take(self) -> list[Counted]:
-        """Return what was counted, by limit, and begin anew."""
+        """Return the counts, by limit, and start over from zero."""
         counts, self._counts = self._counts, {}
         self._ended, self._since = 0, monotonic()
         return by_limit(counts)
 
-    def told(self, store: Store) -> list[tuple[Call, Callable[[Any], None]]]:
-        """Return the calls that tell it: calls of their own, since a full store refuses them."""
+    def calls_to_send(self, store: Store) -> list[tuple[Call, Callable[[Any], None]]]:
+        """Return the calls that send the counts: separate calls, because a full store refuses them."""
         counts = self.take()
         calls: list[tuple[Call, Callable[[Any], None]]] = []
         while counts:
-            calls.append((store.count(take_rows(counts)), self._heard))
+            calls.append((store.count(take_rows(counts)), self._counted))
         return calls
 
-    def _heard(self, raw: Any) -> None:
+    def _counted(self, raw: Any) -> None:
         if isinstance(raw, ResponseError) and not self._logged:
             self._logged = True
             logger.warning("celery_throttle: the store keeps no history of this worker's counts: %s", raw)
