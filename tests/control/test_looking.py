@@ -297,7 +297,7 @@ def test_a_name_that_is_written_like_a_key(run: Run, worker: TermsCaller) -> Non
 
 
 def test_nobody_there(run: Run) -> None:
-    assert run("show", "api").out.endswith("\nNobody holds a permit.\n\nNobody waits in its line.\n")
+    assert run("show", "api").out.endswith("\nNo task holds a permit.\n\nNo task waits in its line.\n")
 
 
 def test_as_many_as_wanted(run: Run, worker: TermsCaller) -> None:
